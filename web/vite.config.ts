@@ -1,4 +1,4 @@
-// How the console is built: hashed assets, no inline script, and a packed copy beside each file, which the server sends.
+// Build configuration of the console: hashed assets, no inline script, and a gzipped copy of each file for the server.
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";

@@ -1,6 +1,6 @@
-//! Puts the console into the binary: every file of `web/dist` becomes bytes of the program. If it is not built, or older
-//! than its sources, and Node is there, it is built first. Without Node, or with `SAPWOOD_CONSOLE=off`, the server is
-//! built all the same and `/` says how to get the console.
+//! Embeds the console: every file of `web/dist` becomes bytes of the binary. If it is missing or older than its
+//! sources and Node is available, it is built first. Without Node, or with `SAPWOOD_CONSOLE=off`, the server is still
+//! built, and `/` explains how to get the console.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// What the console is made of; everything else in `web/` is tests and tools.
+/// The sources of the console. Everything else in `web/` is tests and tools.
 const SOURCES: &[&str] = &["src", "index.html", "package.json", "package-lock.json", "vite.config.ts"];
-/// How long another build of the same console is waited for, and after how long one that died is forgotten.
+/// How long to wait for a concurrent build of the console. An older lock is taken as abandoned.
 const OTHERS_BUILD_MAX: Duration = Duration::from_secs(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How deep folders of assets are.
+/// Depth limit of asset directories.
 const DEPTH_MAX: usize = 4;
 
 fn main() {
@@ -25,15 +25,15 @@ fn main() {
         && !is_fresh(&web)
         && let Err(why) = build_alone(&web)
     {
-        println!("cargo:warning=the server has no console: {why}; `cargo xtask console` tells more");
+        println!("cargo:warning=building without the console: {why}; run `cargo xtask console` for details");
     }
-    // A path that is not there would make every build run this again.
+    // A missing path would make cargo run this script for every build.
     for watched in SOURCES.iter().chain(&["dist"]).map(|name| web.join(name)).filter(|path| path.exists()) {
         println!("cargo:rerun-if-changed={}", watched.display());
     }
-    let out = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo gives a build script its folder");
-    let table = keep_assets(&web.join("dist"), &out).expect("that folder can be written");
-    fs::write(out.join("assets.rs"), table).expect("that folder can be written");
+    let out = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo sets OUT_DIR");
+    let table = keep_assets(&web.join("dist"), &out).expect("OUT_DIR is writable");
+    fs::write(out.join("assets.rs"), table).expect("OUT_DIR is writable");
 }
 
 fn is_fresh(web: &Path) -> bool {
@@ -55,10 +55,10 @@ fn newest(path: &Path, depth: usize) -> Option<SystemTime> {
     entries.filter_map(|entry| newest(&entry.path(), depth + 1)).max()
 }
 
-/// Two builds with target directories of their own share `web/`: the second waits for what the first makes.
+/// Builds under a lock: builds with different target directories share `web/`, so the second waits for the first.
 fn build_alone(web: &Path) -> Result<(), String> {
     if !web.join("src").is_dir() {
-        return Err("its sources are not here".to_owned());
+        return Err("its sources are missing".to_owned());
     }
     let lock = web.join(".building");
     while fs::create_dir(&lock).is_err() {
@@ -83,7 +83,7 @@ fn build(web: &Path) -> Result<(), String> {
 
 fn run(web: &Path, args: &[&str]) -> Result<(), String> {
     let done = Command::new("npm").args(args).current_dir(web).output();
-    let done = done.map_err(|error| format!("npm cannot be run ({error})"))?;
+    let done = done.map_err(|error| format!("failed to run npm ({error})"))?;
     if done.status.success() {
         return Ok(());
     }
@@ -92,7 +92,8 @@ fn run(web: &Path, args: &[&str]) -> Result<(), String> {
     Err(format!("npm {} failed ({last})", args[0]))
 }
 
-/// Copies the files, so that a console that is built anew meanwhile changes nothing here, and lists them for the compiler.
+/// Copies the files to `OUT_DIR`, so that a concurrent console build cannot change them, and lists them for the
+/// compiler.
 fn keep_assets(dist: &Path, out: &Path) -> std::io::Result<String> {
     let mut files = Vec::new();
     if dist.join("index.html").is_file() {

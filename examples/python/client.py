@@ -1,4 +1,4 @@
-"""A client in Python, with nothing but the standard library. The types are generated from the server's document:
+"""A Python client that uses only the standard library. Its types are generated from the server's OpenAPI document:
 
     datamodel-codegen --input http://127.0.0.1:7420/openapi.json --input-file-type openapi \
         --output-model-type typing.TypedDict --output sapwood_types.py
@@ -21,7 +21,7 @@ def post(url: str, key: str, body: NewSession | NewTurn):
 
 
 def talk(url: str, key: str, words: str) -> Iterator[str]:
-    """Opens a session, sends words, and hands out the answer as it streams."""
+    """Create a session, send a message, and yield the answer as it streams."""
     with post(f"{url}/v1/sessions", key, {"agent": "default"}) as made:
         session: Session = json.load(made)
     with post(f"{url}/v1/sessions/{session['id']}/turns", key, {"input": words, "stream": True}) as events:

@@ -1,4 +1,4 @@
-//! A client in Rust. The types are the server's own: `sapwood_server::wire`, of which the OpenAPI document is made too.
+//! A Rust client. It uses the server's own types, `sapwood_server::wire`, from which the OpenAPI document is generated.
 //!
 //! `cargo run -p sapwood-server --example client -- http://127.0.0.1:7420 "$KEY" "Hello"`
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens a session, sends words, and hands out the answer as it streams.
+/// Create a session, send a message, and pass the answer to `show` as it streams.
 pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str)) -> Result<(), Failure> {
-    // This workspace builds reqwest without cryptography of its own.
+    // This workspace builds reqwest without a crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::new();
     let new = NewSession { agent: Some("default".to_owned()), ..NewSession::default() };
@@ -35,7 +35,7 @@ pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str))
     Ok(())
 }
 
-#[allow(dead_code)] // The tests take in `talk` alone.
+#[allow(dead_code)] // The tests include only `talk`.
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);

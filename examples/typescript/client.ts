@@ -1,10 +1,10 @@
-// A client in TypeScript. The types are generated from the server's document: `npm run types`, then `npm start -- URL KEY WORDS`.
+// A TypeScript client. Its types are generated from the server's OpenAPI document: `npm run types`, then `npm start -- URL KEY TEXT`.
 
 import createClient from "openapi-fetch";
 
 import type { paths } from "./api.gen.js";
 
-/** Opens a session, sends words, and hands out the answer as it streams. */
+/** Create a session, send a message, and yield the answer as it streams. */
 export async function* talk(baseUrl: string, key: string, words: string): AsyncGenerator<string> {
   const api = createClient<paths>({ baseUrl, headers: { authorization: `Bearer ${key}` } });
   const made = await api.POST("/v1/sessions", { body: { agent: "default" } });
@@ -14,7 +14,7 @@ export async function* talk(baseUrl: string, key: string, words: string): AsyncG
     body: { input: words, stream: true },
     parseAs: "stream",
   });
-  if (!turn.response.ok || !turn.response.body) throw new Error(`the server answered ${turn.response.status}`);
+  if (!turn.response.ok || !turn.response.body) throw new Error(`the server responded with status ${turn.response.status}`);
   const decoder = new TextDecoder();
   let rest = "";
   for await (const piece of turn.response.body as unknown as AsyncIterable<Uint8Array>) {

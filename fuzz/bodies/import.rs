@@ -1,5 +1,5 @@
-//! Any bytes into an importer: it ends, what it gives can be placed and read as a context, and taking the same file in again
-//! can be placed too.
+//! Feed arbitrary bytes to an importer. It must terminate, and its entries must form a valid log with a context. Importing the
+//! same file again must also give a valid log.
 
 use sapwood_core::Draft;
 use sapwood_core::fixture::MemLog;
@@ -12,14 +12,11 @@ pub fn run(format: Format, bytes: &[u8]) {
     let _ = detect::detect(bytes);
     let mut log = MemLog::default();
     if format == Format::Sapwood {
-        log.append(read_own(bytes)).expect("whatever was read can be placed");
+        log.append(read_own(bytes)).expect("imported entries can be appended");
     } else {
         let first = take(format, bytes, &mut log);
         let again = take(format, bytes, &mut log);
-        assert!(
-            again <= first,
-            "{again} entries are new although the file was taken in before, with {first}"
-        );
+        assert!(again <= first, "the second import added {again} entries, more than the first with {first}");
     }
     let _ = log.context();
 }
@@ -31,7 +28,7 @@ fn read_own(bytes: &[u8]) -> Vec<Draft> {
     drafts
 }
 
-/// How many entries a file adds to a log.
+/// Import a file into a log and return the number of added entries.
 fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
     let Some(mut reader) = reader(format, "-") else { return 0 };
     let mut harvest = StepBatch::default();
@@ -54,7 +51,7 @@ fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
         grower.take(step, &mut drafts, &mut harvest.problems);
     }
     grower.finish(&mut drafts);
-    log.append(drafts).expect("whatever was read can be placed");
+    log.append(drafts).expect("imported entries can be appended");
     grower.added
 }
 

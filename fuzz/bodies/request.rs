@@ -1,5 +1,5 @@
-//! Any bytes as what a client sends: a message, items of a conversation, the input of a response, an id. It is read or refused,
-//! and what is read can be placed and shown.
+//! Parse arbitrary bytes as client input: a message, conversation items, the input of a response, an id. The input is
+//! parsed or refused, and parsed entries can be appended and displayed.
 
 use sapwood_core::fixture::MemLog;
 use sapwood_formats::message::read_message;
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     }
     let (mut log, mut items) = (MemLog::default(), Items::default());
     for body in bodies {
-        log.push(body).expect("whatever was read can be placed");
+        log.push(body).expect("parsed entries can be appended");
     }
     log.entries().for_each(|entry| items.apply(entry));
     let _ = log.context();

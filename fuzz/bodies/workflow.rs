@@ -1,4 +1,4 @@
-//! Any text as a workflow: it is refused, or written again it reads as the same.
+//! Parse arbitrary text as a workflow. It is refused, or serialising and parsing it gives the same document.
 
 use sapwood_formats::workflow;
 
@@ -6,6 +6,6 @@ pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(document) = workflow::parse(text) else { return };
     let written = workflow::serialise(&document);
-    let read = workflow::parse(&written).expect("what was written can be read");
+    let read = workflow::parse(&written).expect("a serialised workflow can be parsed");
     assert_eq!(workflow::serialise(&read), written);
 }

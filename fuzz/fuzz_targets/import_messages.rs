@@ -1,4 +1,4 @@
-//! See the body.
+//! See `bodies/import.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! See the body.
+//! See `bodies/request.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A server with a store in memory, and any bytes sent to it. See the body.
+//! Send arbitrary bytes to a server with an in-memory store. See `bodies/server.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! See the body.
+//! See `bodies/workflow.rs`.
 
 #![no_main]
 

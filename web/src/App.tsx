@@ -1,4 +1,4 @@
-// The frame: who one is, where one is, and the keys that work everywhere.
+// The frame of the console: sign-in, navigation and global keyboard shortcuts.
 import { lazy, Suspense, useState } from "react";
 import { ApiError } from "./api/client";
 import { useMe } from "./api/queries";
@@ -50,9 +50,9 @@ function Frame() {
   return (
     <div className="frame">
       <button type="button" className="skip" onClick={() => document.getElementById("main")?.focus()}>
-        Skip to the content
+        Skip to content
       </button>
-      <nav className="rail" aria-label="Places">
+      <nav className="rail" aria-label="Main navigation">
         <a className="brand" href={to([])} aria-label="Sapwood">
           <Icon name="rings" />
           <span>Sapwood</span>
@@ -109,7 +109,7 @@ function Place({ path }: { path: string[] }) {
     default:
       return (
         <div className="page">
-          <ErrorNote error={new ApiError(404, "route.not_found", "there is no such page")} />
+          <ErrorNote error={new ApiError(404, "route.not_found", "page not found")} />
         </div>
       );
   }

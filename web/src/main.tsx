@@ -1,4 +1,4 @@
-// The console: one more client of the public API.
+// Entry point of the console.
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createRoot } from "react-dom/client";
 import { App } from "./App";

@@ -1,5 +1,5 @@
-// A server of one's own for a journey: the real binary, a store in a temporary directory, the demo model; and the system's
-// Chromium, headless.
+// Test harness for the browser tests: a real server binary with a store in a temporary directory and the demo model, and the
+// system's headless Chromium.
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,14 +10,14 @@ import { chromium } from "playwright-core";
 const here = dirname(fileURLToPath(import.meta.url));
 const BINARY = process.env.SAPWOOD_BIN ?? join(here, "../../target/debug/sapwood");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-/** How long a journey waits for anything: on a busy machine everything takes long, and nothing takes this long. */
+/** Timeout for every wait, with a large margin for busy machines. */
 const WAIT_MS_MAX = 120_000;
 const LEASED_TRIES_MAX = 600;
 const MAKERS = 64;
 
 const AGENT = `id: helper
 name: Helper
-description: Reads and writes in a directory of its own, and asks before it edits.
+description: Reads and writes in its own directory, and asks before it edits.
 model: demo
 tools: [read_file, write_file, edit_file, list_directory, run_command, ask_user]
 allowed_commands: ["echo *"]
@@ -25,13 +25,13 @@ approvals: ask
 `;
 
 export class House {
-  /** A house; `furnish` puts more into its home before the server starts. */
+  /** Start a server; `furnish` adds files to its home first and returns more settings. */
   static async open(furnish = (_home) => "") {
     const house = new House();
     house.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
     mkdirSync(join(house.home, "agents"), { recursive: true });
     writeFileSync(join(house.home, "agents/helper.yaml"), AGENT);
-    // What is tested here is the console: that nothing is lost when the power goes is tested elsewhere.
+    // These tests cover the console. Durability is tested elsewhere.
     const more = furnish(house.home);
     writeFileSync(join(house.home, "sapwood.toml"), `durability = "normal"\n${more}`);
     house.env = {
@@ -55,7 +55,7 @@ export class House {
     });
     this.url = await new Promise((resolve, reject) => {
       const timer = setTimeout(
-        () => reject(new Error(`the server never came up: ${this.errors}`)),
+        () => reject(new Error(`the server did not start: ${this.errors}`)),
         WAIT_MS_MAX,
       );
       this.server.stdout.on("data", (text) => {
@@ -63,11 +63,11 @@ export class House {
         clearTimeout(timer);
         resolve(JSON.parse(line).url);
       });
-      this.server.on("exit", (code) => reject(new Error(`the server ended with ${code}: ${this.errors}`)));
+      this.server.on("exit", (code) => reject(new Error(`the server exited with ${code}: ${this.errors}`)));
     });
   }
 
-  /** Ends the server; with SIGKILL as a crash would. */
+  /** Stop the server; SIGKILL simulates a crash. */
   async stop(signal = "SIGTERM") {
     if (!this.server || this.server.exitCode !== null) return;
     const gone = new Promise((resolve) => this.server.once("exit", resolve));
@@ -81,7 +81,7 @@ export class House {
     rmSync(this.home, { recursive: true, force: true });
   }
 
-  /** A command of the program on the same store. */
+  /** Run a CLI command on the same store. */
   run(...args) {
     return execFileSync(BINARY, args, {
       env: this.env,
@@ -98,10 +98,10 @@ export class House {
         headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
         body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
       });
-    // A connection that was kept may have been closed while it was idle.
+    // A kept-alive connection may have been closed while idle.
     let response = await ask().catch(ask);
     let text = await response.text();
-    // A turn that has ended tidies up before it lets go of its session.
+    // A turn that has ended holds its lease until its cleanup is done.
     for (let tries = 0; tries < LEASED_TRIES_MAX && text.includes("session.leased"); tries++) {
       await new Promise((resolve) => setTimeout(resolve, 100));
       response = await ask();
@@ -111,41 +111,41 @@ export class House {
     return text === "" ? null : JSON.parse(text);
   }
 
-  /** Waits until no turn is open. */
+  /** Wait until no turn is open. */
   async quiet(session) {
     for (let tries = 0; tries < 2_400; tries++) {
       const summary = await this.api("GET", `/v1/sessions/${session}`);
       if (!summary.open_turn) return summary;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
-    throw new Error(`the turn of ${session} never ended`);
+    throw new Error(`the turn of ${session} did not end`);
   }
 
-  /** One turn to its end. */
+  /** Run one turn to its end. */
   async talk(session, input) {
     await this.api("POST", `/v1/sessions/${session}/turns`, { input });
     return this.quiet(session);
   }
 
-  /** Messages without a model, many at a time. */
+  /** Inject messages in batches, without a model. */
   async inject(session, messages) {
     for (let at = 0; at < messages.length; at += 1_000) {
       await this.api("POST", `/v1/sessions/${session}/entries`, messages.slice(at, at + 1_000));
     }
   }
 
-  /** Many sessions at once: those that meet are written together. */
+  /** Create many sessions concurrently, so that the store commits them in groups. */
   async fill(count, sessionOf) {
     let next = 0;
     const make = async () => {
       while (next < count) await this.api("POST", "/v1/sessions", sessionOf(next++));
     };
-    // The first comes first, and the others side by side.
+    // Create the first session alone, then the others concurrently.
     await this.api("POST", "/v1/sessions", sessionOf(next++));
     await Promise.all(Array.from({ length: MAKERS }, make));
   }
 
-  /** A page; whatever its policy refuses or its script throws is kept in `page.faults`. */
+  /** Open a page; CSP violations and script errors are collected in `page.faults`. */
   async page(options = {}) {
     const executablePath = process.env.CHROMIUM ?? BROWSERS.find((path) => existsSync(path));
     this.browser ??= await chromium.launch({
@@ -159,14 +159,14 @@ export class House {
     page.on("pageerror", (error) => page.faults.push(String(error)));
     page.on("console", (message) => {
       const text = message.text();
-      // A refused request is what some journeys are about; a refused script or style never is.
+      // Some tests expect failed requests, but no test expects a blocked script or style.
       if (message.type() === "error" && !text.startsWith("Failed to load resource")) page.faults.push(text);
     });
     return page;
   }
 }
 
-/** What the feed shows, as a list that can be compared. */
+/** The items of the feed as comparable strings. */
 export function feedOf(page) {
   return page.$$eval(".feed .item[data-seq]", (items) =>
     items.map(
@@ -176,7 +176,7 @@ export function feedOf(page) {
   );
 }
 
-/** Opens a view of a session and waits until it is there. */
+/** Open a view and wait until it is loaded. */
 export async function open(page, house, path) {
   await page.goto(`${house.url}/#/${path}`);
   await page.locator("main").waitFor();

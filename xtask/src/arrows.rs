@@ -1,4 +1,4 @@
-//! The arrows of the house: which crate may depend on which, and which outside crates belong to one crate alone.
+//! Checks the dependencies between crates, and which crates may use certain external crates.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Each crate of the workspace, and the crates of the workspace it may depend on.
+/// Each workspace crate, and the workspace crates it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("sapwood-core", &[]),
     ("sapwood-formats", &["sapwood-core"]),
@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Outside crates that only these may name.
+/// External crates, and the workspace crates that may use them.
 const HOMES: &[(&str, &[&str])] = &[
     ("rusqlite", &["sapwood-store"]),
     ("tokio-postgres", &["sapwood-store"]),
@@ -36,7 +36,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["sapwood-cli", "xtask"]),
 ];
 
-/// What core and formats may not have: they are pure.
+/// Crates that `core` and `formats` must not use, because they perform no I/O.
 const IMPURE: &[&str] = &["tokio", "rusqlite", "reqwest", "rand", "getrandom", "jiff", "chrono", "tempfile"];
 
 pub fn check(root: &Path) -> Result<Vec<String>> {
@@ -44,7 +44,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root)
         .output()
-        .context("cargo metadata cannot be run")?;
+        .context("failed to run cargo metadata")?;
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -57,20 +57,20 @@ fn check_package(package: &Value) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or_default();
     let dependencies = normal_dependencies(package);
     let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
-        return vec![format!("crate {name} is not in xtask/src/arrows.rs: say what it may depend on")];
+        return vec![format!("crate {name} is not in xtask/src/arrows.rs: list its allowed dependencies")];
     };
     let mut faults = Vec::new();
     for dependency in &dependencies {
         let in_workspace = ARROWS.iter().any(|(known, _)| known == dependency);
         if in_workspace && !allowed.contains(&dependency.as_str()) {
-            faults.push(format!("{name} depends on {dependency}: that arrow points up or sideways"));
+            faults.push(format!("{name} must not depend on {dependency}"));
         }
         let home = HOMES.iter().find(|(outside, _)| outside == dependency);
         if home.is_some_and(|(_, homes)| !homes.contains(&name)) {
-            faults.push(format!("{name} depends on {dependency}, which has its home elsewhere"));
+            faults.push(format!("{name} must not depend on {dependency}: reserved for other crates"));
         }
         if matches!(name, "sapwood-core" | "sapwood-formats") && IMPURE.contains(&dependency.as_str()) {
-            faults.push(format!("{name} is pure and may not depend on {dependency}"));
+            faults.push(format!("{name} performs no I/O and must not depend on {dependency}"));
         }
     }
     faults

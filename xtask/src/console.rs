@@ -1,4 +1,4 @@
-//! The console: built with Node, checked for types and style, and walked through in the system's Chromium.
+//! Builds the console with Node, checks its types and style, and runs its browser tests in the system's Chromium.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use anyhow::{Context, Result, bail};
 use crate::report::{self, Tests};
 use crate::{install, run};
 
-/// Installs what the console needs and builds it. The next `cargo build` puts it into the binary.
+/// Build the console and install its dependencies first. The next `cargo build` embeds it in the binary.
 pub fn build(root: &Path) -> Result<()> {
     install::system_packages(install::FOR_CONSOLE, &[])?;
     install_packages(root)?;
     npm(root, &["run", "build"], &[])
 }
 
-/// Types, style, and whether the generated types are those of the API.
+/// Check types and style, and that the generated types match the API.
 pub fn check(root: &Path) -> Result<()> {
     let generated = root.join("web/src/api.gen.ts");
     let before = fs::read(&generated).context("web/src/api.gen.ts")?;
     npm(root, &["run", "generate"], &[])?;
     if fs::read(&generated)? != before {
-        bail!("web/src/api.gen.ts was not generated from crates/server/openapi.json: it is now, commit it");
+        bail!("web/src/api.gen.ts did not match crates/server/openapi.json and was regenerated: commit it");
     }
     npm(root, &["run", "check"], &[])
 }
 
-/// What is pure in the console.
+/// Run the console's unit tests.
 pub fn test_units(root: &Path) -> Result<Tests> {
     npm_tests(root, "unit", &[])
 }
 
-/// The journeys, against the binary that the tests have built.
+/// Run the browser tests against the binary that the tests have built.
 pub fn walk(root: &Path) -> Result<Tests> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let binary = target.join("debug/sapwood");
@@ -45,12 +45,12 @@ fn npm_tests(root: &Path, which: &str, environment: &[(&str, &Path)]) -> Result<
     let ran = run::show(&mut command)?;
     let tests = report::read_node(&ran.lines);
     if !ran.succeeded && tests.failed.is_empty() {
-        bail!("npm test {which} failed, and named no test");
+        bail!("npm test {which} failed without naming a test");
     }
     Ok(tests)
 }
 
-/// Only when the list of them is newer than what is there.
+/// Install npm packages if the lock file is newer than the installed packages.
 fn install_packages(root: &Path) -> Result<()> {
     let modified = |path: &str| fs::metadata(root.join(path)).and_then(|found| found.modified()).ok();
     if modified("web/node_modules/.package-lock.json") >= modified("web/package-lock.json") {
@@ -63,7 +63,7 @@ fn npm(root: &Path, args: &[&str], environment: &[(&str, &Path)]) -> Result<()> 
     eprintln!("$ npm {}", args.join(" "));
     let mut command = Command::new("npm");
     command.args(args).current_dir(root.join("web")).envs(environment.iter().copied());
-    let status = command.status().context("npm cannot be run: install Node 18 or later")?;
+    let status = command.status().context("failed to run npm: install Node 18 or later")?;
     if !status.success() {
         bail!("npm {} failed", args.join(" "));
     }

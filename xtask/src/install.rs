@@ -1,10 +1,10 @@
-//! Programs that are needed and that a fresh machine may not have.
+//! Installs programs that the checks need and a fresh machine may lack.
 
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// A program, and the Debian package that has it.
+/// A program, and the Debian package that contains it.
 pub type Program = (&'static str, &'static str);
 
 pub const FOR_CONSOLE: &[Program] = &[("node", "nodejs"), ("npm", "npm")];
@@ -23,14 +23,14 @@ pub const FOR_TESTS: &[Program] = &[
     ("python3", "python3"),
 ];
 
-/// What is no program: a command that succeeds where it is there, and its package.
+/// Requirements other than programs: a command that succeeds if the requirement is met, and the package.
 pub const PROBES: &[Program] = &[
     ("python3 -c 'import ensurepip, venv'", "python3-venv"),
-    // Debian keeps the server's programs out of the way, one directory per version.
+    // Debian installs the server's programs outside PATH, in one directory per version.
     ("ls /usr/lib/postgresql/*/bin/initdb || command -v initdb", "postgresql"),
 ];
 
-/// Installs what is missing, where there is apt-get; says what is missing elsewhere.
+/// Install missing packages with apt-get. Fails with a list of the missing packages if there is no apt-get.
 pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
     let programs = programs.iter().filter(|(program, _)| !is_there(program));
     let others = probes.iter().filter(|(probe, _)| !succeeds(probe));
@@ -39,7 +39,7 @@ pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
         return Ok(());
     }
     if !is_there("apt-get") {
-        bail!("this needs {}: install them with your package manager and try again", missing.join(", "));
+        bail!("missing packages: {}: install them and try again", missing.join(", "));
     }
     eprintln!("$ apt-get install {}", missing.join(" "));
     run(&["apt-get", "update", "-q"])?;
@@ -56,7 +56,7 @@ fn succeeds(command: &str) -> bool {
     Command::new("sh").args(["-c", command]).output().is_ok_and(|ran| ran.status.success())
 }
 
-/// As root if we are, with sudo if not.
+/// Run a command as root, with sudo if necessary.
 fn run(command: &[&str]) -> Result<()> {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
     let mut words = command.to_vec();

@@ -1,11 +1,12 @@
-//! The project's own checks. `cargo xtask test` is what the README and CI run: it installs what the tests need, then runs
-//! formatting, clippy, the tidy checks and every test, those in the browser included, and ends with a summary of what
-//! failed. `cargo xtask tidy` runs the tidy checks alone; `cargo xtask console` builds the console, which the next `cargo
-//! build` puts into the binary.
+//! The project's checks. `cargo xtask test` is what CI runs: it installs the required programs, then runs formatting,
+//! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
+//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask console` builds the console, which the next `cargo build`
+//! embeds in the binary.
 
 mod arrows;
 mod console;
 mod install;
+mod prose;
 mod report;
 mod run;
 mod text;
@@ -17,13 +18,13 @@ use anyhow::{Context, Result, bail};
 
 use report::{Outcome, Report, Tests};
 
-/// Everything is tested with encryption in, so that one build serves all tests.
+/// All tests run with encryption enabled, so that one build serves all of them.
 const FEATURES: &str = "sapwood-cli/encryption,sapwood-store/conformance,sapwood-store/bench";
 
 const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--locked", "--", "-D", "warnings"];
 
-const NOT_BUILT: &str = "something it needs was not built";
+const NOT_BUILT: &str = "a required build failed";
 
 fn main() -> Result<()> {
     let task = std::env::args().nth(1).unwrap_or_default();
@@ -36,8 +37,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs every stage, whatever became of those before it, and says at the end what failed. Only what cannot be compiled is
-/// not run.
+/// Run every stage, even if earlier ones failed, and list the failures at the end. Stages whose build failed are skipped.
 fn test(root: &Path) -> Result<()> {
     let mut report = Report::default();
     report.note("programs", outcome_of(install::system_packages(install::FOR_TESTS, install::PROBES)));
@@ -73,14 +73,14 @@ fn tests_of(done: Result<Tests>) -> Outcome {
     }
 }
 
-/// One failing program does not keep the others from running.
+/// Run all test programs, even if one fails.
 fn run_tests(root: &Path) -> Result<Tests> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--workspace", "--features", FEATURES, "--locked", "--no-fail-fast"]);
     let ran = run::show(command.current_dir(root))?;
     let tests = report::read_cargo(&ran.lines);
     if !ran.succeeded && tests.failed.is_empty() && tests.broken.is_empty() {
-        bail!("cargo test failed, and named no test");
+        bail!("cargo test failed without naming a test");
     }
     Ok(tests)
 }
@@ -88,20 +88,21 @@ fn run_tests(root: &Path) -> Result<Tests> {
 fn tidy(root: &Path) -> Result<()> {
     let mut faults = arrows::check(root)?;
     faults.extend(text::check(root)?);
+    faults.extend(prose::check(root)?);
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }
     if !faults.is_empty() {
         bail!("{} tidy checks failed", faults.len());
     }
-    println!("tidy: the arrows point down, and every file is in order");
+    println!("tidy: all checks passed");
     Ok(())
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     eprintln!("$ cargo {}", args.join(" "));
     let status =
-        Command::new(env!("CARGO")).args(args).current_dir(root).status().context("cargo cannot be run")?;
+        Command::new(env!("CARGO")).args(args).current_dir(root).status().context("failed to run cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args[0]);
     }
@@ -110,5 +111,5 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
 
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Ok(here.parent().context("xtask lies in the workspace")?.to_owned())
+    Ok(here.parent().context("xtask is in the workspace")?.to_owned())
 }

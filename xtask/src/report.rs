@@ -1,18 +1,18 @@
-//! What came of the stages of a run: how many tests passed, which ones failed, and where. Pure.
+//! The results of a test run: how many tests passed, and which ones failed where. Performs no I/O.
 
 use std::fmt;
 
-/// Tests, as their runner counted them.
+/// Test counts reported by a test runner.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tests {
     pub passed: u64,
-    /// The tests that failed, by name, each with the program it is in if that is known.
+    /// The names of failed tests, each with its program if known.
     pub failed: Vec<String>,
-    /// Programs that failed without naming a test: they were killed, or did not come so far.
+    /// Programs that failed without naming a test, for example because they were killed.
     pub broken: Vec<String>,
 }
 
-/// What a stage came to.
+/// The outcome of a stage.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
@@ -25,7 +25,7 @@ pub enum Outcome {
 pub struct Report(Vec<(&'static str, Outcome)>);
 
 impl Report {
-    /// Notes a stage, and says whether all is well with it.
+    /// Record a stage and return whether it succeeded.
     pub fn note(&mut self, stage: &'static str, outcome: Outcome) -> bool {
         let is_well = match &outcome {
             Outcome::Passed => true,
@@ -44,7 +44,7 @@ impl Report {
         self.0.iter().map(passed).sum()
     }
 
-    /// Tests that failed, and whatever else did.
+    /// The number of failed tests and other failures.
     pub fn failed(&self) -> usize {
         let failed = |(_, outcome): &(_, Outcome)| match outcome {
             Outcome::Passed | Outcome::Skipped(_) => 0,
@@ -55,7 +55,7 @@ impl Report {
     }
 }
 
-/// A line per stage, a line for each thing that failed, and a closing line.
+/// A line per stage, a line per failure, and a summary line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "summary:")?;
@@ -84,11 +84,11 @@ fn write_tests(f: &mut fmt::Formatter<'_>, stage: &str, tests: &Tests) -> fmt::R
     Ok(())
 }
 
-/// Reads what `cargo test --no-fail-fast` printed.
+/// Parse the output of `cargo test --no-fail-fast`.
 pub fn read_cargo(lines: &[String]) -> Tests {
     let mut tests = Tests::default();
     let (mut program, mut named) = (String::new(), Vec::new());
-    // Programs that ran, and whether they said what came of their tests.
+    // Programs that ran, and whether they reported their results.
     let mut ran: Vec<(String, bool)> = Vec::new();
     for line in lines {
         let text = line.trim();
@@ -113,7 +113,7 @@ pub fn read_cargo(lines: &[String]) -> Tests {
     tests
 }
 
-/// `tests/all.rs (target/debug/deps/all-0123)` and the like, without what changes from build to build.
+/// Strip the hash from a program such as `tests/all.rs (target/debug/deps/all-0123)`, because it changes with every build.
 fn program_of(started: &str) -> String {
     let Some((source, path)) = started.split_once(" (") else { return started.to_owned() };
     let name = path.trim_end_matches(')').rsplit('/').next().unwrap_or_default();
@@ -121,7 +121,7 @@ fn program_of(started: &str) -> String {
     format!("{name} ({source})")
 }
 
-/// Reads what Node's reporter `spec` printed.
+/// Parse the output of Node's `spec` reporter.
 pub fn read_node(lines: &[String]) -> Tests {
     let mut tests = Tests::default();
     for line in lines {
@@ -130,7 +130,7 @@ pub fn read_node(lines: &[String]) -> Tests {
             tests.passed += count.trim().parse().unwrap_or(0);
         } else if let Some(name) = text.strip_prefix("✖ ").filter(|name| *name != "failing tests:") {
             let name = name.rsplit_once(" (").map_or(name, |(name, _)| name).to_owned();
-            // Each is printed where it failed, and again at the end.
+            // Each failure is printed twice: where it happened, and at the end.
             if !tests.failed.contains(&name) {
                 tests.failed.push(name);
             }
@@ -183,7 +183,7 @@ test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 ";
 
     #[test]
-    fn one_program_that_fails_does_not_hide_the_others() {
+    fn a_failing_program_does_not_hide_the_others() {
         let tests = read_cargo(&lines(CARGO));
         assert_eq!(tests.passed, 8);
         assert_eq!(tests.failed, ["a::breaks in core (unittests src/lib.rs)"]);
@@ -191,14 +191,14 @@ test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn what_node_printed_is_counted_once() {
+    fn node_failures_are_counted_once() {
         let printed = "✔ opens (12ms)\n✖ closes (also late) (3.2ms)\nℹ tests 2\nℹ pass 1\nℹ fail 1\n\n✖ failing tests:\n\ntest at x.mjs:3:1\n✖ closes (also late) (3.2ms)\n";
         let tests = read_node(&lines(printed));
         assert_eq!((tests.passed, tests.failed), (1, vec!["closes (also late)".to_owned()]));
     }
 
     #[test]
-    fn the_closing_line_stands_alone_and_counts_whatever_failed() {
+    fn the_summary_line_counts_all_failures() {
         let mut report = Report::default();
         assert!(report.note("format", Outcome::Passed));
         assert!(!report.note("clippy", Outcome::Failed("cargo clippy failed".to_owned())));

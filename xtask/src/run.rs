@@ -1,18 +1,18 @@
-//! Runs a program, shows what it prints, and keeps it, so that a summary can name what failed.
+//! Runs a program, shows its output, and captures it so that a summary can name the failures.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// What a program that has ended left.
+/// The result of a finished program.
 pub struct Ran {
     pub succeeded: bool,
-    /// What it printed, on either stream, in order and without colours.
+    /// The output of both streams, in order and without colours.
     pub lines: Vec<String>,
 }
 
-/// Runs a command to its end. Both streams share one pipe, so that their lines stay in order.
+/// Run a command to completion. Both streams share one pipe, so that their lines stay in order.
 pub fn show(command: &mut Command) -> Result<Ran> {
     let program = command.get_program().to_string_lossy().into_owned();
     let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
@@ -20,8 +20,8 @@ pub fn show(command: &mut Command) -> Result<Ran> {
     eprintln!("$ {title} {}", args.join(" "));
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).env("NO_COLOR", "1").env("CARGO_TERM_COLOR", "never");
-    let mut child = command.spawn().with_context(|| format!("{title} cannot be run"))?;
-    // The command holds the writing end; while it does, the pipe does not end.
+    let mut child = command.spawn().with_context(|| format!("failed to run {title}"))?;
+    // Drop the command's copies of the write end: the pipe stays open as long as they exist.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut lines = Vec::new();
     let mut reader = BufReader::new(reader);
@@ -34,7 +34,7 @@ pub fn show(command: &mut Command) -> Result<Ran> {
     Ok(Ran { succeeded: child.wait()?.success(), lines })
 }
 
-/// A line without its escape sequences: some programs colour what they print, wherever it goes.
+/// Remove escape sequences: some programs print colours even into a pipe.
 fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line;
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_program_keeps_what_it_printed_on_both_streams_in_order() {
+    fn the_output_of_a_failed_program_is_captured_in_order() {
         let script = "echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'; exit 3";
         let ran = show(Command::new("sh").args(["-c", script])).unwrap();
         assert_eq!((ran.succeeded, ran.lines), (false, ["one", "two", "three"].map(str::to_owned).to_vec()));

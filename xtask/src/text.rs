@@ -1,14 +1,14 @@
-//! What every source file keeps to: a purpose in its first line, a size that can be read, nothing left open; and a page in
-//! docs/errors for each error code.
+//! Checks source files: each states its purpose in its first line, is short, and has no open to-dos. Also checks that each
+//! error code has a page in docs/errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Longer than this, and two nouns live in one file.
+/// A longer file should be split.
 const FILE_LINES_MAX: usize = 800;
-/// Written apart, so that this file does not find itself.
+/// Split with `concat!`, so that this file does not match itself.
 const LEFT_OPEN: &[&str] =
     &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("#[ig", "nore")];
 
@@ -28,7 +28,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The console's own files keep to the same; what is generated has its own length.
+/// Apply the same checks to the console's files, except for generated ones.
 fn check_console(root: &Path, faults: &mut Vec<String>) -> Result<()> {
     let mut files = Vec::new();
     collect(&root.join("web/src"), &["ts", "tsx"], &mut files)?;
@@ -47,17 +47,17 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>) {
 fn check_text(name: &str, text: &str, beginning: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
     if !text.starts_with(beginning) {
-        faults.push(format!("{name} does not begin with `{beginning}` and its purpose"));
+        faults.push(format!("{name} must begin with `{beginning}` and state its purpose"));
     }
     if lines > FILE_LINES_MAX {
-        faults.push(format!("{name} has {lines} lines, over {FILE_LINES_MAX}: which two nouns live in it?"));
+        faults.push(format!("{name} has {lines} lines, over the limit of {FILE_LINES_MAX}: split it"));
     }
     for open in LEFT_OPEN.iter().filter(|open| text.contains(**open)) {
-        faults.push(format!("{name} has a {open}"));
+        faults.push(format!("{name} contains {open}"));
     }
 }
 
-/// Every stable code that an error type gives out has a page, and every page a code.
+/// Check that every stable error code has a page, and every page a code.
 fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -> Result<()> {
     let mut codes = Vec::new();
     for file in files.iter().filter(|file| file.starts_with(root.join("crates"))) {
@@ -76,20 +76,20 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
         let name = page?.file_name().to_string_lossy().into_owned();
         let code = name.trim_end_matches(".md");
         if code.contains('.') && !codes.iter().any(|known| known == code) {
-            faults.push(format!("docs/errors/{name} is a page for a code that nothing gives out"));
+            faults.push(format!("docs/errors/{name} describes a code that is not used"));
         }
     }
     Ok(())
 }
 
-/// The codes of problems that handlers make themselves.
+/// The codes of problems that handlers create directly.
 fn said_by_the_server(text: &str) -> impl Iterator<Item = String> {
     let after = text.split("Problem::new(").skip(1).map(str::trim_start);
     let quoted = after.filter_map(|rest| rest.strip_prefix('"')?.split('"').next());
     quoted.filter(|code| code.contains('.')).map(str::to_owned)
 }
 
-/// A page of its own, or a line in the page of its family or of the server.
+/// Whether a code has its own page, or a line on the page of its family or of the server.
 fn has_page(folder: &Path, code: &str) -> bool {
     let family = code.split('.').next().unwrap_or_default();
     let has_line = |page: &str| {

@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
+use crate::suggest::nearest;
 
-use spanned::{Located, Mistake, SourcePosition, nearest};
+use spanned::{Located, Mistake, SourcePosition};
 use syntax::Syntax;
 
 /// Largest file that is read.
@@ -124,11 +125,11 @@ fn check_tame(agent: &Agent) -> Result<()> {
 
 fn unknown(name: &str, files: &[PathBuf]) -> Failure {
     let names: Vec<&str> = files.iter().map(|path| name_of(path)).collect();
-    let hint = match nearest(name, &names) {
-        Some(near) => format!("is {near} meant? sapwood agent ls shows them all"),
-        None => "sapwood agent ls shows them; a new one is a file agents/NAME.yaml".to_owned(),
+    let hint = match nearest(name, names) {
+        Some(near) => format!("did you mean {near}? sapwood agent ls lists all agents"),
+        None => "sapwood agent ls lists the agents; to add one, create agents/NAME.yaml".to_owned(),
     };
-    Failure::new("agent.not_found", format!("there is no agent {name}")).with_hint(hint)
+    Failure::new("agent.not_found", format!("no agent {name}")).with_hint(hint)
 }
 
 fn invalid(faults: &[Fault]) -> Failure {
@@ -194,7 +195,7 @@ fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
     let known = [EFFECT_TOOLS, ENGINE_TOOLS].concat();
     let is_unknown = |tool: &String| agent.mcp_servers.is_empty() && !known.contains(&tool.as_str());
     for (at, tool) in agent.tools.iter().enumerate().filter(|(_, tool)| is_unknown(tool)) {
-        let why = match nearest(tool, &known) {
+        let why = match nearest(tool, known.iter().copied()) {
             Some(near) => format!("is {tool:?}, which is no tool: is {near} meant?"),
             None => format!("is {tool:?}, which is no tool; there are {}", known.join(", ")),
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sapwood::core::id::UserName;
 use sapwood::core::port::model::Model;
+use sapwood::core::port::store::ListFilter;
 use sapwood::effects::skill::SkillFolders;
 use sapwood::engine::SessionDefaults;
 use sapwood::store::{Durability, OpenOptions};
@@ -19,7 +20,11 @@ use crate::key;
 use crate::log::Log;
 use crate::providers;
 use crate::render::{Format, Out};
+use crate::suggest::nearest;
 use crate::telemetry::{self, Telemetry};
+
+/// How many recent sessions are compared with a mistyped id.
+const SUGGESTED_FROM_MAX: usize = 500;
 
 /// What every command works with.
 pub struct App {
@@ -112,7 +117,24 @@ impl App {
     }
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
-        Ok(self.engine.find_session(&self.scope, given).await?)
+        match self.engine.find_session(&self.scope, given).await {
+            Err(error) if error.code() == "session.not_found" => {
+                let suggestion = self.similar_session(given).await;
+                let failure = Failure::from(error);
+                Err(match suggestion {
+                    Some(id) => failure.with_hint(format!("did you mean {id}? sapwood ls lists your sessions")),
+                    None => failure,
+                })
+            }
+            found => Ok(found?),
+        }
+    }
+
+    /// The id of a recent session that is close to a mistyped one.
+    async fn similar_session(&self, given: &str) -> Option<String> {
+        let filter = ListFilter { limit: SUGGESTED_FROM_MAX, ..ListFilter::default() };
+        let recent = self.engine.list(&self.scope, &filter).await.ok()?.items;
+        nearest(given, recent.iter().map(|summary| summary.id.as_str())).map(str::to_owned)
     }
 
     /// A session that is shown: whose it is can find out who saw it.

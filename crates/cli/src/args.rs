@@ -1,21 +1,52 @@
-//! What can be typed. Each command's own options stand in its file under `cmd/`.
+//! The command line. The options of each command are in its file below `cmd/`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::failure::Failure;
 use crate::render::{self, Format};
 
 const AFTER_HELP: &str = "\
-SESSION is an id, a unique prefix of one, or @last. ENTRY is a seq, an id, a unique prefix, or a label.
-With --json data is one JSON document, or a line per item; errors are {\"error\":{\"code\",\"message\",\"hint\"}} on stderr.
-Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 denied.";
+Examples:
+  sapwood chat                              chat in the terminal
+  sapwood chat -p 'Explain this' < a.diff   one answer, for scripts
+  sapwood search timeout                    find a session by its text
+  sapwood help fork                         options and examples of a command
 
-/// Sessions for AI agents: durable, branching, searchable.
+SESSION is an id, a unique prefix of an id, or @last (the session updated most recently).
+ENTRY is a sequence number, an id, a unique prefix of an id, or a label.
+With --json, output is one JSON document or one JSON line per item; errors are
+{\"error\":{\"code\",\"message\",\"hint\"}} on stderr.
+Exit codes: 0 success, 1 failure, 2 usage error, 3 not found, 4 conflict, 5 permission denied.";
+
+/// The commands in the groups that `sapwood --help` shows. A test checks that every command is in one.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Talk to a model", &["chat", "send", "resume", "cancel", "approve", "deny"]),
+    ("Create and find sessions", &["new", "ls", "search", "info", "rename", "close", "archive", "erase"]),
+    (
+        "Read a session",
+        &["show", "feed", "tree", "context", "events", "ledger", "usage", "archives", "ancestry", "audit"],
+    ),
+    ("Change a session", &["inject", "branch", "fork", "label", "reset"]),
+    ("Fit the context window", &["compact", "uncompact", "trim", "prune"]),
+    ("Share and remember", &["share", "members", "memory", "graft"]),
+    ("Move data", &["import", "export", "migrate"]),
+    ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
+    (
+        "Operate",
+        &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"],
+    ),
+];
+/// The description of clap's own command, which has none before it is built.
+const HELP_ABOUT: &str = "Print this message or the help of a command";
+/// Columns of a command's name in the grouped list.
+const NAME_COLUMNS: usize = 12;
+
+/// Durable, branching, searchable sessions for AI agents.
 #[derive(Debug, Parser)]
 #[command(name = "sapwood", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -27,21 +58,21 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The store: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
+    /// Store URL: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
     #[arg(long, global = true, value_name = "URL", env = "SAPWOOD_STORE", hide_env_values = true)]
     #[arg(help_heading = "Everywhere")]
     pub store: Option<String>,
-    /// Where the default store and the user's sapwood.toml live
+    /// Directory of the default store and the user's sapwood.toml
     #[arg(long, global = true, value_name = "DIR", env = "SAPWOOD_HOME", hide_env_values = true)]
     #[arg(help_heading = "Everywhere")]
     pub home: Option<PathBuf>,
-    /// The tenant to work in
+    /// Tenant to use
     #[arg(long, global = true, value_name = "TENANT", help_heading = "Everywhere")]
     pub tenant: Option<String>,
-    /// Act as this user: only their own and shared sessions
+    /// Act as this user, who sees only their own and shared sessions
     #[arg(long = "as", global = true, value_name = "USER", help_heading = "Everywhere")]
     pub as_user: Option<String>,
-    /// A file that holds the store's encryption key
+    /// File with the store's encryption key
     #[arg(long, global = true, value_name = "FILE", env = "SAPWOOD_KEY_FILE", hide_env_values = true)]
     #[arg(help_heading = "Everywhere")]
     pub key_file: Option<PathBuf>,
@@ -113,11 +144,35 @@ pub enum Command {
     Version(cmd::about::VersionArgs),
 }
 
-/// Reads the command line, or says what is wrong with it and how to end.
+/// The command line as clap knows it, with its commands in groups.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let groups = group_help(&command);
+    command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"))
+}
+
+fn group_help(command: &clap::Command) -> String {
+    let heading = anstyle::Style::new().bold().underline();
+    let name_style = anstyle::Style::new().bold();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        text.push_str(&format!("{heading}{title}:{heading:#}\n"));
+        for name in *names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map_or_else(|| HELP_ABOUT.to_owned(), ToString::to_string);
+            text.push_str(&format!("  {name_style}{name:NAME_COLUMNS$}{name_style:#} {about}\n"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Parse the command line. On failure, print what is wrong and return the exit code.
 pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| match error.kind() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to tell if even this cannot be printed.
+            // A closed stdout is the reader's choice.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -129,18 +184,18 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// A command line that could not be read may still have asked for JSON.
+/// Whether an invalid command line asked for JSON.
 fn wants_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// Clap's text for people, taken apart: what is wrong, and what to do about it.
+/// Split clap's message into what is wrong and what to do about it.
 pub fn usage_failure(error: &clap::Error) -> Failure {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
     ) {
-        return Failure::usage("no command was given", "sapwood help shows the commands");
+        return Failure::usage("no command was given", "sapwood help lists the commands");
     }
     let text = error.render().to_string();
     let (mut message, mut hint) = (Vec::new(), Vec::new());
@@ -156,17 +211,17 @@ pub fn usage_failure(error: &clap::Error) -> Failure {
     Failure::usage(message.join(" "), hint)
 }
 
-/// A number of things: whole, and zero or more.
+/// Parse a count: a whole number, zero allowed.
 pub fn count(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
 }
 
-/// A number of tokens: whole, and zero or more.
+/// Parse a number of tokens: a whole number, zero allowed.
 pub fn tokens(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
-/// A number of rows: whole, and one or more.
+/// Parse a number of rows: a whole number of at least one.
 pub fn rows(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err(format!("it must be a whole number from 1 to {}", u32::MAX)),
@@ -176,10 +231,47 @@ pub fn rows(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_in_one_help_group() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut command = command();
+        command.build();
+        let mut known: Vec<String> = command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+        grouped.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(grouped, known);
+    }
+
+    /// Every command has a description and an example, and every argument a description.
+    #[test]
+    fn every_command_and_argument_is_described() {
+        let mut command = command();
+        command.build();
+        let mut faults = Vec::new();
+        let mut pending: Vec<(String, clap::Command)> =
+            command.get_subcommands().map(|one| (one.get_name().to_owned(), one.clone())).collect();
+        while let Some((path, one)) = pending.pop() {
+            if path.split(' ').any(|name| name == "help") {
+                continue;
+            }
+            let children = one.get_subcommands().map(|child| (format!("{path} {}", child.get_name()), child.clone()));
+            pending.extend(children);
+            if one.get_about().is_none() {
+                faults.push(format!("{path} has no description"));
+            }
+            if !one.get_after_help().is_some_and(|help| help.to_string().contains("sapwood ")) {
+                faults.push(format!("{path} has no example"));
+            }
+            let undescribed = one.get_arguments().filter(|arg| arg.get_help().is_none());
+            faults.extend(undescribed.map(|arg| format!("{path} does not describe {}", arg.get_id())));
+        }
+        assert_eq!(faults, Vec::<String>::new());
     }
 }

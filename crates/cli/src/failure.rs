@@ -1,4 +1,4 @@
-//! What can go wrong, as the person at the terminal meets it: a stable code, what and why, a hint, an exit code.
+//! Errors as the command line reports them: a stable code, a message, a hint and an exit code.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -8,10 +8,10 @@ use sapwood::formats::MessageError;
 
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// What the process says when it ends.
+/// Exit status of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The reader of our output went away (`sapwood ls | head -1`): nothing is wrong, and nothing is said.
+    /// The reader of our output closed the pipe (`sapwood ls | head -1`). Not an error, so no message is printed.
     Closed,
     Failed,
     Usage,
@@ -102,7 +102,7 @@ impl Failure {
         Self { code: "input.usage".into(), message: message.into(), hint: hint.into(), exit: Exit::Usage }
     }
 
-    /// A file of the user's, not of the store's, that cannot be read or written.
+    /// Reports a user's file (not a store file) that cannot be read or written.
     pub fn file(path: &Path, error: &std::io::Error) -> Self {
         let code = match error.kind() {
             std::io::ErrorKind::NotFound => "file.not_found",
@@ -117,7 +117,7 @@ impl Failure {
         self
     }
 
-    /// The same failure, with the place it happened at in front.
+    /// Prefixes the message with the location of the failure.
     pub fn at(mut self, place: impl std::fmt::Display) -> Self {
         self.message = format!("{place}: {}", self.message);
         self
@@ -142,10 +142,10 @@ impl From<MessageError> for Failure {
     }
 }
 
-/// Only our own output goes through `?` as a plain I/O error; files say which they are with [`Failure::file`].
+/// Plain I/O errors converted with `?` come from our own output. Use [`Failure::file`] for files, to name the path.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        let mut failure = Self::new("output.failed", format!("the output cannot be written: {error}"));
+        let mut failure = Self::new("output.failed", format!("failed to write the output: {error}"));
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             failure.exit = Exit::Closed;
         }
@@ -155,138 +155,138 @@ impl From<std::io::Error> for Failure {
 
 fn hint_for(code: &str) -> &'static str {
     match code {
-        "session.not_found" => "sapwood ls shows your sessions, sapwood new makes one",
-        "session.exists" => "give another --id, or none: a new one is made up",
+        "session.not_found" => "run `sapwood ls` to list your sessions, or `sapwood new` to create one",
+        "session.exists" => "choose another --id, or omit it to generate one",
         "session.reserved_id" => {
-            "give another --id: sapwood flow run and triggers make these sessions themselves"
+            "choose another --id: this prefix is reserved for flow runs and triggers"
         }
         "session.not_configured" => {
-            "set agent in your own sapwood.toml to one that sapwood agent check accepts"
+            "set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
         }
-        "session.key_reused" => "a new request takes a new key; the same request again takes the same key",
-        "session.conflict" => "somebody else wrote to the session: look again with sapwood info, then retry",
+        "session.key_reused" => "use a new idempotency key for each new request; reuse a key only to retry the same request",
+        "session.conflict" => "another client wrote to the session: check it with `sapwood info SESSION`, then retry",
         "session.stale_fence" | "session.leased" => {
-            "another process writes this session: wait for it, then retry"
+            "another process is writing to this session: wait for it to finish, then retry"
         }
         "session.denied" => {
-            "ask the session's owner to share it: sapwood share SESSION USER --role collaborator"
+            "ask the session's owner to run `sapwood share SESSION USER --role collaborator`"
         }
-        "session.not_compacted" => "sapwood archives SESSION lists the compactions, on every branch",
-        "input.option" => "sapwood help compact shows the options",
+        "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
+        "input.option" => "run `sapwood help compact` to see the options",
         "compact.no_model" => {
-            "name one with --model, or take --compact-strategy observation_mask, which needs none"
+            "choose a model with --model, or use --compact-strategy observation_mask, which needs none"
         }
-        "compact.failed" => "the session is as it was: retry, or take --compact-strategy observation_mask",
-        "session.archived" => "sapwood archive SESSION --reopen lets it go on",
+        "compact.failed" => "retry, or use --compact-strategy observation_mask; the session was not changed",
+        "session.archived" => "run `sapwood archive SESSION --reopen` to reopen it",
         "entry.not_found" => {
-            "sapwood tree SESSION shows the entries: give a seq, an id, a unique prefix or a label"
+            "run `sapwood tree SESSION` to list the entries, then give a seq, an id, a unique prefix or a label"
         }
-        "entry.misplaced" => "sapwood tree SESSION --all shows the entries that hang in the tree",
-        "blob.not_found" => "upload the bytes first: an entry can only refer to a blob that is there",
+        "entry.misplaced" => "run `sapwood tree SESSION --all` to list the entries of the tree",
+        "blob.not_found" => "upload the blob first: an entry can only refer to a stored blob",
         "address.ambiguous" => "give more characters of the id",
-        "input.role" => r#"a message is {"role": "user", "content": "…"}"#,
-        "input.unknown_key" => "remove the key, or put it where it belongs: nothing is dropped silently",
-        "input.inline_media" => "upload the bytes as a blob and refer to it by its hash",
-        "input.too_large" => "split it, or keep big content in a blob",
-        "input.invalid" => "sapwood help COMMAND shows what is accepted",
+        "input.role" => r#"write a message as {"role": "user", "content": "…"}"#,
+        "input.unknown_key" => "remove the key or correct it: unknown keys are never dropped silently",
+        "input.inline_media" => "upload the data as a blob and refer to it by its hash",
+        "input.too_large" => "split it, or store large content in a blob",
+        "input.invalid" => "run `sapwood help COMMAND` to see what is accepted",
         "config.invalid" => {
-            "sapwood.toml takes: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
+            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
         }
-        "agent.invalid" => "correct the file; sapwood agent check shows every mistake of every agent",
-        "file.io" => "check that the path is right and that you may use it",
+        "agent.invalid" => "correct the file; run `sapwood agent check` to list the mistakes in all agent files",
+        "file.io" => "check the path and its permissions",
         "file.not_found" => "check the path",
-        "file.exists" => "--force overwrites it",
-        "key.readable" => "chmod 600 FILE",
-        "key.missing" => "give one with SAPWOOD_KEY, --key-file or sapwood keychain set",
-        "build.feature" => "build one that can: cargo build --release -p sapwood-cli --features encryption",
-        "key.not_found" => "sapwood key ls shows the keys",
-        "memory.not_found" => "sapwood memory ls shows the memories",
-        "graft.not_found" => "sapwood graft digest SOURCE shows its rounds and artifacts",
-        "graft.withheld" => "ask the owner of the source to share it; what was erased is gone",
-        "memory.conflict" => "look at it again with sapwood memory show ID, and retry",
-        "memory.denied" => "only its owner, or whoever made it everybody's, changes a memory",
-        "server.open" => "make a key first with sapwood key new --user NAME, or listen on 127.0.0.1",
-        "server.address" => "is another server running there? --addr takes another address",
-        "audit.broken" => "somebody changed the audit behind Sapwood's back: compare it with a backup",
+        "file.exists" => "use --force to overwrite it",
+        "key.readable" => "run `chmod 600 FILE`",
+        "key.missing" => "set SAPWOOD_KEY, use --key-file, or run `sapwood keychain set`",
+        "build.feature" => "build with the feature: cargo build --release -p sapwood-cli --features encryption",
+        "key.not_found" => "run `sapwood key ls` to list the keys",
+        "memory.not_found" => "run `sapwood memory ls` to list the memories",
+        "graft.not_found" => "run `sapwood graft digest SOURCE` to list its rounds and artifacts",
+        "graft.withheld" => "ask the owner of the source session to share it; erased content cannot be recovered",
+        "memory.conflict" => "check the current version with `sapwood memory show ID`, then retry",
+        "memory.denied" => "ask its owner: only the owner, or the user who shared it with the tenant, can change a memory",
+        "server.open" => "create a key with `sapwood key new --user NAME`, or listen on 127.0.0.1",
+        "server.address" => "check whether another server is using this address, or choose another with --addr",
+        "audit.broken" => "compare the audit log with a backup: it was changed outside Sapwood",
         "doctor.findings" => {
-            "sapwood doctor --repair rebuilds what is derived; the log itself is never changed"
+            "run `sapwood doctor --repair` to rebuild derived data; the log itself is never changed"
         }
         "import.nothing" => {
-            "see the problems listed above; --from FORMAT says what the file is, if it was taken for something else"
+            "see the problems listed above; set --from FORMAT if the format was not detected correctly"
         }
-        "bench.failed" => "give it a directory on a disk with some space: --dir",
-        "bench.goals" => "the table says which; other work on this machine spoils the figures",
-        "output.failed" => "check where the output goes",
+        "bench.failed" => "choose a directory on a disk with free space: --dir",
+        "bench.goals" => "see the table for the missed goals; other load on this machine distorts the results",
+        "output.failed" => "check the destination of the output",
         store if store.starts_with("store.") => store_hint_for(store),
         other => turn_hint_for(other),
     }
 }
 
-/// The same for what holds the sessions.
+/// Hints for store errors.
 fn store_hint_for(code: &str) -> &'static str {
     match code {
         "store.damaged" => {
-            "sapwood doctor says what is wrong, sapwood doctor --repair rebuilds what is derived"
+            "run `sapwood doctor` to list the damage, and `sapwood doctor --repair` to rebuild derived data"
         }
-        "store.too_new" => "upgrade sapwood; nothing was changed",
+        "store.too_new" => "upgrade sapwood; the store was not changed",
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
-        "store.disk_full" => "free some space and retry: what was acknowledged is still there",
+        "store.disk_full" => "free some disk space and retry; acknowledged writes are safe",
         "store.unreachable" => {
-            "check that the database server runs and that the URL names it; the command can be repeated"
+            "check that the database server is running and that the URL is correct, then retry"
         }
-        "store.busy" => "another process holds the store: retry, or see who has the file open",
-        "store.io" => "check that the path is right and that you may use it",
+        "store.busy" => "another process has locked the store: retry, or find the process that has the file open",
+        "store.io" => "check the path and its permissions",
         "store.untrusted" => {
-            "sslrootcert=FILE in the URL names the CA that signed it; sslmode says what is asked for: docs/scale.md"
+            "set sslrootcert=FILE in the URL to the CA that signed the certificate; for sslmode see docs/scale.md"
         }
-        _ => "sapwood doctor checks the store",
+        _ => "run `sapwood doctor` to check the store",
     }
 }
 
-/// The same for turns and what they need.
+/// Hints for errors of turns, models, flows, triggers, skills and hooks.
 fn turn_hint_for(code: &str) -> &'static str {
     match code {
-        "turn.running" => "wait for it, cancel it with sapwood cancel SESSION, or send with --queue",
-        "turn.interrupted" => "sapwood resume SESSION carries it on; sapwood cancel SESSION ends it",
-        "turn.none" => "nothing runs in this session: sapwood send SESSION TEXT begins a turn",
-        "turn.cancelled" => "sapwood send SESSION TEXT goes on from here",
-        "turn.limit" => "give the agent higher limits, or begin a new session",
+        "turn.running" => "wait for it, cancel it with `sapwood cancel SESSION`, or send with --queue",
+        "turn.interrupted" => "run `sapwood resume SESSION` to continue it, or `sapwood cancel SESSION` to end it",
+        "turn.none" => "run `sapwood send SESSION TEXT` to start a turn",
+        "turn.cancelled" => "run `sapwood send SESSION TEXT` to continue from here",
+        "turn.limit" => "raise the agent's limits, or start a new session",
         "approval.not_found" => {
-            "it was answered, or its turn is over; sapwood feed SESSION shows what happened"
+            "it was already answered or its turn has ended; run `sapwood feed SESSION` to see what happened"
         }
         "model.no_key" => {
-            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use demo, which needs none"
+            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use the model demo, which needs no key"
         }
-        "model.key_refused" => "check the key",
+        "model.key_refused" => "check the provider's API key",
         "model.unknown" => {
-            "models are PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo; --model of send and chat names another one"
+            "write models as PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo; send and chat accept --model"
         }
         "model.not_allowed" => {
-            "choose another model; a scripted one must be named in the operator's sapwood.toml or agent files, or with --model here"
+            "choose another model; a scripted model must be named in the operator's sapwood.toml or agent files, or with --model"
         }
         "model.unreachable" => "check the network and the provider's base_url",
-        "model.rate_limited" | "model.overloaded" => "wait a little, or give the agent a fallback_chain",
-        "flow.not_found" => "sapwood flow ls shows the runs",
-        "flow.ended" => "sapwood flow run FILE begins another",
-        "flow.imported" => "sapwood flow show RUN shows it; sapwood flow run FILE begins a run of your own",
-        "flow.invalid" => "correct what is listed; sapwood flow check FILE looks again, and runs nothing",
-        "flow.cancelled" => "sapwood flow run FILE begins another",
-        "turn_limit" => "begin a new session, or fork this one: sapwood fork SESSION",
+        "model.rate_limited" | "model.overloaded" => "retry later, or set a fallback_chain for the agent",
+        "flow.not_found" => "run `sapwood flow ls` to list the runs",
+        "flow.ended" => "run `sapwood flow run FILE` to start another run",
+        "flow.imported" => "run `sapwood flow show RUN` to view it, or `sapwood flow run FILE` to start your own run",
+        "flow.invalid" => "correct the listed mistakes, then check again with `sapwood flow check FILE`",
+        "flow.cancelled" => "run `sapwood flow run FILE` to start another run",
+        "turn_limit" => "start a new session, or fork this one with `sapwood fork SESSION`",
         "trigger.not_found" => {
-            "sapwood trigger ls shows them; [[triggers]] in your own sapwood.toml makes one"
+            "run `sapwood trigger ls` to list triggers; define them as [[triggers]] in your own sapwood.toml"
         }
-        "trigger.imported" => "erase or rename that session, or give the trigger another name",
+        "trigger.imported" => "erase that session, or give the trigger another name",
         "trigger.target_denied" => {
-            "have its owner share the session with the trigger's owner, or name another session"
+            "ask the session's owner to share it with the trigger's owner, or choose another session"
         }
         "skill.not_found" => {
-            "sapwood skill ls shows them; a new one is a folder .sapwood/skills/NAME with a SKILL.md"
+            "run `sapwood skill ls` to list skills; create one as a directory .sapwood/skills/NAME with a SKILL.md"
         }
-        "hook.refused" => "sapwood hook ls shows the hooks that are asked",
-        "budget_exceeded" => "raise the agent's budget and begin a new session with it",
-        "context_overflow" => "sapwood compact SESSION makes room",
-        _ => "sapwood help shows the commands",
+        "hook.refused" => "run `sapwood hook ls` to list the installed hooks",
+        "budget_exceeded" => "raise the agent's budget and start a new session with it",
+        "context_overflow" => "run `sapwood compact SESSION` to shrink the context",
+        _ => "run `sapwood help` to list the commands",
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_of_the_exit_table_has_its_own_hint() {
+    fn common_codes_have_a_specific_hint() {
         for code in
             ["session.not_found", "session.conflict", "session.denied", "store.disk_full", "store.too_new"]
         {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_follow_the_contract() {
+    fn exit_codes_match_the_documented_table() {
         assert_eq!(Failure::new("session.not_found", "").exit.status(), 3);
         assert_eq!(Failure::new("session.exists", "").exit.status(), 4);
         assert_eq!(Failure::new("session.denied", "").exit.status(), 5);

@@ -22,6 +22,7 @@ mod lines;
 mod log;
 mod providers;
 mod render;
+mod suggest;
 mod telemetry;
 mod time_arg;
 mod triggers;

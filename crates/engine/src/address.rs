@@ -1,5 +1,5 @@
-//! How people name things: a session by its id, a unique prefix of it or `@last`; an entry by its seq, its id, a unique
-//! prefix of that, or a label.
+//! Resolve the names that users type: a session by its id, a unique prefix of it or `@last`; an entry by its
+//! seq, its id, a unique prefix of its id, or a label.
 
 use sapwood_core::entry::Stance;
 use sapwood_core::port::store::{ListFilter, StoreError};
@@ -8,7 +8,7 @@ use sapwood_core::{EntryId, Record, Scope, Seq, SessionId};
 
 use crate::{Engine, EngineError, Result};
 
-/// Shortest id prefix that is taken for one, so that a typo does not hit by accident.
+/// Shortest accepted id prefix. A shorter one could match by a typo.
 const PREFIX_CHARS_MIN: usize = 4;
 
 impl Engine {
@@ -41,10 +41,11 @@ impl Engine {
         }
     }
 
-    /// Finds an entry of the session's tree.
+    /// Find an entry in the session's tree.
     pub async fn find_entry(&self, scope: &Scope, session: &SessionId, given: &str) -> Result<Record> {
         if let Ok(seq) = given.parse::<u32>() {
-            // A label or an id may consist of digits only; a seq comes first, as it is what people type.
+            // A label or an id may consist only of digits. A seq takes precedence because users type it most
+            // often.
             match self.store.read_entry(scope, session, Seq(seq)).await {
                 Ok(record) => return in_tree(record, session),
                 Err(StoreError::NoEntry { .. }) => {}
@@ -84,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// What the session's entries are called.
+    /// The labels of the session's entries.
     pub async fn labels(&self, scope: &Scope, session: &SessionId) -> Result<Labels> {
         let mut labels = Labels::default();
         self.each_of_kinds(scope, session, &[sapwood_core::Kind::Label], |entry| labels.apply(&entry.body))
@@ -98,7 +99,7 @@ fn in_tree(record: Record, session: &SessionId) -> Result<Record> {
         Stance::InTree => Ok(record),
         Stance::Beside => {
             let why = format!(
-                "entry {} of session {session} is a {}, which stands beside the tree",
+                "entry {} of session {session} is a {}, which is not part of the tree",
                 record.meta.seq,
                 record.meta.kind.as_str()
             );

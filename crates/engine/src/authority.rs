@@ -1,9 +1,9 @@
-//! What may decide how a turn runs. Only entries that this store's engine wrote count; imported ones are shown, searched and
-//! continued, and start nothing.
+//! Which entries may decide how a turn runs. Only entries written by this store's engine count. Imported
+//! entries are shown, searched and continued, but never start anything.
 //!
-//! A session that was imported has no configuration until its first local turn, which gives it the caller's default agent
-//! and says so. From then on that one is in force, whatever the path shows: a reset, a fork or a later import does not
-//! change it.
+//! An imported session has no configuration until its first local turn, which gives it the caller's default
+//! agent and reports that. That agent stays in force whatever the path shows: a reset, a fork or a later
+//! import does not change it.
 
 use std::collections::BTreeSet;
 
@@ -18,23 +18,24 @@ use crate::backends::Backends;
 use crate::turn::settings_of;
 use crate::{Engine, EngineError, Result};
 
-/// How sessions are continued that have no configuration of their own.
+/// Defaults for sessions that have no configuration of their own.
 #[derive(Debug, Clone, Default)]
 pub struct SessionDefaults {
-    /// None if the configured agent cannot be used; then a session without one is refused.
+    /// `None` if the configured agent cannot be used; sessions without their own agent are then refused.
     pub agent: Option<Agent>,
     pub cwd: Option<String>,
 }
 
-/// Which file-backed models may be called. A name in a request or an import is never enough: it could name any file that
-/// the process can read.
+/// Which file-backed models may be called. Naming one in a request or an import is never enough: the name
+/// could point to any file that the process can read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum FileModels {
-    /// This process acts for the person who started it: what they name, here or earlier, counts.
+    /// The process acts for the user who started it: any model that this user named, now or earlier, is
+    /// allowed.
     #[default]
     Local,
-    /// A server: only what its operator's configuration and agent files name, and what the local command line named for a
-    /// session.
+    /// A server: only models named in its operator's configuration and agent files, or for a session by the
+    /// local command line.
     Named(BTreeSet<String>),
 }
 
@@ -43,15 +44,15 @@ pub enum FileModels {
 pub(crate) struct Configured {
     pub settings: Settings,
     pub authority: Authority,
-    /// Entries that put it in force on the path, if the path shows another one.
+    /// Entries that put this configuration in force on the path, if the path shows another.
     pub changes: Vec<Body>,
-    /// What the caller is told about it.
+    /// A notice for the caller, if the configuration differs from what the path shows.
     pub notice: Option<String>,
-    /// Models that own entries named.
+    /// Models named by entries that this store wrote.
     named: BTreeSet<String>,
 }
 
-/// What a session's own entries say about its configuration, in the order they were written.
+/// The configuration in the entries that this store wrote, in log order.
 #[derive(Debug, Default)]
 struct OwnEntries {
     context: ContextChanged,
@@ -78,13 +79,13 @@ impl OwnEntries {
 }
 
 impl Engine {
-    /// Continue sessions that have no configuration of their own in this way.
+    /// Set the defaults for sessions without a configuration of their own.
     pub fn with_session_defaults(mut self, defaults: SessionDefaults) -> Self {
         self.defaults = defaults;
         self
     }
 
-    /// Call only these file-backed models.
+    /// Restrict which file-backed models may be called.
     pub fn with_file_models(mut self, file_models: FileModels) -> Self {
         self.file_models = file_models;
         self
@@ -118,13 +119,13 @@ impl Engine {
         .await
     }
 
-    /// The settings in force at the leaf, as far as they may decide something.
+    /// The settings in force at the leaf, without those that imported entries set.
     pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let summary = self.store.summary(scope, session).await?;
         Ok(self.configuration(scope, &summary).await?.settings)
     }
 
-    /// The configuration that the session's next turn runs under.
+    /// The configuration of the session's next turn.
     pub(crate) async fn configuration(&self, scope: &Scope, summary: &Summary) -> Result<Configured> {
         let authority = self.authority_of(scope, summary).await?;
         let mut settings = self.shown_settings(scope, &summary.id, None).await?;
@@ -163,7 +164,7 @@ impl Engine {
         Ok(own)
     }
 
-    /// The configuration of a session, if a fork that begins at this entry would not share it: the fork gets a copy.
+    /// The session's configuration, if a fork at this entry would not inherit it. The fork then gets a copy.
     pub(crate) async fn configuration_beyond(
         &self,
         scope: &Scope,
@@ -175,7 +176,7 @@ impl Engine {
         if at.is_some() && source.agent.is_none() && !authority.has_imports() {
             return Ok(None);
         }
-        // What the path of a session with imports shows may be imported.
+        // In a session with imports, the settings on the path may come from imported entries.
         if at.is_some()
             && !authority.has_imports()
             && self.shown_settings(scope, &source.id, at).await?.agent.is_some()
@@ -186,7 +187,7 @@ impl Engine {
         Ok(Some(own.context).filter(|context| context.agent.is_some()))
     }
 
-    /// The first local turn of an imported session gives it the caller's default agent.
+    /// Give an imported session the caller's default agent on its first local turn.
     async fn fix_configuration(
         &self,
         scope: &Scope,
@@ -203,12 +204,12 @@ impl Engine {
             }
         }
         Ok(format!(
-            "session {session} was imported: it continues under agent {}, and nothing that the import names is started",
+            "session {session} was imported: it continues with agent {}, and nothing named by the import is started",
             agent.id
         ))
     }
 
-    /// The settings that the path shows, imported ones included.
+    /// The settings on the path, including imported ones.
     async fn shown_settings(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, at, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
@@ -216,8 +217,8 @@ impl Engine {
         Ok(settings)
     }
 
-    /// Refuse a chain with a file-backed model that only a request or an import names. One that the local command line names
-    /// is recorded, so that a server may take the turn over.
+    /// Refuse a chain with a file-backed model that only a request or an import names. A model that the local
+    /// command line names is recorded, so that a server may take over the turn.
     pub(crate) async fn check_chain(
         &self,
         scope: &Scope,
@@ -254,7 +255,7 @@ impl Engine {
 }
 
 impl OwnEntries {
-    /// Let this configuration hold in `settings`, and say which entries the path needs to show it.
+    /// Put this configuration in force in `settings`. Returns the entries that the path needs to show it.
     fn put_in_force(&self, settings: &mut Settings, own_cwd: Option<String>) -> Vec<Body> {
         let shown = settings.clone();
         let context = &self.context;
@@ -285,12 +286,12 @@ impl Configured {
         Self { settings, authority, changes: Vec::new(), notice: None, named: BTreeSet::new() }
     }
 
-    /// Note that this call names a model itself.
+    /// Record that this call itself names a model.
     pub(crate) fn name_model(&mut self, model: Option<&str>) {
         self.named.extend(model.map(str::to_owned));
     }
 
-    /// Whether a person at this machine, and not an import, named the model.
+    /// Whether a local user, rather than an import, named the model.
     fn is_named_here(&self, model: &str) -> bool {
         let is_imported = self.authority.has_imports()
             && self.settings.model_asked.as_deref() == Some(model)

@@ -1,5 +1,5 @@
-//! What a turn needs of the world: a model to ask and tools to call. An engine without a world can do everything but
-//! run turns.
+//! The external services that a turn needs: a model and tools. Without them an engine can do everything
+//! except run turns.
 
 use std::sync::Arc;
 
@@ -10,6 +10,6 @@ use sapwood_core::port::tool::ToolHost;
 pub struct Backends {
     pub model: Arc<dyn Model>,
     pub tools: Arc<dyn ToolHost>,
-    /// Asked when neither the session nor its agent names a model.
+    /// Used when neither the session nor its agent names a model.
     pub default_model: String,
 }

@@ -1,4 +1,5 @@
-//! A blob's bytes in their order, a piece at a time: what is copied, exported or served is never held whole.
+//! Read a blob in order, one chunk at a time, so that a copied, exported or served blob is never fully in
+//! memory.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use sapwood_core::{BlobHash, Scope, Store};
 
 use crate::{Engine, Result};
 
-/// Reads a blob, or a part of it, from its beginning to its end.
+/// Reads a blob, or a range of it, sequentially.
 pub struct BlobReader {
     store: Arc<dyn Store>,
     scope: Scope,
@@ -17,7 +18,7 @@ pub struct BlobReader {
 }
 
 impl Engine {
-    /// A blob that the caller may read, to be read in pieces.
+    /// Open a blob for chunked reading. Fails if the caller may not read it.
     pub async fn open_blob(&self, scope: &Scope, blob: BlobHash) -> Result<BlobReader> {
         BlobReader::open(&self.store, scope, blob).await
     }
@@ -29,19 +30,19 @@ impl BlobReader {
         Ok(Self { store: Arc::clone(store), scope: scope.clone(), blob, at: 0, end })
     }
 
-    /// Only the bytes from `from` on and before `end`.
+    /// Limit reading to the bytes from `from` up to, but excluding, `end`.
     pub fn within(mut self, from: u64, end: u64) -> Self {
         self.end = end.min(self.end);
         self.at = from.min(self.end);
         self
     }
 
-    /// How many bytes are still to come.
+    /// How many bytes are left to read.
     pub fn left(&self) -> u64 {
         self.end - self.at
     }
 
-    /// The next bytes, up to where a piece ends in the store; none at the end.
+    /// The next bytes, up to the end of a stored chunk; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let piece = PIECE_BYTES_MAX as u64;
         let limit = self.left().min(piece - self.at % piece);
@@ -50,14 +51,14 @@ impl BlobReader {
         }
         let bytes = self.store.read_blob(&self.scope, self.blob, self.at, limit as usize).await?;
         if bytes.is_empty() {
-            let what = format!("it ends at {} and not at {}", self.at, self.end);
+            let what = format!("it ends at {} instead of {}", self.at, self.end);
             return Err(StoreError::Damaged { place: format!("blob {}", self.blob), what }.into());
         }
         self.at += bytes.len() as u64;
         Ok(Some(bytes))
     }
 
-    /// As many of the next bytes as there are, up to a limit of the caller's.
+    /// The next bytes, at most `limit`.
     pub async fn next_up_to(&mut self, limit: usize) -> Result<Vec<u8>> {
         let (end, stop) = (self.end, self.end.min(self.at.saturating_add(limit as u64)));
         self.end = stop;

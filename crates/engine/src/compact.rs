@@ -1,6 +1,7 @@
-//! Compacting a session, taking that back, and pruning. Look at the context, decide what stands in for its older part,
-//! append that as one entry. What somebody else appended meanwhile stays, behind what the compaction keeps; only if the
-//! session went to another branch, or was compacted by somebody else, is all of it done again.
+//! Compact a session, undo a compaction, and prune. A compaction reads the context, decides how to summarize
+//! its older part, and appends one compaction entry. Entries appended in the meantime stay in the context,
+//! after the messages that the compaction keeps. Only if the session moved to another branch, or another
+//! caller compacted it, is the compaction planned again.
 
 use std::sync::Arc;
 
@@ -20,44 +21,44 @@ use crate::summarise::{Metered, summarise};
 use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
-/// How often a compaction is begun anew because the session took another way meanwhile.
+/// How often a compaction is planned again because the session switched branches in the meantime.
 const PLANS_MAX: u32 = 3;
-/// How often it is appended again because somebody wrote meanwhile.
+/// How often the append is retried because of concurrent writes.
 const APPENDS_MAX: u32 = 64;
-/// What stays under a hard limit, as a share of it: less each time, in the end the last message alone.
+/// Divisors of the hard limit for what each attempt keeps; the last attempt keeps only the last message.
 const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
-/// A summary under a hard limit counts on at least this many bytes a token.
+/// Assumed bytes per token for summaries under a hard limit.
 const HARD_BYTES_PER_TOKEN: u64 = 3;
-/// Items of each kind that a summary shows while a hard limit presses, fewer each time.
+/// Items of each kind that a summary lists under a hard limit, fewer with each attempt.
 const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
-/// How many messages a prune leaves if nothing else is said.
+/// How many messages a prune keeps by default.
 pub const PRUNE_KEEP_LAST: usize = 12;
 
-/// Whether anything is written.
+/// Whether the operation writes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writing {
     #[default]
     Write,
-    /// Only says what would be.
+    /// Only report what would be written.
     DryRun,
 }
 
-/// How a session is to be compacted.
+/// Options of one compaction.
 #[derive(Clone)]
 pub struct Compacting {
     pub options: CompactOptions,
     pub trigger: Trigger,
-    /// Who writes the summary of the strategy `llm`.
+    /// Writes the summary for the strategy `llm`.
     pub summariser: Option<Arc<dyn Summariser>>,
     pub custom_compactor: Option<Arc<dyn Compactor>>,
     pub callbacks: Callbacks,
     pub hook: Option<Arc<dyn CompactHook>>,
-    /// Of the lease the caller holds.
+    /// Fence of the lease that the caller holds.
     pub fence: Option<u64>,
-    /// The turn that is going on, if the compaction is part of one.
+    /// The running turn, if the compaction is part of one.
     pub turn: Option<TurnId>,
     pub writing: Writing,
-    /// Facts that stand behind the summary word for word. A role of a flow brings its own if there are none here.
+    /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
     pub standing: Option<String>,
 }
 
@@ -88,7 +89,7 @@ impl Compacting {
                     return Err(EngineError::NoSummariser { key });
                 }
                 Some(Method::Custom) if self.custom_compactor.is_none() => {
-                    let why = "custom needs a custom_compactor, which only the Rust API can give";
+                    let why = "custom needs a custom_compactor, which only the Rust API supports";
                     return Err(OptionError::new(key, why).into());
                 }
                 _ => {}
@@ -98,19 +99,19 @@ impl Compacting {
     }
 }
 
-/// What became of it.
+/// The result of a compaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compacted {
-    /// Messages in the context now.
+    /// Messages now in the context.
     pub kept: usize,
-    /// Messages that left it.
+    /// Messages removed from the context.
     pub archived: usize,
     pub tokens_before: u64,
     pub tokens_after: u64,
-    /// The entry that was written, or would be; none if there was nothing to do.
+    /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
     pub compaction: Option<Compaction>,
     pub entry: Option<(Seq, EntryId)>,
-    /// Why a hook called it off.
+    /// The reason a hook gave for cancelling the compaction.
     pub cancelled: Option<String>,
 }
 
@@ -128,7 +129,7 @@ impl Compacted {
     }
 }
 
-/// A compaction that is not written yet, and the context it will give.
+/// A compaction that is not written yet, and the resulting context.
 struct Ready {
     compaction: Compaction,
     after: Context,
@@ -140,7 +141,8 @@ enum Outcome {
     Cancelled(String),
 }
 
-/// What was looked at: a compaction fits behind anything that was only appended to it.
+/// The session state that a compaction was planned on. The plan stays valid if entries were only appended
+/// since.
 struct Looked {
     head: Seq,
     leaf: Option<EntryId>,
@@ -171,7 +173,7 @@ fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
 }
 
 impl Engine {
-    /// Lets a summary stand in for the older part of a session's context. If that fails, the session is as it was.
+    /// Replace the older part of a session's context with a summary. On failure the session is unchanged.
     pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
         let mut how = self.hooked(scope, session, how);
@@ -204,7 +206,7 @@ impl Engine {
         Err(EngineError::Contended { session: session.clone(), tries: PLANS_MAX })
     }
 
-    /// Appends it behind whatever was appended since; `None` if it does not fit there any more.
+    /// Append the compaction after any entries added since. Returns `None` if the plan is no longer valid.
     async fn write_compaction(
         &self,
         scope: &Scope,
@@ -233,7 +235,7 @@ impl Engine {
             let append = Append {
                 expect: Expect::Head(head),
                 fence: how.fence,
-                // What a turn does to make room is the turn's.
+                // A compaction inside a turn is part of that turn and gets no audit line of its own.
                 audit: how.turn.is_none().then(|| edit(session, "compact")),
                 ..Append::new(session.clone(), now, vec![draft])
             };
@@ -260,7 +262,7 @@ impl Engine {
         Err(EngineError::Contended { session: session.clone(), tries: APPENDS_MAX })
     }
 
-    /// Decides what the compaction will be. `None` if there is nothing to do.
+    /// Plan the compaction. Returns `None` if there is nothing to compact.
     async fn make(
         &self,
         context: &Context,
@@ -279,13 +281,13 @@ impl Engine {
             }
         };
         if let Some(limit) = how.options.hard_limit_tokens {
-            // What stands word for word takes its room first.
+            // Reserve room for the verbatim text first.
             let standing = how.standing.as_deref().map_or(0, |text| count.text(text));
             let limit = limit.saturating_sub(standing).max(1);
             best = self.press(context, best, limit, how, count).await?;
         }
         best = best.map(|ready| self.add_standing(ready, how));
-        // What nobody asked for has to be worth it.
+        // An automatic compaction must shrink the context.
         let is_worth_it = |ready: &Ready| {
             how.trigger == Trigger::Manual || context_tokens(&ready.after, count) < tokens_before
         };
@@ -310,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// When it is tight and there was nothing to mask, a line per message still frees something.
+    /// If the context is too large and there was nothing to mask, truncate each message to a line instead.
     async fn truncate_instead(
         &self,
         context: &Context,
@@ -330,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// One cut and its summary. A hook has its say first.
+    /// Make one cut and its summary, after asking the hook.
     async fn pass(
         &self,
         context: &Context,
@@ -370,7 +372,7 @@ impl Engine {
         Ready { after: preview(context, cut, id, &compaction), compaction, archived }
     }
 
-    /// Nothing leaves the context, but results in it may have to show shortened.
+    /// No message leaves the context, but tool results in it may have to be shortened.
     fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<Ready> {
         let start = context.summaries();
         let kept = &context.messages[start..];
@@ -390,7 +392,7 @@ impl Engine {
         Some(self.ready(context, cut, compaction, 0))
     }
 
-    /// Runs the hard limit's strategy on what there is until it fits, or until only the last message is left.
+    /// Apply the hard limit's strategy until the context fits or only the last message is left.
     async fn press(
         &self,
         context: &Context,
@@ -401,7 +403,7 @@ impl Engine {
     ) -> Result<Option<Ready>> {
         let method = how.options.hard_limit_strategy.unwrap_or(Method::Truncate);
         let mut best = first;
-        // The hook was asked when the compaction began, and what it said holds.
+        // The hook was already asked when the compaction began, and its decision stays valid.
         let mut harder = Compacting { hook: None, ..how.clone() };
         for share in HARD_SHARES {
             let current = best.as_ref().map_or(context, |ready| &ready.after);
@@ -424,7 +426,8 @@ impl Engine {
         Ok(self.squeeze_summary(context, best, limit, method, &harder, count))
     }
 
-    /// What is left to shorten when no message can leave any more: outputs that stay, and with `truncate` the summary.
+    /// Shorten what remains when no message can leave the context: kept outputs and, with `truncate`, the
+    /// summary.
     fn squeeze_summary(
         &self,
         context: &Context,
@@ -460,15 +463,15 @@ impl Engine {
         self.ready_again(ready)
     }
 
-    /// With the context that a changed compaction gives.
+    /// Recompute the context after the compaction changed.
     fn ready_again(&self, ready: Ready) -> Ready {
         let start = ready.after.summaries();
         let cut = Cut { start, cut: start, split: None };
         self.ready(&ready.after, cut, ready.compaction, ready.archived)
     }
 
-    /// Moves the leaf to just before a compaction: the latest on the path, or the one at `at`. The context is then again
-    /// what it was; what was said after the compaction stays in the log, on its own branch.
+    /// Move the leaf to just before a compaction: the latest on the path, or the one at `at`. This restores
+    /// the earlier context. Messages after the compaction stay in the log, on their own branch.
     pub async fn uncompact(
         &self,
         scope: &Scope,
@@ -504,7 +507,7 @@ impl Engine {
         Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
     }
 
-    /// Lets the old messages of a session leave its context if nobody used it for so long. The log keeps them.
+    /// Remove old messages from the context of a session that was idle long enough. The log keeps them.
     pub async fn prune(&self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
         let looked = self.store.summary(scope, session).await?;
         let idle_ms = (self.clock.now().0 - looked.updated_at.0).max(0);
@@ -530,7 +533,7 @@ impl Engine {
             tokens_after: plan.tokens_after.unwrap_or_default(),
         };
         if how.writing == Writing::Write {
-            // Whoever wrote in between has shown that the session is in use: then the conflict is the right answer.
+            // A concurrent write shows that the session is in use, so the conflict is the right answer.
             let now = self.clock.now();
             let drafts = vec![Draft::new(now, Body::Compaction(plan))];
             let expect = Expect::Head(looked.head.seq);
@@ -542,19 +545,19 @@ impl Engine {
     }
 }
 
-/// What an `uncompact` did.
+/// The result of an `uncompact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uncompacted {
     pub compaction: Seq,
-    /// Where the next entry will hang.
+    /// The parent of the next entry.
     pub leaf: Option<Seq>,
-    /// Messages in the context now.
+    /// Messages now in the context.
     pub kept: usize,
-    /// Messages after the compaction, which are on another branch now.
+    /// Messages after the compaction, which are now on another branch.
     pub left: usize,
 }
 
-/// When and how far a session is pruned.
+/// When and how far to prune a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruning {
     pub inactive_for_ms: i64,
@@ -564,7 +567,7 @@ pub struct Pruning {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// How long nobody has written.
+    /// Time since the last write.
     pub idle_ms: i64,
     pub kept: usize,
     pub removed: usize,
@@ -573,7 +576,7 @@ pub struct Pruned {
 }
 
 fn is_called_for(looked: &Looked, how: &Compacting, count: &dyn Count) -> bool {
-    // A provider that says the context is too large has said something new.
+    // A provider's overflow error is new information even if no message was added.
     let is_automatic = !matches!(how.trigger, Trigger::Manual | Trigger::Overflow);
     if is_automatic && looked.compaction.is_some() && !looked.has_news {
         return false;
@@ -586,8 +589,8 @@ fn made_by(strategy: Strategy, instead_of: Option<Strategy>, how: &Compacting, f
     Made { strategy, trigger: how.trigger, from_hook, instead_of }
 }
 
-/// What a strategy makes of an archive, and which did in the end: a summary with nothing in it is none, and then a line
-/// per message has to do.
+/// Summarize an archive with a strategy. Returns the strategy that was used in the end: an empty summary
+/// falls back to one line per message.
 async fn write_digest(
     archive: &Archive<'_>,
     method: Method,

@@ -1,5 +1,6 @@
-//! The doctor reads every log of a store and checks what it promises: I1, I2, I13, readable bodies, targets that exist,
-//! summaries that equal the fold of the log, an unbroken audit chain. What only the store can see, it checks itself.
+//! Read every log of a store and check its invariants: I1, I2, I13, readable bodies, existing targets,
+//! summaries that equal the fold of the log, and an unbroken audit chain. The store checks its internal
+//! structures itself.
 
 use std::collections::HashMap;
 
@@ -11,12 +12,12 @@ use sapwood_core::{EntryId, Scope, Seq};
 
 use crate::{Engine, EngineError, Result};
 
-/// How many sessions and audit lines are asked for at a time.
+/// Sessions and audit lines per page.
 const PAGE_ROWS: usize = 500;
-/// Most findings of one session: the first few tell what is wrong with it.
+/// Most findings reported per session; the first few are enough to locate the problem.
 const FINDINGS_PER_SESSION_MAX: usize = 20;
 
-/// What the doctor looked at, and what it found.
+/// What the doctor checked and found.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Diagnosis {
     pub sessions: u64,
@@ -47,7 +48,7 @@ impl Engine {
                 None => break,
             }
         }
-        // Whoever sees only some lines of the audit cannot tell whether they follow from each other.
+        // The chain can only be verified by a caller that sees all audit lines.
         if scope.reach == Reach::Tenant {
             self.examine_audit(scope, &mut diagnosis).await?;
         }
@@ -93,14 +94,14 @@ impl Engine {
     }
 }
 
-/// One log, as far as it has been read.
+/// Checks one log incrementally.
 struct Examination<'a> {
     stored: &'a Summary,
     folded: Summary,
     seq: Seq,
     last_id: Option<EntryId>,
     leaf: Option<Seq>,
-    /// Messages on the path to each entry in the tree, by seq; zero for entries beside it.
+    /// Number of messages on the path to each entry of the tree, by seq; zero for entries outside the tree.
     messages: Vec<u32>,
     in_tree: HashMap<EntryId, Seq>,
     findings: Vec<Finding>,
@@ -133,16 +134,16 @@ impl<'a> Examination<'a> {
             self.report("I1", format!("seq {} follows seq {}", meta.seq, self.seq));
         }
         if meta.parent.is_some_and(|parent| parent >= meta.seq) {
-            self.report("I2", format!("seq {} hangs from {:?}, which is not older", meta.seq, meta.parent));
+            self.report("I2", format!("seq {} has parent {:?}, which is not older", meta.seq, meta.parent));
         }
         if meta.parent != self.leaf {
             self.report(
                 "I2",
-                format!("seq {} hangs from {:?}, the leaf was {:?}", meta.seq, meta.parent, self.leaf),
+                format!("seq {} has parent {:?}, but the leaf was {:?}", meta.seq, meta.parent, self.leaf),
             );
         }
         if self.last_id.is_some_and(|last| meta.id <= last) {
-            self.report("I13", format!("the id of seq {} is not newer than the one before", meta.seq));
+            self.report("I13", format!("the id of seq {} is not newer than the previous one", meta.seq));
         }
         self.check_targets(entry);
         self.advance(entry);
@@ -164,7 +165,7 @@ impl<'a> Examination<'a> {
             _ => None,
         };
         if let Some(id) = target.filter(|id| !self.in_tree.contains_key(id)) {
-            self.report("I2", format!("seq {} names entry {id}, which is not there", entry.meta.seq));
+            self.report("I2", format!("seq {} names entry {id}, which does not exist", entry.meta.seq));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a verb, beyond what can go wrong with a store.
+//! Errors of the engine's operations. Errors of the store are passed through.
 
 use sapwood_core::agent::AgentError;
 use sapwood_core::compact::OptionError;
@@ -19,87 +19,87 @@ pub enum EngineError {
     Store(#[from] StoreError),
     #[error("{what} {given:?} is ambiguous: it could be {first} or {second}")]
     Ambiguous { what: &'static str, given: String, first: String, second: String },
-    #[error("there is no session {given}")]
+    #[error("no session `{given}`")]
     NoSuchSession { given: String },
-    #[error("there is no memory {given}")]
+    #[error("no memory `{given}`")]
     NoSuchMemory { given: String },
-    #[error("there are no sessions yet")]
+    #[error("no sessions exist yet")]
     NoSessions,
     #[error("{what} is not valid: {why}")]
     Invalid { what: &'static str, why: String },
-    #[error("session {session} is forked onto itself")]
+    #[error("session {session} cannot be forked onto itself")]
     ForkOntoItself { session: SessionId },
     #[error("session {session}: {source}")]
     Unreadable { session: SessionId, source: CodecError },
-    #[error("session {session} kept changing: gave up after {tries} tries")]
+    #[error("gave up after {tries} attempts: session {session} kept changing")]
     Contended { session: SessionId, tries: u32 },
     #[error(transparent)]
     Id(#[from] IdError),
-    #[error("this engine has no models and tools to run turns with")]
+    #[error("cannot run turns: no models and tools are configured")]
     NoBackends,
-    #[error("a turn is running in session {session}")]
+    #[error("a turn is already running in session {session}")]
     TurnRunning { session: SessionId },
-    #[error("turn {turn} of session {session} was interrupted, or waits for a person")]
+    #[error("turn {turn} of session {session} was interrupted or is waiting for an answer")]
     TurnOpen { session: SessionId, turn: TurnId },
-    #[error("no turn is open in session {session}")]
+    #[error("no open turn in session {session}")]
     NoTurn { session: SessionId },
-    #[error("turn {turn} of session {session} has ended")]
+    #[error("turn {turn} of session {session} has already ended")]
     TurnEnded { session: SessionId, turn: TurnId },
-    #[error("session {session} has had its {limit} turns")]
+    #[error("session {session} has reached its limit of {limit} turns")]
     TurnLimit { session: SessionId, limit: u32 },
-    #[error("session {session} has spent its budget of ${cap_usd}")]
+    #[error("session {session} has used up its budget of ${cap_usd}")]
     OverBudget { session: SessionId, cap_usd: f64 },
-    #[error("nobody waits for an answer to {approval}")]
+    #[error("no pending approval `{approval}`")]
     NoApproval { approval: String },
     #[error("session {session} was taken over by another process")]
     LeaseLost { session: SessionId },
-    #[error("the task that ran the turn of session {session} is gone")]
+    #[error("the task running the turn in session {session} has died")]
     TurnLost { session: SessionId },
     #[error(transparent)]
     Agent(#[from] AgentError),
     #[error(transparent)]
     Tool(#[from] ToolError),
-    #[error("the option {0}")]
+    #[error("invalid option {0}")]
     Option(#[from] OptionError),
-    #[error("{key} is llm, and there is no model to write the summary")]
+    #[error("cannot summarize: {key} is llm, but no model is configured")]
     NoSummariser { key: &'static str },
-    #[error("the summary could not be written: {source}")]
+    #[error("failed to write the summary: {source}")]
     Summariser { source: SummariserError },
-    #[error("session {source_session} cannot be grafted so: {why}")]
+    #[error("cannot graft from session {source_session}: {why}")]
     NothingToGraft { source_session: SessionId, why: String },
-    #[error("what was grafted from session {source_session} is withheld: you may not read it, or it is gone")]
+    #[error("the graft from session {source_session} is withheld: you cannot read the source, or it was erased")]
     Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
-    #[error("the hook {hook} ({on}) refused this: {reason}")]
+    #[error("hook {hook} ({on}) refused the operation: {reason}")]
     HookRefused { hook: String, on: HookName, reason: String },
-    #[error("hooks led to hooks more than {limit} times")]
+    #[error("hooks are nested more than {limit} levels deep")]
     HookDepth { limit: u8 },
     #[error(transparent)]
     Skill(#[from] SkillError),
-    #[error("there is no trigger {name}")]
+    #[error("no trigger `{name}`")]
     NoTrigger { name: String },
-    #[error("session {session} should keep what a trigger does, and belongs to {owner}")]
+    #[error("the trigger cannot record its firings in session {session}: it belongs to {owner}")]
     TriggerTaken { session: SessionId, owner: Principal },
-    #[error("the flow {flow} cannot be run: {}", list_mistakes(mistakes))]
+    #[error("cannot run flow {flow}: {}", list_mistakes(mistakes))]
     Flow { flow: String, mistakes: Vec<Mistake> },
-    #[error("session {session} is not the run of a flow")]
+    #[error("session {session} is not a flow run")]
     NoFlow { session: SessionId },
-    #[error("run {run} has ended")]
+    #[error("run {run} has already ended")]
     FlowEnded { run: SessionId },
-    #[error("run {run} was imported: its state is history, and nothing of it is started")]
+    #[error("run {run} was imported and cannot be resumed")]
     FlowImported { run: SessionId },
-    #[error("session {session} was imported, and there is no default agent to continue it under")]
+    #[error("session {session} was imported, and no default agent is configured to continue it")]
     NotConfigured { session: SessionId },
     #[error(
-        "the model {model} reads a file of this machine, and neither the operator nor the local command line named it"
+        "model {model} is not allowed: it reads a local file that neither the operator nor the local command line named"
     )]
     ModelNotAllowed { model: String },
-    #[error("the session id {id} is reserved: ids that begin with {prefix} are given out by Sapwood itself")]
+    #[error("session id {id} is reserved: only Sapwood creates ids that begin with {prefix}")]
     ReservedId { id: SessionId, prefix: &'static str },
-    #[error("session {session} should keep what a trigger does, and was imported")]
+    #[error("the trigger cannot record its firings in session {session}: it was imported")]
     TriggerImported { session: SessionId },
-    #[error("the trigger addresses session {session}, which its owner {owner} may not write")]
+    #[error("the trigger's owner {owner} has no write access to session {session}")]
     TriggerTarget { session: SessionId, owner: Principal },
 }
 

@@ -1,4 +1,4 @@
-//! Taking a session out: what exporters need of the store, and the mark that an export leaves.
+//! Export a session: what exporters need from the store, and the entry that records an export.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use sapwood_formats::workflow;
 
 use crate::{Engine, EngineError, Result};
 
-/// Most bytes of media that one page or document carries.
+/// Most media bytes embedded in one page or document.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
-/// What is made of the active path or of the context, whole.
+/// Formats that render the whole active path or context as one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageFormat {
     RoleFiles,
@@ -26,7 +26,7 @@ pub enum PageFormat {
 }
 
 impl Engine {
-    /// A session as one page or document.
+    /// Render a session as one page or document.
     pub async fn export_page(&self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
         if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
             return self.export_messages(scope, &summary.id, format).await;
@@ -45,7 +45,7 @@ impl Engine {
         })
     }
 
-    /// What a model would receive.
+    /// The messages that a model would receive.
     async fn export_messages(
         &self,
         scope: &Scope,
@@ -71,7 +71,7 @@ impl Engine {
         Ok(self.store.read_path(scope, session, None, Until::Root).await?.entries)
     }
 
-    /// The media that entries name, up to a limit; what is over it, or gone, is left out.
+    /// The media that entries refer to, up to a limit. Media over the limit, or erased, is left out.
     pub async fn media_of(
         &self,
         scope: &Scope,
@@ -94,8 +94,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Tells whoever follows the session that it was exported. Who may only read leaves no mark in it, and an archived
-    /// session takes none; the audit has its line all the same.
+    /// Append an entry that tells followers about the export. A caller without write access, or an archived
+    /// session, gets no such entry; the audit line is written in any case.
     pub async fn mark_export(
         &self,
         scope: &Scope,

@@ -1,5 +1,5 @@
-//! Following a session: everything after a cursor, once, in order, then whatever comes. Readers never need a lease and
-//! never slow a writer: they pull.
+//! Follow a session: all entries after a cursor, once and in order, then new ones as they are appended.
+//! Readers pull, so they need no lease and never slow down a writer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 use crate::wakeups::{Page, SharedPage, Watch};
 use crate::{Engine, Result};
 
-/// How many records one question brings at most; the store bounds their bytes.
+/// Most records per read; the store limits the bytes.
 const PAGE_RECORDS_MAX: usize = 256;
 
 /// A reader of one session, with its cursor.
@@ -20,25 +20,26 @@ pub struct Follower {
     session: SessionId,
     cursor: Seq,
     page: BufferedRecords,
-    /// The wake-up by which everything that was there had been read.
+    /// The wake-up count at which the follower had read everything.
     drained_at: Option<u64>,
     watch: Watch,
 }
 
-/// What a follower has of a page and not yet given away.
+/// Records of a page that the follower has not returned yet.
 enum BufferedRecords {
     Own(VecDeque<Record>),
-    /// All followers hold the same one, and each copies the record it is at.
+    /// Shared by all followers; each one copies its next record.
     Shared(Arc<Page>),
 }
 
 impl Engine {
-    /// Follows a session from after `cursor`. A cursor past the head is an error: whoever has it saw another log.
+    /// Follow a session from after `cursor`. A cursor past the head is an error: it comes from a different
+    /// log.
     pub async fn follow(&self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
         let watch = self.tail.watch(&self.store, &scope.tenant, session);
         let head = self.store.summary(scope, session).await?.head;
         if cursor > head.seq {
-            let why = format!("the session ends at {}, and {cursor} is past that", head.seq);
+            let why = format!("{cursor} is past the end of the session at {}", head.seq);
             return Err(crate::EngineError::Invalid { what: "the cursor", why });
         }
         Ok(Follower {
@@ -54,13 +55,13 @@ impl Engine {
 }
 
 impl Follower {
-    /// Reads a record of this session.
+    /// Decode a record of this session.
     pub fn decode(&self, record: &Record) -> Result<Body> {
         let unreadable = |source| crate::EngineError::Unreadable { session: self.session.clone(), source };
         record.decode().map_err(unreadable)
     }
 
-    /// The next record if there is one now.
+    /// The next record, if one is available now.
     pub async fn try_next(&mut self) -> Result<Option<Record>> {
         if let Some(record) = self.take() {
             return Ok(Some(record));
@@ -69,7 +70,7 @@ impl Follower {
         Ok(self.take())
     }
 
-    /// The next record, whenever it comes.
+    /// Wait for the next record.
     pub async fn next(&mut self) -> Result<Record> {
         loop {
             if let Some(record) = self.take() {
@@ -98,13 +99,13 @@ impl Follower {
         };
         match &next {
             Some(record) => self.cursor = record.meta.seq,
-            // A page that is used up is nobody's to keep.
+            // Drop a used-up page so that it does not stay in memory.
             None => self.page = BufferedRecords::Own(VecDeque::new()),
         }
         next
     }
 
-    /// Reads what comes next, and says whether that is the end.
+    /// Read the next page. Returns whether it reaches the end.
     async fn read_page(&mut self) -> Result<bool> {
         let store = &self.engine.store;
         let page = store.read_after(&self.scope, &self.session, self.cursor, PAGE_RECORDS_MAX).await?;
@@ -113,8 +114,8 @@ impl Follower {
         Ok(is_end)
     }
 
-    /// Takes what somebody else has read, or reads it for everyone. Whoever is far behind, or may not see the session any
-    /// more, asks the store itself.
+    /// Take the page that another follower has read, or read it for all of them. A follower that lags far
+    /// behind, or has lost access to the session, reads from the store itself.
     async fn share_page(&mut self, shared: &SharedPage, wakes: u64) -> Result<bool> {
         let mut held = shared.lock().await;
         let is_behind = held.as_ref().is_some_and(|page| page.after > self.cursor);
@@ -139,7 +140,7 @@ impl Follower {
         Ok(is_end)
     }
 
-    /// Who may see it is read after it, so that somebody who was shut out in it does not see it.
+    /// Read the members after the page, so that a principal who loses access within the page does not see it.
     async fn read_for_all(&self, wakes: u64) -> Result<Page> {
         let store = &self.engine.store;
         let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);

@@ -1,5 +1,5 @@
-//! What is happening right now: pieces of an answer as they stream, tools as they start. Fragments are for those who
-//! watch; they are not durable, a reader that lags loses some, and nothing is ever decided by them.
+//! Live fragments of a turn: pieces of a streaming answer, tools as they start. Fragments are for display
+//! only: they are not durable, a lagging reader loses some, and no decision depends on them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,22 +8,23 @@ use sapwood_core::{Seq, SessionId, TenantId, TimestampMs, TurnId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// How far a reader may lag behind before it loses fragments. Room for so many is made for each session that is watched.
+/// How many fragments a reader may lag behind before it loses some. Each watched session has a buffer of this
+/// size.
 const FRAGMENTS_HELD_MAX: usize = 512;
 
-/// Something that happened and leaves no entry of its own.
+/// An event of a running turn that leaves no entry of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fragment {
     #[serde(flatten)]
     pub news: News,
     pub session: SessionId,
     pub at: TimestampMs,
-    /// The last entry when this happened: where it belongs among them.
+    /// The last entry when this happened; orders the fragment among the entries.
     #[serde(skip)]
     pub after: Seq,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Its place among the pieces of one reply, from 0: whoever lost one notices.
+    /// Its index among the pieces of one reply, from 0. A gap means that the reader lost a fragment.
     #[serde(skip)]
     pub place: Option<u32>,
 }
@@ -35,7 +36,7 @@ pub enum News {
     Token { text: String },
     #[serde(rename = "agent:reasoning")]
     Reasoning { text: String },
-    /// The model has begun to call a tool; its input still comes.
+    /// The model has started a tool call; its input is still streaming.
     #[serde(rename = "agent:tool_call")]
     ToolCall { call_id: String, name: String },
     #[serde(rename = "agent:tool_running")]
@@ -55,7 +56,7 @@ pub enum News {
 }
 
 impl News {
-    /// A piece of a reply, rather than something about it.
+    /// Whether this is a piece of a reply, as opposed to an event about it.
     pub(crate) fn is_piece(&self) -> bool {
         matches!(self, News::Token { .. } | News::Reasoning { .. } | News::ToolCall { .. })
     }
@@ -63,7 +64,7 @@ impl News {
 
 type SessionKey = (TenantId, SessionId);
 
-/// One channel per session that somebody watches.
+/// One broadcast channel per watched session.
 #[derive(Default)]
 pub(crate) struct FragmentHub {
     channels: Mutex<HashMap<SessionKey, broadcast::Sender<Arc<Fragment>>>>,
@@ -72,7 +73,7 @@ pub(crate) struct FragmentHub {
 impl FragmentHub {
     pub(crate) fn watch(&self, tenant: &TenantId, session: &SessionId) -> broadcast::Receiver<Arc<Fragment>> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        // Looked through now and then, not each time: two thousand watchers would look at each other.
+        // Clean up only when the map would grow: a scan on every call would make many watchers quadratic.
         if channels.len() >= channels.capacity() {
             channels.retain(|_, sender| sender.receiver_count() > 0);
         }
@@ -80,7 +81,7 @@ impl FragmentHub {
         channels.entry(key).or_insert_with(|| broadcast::channel(FRAGMENTS_HELD_MAX).0).subscribe()
     }
 
-    /// Tells whoever watches; nobody watching is the ordinary case, and costs a look.
+    /// Send a fragment to the session's watchers. Usually there are none, which costs one map lookup.
     pub(crate) fn tell(&self, tenant: &TenantId, fragment: Fragment) {
         let key = (tenant.clone(), fragment.session.clone());
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! What others say to a turn that runs: cancel it, add words to it, answer what it asked. They say it by entries beside
-//! the tree, so it is durable, needs no lease, and reaches the turn whichever process or server runs it.
+//! Messages to a running turn: cancel, steer, answer an approval. They are entries outside the tree, so they
+//! are durable, need no lease, and reach the turn in whichever process runs it.
 
 use sapwood_core::entry::{Body, InputQueued, Queue};
 use sapwood_core::turn::Input;
@@ -7,7 +7,7 @@ use sapwood_core::{EntryId, Kind, Record, Scope, Seq, SessionId, TurnId};
 
 use crate::{Engine, Follower, Result};
 
-/// Reads the log behind the turn's own back.
+/// Reads entries that other callers append while the turn runs.
 pub(crate) struct Inbox {
     follower: Follower,
     turn: TurnId,
@@ -24,8 +24,8 @@ impl Inbox {
         Ok(Self { follower: engine.follow(scope, session, after).await?, turn })
     }
 
-    /// The next message for this turn, whenever it comes. What the turn itself wrote is passed over. A cancel comes
-    /// without its partial answer: whoever runs the model has that.
+    /// Wait for the next message to this turn. Entries that the turn itself wrote are skipped. A cancel is
+    /// returned without the partial answer, which only the task running the model has.
     pub(crate) async fn next(&mut self) -> Result<Input> {
         loop {
             let record = self.follower.next().await?;
@@ -59,7 +59,7 @@ impl Inbox {
 }
 
 impl Engine {
-    /// Input that waits and was not taken, oldest first.
+    /// Queued input that no turn has consumed yet, oldest first.
     pub(crate) async fn queued(
         &self,
         scope: &Scope,

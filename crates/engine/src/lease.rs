@@ -1,5 +1,5 @@
-//! Holding a session while a turn runs. The lease is renewed in the background; a process that dies loses it by time, and
-//! one that was held up too long finds its fence refused and stops.
+//! Hold a session while a turn runs. The lease is renewed in the background. If the process dies, the lease
+//! expires; if the process stalls for too long, its fence is refused and it stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use tokio::time::Instant;
 
 use crate::{Engine, EngineError, Result};
 
-/// How long a lease lives when nobody renews it: what others wait after a crash.
+/// TTL of a lease without renewal: how long other processes wait after a crash.
 pub const LEASE_TTL_MS: i64 = 4_000;
 const _: () = assert!(LEASE_TTL_MS <= LEASE_TTL_MS_MAX);
-/// How often it is renewed. Several times per life, so that one slow write does not cost it.
+/// Renewal interval. Several renewals fit into one TTL, so that one slow write does not lose the lease.
 const RENEW_INTERVAL: Duration = Duration::from_millis(1_200);
-/// How long a caller waits for a lease: a little longer than one lives that is not renewed.
+/// How long a caller waits for a lease: slightly longer than the TTL of an abandoned one.
 const WAIT_MAX: Duration = Duration::from_millis(LEASE_TTL_MS.cast_unsigned() + 1_000);
-/// How often a waiting caller looks whether the lease is free.
+/// How often a waiting caller retries.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A lease that is held. Dropping it stops the renewal; [`Hold::release`] gives the session free at once.
+/// A held lease. Dropping it stops the renewal; [`Hold::release`] also frees the session immediately.
 pub(crate) struct Hold {
     pub(crate) fence: u64,
     lease: Lease,
@@ -33,7 +33,7 @@ pub(crate) struct Hold {
 }
 
 impl Engine {
-    /// Takes the lease, or says who has it.
+    /// Take the lease, or fail with its current holder.
     pub(crate) async fn take_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         let holder = format!("{:032x}", self.clock.random());
         let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
@@ -43,7 +43,7 @@ impl Engine {
         Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
     }
 
-    /// Takes the lease as soon as it is free, and gives up after the life of one: then its holder is alive.
+    /// Wait for the lease. Gives up after one TTL, because the holder is then known to be alive.
     pub(crate) async fn await_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -60,11 +60,11 @@ impl Engine {
 impl Hold {
     pub(crate) async fn release(self) {
         self.renewal.abort();
-        // What cannot be given back ends by itself.
+        // If the release fails, the lease expires by itself.
         let _ = self.store.release_lease(&self.scope, &self.lease).await;
     }
 
-    /// Resolves when somebody else has the session.
+    /// Resolves when another process has taken the session.
     pub(crate) async fn lost(&mut self) {
         if self.lost.wait_for(|lost| *lost).await.is_err() {
             std::future::pending::<()>().await;
@@ -88,7 +88,7 @@ async fn renew(
     loop {
         tokio::time::sleep(RENEW_INTERVAL).await;
         let renewed = store.take_lease(&scope, &session, &holder, LEASE_TTL_MS).await;
-        // Other failures may pass; if they do not, the fence decides.
+        // Other failures may be temporary; if not, the fence check stops this process.
         if matches!(renewed, Err(StoreError::Leased { .. } | StoreError::NoSession { .. })) {
             let _ = tell_lost.send(true);
             return;

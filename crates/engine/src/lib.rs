@@ -1,12 +1,20 @@
-//! The verbs of a session, over any store.
+//! The session operations, over any store.
 //!
-//! [`Engine`] is the one door: it takes a [`Scope`](sapwood_core::Scope) with every call, turns a verb into entries, and
-//! appends them. [`authority`] says what of a session may decide how it runs; [`address`] finds the session or entry that somebody meant; [`read`] has the projections; [`write`] the
-//! verbs that append; [`turn`] runs turns, and [`flow`] flows of them; [`compact`] lets a summary stand in for what is old, and
-//! [`pressure`] says when; [`memory`] keeps what sessions taught; [`graft`] brings in what others delivered; [`hook`] asks and
-//! tells whoever wants to have a say; [`skill`] has what a session knows how to do; [`trigger`] begins turns when something
-//! else happens; [`follow`] and [`subscribe`] hand out what is new, as it comes; [`doctor`] checks that a store keeps its
-//! promises.
+//! [`Engine`] is the only entry point. Every call takes a [`Scope`](sapwood_core::Scope), turns the operation
+//! into entries, and appends them. The modules:
+//!
+//! - [`address`] resolves user-supplied session and entry names.
+//! - [`authority`] decides which entries may configure a turn.
+//! - [`read`] has the projections, [`write`] the operations that append.
+//! - [`turn`] runs turns, [`flow`] runs flows of turns.
+//! - [`compact`] replaces older messages with a summary, [`pressure`] decides when.
+//! - [`memory`] stores facts learned from sessions.
+//! - [`graft`] includes content of other sessions by reference.
+//! - [`hook`] calls the installed hooks.
+//! - [`skill`] manages the active skills of a session.
+//! - [`trigger`] starts turns on events and schedules.
+//! - [`follow`] and [`subscribe`] stream new entries.
+//! - [`doctor`] checks the invariants of a store.
 
 pub mod address;
 pub mod authority;
@@ -58,10 +66,10 @@ use fragments::FragmentHub;
 use tokens::TokenCache;
 use wakeups::Wakeups;
 
-/// The id of the trace a span belongs to, as 32 hexadecimal digits; none for a span that nobody traces.
+/// The trace id of a span, as 32 hexadecimal digits, or `None` for an untraced span.
 pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 
-/// Sessions of one store. Cheap to clone.
+/// The sessions of one store. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
     store: Arc<dyn Store>,
@@ -73,10 +81,10 @@ pub struct Engine {
     trace_ids: Option<TraceIds>,
     care: memory::MemoryCare,
     grafted: Arc<graft::GraftCache>,
-    /// None where nobody installed one: then nothing is ever asked or told.
+    /// `None` if no hooks are installed.
     hooks: Option<Arc<hook::Hooks>>,
     skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
-    /// How many hooks stand between a person and what this engine does.
+    /// How many nested hook calls led to this engine's current operation; bounded to stop hook loops.
     depth: u8,
     thresholds: Thresholds,
     defaults: SessionDefaults,
@@ -104,37 +112,37 @@ impl Engine {
         }
     }
 
-    /// The same engine, counting tokens with the tokenizers of the models; without them four bytes are a token.
+    /// Count tokens with the models' tokenizers. The default estimates four bytes per token.
     pub fn with_tokenizers(mut self, tokenizers: Arc<dyn Tokenizers>) -> Self {
         self.tokens = Arc::new(TokenCache::new(tokenizers));
         self
     }
 
-    /// The same engine, with other levels of pressure where the session's agent says nothing.
+    /// Set the pressure thresholds for sessions whose agent sets none.
     pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
         self.thresholds = thresholds;
         self
     }
 
-    /// The same engine, able to run turns.
+    /// Add the models and tools that turns need.
     pub fn with_backends(mut self, world: Backends) -> Self {
         self.world = Some(world);
         self
     }
 
-    /// The same engine, writing the ids of the traces that are exported into the log; without, each turn draws its own.
+    /// Write the ids of exported traces into the log. By default each turn generates its own trace id.
     pub fn with_trace_ids(mut self, trace_ids: TraceIds) -> Self {
         self.trace_ids = Some(trace_ids);
         self
     }
 
-    /// The same engine, with a model to put memories into words, or an embedder to find them by.
+    /// Add a model that extracts memories, or an embedder that retrieves them.
     pub fn with_memory_care(mut self, care: memory::MemoryCare) -> Self {
         self.care = care;
         self
     }
 
-    /// The same engine, with the models, tools, skills and hooks of another one.
+    /// Use the models, tools, skills and hooks of another engine.
     pub fn with_backends_of(self, other: &Engine) -> Result<Self> {
         let (trace_ids, hooks, depth) = (other.trace_ids.clone(), other.hooks.clone(), other.depth);
         let (skills, defaults) = (other.skills.clone(), other.defaults.clone());
@@ -154,14 +162,14 @@ impl Engine {
         self.world.clone().ok_or(EngineError::NoBackends)
     }
 
-    /// The models that can be called now, the default one first.
+    /// The models that can be called now, starting with the default.
     pub fn models(&self) -> Result<Vec<String>> {
         let world = self.world()?;
         let others = world.model.names().into_iter().filter(|name| *name != world.default_model);
         Ok(std::iter::once(world.default_model.clone()).chain(others).collect())
     }
 
-    /// The store itself, for what has no verb.
+    /// The underlying store, for operations that the engine does not offer.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }

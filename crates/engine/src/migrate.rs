@@ -1,10 +1,11 @@
-//! Moving everything from one store to another, whatever kinds they are. The source is only read, and may be in use: what
-//! is added meanwhile is taken in by another pass, or by running this again. A target that has part of it already is
-//! continued where it ends, so a move that was cut off is simply begun anew.
+//! Copy everything from one store to another, of any kind. The source is only read and may be in use: entries
+//! added in the meantime are copied by another pass or by running the migration again. A target that already
+//! has part of the data is continued, so an interrupted migration is simply restarted.
 //!
-//! Entries keep their numbers, ids, times, authors and turns; forks share in the target what they share in the source. Each
-//! session is then compared, on both sides: how long its log is, a hash over its entries, and the path a context is made
-//! from. Leases and the answers kept for idempotency keys stay behind: they belong to callers of the old store.
+//! Entries keep their numbers, ids, times, authors and turns; forks share in the target what they share in
+//! the source. Each session is then compared on both sides: the length of its log, a hash over its entries,
+//! and the path that makes its context. Leases and stored idempotency results are not copied: they belong to
+//! callers of the old store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,21 +25,21 @@ use crate::blob::BlobReader;
 use crate::import::{BATCH_BYTES, BATCH_ENTRIES};
 use crate::{EngineError, Result};
 
-/// Rows of lists and logs asked for at a time.
+/// Page size for lists and logs.
 const PAGE_ROWS: usize = 1_000;
-/// How often the source is gone through for what was added meanwhile.
+/// Most passes over the source for entries that were added in the meantime.
 const PASSES_MAX: u32 = 10;
-/// Forks of forks of forks.
+/// Longest chain of forks.
 const FORKS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Copy,
-    /// Only says what would be copied.
+    /// Only report what would be copied.
     DryRun,
 }
 
-/// What became of one session.
+/// The result for one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Moved {
     pub tenant: TenantId,
@@ -47,15 +48,15 @@ pub struct Moved {
     pub entries: u32,
     /// Entries that the target did not have.
     pub added: u32,
-    /// Over all entries: the same on both sides.
+    /// Hash over all entries; equal on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
-    /// Why it could not be moved, or does not compare.
+    /// Why the session could not be copied, or how the two sides differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// What became of all.
+/// The totals of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Total {
     pub tenants: u64,
@@ -70,7 +71,7 @@ pub struct Total {
     pub passes: u32,
 }
 
-/// One move.
+/// A migration from one store to another.
 pub struct Migration {
     from: Arc<dyn Store>,
     to: Arc<dyn Store>,
@@ -78,11 +79,11 @@ pub struct Migration {
     total: Total,
     /// Entries added to each session so far.
     added: HashMap<(TenantId, SessionId), u32>,
-    /// Blobs that are in the target already.
+    /// Blobs that the target already has.
     put: HashSet<(TenantId, BlobHash)>,
 }
 
-/// Somebody who hears of each session.
+/// A callback that receives the result of each session.
 pub type Tell<'t> = &'t mut dyn FnMut(&Moved);
 
 impl Migration {
@@ -136,7 +137,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Compares a session on both sides, and counts it.
+    /// Compare a session on both sides, and count it.
     async fn finish(&mut self, scope: &Scope, report: &mut Moved) -> Result<()> {
         if self.mode == Mode::Copy && report.problem.is_none() {
             match self.compare(scope, &report.session).await {
@@ -165,7 +166,7 @@ impl Migration {
         }
     }
 
-    /// Brings a session up to date in the target, and before it those whose entries it shares.
+    /// Bring a session up to date in the target, after the sessions whose entries it shares.
     async fn move_session(
         &mut self,
         tenant: &TenantId,
@@ -183,7 +184,7 @@ impl Migration {
         while let Some(summary) = line.pop() {
             let added = self.copy(tenant, summary, sessions).await?;
             let sum = self.added.entry((tenant.clone(), summary.id.clone())).or_default();
-            // Trying it more than once counts once.
+            // A dry run may visit a session several times; count it once.
             *sum = if self.mode == Mode::DryRun { added } else { *sum + added };
         }
         Ok(())
@@ -195,7 +196,7 @@ impl Migration {
         summary: &Summary,
         sessions: &HashMap<SessionId, Summary>,
     ) -> Result<u32> {
-        // Whoever owns a session made it, and may do everything with it.
+        // Act as the session's owner, who created it and has every right.
         let scope = Scope::operator(tenant.clone(), summary.owner.clone());
         let there = match self.to.summary(&scope, &summary.id).await {
             Ok(there) => Some(there.head.seq),
@@ -218,7 +219,8 @@ impl Migration {
         self.copy_entries(&scope, &summary.id, &authority, head).await
     }
 
-    /// What the source wrote itself is own in the target, too: only the operator of both can run this.
+    /// Entries that the source wrote itself also count as the target's own: only the operator of both stores
+    /// can run this.
     async fn authority(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
         match &summary.authority {
             Some(authority) => Ok(authority.clone()),
@@ -226,7 +228,7 @@ impl Migration {
         }
     }
 
-    /// Makes the session in the target: as a fork, if what it was forked from is still there.
+    /// Create the session in the target, as a fork if its source still exists.
     async fn make(
         &self,
         scope: &Scope,
@@ -259,7 +261,7 @@ impl Migration {
         Ok(Seq::ZERO)
     }
 
-    /// What the target has must be what the source begins with.
+    /// The target's log must be a prefix of the source's.
     async fn check_prefix(&self, scope: &Scope, id: &SessionId, head: Seq) -> Result<()> {
         if head == Seq::ZERO {
             return Ok(());
@@ -269,7 +271,7 @@ impl Migration {
             Ok(here) if here.meta.id == there.meta.id => Ok(()),
             Ok(_) | Err(StoreError::NoEntry { .. }) => Err(EngineError::Invalid {
                 what: "the target",
-                why: format!("its session {id} has an entry {head} that the source does not have"),
+                why: format!("entry {head} of session {id} does not exist in the source"),
             }),
             Err(error) => Err(error.into()),
         }
@@ -292,7 +294,7 @@ impl Migration {
             let mut bytes = 0;
             let source = authority.source_of(head.next());
             for record in records {
-                // A batch is own or imported, as a whole.
+                // A batch contains either own or imported entries, never both.
                 if authority.source_of(record.meta.seq) != source {
                     break;
                 }
@@ -338,16 +340,16 @@ impl Migration {
             copied if copied == blob => Ok(()),
             copied => Err(EngineError::Invalid {
                 what: "the source",
-                why: format!("its blob {blob} has the bytes of {copied}"),
+                why: format!("the content of blob {blob} hashes to {copied}"),
             }),
         }
     }
 
-    /// The length and the hash of a session's log, if both sides agree on them and on the path of its context.
+    /// The length and hash of a session's log. Fails if the two sides differ in these or in the context path.
     async fn compare(&self, scope: &Scope, id: &SessionId) -> Result<(u32, String)> {
         let differs = |what: &str| EngineError::Invalid {
             what: "the target",
-            why: format!("{what} of session {id} is not what the source has"),
+            why: format!("{what} of session {id} differs from the source"),
         };
         let length = self.to.summary(scope, id).await?.head.seq;
         let here = hash_of(&*self.from, scope, id, length).await?;
@@ -355,7 +357,7 @@ impl Migration {
         if here != there {
             return Err(differs("the log"));
         }
-        // The source may have gone on since; then the next run compares what it has now.
+        // The source may have grown since; the next run then compares its new state.
         if self.from.summary(scope, id).await?.head.seq == length {
             let here = self.from.read_path(scope, id, None, Until::ContextStart).await?;
             let there = self.to.read_path(scope, id, None, Until::ContextStart).await?;
@@ -380,7 +382,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Memories keep their ids, owners, authors and sources; their versions are counted anew.
+    /// Memories keep their ids, owners, authors and sources; their version counters restart.
     async fn move_memories(&mut self, scope: &Scope) -> Result<()> {
         let mut filter =
             MemoryFilter { standing: Standing::Any, limit: PAGE_ROWS, ..MemoryFilter::default() };
@@ -407,8 +409,8 @@ impl Migration {
         }
     }
 
-    /// Carries the audit over, chained anew, as long as the target has nothing of its own in it. Lines that copying writes
-    /// by itself are left out on both sides.
+    /// Copy the audit log with a new hash chain, unless the target already has audit lines of its own. Lines
+    /// that the copying itself writes are skipped on both sides.
     async fn move_audit(&mut self, scope: &Scope) -> Result<()> {
         let is_carried = |line: &AuditLine| {
             !matches!(
@@ -441,7 +443,7 @@ impl Migration {
     }
 }
 
-/// A session that cannot be moved is reported, and the others go on; a store that fails ends it all.
+/// Report a session that cannot be copied and continue with the others. A store failure aborts the migration.
 fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<Moved> {
     let problem = match result {
         Ok(()) => None,
@@ -473,7 +475,7 @@ fn draft_of(entry: Entry) -> Draft {
     Draft { id: Some(meta.id), at: meta.at, by: Some(meta.by), turn: meta.turn, body: entry.body }
 }
 
-/// Over every entry up to a seq, as today's version writes it.
+/// Hash every entry up to a seq, in the encoding of the current version.
 async fn hash_of(store: &dyn Store, scope: &Scope, id: &SessionId, last: Seq) -> Result<String> {
     let mut all = Vec::new();
     let mut after = Seq::ZERO;

@@ -1,5 +1,6 @@
-//! What the turn loop calls: measure how full the window is, tell followers when the level changes, and compact when it
-//! is time to. An answer of the provider that the context is too large has its own door.
+//! Keep the context within the model's window. The turn loop measures how full the window is, reports level
+//! changes to followers, and compacts when needed. A provider's "context too large" error is handled
+//! separately.
 
 use std::sync::Arc;
 
@@ -15,37 +16,38 @@ use sapwood_core::{Scope, SessionId, TurnId};
 use crate::compact::{Compacted, Compacting, Writing};
 use crate::{Engine, EngineError, Result};
 
-/// Longest tool result that stays whole once it gets tight, in characters.
+/// Longest tool result that stays whole when the context is nearly full, in characters.
 const TIGHT_OUTPUT_CHARS: u32 = 8_000;
-/// What recent messages may take of the budget when it is tight, and what the whole context may.
+/// Shares of the budget for recent messages and for the whole context when it is nearly full.
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
 
-/// What the loop knows about the session it runs.
+/// The state of the session that the turn loop runs.
 #[derive(Clone, Default)]
 pub struct Situation {
-    /// The model's window less what its answer may take; none if it is not known, and then nothing happens.
+    /// The model's window minus room for its answer. If `None`, the window is unknown and nothing is
+    /// compacted.
     pub budget_tokens: Option<u64>,
     pub thresholds: Thresholds,
-    /// The tools' schemas, as they are sent.
+    /// The tools' schemas, as sent to the model.
     pub tools: String,
-    /// Who writes summaries; without one they are made without a model.
+    /// Writes summaries; without one they are made without a model.
     pub summariser: Option<Arc<dyn Summariser>>,
     pub hook: Option<Arc<dyn CompactHook>>,
     pub fence: Option<u64>,
     pub turn: Option<TurnId>,
-    /// The level when the loop last asked.
+    /// The level at the previous measurement.
     pub last_level: Option<Level>,
-    /// With [`Writing::DryRun`] nothing is appended: the loop takes the compaction and the note from [`Relieved`] and
-    /// appends them itself.
+    /// With [`Writing::DryRun`] nothing is appended: the caller takes the compaction and the note from
+    /// [`Relieved`] and appends them itself.
     pub writing: Writing,
 }
 
-/// What a context takes, by the tokenizer of its model.
+/// Token counts of a context, by its model's tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
     pub system: u64,
-    /// In the order of the messages.
+    /// In message order.
     pub messages: Vec<u64>,
 }
 
@@ -55,15 +57,15 @@ impl Counted {
     }
 }
 
-/// What was found and done.
+/// The measured pressure and the action taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relieved {
-    /// Before anything was done; none if the window is not known.
+    /// Before any compaction; `None` if the window is unknown.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
-    /// The note for followers, if the level is not green, or no longer something else.
+    /// The note for followers, if the level is, or just was, above green.
     pub note: Option<CustomInfo>,
-    /// Whether the user should be told that the context is nearly full.
+    /// Whether to warn the user that the context is nearly full.
     pub warns: bool,
 }
 
@@ -91,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Measures, tells followers of a new level, and compacts if this is the moment for it.
+    /// Measure the pressure, report a new level to followers, and compact if needed.
     pub async fn relieve(
         &self,
         scope: &Scope,
@@ -103,7 +105,7 @@ impl Engine {
             return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
         };
         let before = situation.last_level.unwrap_or(Level::Green);
-        // Green is the rule and needs no mention, unless it was otherwise a moment ago.
+        // Green is the normal level and only reported after a higher one.
         let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_info());
         if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
             self.append_note(scope, session, note, situation).await?;
@@ -124,8 +126,8 @@ impl Engine {
         Ok(Relieved { pressure: Some(pressure), compacted, note, warns })
     }
 
-    /// After the provider said that the context is too large: compacts as far as it goes. Without a compaction there was
-    /// nothing to gain, and another try would end the same way.
+    /// Compact as far as possible after the provider rejected the context as too large. Without a compaction
+    /// in the result, a retry would fail the same way.
     pub async fn relieve_overflow(
         &self,
         scope: &Scope,
@@ -141,7 +143,7 @@ impl Engine {
         self.compact_automatically(scope, session, options, Trigger::Overflow, situation).await
     }
 
-    /// A summariser that fails must not end the turn: then the summary is made without one.
+    /// If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
     async fn compact_automatically(
         &self,
         scope: &Scope,

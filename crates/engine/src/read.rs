@@ -1,4 +1,4 @@
-//! The verbs that only look: projections of a session's log.
+//! The read-only operations: projections of a session's log.
 
 use std::collections::HashSet;
 
@@ -19,19 +19,19 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// How many records are asked for at a time when a whole log is folded.
+/// Records per page when a whole log is folded.
 const PAGE_RECORDS: usize = 1_000;
-/// Longest chain of forks that is followed; a longer one is reported as a cycle would be.
+/// Longest chain of forks to follow; a longer one is reported like a cycle.
 const ANCESTRY_MAX: usize = 1_000;
-/// Pages of a list that are looked through for its first sessions: a million sessions and more.
+/// Most list pages read to find the first sessions: over a million sessions.
 const PAGES_LOOKED_MAX: usize = 1_000;
 
-/// How long one line in the audit stands for what the same person reads of the same session.
+/// Within this time, one audit line covers all reads of a session by the same principal.
 pub const READ_NOTED_MS: i64 = 600_000;
-/// Lines of a session's audit that are looked through for that, the newest first. Behind more it is noted anew.
+/// Most audit lines searched for such a line, newest first. If it is further back, the read is noted again.
 const LINES_LOOKED_MAX: usize = 1_000;
 
-/// Where a session stands among its forks.
+/// A session's position among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ancestry {
     pub id: SessionId,
@@ -61,7 +61,7 @@ pub struct UsageReport {
     pub models: Spend,
 }
 
-/// A read-only copy of what a session is now.
+/// A read-only copy of a session's current state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshot {
     pub summary: Summary,
@@ -81,12 +81,12 @@ impl Engine {
         Ok(self.store.summary(scope, session).await?)
     }
 
-    /// Whether the caller may do this with a session, before anything is done.
+    /// Check in advance that the caller has this right on a session.
     pub async fn check_right(&self, scope: &Scope, session: &SessionId, needed: Right) -> Result<()> {
         check_role(scope, &self.store.summary(scope, session).await?, needed)
     }
 
-    /// Messages in the session's context.
+    /// Number of messages in the session's context.
     pub async fn length(&self, scope: &Scope, session: &SessionId) -> Result<usize> {
         Ok(self.context(scope, session, None).await?.messages.len())
     }
@@ -101,7 +101,7 @@ impl Engine {
         Ok(Some(Snapshot { summary, context }))
     }
 
-    /// What a model would receive at the leaf, or at another entry.
+    /// The context that a model would receive at the leaf, or at another entry.
     pub async fn context(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
         let slice = self.store.read_path(scope, session, at, Until::ContextStart).await?;
         self.context_with_grafts(scope, slice).await
@@ -116,7 +116,7 @@ impl Engine {
         Ok(self.store.list(scope, filter).await?)
     }
 
-    /// The first sessions of a list, however far apart they are: as many as the filter's limit, or all there are.
+    /// The first sessions of a list, up to the filter's limit, even if they are many pages apart.
     pub async fn first_listed(&self, scope: &Scope, mut filter: ListFilter) -> Result<Vec<Summary>> {
         let (wanted, mut found) = (filter.limit, Vec::new());
         for _ in 0..PAGES_LOOKED_MAX {
@@ -145,8 +145,8 @@ impl Engine {
         Ok(self.store.read_audit(scope, session, after, limit).await?)
     }
 
-    /// Writes down that somebody reads a session that is not their own, unless a line of theirs still stands for it. For
-    /// processes that end soon: it looks in the audit itself.
+    /// Write an audit line for a read of another principal's session, unless a recent line covers it. For
+    /// short-lived processes: it searches the audit log instead of a cache.
     pub async fn note_read(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         if self.summary(scope, session).await?.owner == scope.principal {
             return Ok(());
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     async fn was_noted(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
-        // Who may read a session may not always read its audit.
+        // A principal who may read the session may not be allowed to read its audit.
         let eyes = Scope::operator(scope.tenant.clone(), Principal::System);
         let since = TimestampMs(self.clock.now().0 - READ_NOTED_MS);
         let lines = self.store.read_audit_since(&eyes, session, since, LINES_LOOKED_MAX).await?;
@@ -220,7 +220,7 @@ impl Engine {
         Ok(archives)
     }
 
-    /// Safe on unknown ids (`None`), on parents that are gone, and on cycles that a damaged import may have.
+    /// Safe for unknown ids (`None`), missing parents, and cycles from a damaged import.
     pub async fn ancestry(&self, scope: &Scope, session: &SessionId) -> Result<Option<Ancestry>> {
         let mut chain = vec![session.clone()];
         let mut parent = match self.store.summary(scope, session).await {
@@ -249,7 +249,7 @@ impl Engine {
         }))
     }
 
-    /// Every entry after a seq, in order; memory stays flat.
+    /// Visit every entry after a seq in order, page by page, with constant memory.
     pub async fn each_entry(
         &self,
         scope: &Scope,
@@ -281,7 +281,7 @@ impl Engine {
         self.each(scope, session, Some(kinds), after, visit).await
     }
 
-    /// Pages through a log, or through what is of some kinds in it.
+    /// Page through a log, or through its entries of some kinds.
     async fn each(
         &self,
         scope: &Scope,
@@ -311,7 +311,7 @@ impl Engine {
     }
 }
 
-/// Whether the caller may do this with a session that was looked at.
+/// Check the caller's right on a session whose summary was already read.
 pub(crate) fn check_role(scope: &Scope, summary: &Summary, needed: Right) -> Result<()> {
     match scope.role_in(&summary.owner, &summary.members) {
         Some(role) if role.allows(needed) => Ok(()),
@@ -322,11 +322,11 @@ pub(crate) fn check_role(scope: &Scope, summary: &Summary, needed: Right) -> Res
     }
 }
 
-/// The state a session list can be narrowed to.
+/// Parse the state filter of a session list.
 pub fn parse_state(name: &str) -> Result<SessionState> {
     SessionState::from_name(name).ok_or_else(|| EngineError::Invalid {
         what: "the state",
-        why: format!("{name:?} is none of created, active, closed, archived"),
+        why: format!("{name:?} is not one of created, active, closed, archived"),
     })
 }
 
@@ -336,7 +336,7 @@ mod tests {
 
     fn is_send(_: impl Send) {}
 
-    /// A server runs them on whatever thread is free; this test is that it compiles.
+    /// A server runs projections on any thread. This test only needs to compile.
     #[test]
     fn projections_can_move_between_threads() {
         let _ = |engine: Engine, scope: Scope, session: SessionId| {

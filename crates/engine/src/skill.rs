@@ -1,5 +1,5 @@
-//! Which skills a session has at hand. The list is a setting of the path it is on: activating is an entry, and going back
-//! before it undoes it. What a skill says is read where it lies, when it is used.
+//! The active skills of a session. The list is a setting of the active path: activating a skill appends an
+//! entry, and branching to before that entry undoes it. A skill's content is read from its folder on use.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sapwood_core::{Right, Scope, SessionId};
 
 use crate::{Engine, Result};
 
-/// What becomes of one skill.
+/// Whether to activate or deactivate a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
     On,
@@ -19,13 +19,13 @@ pub enum Switch {
 }
 
 impl Engine {
-    /// The same engine, with skills that sessions can use.
+    /// Add the skills that sessions can use.
     pub fn with_skills(mut self, skills: Arc<dyn Skills>) -> Self {
         self.skills = Some(skills);
         self
     }
 
-    /// Every skill there is.
+    /// List all available skills.
     pub async fn list_skills(&self) -> SkillListing {
         match &self.skills {
             Some(skills) => skills.list().await,
@@ -33,12 +33,12 @@ impl Engine {
         }
     }
 
-    /// The names that are active in a session.
+    /// The names of a session's active skills.
     pub async fn active_skills(&self, scope: &Scope, session: &SessionId) -> Result<Vec<String>> {
         Ok(self.settings(scope, session).await?.skills)
     }
 
-    /// Makes exactly these active.
+    /// Set the active skills to exactly these.
     pub async fn set_skills(
         &self,
         scope: &Scope,
@@ -48,7 +48,7 @@ impl Engine {
         self.change_skills(scope, session, |_| wanted.clone()).await
     }
 
-    /// Makes one more active, or one less.
+    /// Activate or deactivate one skill.
     pub async fn switch_skill(
         &self,
         scope: &Scope,
@@ -74,7 +74,7 @@ impl Engine {
         self.decide(scope, session, "skills", |engine, looked| {
             let (change, listing) = (&change, &listing);
             async move {
-                // Asked for here, because what changes nothing is not asked for by the store.
+                // Check access here: the store only checks appends, and an unchanged list appends nothing.
                 check_may_write(scope, &looked)?;
                 let before = engine.settings(scope, session).await?.skills;
                 let active = checked(change(before.clone()), &before, listing)?;
@@ -85,7 +85,7 @@ impl Engine {
         .await
     }
 
-    /// What a model is told about the skills that are active and there.
+    /// The cards shown to the model for active skills that are available.
     pub(crate) async fn cards_of(&self, session: &SessionId, active: &[String]) -> Vec<SkillCard> {
         if active.is_empty() || self.skills.is_none() {
             return Vec::new();
@@ -94,7 +94,7 @@ impl Engine {
         let found = active.iter().take(SKILLS_ACTIVE_MAX).filter_map(|name| {
             let card = listing.card(name).cloned();
             if card.is_none() {
-                tracing::warn!(%session, skill = %name, "an active skill is not there");
+                tracing::warn!(%session, skill = %name, "an active skill is not available");
             }
             card
         });
@@ -113,7 +113,8 @@ fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
     }
 }
 
-/// Each once; a new one must be there, one that was active may have gone.
+/// Deduplicate the names. A newly activated skill must be available; one that was already active may be
+/// missing.
 fn checked(
     wanted: Vec<String>,
     before: &[String],

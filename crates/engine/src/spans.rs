@@ -1,6 +1,6 @@
-//! What a turn tells whoever traces it: spans by the conventions of OpenTelemetry for generative AI. This file is the only
-//! one that writes attributes, and it is never given words: no prompt, no answer, no input or output of a tool can get into
-//! a span (I12). Where nobody traces, a span costs one look at a flag.
+//! Trace spans of a turn, by the OpenTelemetry conventions for generative AI. Only this file writes span
+//! attributes, and it never receives content: no prompt, answer, or tool input or output can get into a span
+//! (I12). Without a tracing subscriber a span costs one flag check.
 
 use sapwood_core::SessionId;
 use sapwood_core::agent::Agent;
@@ -9,13 +9,13 @@ use sapwood_core::entry::{Outcome, TurnEnded, Usage};
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
-/// The target of these spans and of nothing else: what exports traces takes exactly these.
+/// The target used by exactly these spans; the trace exporter filters by it.
 pub const SPAN_TARGET: &str = "sapwood::gen_ai";
 
-/// `error.type` of a tool that says itself that it failed.
+/// `error.type` of a tool that reports its own failure.
 const TOOL_FAILED: &str = "tool.failed";
 
-/// A turn, from its first entry to its end or to where it leaves.
+/// Span of a turn, from its first entry until it ends or its runner leaves it.
 pub(crate) fn turn_span(session: &SessionId, agent: &Agent) -> Span {
     info_span!(
         target: SPAN_TARGET,
@@ -34,7 +34,7 @@ pub(crate) fn turn_span(session: &SessionId, agent: &Agent) -> Span {
     )
 }
 
-/// One attempt to get an answer from one model. `session` is not known where a summary is written.
+/// Span of one attempt to get an answer from one model. `session` is `None` when a summary is written.
 pub(crate) fn model_span(session: Option<&SessionId>, model: &str) -> Span {
     let (provider, name) = split_model(model);
     let span = info_span!(
@@ -60,7 +60,7 @@ pub(crate) fn model_span(session: Option<&SessionId>, model: &str) -> Span {
     span
 }
 
-/// One run of one tool.
+/// Span of one tool call.
 pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     info_span!(
         target: SPAN_TARGET,
@@ -77,7 +77,7 @@ pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     )
 }
 
-/// The model that answered, and what the answer took. A failed attempt may have taken something too.
+/// Record the model that answered. Usage is recorded for failed attempts too.
 pub(crate) fn record_answer(span: &Span, model: &str) {
     span.record("gen_ai.response.model", split_model(model).1);
 }
@@ -92,7 +92,7 @@ pub(crate) fn record_usage(span: &Span, usage: Usage) {
     span.record("gen_ai.usage.cache_creation.input_tokens", count(usage.cache_write));
 }
 
-/// A failure by its code. Its message is not for here: it may quote what was said.
+/// Record a failure by its code. The message is left out because it may quote content.
 pub(crate) fn record_failure(span: &Span, code: &str) {
     span.record("error.type", code);
     span.record("otel.status_code", "ERROR");
@@ -113,7 +113,7 @@ pub(crate) fn record_end(span: &Span, ended: &TurnEnded) {
     }
 }
 
-/// The provider and the name of `PROVIDER/NAME` and `scripted:FILE`; a model that is built in is its own provider.
+/// Split `PROVIDER/NAME` or `scripted:FILE` into provider and name. A built-in model is its own provider.
 fn split_model(model: &str) -> (&str, &str) {
     if model.starts_with("scripted:") {
         return ("scripted", model);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_split_into_its_provider_and_its_name() {
+    fn splits_a_model_into_provider_and_name() {
         assert_eq!(split_model("openrouter/qwen/qwen3"), ("openrouter", "qwen/qwen3"));
         assert_eq!(split_model("demo"), ("demo", "demo"));
         assert_eq!(split_model("scripted:/tmp/a.toml"), ("scripted", "scripted:/tmp/a.toml"));

@@ -1,5 +1,5 @@
-//! Subscribing to a session: everything after a cursor, once, in order, then live, with the fragments of what is under
-//! way in between. As a stream of [`SessionEvent`]s, or as a closure that is called with each.
+//! Subscribe to a session: all entries after a cursor, once and in order, then live, interleaved with the
+//! fragments of the running turn. Available as a stream of [`SessionEvent`]s or as a callback.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 use crate::fragments::Fragment;
 use crate::{Engine, Follower, Result};
 
-/// One thing that happened in a session.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionEvent {
-    /// An entry: durable, with a seq that is the cursor to go on from.
+    /// A durable entry. Its seq is the cursor for resuming.
     Entry(Record),
     Fragment(Arc<Fragment>),
 }
@@ -22,13 +22,13 @@ pub enum SessionEvent {
 pub struct Subscription {
     follower: Follower,
     fragments: broadcast::Receiver<Arc<Fragment>>,
-    /// One of each is looked at ahead, to put them in order.
+    /// Read ahead by one record and one fragment, to put them in order.
     record: Option<Record>,
     fragment: Option<Arc<Fragment>>,
     cursor: Seq,
 }
 
-/// A closure that is called with what happens; dropping this ends it.
+/// A callback for a session's events. Dropping the listener stops it.
 pub struct Listener(JoinHandle<()>);
 
 impl Drop for Listener {
@@ -38,15 +38,15 @@ impl Drop for Listener {
 }
 
 impl Engine {
-    /// A cursor that cannot be served is an error: whoever has it saw another log.
+    /// Subscribe from after a cursor. A cursor past the head is an error: it comes from a different log.
     pub async fn subscribe(&self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
         let fragments = self.live.watch(&scope.tenant, session);
         let follower = self.follow(scope, session, after).await?;
         Ok(Subscription { follower, fragments, record: None, fragment: None, cursor: after })
     }
 
-    /// Calls `listener` with everything that happens after the cursor. One that panics ends alone: it harms neither the
-    /// session nor anyone else who listens.
+    /// Call `listener` with every event after the cursor. A listener that panics is stopped; the session and
+    /// other listeners are not affected.
     pub async fn listen(
         &self,
         scope: &Scope,
@@ -67,7 +67,7 @@ impl Engine {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%session, %error, "a listener's session cannot be read any more");
+                        tracing::warn!(%session, %error, "failed to read a listener's session; the listener stops");
                         return;
                     }
                 }
@@ -77,8 +77,8 @@ impl Engine {
 }
 
 impl Subscription {
-    /// The next thing that happens, whenever that is. A fragment comes after the entries that were there when it
-    /// happened, and before those that were not.
+    /// Wait for the next event. A fragment is returned after the entries that existed when it happened, and
+    /// before later ones.
     pub async fn next(&mut self) -> Result<SessionEvent> {
         loop {
             if let Some(event) = self.take_held() {
@@ -89,7 +89,7 @@ impl Subscription {
                 record = self.follower.next(), if self.record.is_none() => self.record = Some(record?),
                 fragment = self.fragments.recv(), if self.fragment.is_none() => match fragment {
                     Ok(fragment) => self.fragment = Some(fragment),
-                    // Lost fragments are not missed: the entry they belong to comes whole.
+                    // Lost fragments are no problem: the entry that follows has the complete content.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => self.record = Some(self.follower.next().await?),
                 },
@@ -97,7 +97,7 @@ impl Subscription {
         }
     }
 
-    /// What has happened by now and was not handed out yet; none when the reader is up to date.
+    /// The next event that is available now; `None` when the reader is up to date.
     pub async fn try_next(&mut self) -> Result<Option<SessionEvent>> {
         if self.record.is_none() {
             self.record = self.follower.try_next().await?;
@@ -105,7 +105,7 @@ impl Subscription {
         Ok(self.take_held())
     }
 
-    /// Whichever of the two comes first; none as long as that is not certain.
+    /// Whichever of the two is first; `None` while their order is not known.
     fn take_held(&mut self) -> Option<SessionEvent> {
         if self.fragment.is_none() {
             self.fragment = self.fragments.try_recv().ok();
@@ -123,7 +123,7 @@ impl Subscription {
         }
     }
 
-    /// The same as a stream, which ends with the first error.
+    /// Convert to a stream, which ends with the first error.
     pub fn into_stream(self) -> impl futures_core::Stream<Item = Result<SessionEvent>> + Send {
         futures_util::stream::unfold(Some(self), |subscription| async move {
             let mut subscription = subscription?;

@@ -1,4 +1,5 @@
-//! Asking a summariser: piece by piece, each with the summary so far, and the beginning of a split turn apart.
+//! Call a summariser chunk by chunk, passing the summary so far. The start of a split turn is summarized
+//! separately.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,13 +17,13 @@ use tracing::Instrument;
 
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
-/// Most tokens a summary may take.
+/// Most tokens of a summary.
 const SUMMARY_TOKENS_MAX: u32 = 8_192;
 
 /// A model that writes summaries.
 pub struct ModelSummariser {
     model: Arc<dyn Model>,
-    /// `PROVIDER/NAME`: the session's own, or a cheaper one.
+    /// `PROVIDER/NAME`: the session's own model, or a cheaper one.
     name: String,
 }
 
@@ -31,7 +32,7 @@ impl ModelSummariser {
         Self { model, name: name.into() }
     }
 
-    /// What a reply took. One without usage was a call all the same.
+    /// The cost of a reply. A reply without usage still counts as a call.
     fn bill(&self, reply: &Reply) -> WrittenBy {
         let usage = reply.usage.unwrap_or_default();
         let price = self.model.facts(&self.name).price;
@@ -42,7 +43,8 @@ impl ModelSummariser {
     async fn read_reply(&self, request: &model::Request) -> Result<Reply, ModelError> {
         let mut pieces = self.model.call(request).await?;
         let mut reply = Reply::default();
-        // Ends with the stream; a reply has a largest size, and a provider that falls silent is an error of the stream.
+        // The loop ends with the stream: replies have a maximum size, and the stream reports a silent
+        // provider as an error.
         while let Some(piece) = std::future::poll_fn(|context| pieces.as_mut().poll_next(context)).await {
             reply.apply(piece?).map_err(|error| error.of_model(&self.name))?;
         }
@@ -77,8 +79,8 @@ impl Summariser for ModelSummariser {
             Some(Stop::Stop | Stop::Length) => {
                 Ok(Written { text: text_of(&reply), by: Some(self.bill(&reply)) })
             }
-            Some(stop) => Err(SummariserError(format!("{} ended its summary with {stop:?}", self.name))),
-            None => Err(SummariserError(format!("the summary of {} was cut off", self.name))),
+            Some(stop) => Err(SummariserError(format!("{} stopped the summary with {stop:?}", self.name))),
+            None => Err(SummariserError(format!("{} returned an incomplete summary", self.name))),
         }
     }
 }
@@ -88,7 +90,7 @@ fn text_of(reply: &Reply) -> String {
     texts.join("\n")
 }
 
-/// The digest a summariser writes of an archive. Empty where its answer was.
+/// Summarize an archive. The result is empty if the summariser returned no text.
 pub(crate) async fn summarise(
     archive: &Archive<'_>,
     summariser: &dyn Summariser,
@@ -104,7 +106,7 @@ pub(crate) async fn summarise(
     Ok(digest_of(archive, &story, &turn))
 }
 
-/// Another summariser, with what its calls took: also those whose text was not used in the end.
+/// A summariser that adds up the cost of its calls, including those whose text was not used.
 pub(crate) struct Metered {
     inner: Arc<dyn Summariser>,
     bill: Mutex<Option<WrittenBy>>,
@@ -130,7 +132,7 @@ impl Summariser for Metered {
     }
 }
 
-/// All calls of one summary. One whose price is not known makes the sum unknown: it is not free.
+/// Add the cost of a call to the total. A call with an unknown price makes the total unknown, not free.
 fn add_up(before: Option<WrittenBy>, call: Option<WrittenBy>) -> Option<WrittenBy> {
     let (Some(before), Some(call)) = (&before, &call) else { return before.or(call) };
     let mut usage = before.usage;

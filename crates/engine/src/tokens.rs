@@ -1,5 +1,5 @@
-//! Counts that are remembered. An entry never changes, so what it takes is counted once per tokenizer; a new entry costs
-//! its own length and nothing else.
+//! Cache of token counts. Entries never change, so each is counted once per tokenizer, and a new entry only
+//! costs its own length.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use sapwood_core::port::tokens::{Tokenizer, Tokenizers};
 use sapwood_core::project::context::Message;
 use sapwood_core::tokens::{Count, Estimate, count_parts, text_bytes};
 
-/// Most counts that are remembered are twice this many: a full generation makes the one before it forgotten.
+/// Size of one cache generation. The cache holds at most two: when one fills up, the previous one is dropped.
 const GENERATION_COUNTS: usize = 100_000;
-/// Most text that one counter looks at exactly. What is beyond, in a long session that was never counted, is estimated:
-/// such a context is over any window, whatever the last digit is.
+/// Most bytes that one counter tokenizes exactly. Beyond that, in a long session that was never counted,
+/// tokens are estimated: such a context exceeds any window, so precision does not matter.
 const EXACT_BYTES_MAX: usize = 4 << 20;
 
-/// Which entry, how long its text shows, counted by whom. The length is part of it because a compaction can make an entry
-/// show shortened.
+/// Entry, length of its shown text, and tokenizer name. The length is included because a compaction can
+/// shorten an entry's text.
 type TokenKey = (EntryId, usize, &'static str);
 
 pub(crate) struct TokenCache {
@@ -61,16 +61,17 @@ impl TokenCache {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
-        // A count that was being remembered when a thread died is a count or is not there: both are fine.
+        // Each insert is independent, so the map is consistent even if a thread panicked while holding the
+        // lock.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Counts with one model's tokenizer.
+/// Counts tokens with one model's tokenizer.
 pub(crate) struct Counter<'a> {
     book: &'a TokenCache,
     tokenizer: Arc<dyn Tokenizer>,
-    /// How much more may be looked at.
+    /// How many more bytes may be tokenized exactly.
     exact_bytes: AtomicUsize,
 }
 
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_counted_once_and_again_only_when_it_shows_shortened() {
+    fn counts_an_entry_once_and_again_only_when_it_is_shortened() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
         let book = TokenCache::new(Arc::new(One(letters.clone())));
         for _ in 0..3 {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn cache_size_is_bounded() {
         let mut counts = Counts::default();
         for n in 0..(3 * GENERATION_COUNTS) {
             counts.insert((EntryId::mint(TimestampMs(n as i64), 0), 0, "x"), 1);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_looked_at_is_estimated() {
+    fn estimates_tokens_beyond_the_exact_limit() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
         let book = TokenCache::new(Arc::new(One(letters)));
         let counter = book.counter(None);

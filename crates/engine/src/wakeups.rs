@@ -1,9 +1,10 @@
-//! Wakes whoever follows a session when something was appended to it. A wake-up carries no payload: a reader that is
-//! woken asks the store.
+//! Wake the followers of a session when entries are appended. A wake-up carries no payload: the follower then
+//! reads the store.
 //!
-//! Appends of this process wake their session's followers at once. For those of other processes there is one poller for
-//! all followed sessions, not one per follower: it asks the store whether anything changed at all, and only then which
-//! session did. It runs as long as somebody follows. What many follow is read once, see [`Page`].
+//! Appends in this process wake the session's followers immediately. For appends by other processes, one
+//! poller serves all followed sessions. It asks the store whether anything changed, and only then which
+//! sessions. It runs while there are followers. If a session has many followers, its new entries are read
+//! once for all of them, see [`Page`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How often the store is asked whether another process wrote.
+/// How often the store is polled for writes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A store that is told of writes may miss one: so often it is looked anyway.
+/// A store with change notifications may miss one, so it is polled at least this often.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
-/// Polling takes at most one part in so many of a core, however many sessions are followed.
+/// Polling takes at most 1/n of a core, however many sessions are followed.
 const POLL_SHARE: u32 = 8;
 
-/// From so many followers on, one reads for all of them.
+/// Minimum number of followers for sharing reads.
 const SHARED_FROM: usize = 4;
 
 type SessionKey = (TenantId, SessionId);
@@ -40,10 +41,11 @@ struct State {
     poller: Option<JoinHandle<()>>,
 }
 
-/// Wakes whoever waits, in the order they came: a `watch` would draw lots, and a simulation could not do the same again.
+/// Wakes the waiting followers in the order of arrival. A `watch` channel wakes in random order, which
+/// simulations could not reproduce.
 #[derive(Default)]
 struct Bell {
-    /// Counts wake-ups; the number means nothing.
+    /// Number of wake-ups so far.
     rung: AtomicU64,
     waiting: Notify,
 }
@@ -57,9 +59,9 @@ impl Bell {
 
 #[derive(Default)]
 struct Followed {
-    /// Each follower holds it, too.
+    /// Each follower holds a clone, so the reference count gives the number of followers.
     bell: Arc<Bell>,
-    /// Where the poller last saw the log end; none before it has looked.
+    /// The head that the poller last saw; `None` before its first poll.
     seen: Option<Option<Seq>>,
     page: SharedPage,
 }
@@ -70,25 +72,25 @@ impl Followed {
     }
 }
 
-/// What was read of a session for all who follow it closely, and who may see it.
+/// Entries read once for all followers near the head, and the principals who may see them.
 pub(crate) struct Page {
-    /// Where it begins: after this entry.
+    /// The page starts after this entry.
     pub after: Seq,
     pub records: Vec<Record>,
-    /// The wake-up it was read after: it holds all that was there by then, if it is the end.
+    /// The wake-up count before the read. With `is_end`, the page has everything appended up to that wake-up.
     pub wakes: u64,
     pub is_end: bool,
     pub owner: Principal,
     pub members: Members,
 }
 
-/// One reads, and the others find it read.
+/// The latest shared page. The first follower to take the lock reads it for the others.
 pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<Page>>>>;
 
-/// Somebody's ear on one session.
+/// One follower's subscription to wake-ups of a session.
 pub(crate) struct Watch {
     bell: Arc<Bell>,
-    /// The wake-ups it knows of.
+    /// The wake-up count that this follower has seen.
     heard: u64,
     page: SharedPage,
     tail: Weak<Wakeups>,
@@ -127,7 +129,7 @@ impl Wakeups {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody follows; then the poller ends, and whoever comes next starts another.
+    /// Whether there are no followers left. The poller then ends; the next follower starts another.
     fn is_left(&self) -> bool {
         let mut state = self.lock();
         if state.followed.is_empty() {
@@ -136,7 +138,7 @@ impl Wakeups {
         state.poller.is_none()
     }
 
-    /// The followed sessions of each tenant.
+    /// The followed sessions, by tenant.
     fn followed(&self) -> BTreeMap<TenantId, Vec<SessionId>> {
         let state = self.lock();
         let mut sessions: BTreeMap<TenantId, Vec<SessionId>> = BTreeMap::new();
@@ -146,7 +148,7 @@ impl Wakeups {
         sessions
     }
 
-    /// Notes where a log ends, and wakes whoever follows it if that is news.
+    /// Record the head of a log, and wake its followers if it changed.
     fn note_head(&self, tenant: &TenantId, session: SessionId, head: Option<Seq>) {
         let mut state = self.lock();
         let Some(followed) = state.followed.get_mut(&(tenant.clone(), session)) else { return };
@@ -158,7 +160,7 @@ impl Wakeups {
 
     fn leave(&self, key: &SessionKey) {
         let mut state = self.lock();
-        // The one who leaves still counts.
+        // The follower that is leaving is still counted.
         if state.followed.get(key).is_some_and(|followed| followed.followers() <= 1) {
             state.followed.remove(key);
         }
@@ -166,14 +168,14 @@ impl Wakeups {
 }
 
 impl Watch {
-    /// Forgets the wake-ups so far, and says how many there were: called before the store is asked, so that an append
-    /// between the question and the wait still wakes.
+    /// Mark all wake-ups so far as seen, and return their count. Call this before reading the store, so that
+    /// an append between the read and the wait still wakes the follower.
     pub(crate) fn listen(&mut self) -> u64 {
         self.heard = self.bell.rung.load(Ordering::SeqCst);
         self.heard
     }
 
-    /// Where to look for what somebody else has read, if several follow the session.
+    /// The shared page, if the session has enough followers.
     pub(crate) fn shared_page(&self) -> Option<SharedPage> {
         let tail = self.tail.upgrade()?;
         let state = tail.lock();
@@ -183,7 +185,7 @@ impl Watch {
 
     pub(crate) async fn changed(&mut self) {
         loop {
-            // Before it is looked, so that a ring in between is not missed.
+            // Register before checking the counter, so that no wake-up in between is missed.
             let rings = self.bell.waiting.notified();
             let rung = self.bell.rung.load(Ordering::SeqCst);
             if rung != self.heard {
@@ -215,7 +217,7 @@ async fn poll(tail: Weak<Wakeups>, store: Arc<dyn Store>) {
                 None => std::future::pending().await,
             }
         };
-        // Whoever is told need not ask.
+        // A change notification ends the wait early.
         let _ = tokio::time::timeout(POLL_INTERVAL.saturating_sub(rest), told).await;
         let Some(tail) = tail.upgrade() else { return };
         if tail.is_left() {
@@ -226,10 +228,11 @@ async fn poll(tail: Weak<Wakeups>, store: Arc<dyn Store>) {
             Ok(Some(now)) if mark == Some(now) && looked.elapsed() < LOOK_ANYWAY => {}
             Ok(now) => {
                 (mark, looked) = (now, began);
-                // Only now: whoever begins to follow after this reads the store after the mark was taken.
+                // List the followed sessions only now: a follower that starts later reads the store after the
+                // mark was taken.
                 look(&tail, store.as_ref(), tail.followed()).await;
             }
-            Err(error) => tracing::debug!(%error, "the store cannot be watched just now"),
+            Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),
         }
         rest = began.elapsed() * POLL_SHARE;
     }
@@ -244,7 +247,7 @@ async fn look(tail: &Wakeups, store: &dyn Store, sessions: BTreeMap<TenantId, Ve
                     tail.note_head(&scope.tenant, session, head);
                 }
             }
-            Err(error) => tracing::debug!(%error, "the store cannot be watched just now"),
+            Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The verbs that append. Each is: look, decide, append on the head that was looked at; if somebody was quicker, look
-//! again. What a verb decides is entries, never a change of what is there.
+//! The operations that append. Each reads the session, decides which entries to write, and appends them on
+//! the head that it read; on a conflict it starts over. Entries are only added, never changed.
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
@@ -22,26 +22,26 @@ use crate::flow::RUN_PREFIX;
 use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
-/// How often a verb looks again before it gives up.
+/// How often an operation is retried after a conflict.
 pub(crate) const TRIES_MAX: u32 = 64;
 
-/// A session to be opened.
+/// Options for opening a session.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Minted if none.
+    /// Generated if `None`.
     pub id: Option<SessionId>,
     pub title: Option<String>,
     pub agent: Option<String>,
     pub cwd: Option<String>,
 }
 
-/// How messages are injected.
+/// Options for injecting messages.
 #[derive(Debug, Clone, Default)]
 pub struct InjectOptions {
-    /// Fails with a conflict unless the log ends here.
+    /// Fail with a conflict unless the log ends here.
     pub expected_head: Option<Seq>,
     pub idempotency_key: Option<String>,
-    /// What the audit calls it; nothing, and it has no line there.
+    /// The name of the operation in the audit; `None` writes no audit line.
     pub audited: Option<&'static str>,
 }
 
@@ -51,18 +51,18 @@ pub enum ForkAt {
     #[default]
     Leaf,
     Entry(Seq),
-    /// After so many messages of the path.
+    /// After this many messages of the path.
     KeepFirst(u32),
 }
 
 impl Engine {
-    /// Opens a session, or finds the one that has this id: idempotent.
+    /// Open a session, or return the existing one with this id. Idempotent.
     pub async fn open(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         self.check_id(scope, options.id.as_ref()).await?;
         self.open_any(scope, options).await
     }
 
-    /// The same for ids that are reserved.
+    /// Like [`Engine::open`], but also accepts reserved ids.
     pub(crate) async fn open_any(&self, scope: &Scope, options: OpenOptions) -> Result<(SessionId, Created)> {
         let (title, agent) = (options.title.clone(), options.agent.clone());
         let (id, created) = self.create(scope, options).await?;
@@ -73,7 +73,7 @@ impl Engine {
         Ok((id, created))
     }
 
-    /// Writes down that somebody goes on with a session that is there.
+    /// Write an audit line that the caller continues an existing session.
     pub async fn note_open(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.write_audit(scope, note(AuditAction::Open, session, None)).await
     }
@@ -89,7 +89,7 @@ impl Engine {
         self.fire(HookName::SessionStart, scope, session, None, data).await;
     }
 
-    /// Refuse to make a session under an id that Sapwood gives out itself.
+    /// Refuse to create a session under an id that is reserved for Sapwood.
     pub(crate) async fn check_id(&self, scope: &Scope, id: Option<&SessionId>) -> Result<()> {
         let Some((id, prefix)) = id.and_then(|id| Some((id, reserved_prefix(id)?))) else { return Ok(()) };
         match self.exists(scope, id).await? {
@@ -108,7 +108,7 @@ impl Engine {
         Ok((id, created))
     }
 
-    /// Appends messages without calling a model.
+    /// Append messages without calling a model.
     pub async fn inject(
         &self,
         scope: &Scope,
@@ -117,7 +117,7 @@ impl Engine {
         options: InjectOptions,
     ) -> Result<Appended> {
         if options.idempotency_key.as_deref() == Some("") {
-            // A variable that was not set: taken for a key, it would swallow every message but the first.
+            // An unset variable leads to an empty key. As a key it would swallow every message but the first.
             return Err(EngineError::Invalid { what: "the idempotency key", why: "it is empty".to_owned() });
         }
         for body in &bodies {
@@ -135,7 +135,7 @@ impl Engine {
         self.append(scope, append).await
     }
 
-    /// Moves the leaf to an entry; with a summary of what was left, that hangs there as the new leaf.
+    /// Move the leaf to an entry. A summary of the abandoned branch, if given, becomes the new leaf.
     pub async fn branch(
         &self,
         scope: &Scope,
@@ -176,7 +176,7 @@ impl Engine {
         Ok(branched)
     }
 
-    /// Leaves everything said so far out of the context; the next message is a new root.
+    /// Remove all messages so far from the context; the next message is a new root.
     pub async fn reset(&self, scope: &Scope, session: &SessionId) -> Result<Appended> {
         self.append_one(scope, session, LeafMoved { to: None }, Some(edit(session, "reset"))).await
     }
@@ -197,7 +197,7 @@ impl Engine {
         self.append_one(scope, session, SessionNamed { title }, Some(edit(session, "rename"))).await
     }
 
-    /// Leaves the last `keep_last` messages in the context. Returns how many are there now.
+    /// Keep only the last `keep_last` messages in the context. Returns how many are left.
     pub async fn trim(&self, scope: &Scope, session: &SessionId, keep_last: usize) -> Result<usize> {
         self.decide(scope, session, "trim", |engine, _| async move {
             let context = engine.context(scope, session, None).await?;
@@ -207,7 +207,8 @@ impl Engine {
         self.length(scope, session).await
     }
 
-    /// A new session that shares the path up to an entry, without copying it. It keeps the source's configuration.
+    /// Create a session that shares the path up to an entry without copying it. It keeps the source's
+    /// configuration.
     pub async fn fork(
         &self,
         scope: &Scope,
@@ -219,7 +220,7 @@ impl Engine {
         self.fork_any(scope, source, at, options).await
     }
 
-    /// The same for ids that are reserved.
+    /// Like [`Engine::fork`], but also accepts reserved ids.
     pub(crate) async fn fork_any(
         &self,
         scope: &Scope,
@@ -255,15 +256,15 @@ impl Engine {
     async fn after_messages(&self, scope: &Scope, source: &Summary, count: u32) -> Result<Option<Seq>> {
         let Some(leaf) = source.head.leaf else { return Ok(None) };
         if count == 0 {
-            // Before the first entry; none at all would mean the leaf.
+            // Before the first entry; `None` would mean the leaf.
             return Ok(Some(Seq::ZERO));
         }
         let found = self.store.nth_message(scope, &source.id, leaf, count).await?;
         Ok(found.or(Some(leaf)))
     }
 
-    /// The labels of the source, as the fork's own first entries. The store leaves out those of entries it does not
-    /// share.
+    /// The labels of the source, as the fork's first entries. The store drops labels of entries that the fork
+    /// does not share.
     async fn shared_labels(
         &self,
         scope: &Scope,
@@ -276,7 +277,7 @@ impl Engine {
         Ok(labels.iter().map(draft).collect())
     }
 
-    /// Gives a member a role, or takes it away.
+    /// Give a member a role, or remove the member.
     pub async fn share(
         &self,
         scope: &Scope,
@@ -285,29 +286,30 @@ impl Engine {
         role: Option<Role>,
     ) -> Result<Appended> {
         if role == Some(Role::Owner) {
-            let why = "a session has one owner; share it as reader or collaborator".to_owned();
+            let why = "a session has exactly one owner; share it as reader or collaborator".to_owned();
             return Err(EngineError::Invalid { what: "the role", why });
         }
         if self.store.summary(scope, session).await?.owner == member {
-            let why = format!("{member} owns the session, and has every right");
+            let why = format!("{member} already owns the session");
             return Err(EngineError::Invalid { what: "the member", why });
         }
         let detail = match role {
             Some(role) => format!("{member} as {}", role.as_str()),
-            None => format!("{member} no longer"),
+            None => format!("{member} removed"),
         };
         let audit = note(AuditAction::Share, session, Some(detail));
         self.append_one(scope, session, MemberChanged::new(member, role), Some(audit)).await
     }
 
-    /// Ends a session for now; a new message opens it again.
+    /// Close a session; a new message opens it again.
     pub async fn close(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.check_right(scope, session, Right::Write).await?;
         self.learn_at_end(&scope.tenant, session).await;
         self.change_state(scope, session, SessionState::Closed, AuditAction::Close).await
     }
 
-    /// Makes a session read-only. While a turn runs that is refused: its end could not be written any more.
+    /// Make a session read-only. Refused while a turn runs, because the end of the turn could not be written
+    /// afterwards.
     pub async fn archive(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.check_right(scope, session, Right::Own).await?;
         let hold = match self.hold_to_send(scope, session).await {
@@ -321,10 +323,10 @@ impl Engine {
         archived
     }
 
-    /// Nobody runs a turn while the session is held: one that is open waits for a person, or its process died. It ends
-    /// first, or it would be open for ever.
+    /// Archive a session whose lease is held. No turn runs, so an open turn waits for an answer or lost its
+    /// process. It is ended first, or it would stay open forever.
     async fn archive_held(&self, scope: &Scope, session: &SessionId, fence: u64) -> Result<()> {
-        // Before: an archived session takes no more entries, and so no mark.
+        // Learn before archiving: an archived session accepts no entries, including the memory mark.
         self.learn_at_end(&scope.tenant, session).await;
         let before = self.store.summary(scope, session).await?;
         if let Some(turn) = before.open_turn.filter(|_| before.state != SessionState::Archived) {
@@ -336,7 +338,7 @@ impl Engine {
         self.change_state(scope, session, SessionState::Archived, AuditAction::Archive).await
     }
 
-    /// Lets an archived session go on.
+    /// Make an archived session writable again.
     pub async fn reopen(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.change_state(scope, session, SessionState::Active, AuditAction::Reopen).await
     }
@@ -364,7 +366,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Really deletes a session.
+    /// Delete a session permanently.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
         self.grafted.forget(&scope.tenant, session);
@@ -373,7 +375,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps bytes under a name: material the session is given, or something it delivers.
+    /// Store bytes under a name, as an input or a deliverable of the session.
     pub async fn put_artifact(
         &self,
         scope: &Scope,
@@ -390,7 +392,8 @@ impl Engine {
         self.name_artifact(scope, session, usage, content).await
     }
 
-    /// Gives a blob that is in the store a name in a session: the content's own, or its hash.
+    /// Name a blob of the store as an artifact of a session. The default name is the content's own, or its
+    /// hash.
     pub async fn name_artifact(
         &self,
         scope: &Scope,
@@ -407,12 +410,12 @@ impl Engine {
         self.append_one(scope, session, put, Some(edit(session, what))).await
     }
 
-    /// Writes down what somebody did that leaves no entry.
+    /// Write an audit line for an action that leaves no entry.
     pub async fn write_audit(&self, scope: &Scope, note: AuditNote) -> Result<()> {
         Ok(self.store.write_audit(scope, note, self.clock.now()).await?)
     }
 
-    /// Asks whether a copy may be taken away, and writes down that it was.
+    /// Ask the hooks whether the session may be exported, and write an audit line.
     pub async fn record_export(&self, scope: &Scope, session: &SessionId, format: &str) -> Result<()> {
         let about = || json!({"format": format});
         self.ask_hooks(HookName::BeforeExport, At::new(scope, session), about).await?;
@@ -439,7 +442,8 @@ impl Engine {
         Ok(appended)
     }
 
-    /// Looks at a session, lets `decide` say what to append, and appends it if nobody was quicker. The audit calls it `what`.
+    /// Read a session, let `decide` choose the entries, and append them; retry on a conflict. `what` names
+    /// the operation in the audit.
     pub(crate) async fn decide<F, D>(
         &self,
         scope: &Scope,
@@ -474,7 +478,7 @@ impl Engine {
     }
 }
 
-/// The reserved beginning of an id: runs of flows, and what triggers did.
+/// The reserved prefix of an id, for flow runs and trigger logs.
 pub(crate) fn reserved_prefix(id: &SessionId) -> Option<&'static str> {
     [RUN_PREFIX, TRIGGER_PREFIX].into_iter().find(|prefix| id.as_str().starts_with(prefix))
 }
@@ -483,12 +487,13 @@ pub(crate) fn note(action: AuditAction, session: &SessionId, detail: Option<Stri
     AuditNote { action, session: Some(session.clone()), detail }
 }
 
-/// Something was changed: which verb did it, and never with what.
+/// An audit note that names the operation, but never its content.
 pub(crate) fn edit(session: &SessionId, what: &'static str) -> AuditNote {
     note(AuditAction::Edit, session, Some(what.to_owned()))
 }
 
-/// The same for what is no news when a session's owner does it, again and again.
+/// Like [`edit`], but only if the caller is not the session's owner: the owner's own edits are too frequent
+/// to audit.
 pub(crate) fn edit_by_other(scope: &Scope, looked: &Summary, what: &'static str) -> Option<AuditNote> {
     (looked.owner != scope.principal).then(|| edit(&looked.id, what))
 }
@@ -503,12 +508,12 @@ fn cancelled_by_archiving() -> TurnEnded {
     }
 }
 
-/// A title as it is kept, or what is wrong with it.
+/// Validate a title and return its stored form.
 pub fn checked_title(title: &str) -> Result<String> {
     checked_text("the title", title)
 }
 
-/// A title or label: one line, not empty, not endless.
+/// Validate a title or label: one line, not empty, at most 400 characters.
 fn checked_text(what: &'static str, text: &str) -> Result<String> {
     let text = text.trim();
     let fail = |why: &str| Err(EngineError::Invalid { what, why: why.to_owned() });

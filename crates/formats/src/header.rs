@@ -1,7 +1,7 @@
-//! The first line of Sapwood's own JSONL: what the session is, apart from its entries.
+//! The header line of Sapwood's JSONL format: session metadata, without entries.
 //!
-//! Everything in it comes back when the session is imported, so that exporting again writes the same bytes (I11). The
-//! owner is not in it: whoever imports a session owns the copy.
+//! An import restores every header field, so exporting again writes the same bytes (I11). The owner is not
+//! included: an imported session belongs to the importing principal.
 
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::NewSession;
@@ -15,11 +15,11 @@ pub const HEADER_TYPE: &str = "session_header";
 pub struct Header {
     #[serde(rename = "type")]
     kind: String,
-    /// The format of the lines that follow.
+    /// The format version of the lines that follow.
     #[serde(default = "current_version")]
     pub version: u32,
     pub id: SessionId,
-    /// When the session was made.
+    /// When the session was created.
     pub timestamp: TimestampMs,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
@@ -27,16 +27,16 @@ pub struct Header {
     pub title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The session this one was forked from, and the last entry they share. The shared entries are in the file all the
-    /// same.
+    /// The session this one was forked from, and the last entry they share. The file still contains the
+    /// shared entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_session: Option<SessionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_entry: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Only in the files of a JSONL store: how many entries a fork shares, which are in another file. Such a file is not
-    /// whole, and is no export.
+    /// Number of entries a fork shares with another file. Used only in the files of a JSONL store; such a
+    /// file is incomplete and is not an export.
     #[serde(default, skip_serializing)]
     pub inherited: u32,
     #[serde(default, skip_serializing)]
@@ -66,7 +66,7 @@ impl Header {
         }
     }
 
-    /// The session to make before its entries are appended.
+    /// Build the session to create before its entries are appended.
     pub fn new_session(&self) -> NewSession {
         let lineage = |session: &SessionId| Lineage { session: session.clone(), at: self.parent_entry };
         NewSession {

@@ -1,11 +1,11 @@
-//! Other people's shapes, in and out, as pure functions: bytes come in as arguments and go out through a writer the
-//! caller gives. Nothing here opens a file.
+//! Formats of other programs, read and written by pure functions. Input bytes are arguments, and output is
+//! written to the caller's writer. Nothing in this crate opens a file.
 //!
-//! - [`message`]: one message as a person or a program hands it in.
+//! - [`message`]: a single message from a user or a program.
 //! - [`export`]: a session as a file, record by record.
-//! - [`import`]: a file as entries, line by line, with a report of what is wrong with it.
-//! - [`responses`]: what OpenAI's clients send and expect to get.
-//! - [`workflow`]: a session as a deterministic YAML document, and that document read strictly.
+//! - [`import`]: a file as entries, line by line, with a report of its problems.
+//! - [`responses`]: requests and responses of OpenAI's Responses API.
+//! - [`workflow`]: a session as a deterministic YAML document, and a strict reader for it.
 
 pub mod export;
 pub mod header;

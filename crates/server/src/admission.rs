@@ -1,7 +1,7 @@
-//! Which requests the server takes on. All requests in flight together have a limit, and each principal has a share of it, so
-//! that one caller never keeps the others out. Until a request has proven who is calling, it counts for its address. Beside
-//! that there are reserves: for operators, for the routes that say whether the server works, and for finding out who is
-//! calling while the server is full. A stream is a request in flight for as long as it is open.
+//! Admission control. All requests in flight share one limit, and each principal gets a share of it, so that one
+//! caller never locks out the others. Until a request is authenticated, it counts toward its address. Reserves exist
+//! in addition: for operators, for the health and metrics routes, and for authenticating callers while the server is
+//! full. A stream is a request in flight for as long as it is open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,41 +12,41 @@ use crate::share::{Count, Holder, Share, Shares};
 use crate::slots::{Slot, Slots};
 use crate::state::Settings;
 
-/// After how long it is worth another try.
+/// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// One principal gets one of so many parts of the requests in flight, unless the settings say otherwise.
+/// By default, one principal gets one of this many parts of the requests in flight.
 const REQUEST_PARTS: usize = 2;
-/// The same for streams, so that there is a part left for the principal's other requests.
+/// The same for streams. The rest is left for the principal's other requests.
 const STREAM_PARTS: usize = 4;
-/// One address gets one of so many parts of the connections before its own are closed first.
+/// One address gets one of this many parts of the connections before its own are closed first.
 const ADDRESS_PARTS: usize = 2;
-/// One part of so many is added to the connections: for requests that are let in to see who is calling, and as much again for
+/// One of this many parts is added to the connections for requests that are only authenticated, and the same again for
 /// connections that have not sent their request yet.
 const PROBATION_PARTS: usize = 16;
 const PROBATION_MIN: usize = 32;
 const PROBATION_MAX: usize = 512;
-/// Requests of these routes in flight while the server is full.
+/// Requests in flight to `/readyz` and `/metrics` while the server is full.
 const READINESS_MAX: usize = 32;
 const METRICS_MAX: usize = 16;
 
-/// The part of a process's files that connections may take: the store needs some, too.
+/// The part of the process's file descriptors that connections may use. The store needs some too.
 const FILE_PARTS: (usize, usize) = (3, 4);
-/// Fewest connections that are taken, however few files there are.
+/// Minimum number of connections, however few file descriptors there are.
 const CONNECTIONS_MIN: usize = 16;
 
 impl Settings {
-    /// How many connections can be taken with so many files: `connections_max`, or fewer.
+    /// Returns how many connections fit this many file descriptors: `connections_max` or fewer.
     pub fn connections_max_for(&self, files_max: usize) -> usize {
         let (some, all) = FILE_PARTS;
         let slots = (files_max / all).saturating_mul(some);
         let beside = self.operate_connections_reserved + 2 * PROBATION_MIN + READINESS_MAX + METRICS_MAX;
-        // Twice what is for probation comes to one in eight.
+        // The probation reserve counts twice, which adds one in eight.
         let fitting = slots.saturating_sub(beside) / (PROBATION_PARTS + 2) * PROBATION_PARTS;
         self.connections_max.min(fitting.max(CONNECTIONS_MIN))
     }
 }
 
-/// What the settings come to.
+/// The limits that follow from the settings.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     requests: usize,
@@ -69,7 +69,7 @@ impl Limits {
         }
     }
 
-    /// More than all requests that can be in flight, so that a new connection always finds a slot.
+    /// More than the possible requests in flight, so that a new connection always finds a slot.
     fn slots(&self) -> usize {
         self.requests + self.operate + 2 * self.probation + READINESS_MAX + METRICS_MAX
     }
@@ -89,7 +89,7 @@ pub struct Admission {
     full: AtomicU64,
 }
 
-/// What was refused, and how many connections are open.
+/// Counters for the metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct Numbers {
     pub connections: u64,
@@ -117,7 +117,7 @@ impl Admission {
         }
     }
 
-    /// Takes a slot for a connection that was accepted.
+    /// Takes a slot for an accepted connection.
     pub async fn connect(self: &Arc<Self>, ip: std::net::IpAddr) -> Arc<Connection> {
         let slot = self.slots.take(self.shares.find(Holder::address(ip))).await;
         Arc::new(Connection { admission: self.clone(), slot, principal: Mutex::default() })
@@ -131,7 +131,7 @@ impl Admission {
         self.shares.find(Holder::principal(&caller.scope))
     }
 
-    /// Takes one of the streams that the caller may have open.
+    /// Takes a stream permit from the caller's share.
     pub fn open_stream(self: &Arc<Self>, caller: &Caller) -> Result<StreamPermit> {
         let (admission, share) = (self.clone(), self.share_of(caller));
         if share.streams.take(self.limits.streams_per_principal) {
@@ -156,17 +156,17 @@ impl Admission {
         match why {
             Why::Full => {
                 self.full.fetch_add(1, Ordering::Relaxed);
-                Problem::full("the server has as many requests in flight as it takes", RETRY_AFTER_S)
+                Problem::full("the server has reached its limit of requests in flight", RETRY_AFTER_S)
             }
             Why::OverShare { what, max } => {
                 self.over_share.fetch_add(1, Ordering::Relaxed);
-                let detail = format!("one caller may have {max} {what} open at a time: close some, or wait");
+                let detail = format!("at most {max} {what} may be open per caller: close some or wait");
                 Problem::new("share.exceeded", detail).retry_after(RETRY_AFTER_S)
             }
         }
     }
 
-    /// What is taken of a reserve, and how large it is.
+    /// Returns the counter and the size of a reserve.
     fn reserve(&self, reserve: Reserve) -> (&Count, usize) {
         match reserve {
             Reserve::Operate => (&self.operate, self.limits.operate),
@@ -177,14 +177,14 @@ impl Admission {
     }
 }
 
-/// Why a request is not taken on.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy)]
 enum Why {
     Full,
     OverShare { what: &'static str, max: usize },
 }
 
-/// Places beside those of the principals.
+/// Capacity in addition to the principals' shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reserve {
     Operate,
@@ -193,23 +193,23 @@ enum Reserve {
     Metrics,
 }
 
-/// A connection that is open. It has one request in flight, or none.
+/// An open connection. It has at most one request in flight.
 pub struct Connection {
     admission: Arc<Admission>,
     slot: Slot,
-    /// The share of the principal that called last: most connections have only one.
+    /// The share of the latest principal. Most connections have only one.
     principal: Mutex<Option<Arc<Share>>>,
 }
 
 impl Connection {
-    /// Lets a request in that has not proven who is calling. A permit that does not let it in is good for the answer only.
+    /// Admits an unauthenticated request. The permit is also returned on failure, for the error response.
     pub fn begin(self: &Arc<Self>, path: &str) -> (Permit, Result<()>) {
         let mut permit = Permit { connection: self.clone(), hold: Hold::Nothing };
         let admission = &self.admission;
         if !self.slot.begin() {
             return (permit, Err(admission.refuse(Why::Full)));
         }
-        // This answer waits for nothing.
+        // This response is immediate and needs no capacity.
         if path == "/healthz" {
             return (permit, Ok(()));
         }
@@ -226,7 +226,7 @@ impl Connection {
         (permit, begun)
     }
 
-    /// Resolves when the connection must make room for another.
+    /// Resolves when the connection must close to make room for another.
     pub async fn told_to_close(&self) {
         self.slot.told_to_close().await;
     }
@@ -240,26 +240,26 @@ impl Connection {
     }
 }
 
-/// What a request in flight holds.
+/// The capacity that a request in flight holds.
 enum Hold {
     Nothing,
-    /// One of the requests in flight, and of this share of them.
+    /// One request in flight, counted in this share.
     Request(Arc<Share>),
     Reserve(Reserve),
-    /// What it held is held until the last of these permits is dropped.
+    /// The capacity is held until the last of these permits is dropped.
     Lent {
         _permit: Arc<Permit>,
     },
 }
 
-/// Lets a request be in flight; dropping this ends it.
+/// Permission for one request in flight. Dropping it ends the request.
 pub struct Permit {
     connection: Arc<Connection>,
     hold: Hold,
 }
 
 impl Permit {
-    /// It is known now who is calling: the request counts for them.
+    /// Moves the request from its address to the authenticated caller's share.
     pub fn admit(&mut self, caller: &Caller) -> Result<()> {
         let share = self.connection.share_of(caller);
         match self.take_request(&share) {
@@ -268,7 +268,7 @@ impl Permit {
         }
     }
 
-    /// The request goes to a route that asks for no caller.
+    /// Admits a request to a route without authentication.
     pub fn admit_unknown(&self) -> Result<()> {
         match self.hold {
             Hold::Reserve(Reserve::Probation) => Err(self.connection.admission.refuse(Why::Full)),
@@ -276,7 +276,8 @@ impl Permit {
         }
     }
 
-    /// For a connection that outlives its request, such as a WebSocket: the request is in flight until this is dropped too.
+    /// Shares the permit with a connection that outlives its request, such as a WebSocket. The request stays in flight
+    /// until both are dropped.
     pub fn lend(&mut self) -> Arc<Permit> {
         let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
         let lent = Arc::new(Permit { connection: self.connection.clone(), hold });
@@ -284,7 +285,7 @@ impl Permit {
         lent
     }
 
-    /// Takes one of the requests in flight for this share, in place of what is held.
+    /// Takes a request in flight from this share, in exchange for the current hold.
     fn take_request(&mut self, share: &Arc<Share>) -> Result<(), Why> {
         let admission = &self.connection.admission;
         let max = admission.limits.requests_per_principal;
@@ -305,10 +306,10 @@ impl Permit {
         Ok(())
     }
 
-    /// Takes a place of a reserve, in place of what is held.
+    /// Takes a unit of a reserve, in exchange for the current hold.
     fn take_reserve(&mut self, reserve: Reserve) -> bool {
         let (admission, address) = (&self.connection.admission, &self.connection.slot.address);
-        // One address gets half of what there is for finding out who is calling.
+        // One address gets at most half of the probation reserve.
         let is_probation = reserve == Reserve::Probation;
         if is_probation && !address.probation.take(admission.limits.probation / 2) {
             return false;
@@ -352,10 +353,10 @@ impl Drop for Permit {
     }
 }
 
-/// Lets a stream be open; dropping this closes it.
+/// Permission for one open stream. Dropping it frees the stream's capacity.
 pub struct StreamPermit {
     admission: Arc<Admission>,
-    /// None for one of the operators' reserve.
+    /// `None` for a stream of the operator reserve.
     share: Option<Arc<Share>>,
 }
 
@@ -373,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_some_of_the_files_to_the_store() {
+    fn connections_leave_file_descriptors_for_the_store() {
         for files in [1_024, 4_096, 12_000, 100_000] {
             let mut settings = Settings::default();
             settings.connections_max = settings.connections_max_for(files);

@@ -1,5 +1,6 @@
-//! Who is calling. A request proves it with an API key or an OIDC token; without either it is let in only on loopback, as
-//! the one who holds the store, and only as long as nobody made a key or configured tokens. The default is closed.
+//! Authentication. A request carries an API key or an OIDC token. A request without either is accepted only on
+//! loopback, as the owner of the store, and only as long as no key was created and OIDC is not configured. The
+//! default is closed.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +25,14 @@ use crate::oidc::Oidc;
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 
-/// What every key begins with, so that people and scanners know one when they see it.
+/// Prefix of every key, so that people and secret scanners recognize it.
 pub const KEY_PREFIX: &str = "sapwood_";
-/// Longest credential that is looked at.
+/// Length limit of a credential.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
-/// How long a look whether there are keys holds.
+/// TTL of the cached "any API keys exist?" answer.
 const LOOK_HOLDS: Duration = Duration::from_millis(200);
 
-/// A new key: its public id, and the secret, 256 bits of chance. None if the system has no chance to give.
+/// Creates a key: its public id, and a secret of 256 random bits. Returns `None` if the system's random source fails.
 pub fn new_key() -> Option<(String, String)> {
     let (mut id, mut secret) = ([0u8; 8], [0u8; 32]);
     let random = SystemRandom::new();
@@ -41,21 +42,21 @@ pub fn new_key() -> Option<(String, String)> {
     Some((format!("key_{id:016x}"), format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret))))
 }
 
-/// Who is calling, proven.
+/// An authenticated caller.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub scope: Scope,
-    /// The request that was proven.
+    /// The id of the authenticated request.
     pub request: RequestId,
     proof: Proof,
 }
 
 #[derive(Debug, Clone)]
 enum Proof {
-    /// At the machine itself.
+    /// A process on this machine.
     Local,
     Key(Arc<ApiKey>),
-    /// Good until then.
+    /// An OIDC token with its expiry.
     Token(TimestampMs),
 }
 
@@ -64,7 +65,7 @@ impl Caller {
         Self { scope, request: RequestId::default(), proof }
     }
 
-    /// The same, for the log.
+    /// Sets the request id, for the log.
     pub fn asking(self, request: RequestId) -> Self {
         Self { request, ..self }
     }
@@ -81,12 +82,12 @@ impl Caller {
         }
     }
 
-    /// Whether the caller has a key that operates the server.
+    /// Whether the caller's key has the operate grant.
     pub fn operates(&self) -> bool {
         matches!(&self.proof, Proof::Key(key) if key.allows(Grant::Operate))
     }
 
-    /// Whether what the caller came with is good for this at all; what they may do with a session is the store's question.
+    /// Fails if the caller's key lacks the grant. Rights on a session are checked by the store.
     pub fn check(&self, right: Right) -> Result<()> {
         let Proof::Key(key) = &self.proof else { return Ok(()) };
         let needed = if right == Right::Read { Grant::Read } else { Grant::Write };
@@ -94,8 +95,8 @@ impl Caller {
             return Ok(());
         }
         let detail = match needed {
-            Grant::Read => "this key may not read",
-            Grant::Write | Grant::Operate => "this key may only read",
+            Grant::Read => "this key has no read access",
+            Grant::Write | Grant::Operate => "this key is read-only",
         };
         Err(Problem::new("key.scope", detail))
     }
@@ -104,7 +105,7 @@ impl Caller {
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
-    /// The guard has put it there.
+    /// Reads the caller that the middleware has inserted.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         parts.extensions.get::<Caller>().cloned().ok_or_else(required)
     }
@@ -112,10 +113,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
 pub struct Authenticator {
     store: Arc<dyn Store>,
-    /// Whom a request without a credential acts as.
+    /// The scope of a request without a credential.
     local: Option<Scope>,
     oidc: Option<Oidc>,
-    /// Once there was a key, nobody comes in without.
+    /// Set once a key exists and never cleared: from then on every request needs a credential.
     is_locked: AtomicBool,
     looked: Mutex<Option<Instant>>,
 }
@@ -126,7 +127,7 @@ impl Authenticator {
         Self { store, local, oidc, is_locked, looked: Mutex::default() }
     }
 
-    /// Whether a credential is needed.
+    /// Whether a credential is required.
     pub async fn is_locked(&self) -> Result<bool> {
         if self.is_locked.load(Ordering::Relaxed) {
             return Ok(true);
@@ -145,14 +146,14 @@ impl Authenticator {
         looked.is_some_and(|at| at.elapsed() < LOOK_HOLDS)
     }
 
-    /// Whether this server may listen there: elsewhere than on loopback only with keys or tokens.
+    /// Whether this server may listen on the address. Other addresses than loopback require keys or OIDC.
     pub async fn may_listen(&self, addr: SocketAddr) -> Result<bool> {
         Ok(addr.ip().is_loopback() || self.is_locked().await?)
     }
 
     pub async fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<Caller> {
         let caller = match self.is_locked().await? {
-            // Where nobody needs a key, one that comes along is of no interest: some clients cannot do without.
+            // As long as no key is required, any API key sent is ignored: some clients always send one.
             false => self.admit_local(headers)?,
             true => match (credential(headers)?, cookie::credential(headers)) {
                 (Some(credential), _) => self.prove(credential).await?,
@@ -187,7 +188,7 @@ impl Authenticator {
         Ok(Caller::new(key.scope(), Proof::Key(Arc::new(key))))
     }
 
-    /// Whether a caller whose stream has been open for a while may still come in.
+    /// Fails if the credential of a caller with an open stream is no longer valid.
     pub async fn recheck(&self, caller: &Caller) -> Result<()> {
         match &caller.proof {
             Proof::Local if self.is_locked().await? => Err(required()),
@@ -200,15 +201,15 @@ impl Authenticator {
         }
     }
 
-    /// A page in a browser on this machine can reach loopback too: it gives itself away by its origin, or by the name it
-    /// believes to talk to.
+    /// Accepts a local request without a credential. Web pages in a browser on this machine can reach loopback too;
+    /// they are recognized by their `Origin`, or by the host name that they connect to.
     fn admit_local(&self, headers: &HeaderMap) -> Result<Caller> {
         let Some(scope) = self.local.clone() else { return Err(required()) };
         let host = text_of(headers, header::HOST).unwrap_or_default();
         let origin = text_of(headers, header::ORIGIN);
         let is_own = origin.is_none_or(|origin| origin == format!("http://{host}"));
         if !is_loopback_name(host) || !is_own || !cookie::is_same_site(headers) {
-            let detail = "without a key this server answers this machine only, and no other site's pages";
+            let detail = "requests without a key must come from this machine, not from another site's page";
             return Err(Problem::new("auth.origin", detail));
         }
         Ok(Caller::new(scope, Proof::Local))
@@ -216,13 +217,13 @@ impl Authenticator {
 }
 
 impl Caller {
-    /// Whoever may name directories of the server's machine: its own operator.
+    /// Whether the caller may name directories on the server's machine.
     pub fn is_operator(&self) -> bool {
         self.scope.reach == Reach::Tenant
     }
 }
 
-/// What stands in `Authorization`.
+/// Returns the bearer credential of the `Authorization` header.
 pub fn credential(headers: &HeaderMap) -> Result<Option<&str>> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| refused())?;
@@ -251,11 +252,11 @@ fn is_loopback_name(host: &str) -> bool {
 }
 
 fn required() -> Problem {
-    Problem::new("auth.required", "this needs a key: Authorization: Bearer sapwood_…")
+    Problem::new("auth.required", "this request needs an API key: send `Authorization: Bearer sapwood_…`")
 }
 
 pub(crate) fn refused() -> Problem {
-    Problem::new("auth.invalid", "this key or token is not known, was revoked, or has expired")
+    Problem::new("auth.invalid", "this key or token is unknown, revoked or expired")
 }
 
 #[cfg(test)]
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_loopback() {
+    fn only_loopback_host_names_are_accepted() {
         for good in ["localhost", "localhost:7420", "127.0.0.1:1", "[::1]:7420", "127.9.9.9"] {
             assert!(is_loopback_name(good), "{good}");
         }

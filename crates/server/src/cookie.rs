@@ -1,19 +1,19 @@
-//! A browser's way in. The console hands its credential over once and gets it back as a cookie that no script can read
-//! and no other site's page can send. Nothing is kept here, so it counts on every server that knows the key, and ends
-//! with it. A request that comes with it must come from our own page, and one that changes something must say so with a
-//! header that no form can set.
+//! Cookie sign-in for browsers. The console sends its credential once and gets it back as a cookie that no script can
+//! read and no other site's page can send. The server stores nothing, so the cookie is valid on every server that
+//! knows the key, and for as long as the key is. A request with the cookie must come from our own page. A request
+//! that changes something must also have a header that no HTML form can set.
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 use crate::problem::{Problem, Result};
 
 const NAME: &str = "sapwood";
-/// Says that a request was made by the console's own script.
+/// Proves that a request was made by the console's own script.
 pub const CSRF_HEADER: &str = "x-sapwood-csrf";
-/// Longest credential that browsers keep.
+/// Length limit of a credential that fits into a cookie.
 const CREDENTIAL_BYTES_MAX: usize = 3_800;
 
-/// What the cookie holds.
+/// Returns the credential in the cookie.
 pub fn credential(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -21,17 +21,17 @@ pub fn credential(headers: &HeaderMap) -> Option<&str> {
     ours.next().map(|(_, value)| value)
 }
 
-/// Whether it was our own page that asked.
+/// Fails unless our own page made the request.
 pub fn check_site(method: &Method, headers: &HeaderMap) -> Result<()> {
     let is_ours = is_own_origin(headers) && (method.is_safe() || headers.contains_key(CSRF_HEADER));
     if is_ours {
         return Ok(());
     }
-    let detail = "a browser's cookie counts for requests of the console's own page only";
+    let detail = "cookies are accepted only in requests from the console's own page";
     Err(Problem::new("auth.origin", detail))
 }
 
-/// The scheme is left aside: whoever ends TLS in front of us sees another one than we do.
+/// Ignores the scheme: a proxy that terminates TLS changes it.
 fn is_own_origin(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text("host").unwrap_or_default();
@@ -40,13 +40,13 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
     is_same_host && is_same_site(headers)
 }
 
-/// What a browser says of the page that asks; other clients say nothing.
+/// Whether `Sec-Fetch-Site` allows the request. Only browsers send this header.
 pub fn is_same_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
     site.is_none_or(|site| matches!(site, b"same-origin" | b"none"))
 }
 
-/// The cookie that holds a credential until the browser ends.
+/// Returns a session cookie that holds the credential.
 pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte);
     if credential.len() > CREDENTIAL_BYTES_MAX || !credential.bytes().all(is_plain) {
@@ -58,7 +58,7 @@ pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
     HeaderValue::from_str(&cookie).map_err(|_| Problem::invalid("this credential does not fit into a cookie"))
 }
 
-/// What takes it away.
+/// Returns a cookie header that deletes the cookie.
 pub fn forget() -> HeaderValue {
     HeaderValue::from_static("sapwood=; Path=/v1; HttpOnly; SameSite=Strict; Max-Age=0")
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_page_may_use_it_and_only_with_the_header_to_change_something() {
+    fn only_our_own_page_may_use_the_cookie_and_changes_need_the_csrf_header() {
         let host = ("host", "s.example:7420");
         let own = ("origin", "https://s.example:7420");
         let script = (CSRF_HEADER, "1");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_end_a_cookie_early_is_not_kept() {
+    fn credentials_that_could_break_out_of_the_cookie_are_rejected() {
         assert!(keep("sapwood_abc-_", &HeaderMap::new()).is_ok());
         assert!(keep("a; Domain=evil.example", &HeaderMap::new()).is_err());
         assert!(keep(&"a".repeat(5_000), &HeaderMap::new()).is_err());

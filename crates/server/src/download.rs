@@ -1,5 +1,5 @@
-//! A blob over HTTP: named by its hash, shown as what its bytes look like, whole or the one range that was asked for. What is
-//! larger than a piece is read from the store as it is sent.
+//! Blob downloads. The ETag is the hash, the media type is sniffed, and one byte range is supported. Blobs larger than
+//! one chunk are read from the store while they are sent.
 
 use axum::body::Body as HttpBody;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -17,13 +17,13 @@ use crate::request_id::RequestId;
 use crate::sniff::{Disposition, served_type};
 use crate::state::State;
 
-/// A client may keep it, and asks each time whether it is still its to see.
+/// Clients may cache a blob but must revalidate, because their access may have been revoked.
 const CACHING: &str = "private, no-cache";
 
-/// What is to be sent, and how it is to be called.
+/// The blob to send, and the name to send it under.
 pub struct RequestedRange<'a> {
     pub blob: BlobHash,
-    /// What its uploader called it.
+    /// The media type that the uploader declared.
     pub mime: &'a str,
     pub name: &'a str,
 }
@@ -52,21 +52,22 @@ pub async fn serve_blob(
     set(headers, header::CONTENT_TYPE, mime);
     set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, wanted.name));
     set(headers, header::ACCEPT_RANGES, "bytes");
-    // Shown in place or not, it is nobody's page.
+    // A blob must never run as a page, even if a browser shows it inline.
     set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
     set(headers, header::CACHE_CONTROL, CACHING);
     Ok(response)
 }
 
-/// Whether one of the tags a client knows is this one. That a tag is weak makes no difference here.
+/// Whether the client's tags include this one. Weak tags match too.
 fn is_known(known: &str, etag: &str) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
-/// The answer to a range that begins past the end says where that is.
+/// The response to a range that begins past the end. It states the size.
 fn past_the_end(size: u64) -> Response {
-    let mut response = Problem::new("range.unsatisfiable", format!("there are {size} bytes")).into_response();
+    let detail = format!("the range begins past the end: there are {size} bytes");
+    let mut response = Problem::new("range.unsatisfiable", detail).into_response();
     set(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
     response
 }
@@ -77,7 +78,7 @@ fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
     }
 }
 
-/// A blob's first piece, which tells what it is, and where the others come from if there are any.
+/// A blob's first chunk, which is enough to sniff its type, and a reader for the rest if there is one.
 struct Opened {
     first: Bytes,
     size: u64,
@@ -96,7 +97,7 @@ impl Opened {
         Ok(Self { first, size: reader.left(), rest: Some(reader), request: caller.request })
     }
 
-    /// All bytes, or the one range that was asked for. If that begins past the end: where the end is.
+    /// Responds with all bytes or the requested range. Returns the size as the error if the range begins past the end.
     fn answer(self, range: Option<&str>) -> Result<Response, u64> {
         let size = self.size;
         let Some(asked) = range.and_then(|range| parse_range(range, size)) else {
@@ -107,7 +108,7 @@ impl Opened {
         Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
     }
 
-    /// The bytes from `from` on and before `end`: what is at hand, and the rest as it is read.
+    /// Sends the bytes in `from..end`: first what is loaded, then the rest as it is read.
     fn send(self, from: u64, end: u64) -> Response {
         let known = self.first.len() as u64;
         let first = self.first.slice(from.min(known) as usize..end.min(known) as usize);
@@ -123,7 +124,7 @@ impl Opened {
     }
 }
 
-/// What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+/// Streams the rest of a blob. An error aborts the connection, so that no client takes a partial body for the whole.
 fn stream_of(
     reader: BlobReader,
     request: RequestId,
@@ -142,7 +143,7 @@ fn stream_of(
     })
 }
 
-/// The name goes along as RFC 6266 wants it: plain where it is, encoded for whoever can read that.
+/// Formats `Content-Disposition` as in RFC 6266: an ASCII file name, and the encoded name for clients that support it.
 fn disposition_of(disposition: Disposition, name: &str) -> String {
     let how = match disposition {
         Disposition::Inline => "inline",
@@ -161,7 +162,8 @@ fn percent(byte: u8) -> String {
     }
 }
 
-/// None for what is not one range of bytes, which is answered with all of them; `Some(None)` for one past the end.
+/// Parses one byte range. Returns `None` if it is not one, which is answered with all bytes, and `Some(None)` if it
+/// begins past the end.
 fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let (unit, spans) = range.split_once('=')?;
     let (first, last) = spans.split_once('-').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
@@ -174,7 +176,7 @@ fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
     let last: u64 = match last.parse() {
         Ok(last) => last,
-        // None, or one that is past every end.
+        // Missing, or too large for a `u64`.
         Err(_) if last.is_empty() || is_number => u64::MAX,
         Err(_) => return None,
     };
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_as_the_standard_says() {
+    fn ranges_are_parsed_as_in_the_standard() {
         assert_eq!(parse_range("bytes=0-3", 10), Some(Some((0, 3))));
         assert_eq!(parse_range("bytes=7-", 10), Some(Some((7, 9))));
         assert_eq!(parse_range("bytes=-3", 10), Some(Some((7, 9))));
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_known_alone_in_a_list_and_weakly() {
+    fn a_tag_matches_alone_in_a_list_and_as_a_weak_tag() {
         for known in ["\"a\"", "*", "W/\"a\"", "\"b\", \"a\"", "\"b\",W/\"a\""] {
             assert!(is_known(known, "\"a\""), "{known}");
         }

@@ -1,4 +1,4 @@
-//! What a request carries, read strictly: a body, a query, a path. Whatever does not fit is a problem that says why.
+//! Strict extractors for bodies, queries and paths. Invalid input is rejected with the reason.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// Longest part of somebody's mistake that is said back.
+/// Length limit of invalid input that is quoted in an error.
 const ECHO_CHARS_MAX: usize = 200;
 
-/// For how long the rest of a body that is too large is taken and dropped.
+/// How long the rest of an oversized body is read and discarded.
 const POUR_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A link that is slower than this is cut off, sooner or later.
+/// Minimum upload rate. Slower uploads time out eventually.
 const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// A JSON body of a known shape.
@@ -37,7 +37,7 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
     }
 }
 
-/// A JSON body that somebody else reads.
+/// A JSON body as bytes, parsed by the handler.
 pub struct RawJson(pub Bytes);
 
 impl FromRequest<State> for RawJson {
@@ -50,7 +50,7 @@ impl FromRequest<State> for RawJson {
     }
 }
 
-/// A body that may be left out.
+/// A JSON body that may be omitted.
 pub struct Maybe<T>(pub T);
 
 impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
@@ -80,20 +80,20 @@ pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize)
     Ok(all.freeze())
 }
 
-/// A body as it comes, up to a limit.
+/// A body that is read as it arrives, up to a limit.
 pub struct Incoming {
     body: axum::body::Body,
     what: &'static str,
     limit_bytes: usize,
-    /// When the first of it was asked for.
+    /// When the first read began.
     began: Option<Instant>,
     came_bytes: u64,
-    /// Nothing more is to be had: it came too late, was too much or broke off.
+    /// Nothing more can be read: the body timed out, was too large, or broke off.
     is_broken: bool,
 }
 
 impl Incoming {
-    /// The length that was announced is refused before anything is read.
+    /// Rejects a `Content-Length` over the limit before anything is read.
     pub async fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
         let headers = request.headers();
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
@@ -102,7 +102,7 @@ impl Incoming {
         let body = request.into_body();
         let mut incoming = Self { body, what, limit_bytes, began: None, came_bytes: 0, is_broken: false };
         if announced.is_some_and(|length| length > limit_bytes as u64) {
-            // Whoever waits to be told to go on hears the answer at once.
+            // A client that sent `Expect: 100-continue` gets the error at once.
             if !waits {
                 incoming.pour_away().await;
             }
@@ -111,10 +111,10 @@ impl Incoming {
         Ok(incoming)
     }
 
-    /// The bytes that come next; none at the end. An upload has the time of a request, and more for what has come of it.
+    /// Returns the next bytes, or `None` at the end. The deadline grows with the bytes received.
     pub async fn next(&mut self, request_time_max: Duration) -> Result<Option<Bytes>> {
         let patience = upload_time(request_time_max, self.came_bytes);
-        // What came quickly is no reason to wait for the rest.
+        // A fast start must not extend the wait for the next bytes.
         let now = Instant::now();
         let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
         let late = |_| Problem::late(request_time_max);
@@ -123,7 +123,7 @@ impl Incoming {
         came
     }
 
-    /// Takes the rest of what is refused for another reason, as far as there is one.
+    /// Discards the rest of a body that is rejected for another reason, if it can still be read.
     pub async fn drop_rest(&mut self) {
         if !self.is_broken {
             self.pour_away().await;
@@ -132,9 +132,9 @@ impl Incoming {
 
     async fn frame(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame
-                .map_err(|error| Problem::invalid(format!("{} could not be read: {error}", self.what)))?;
-            // Trailers say nothing here.
+            let frame =
+                frame.map_err(|error| Problem::invalid(format!("failed to read {}: {error}", self.what)))?;
+            // Trailers are ignored.
             let Ok(bytes) = frame.into_data() else { continue };
             self.came_bytes += bytes.len() as u64;
             if self.came_bytes > self.limit_bytes as u64 {
@@ -146,8 +146,8 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Takes the rest and keeps nothing, up to twice what is allowed in all: many clients write all they have before they read
-    /// what was answered, and would only see that the connection broke.
+    /// Reads and discards the rest, up to twice the limit in total. Many clients write their whole body before they
+    /// read the response, and would otherwise only see a broken connection.
     async fn pour_away(&mut self) {
         let pour = async {
             while let Some(Ok(frame)) = self.body.frame().await {
@@ -161,12 +161,12 @@ impl Incoming {
     }
 }
 
-/// How long it may take until so many bytes have come.
+/// Returns the time limit for receiving this many bytes.
 pub fn upload_time(request_time_max: Duration, bytes: u64) -> Duration {
     request_time_max + Duration::from_secs(bytes / UPLOAD_BYTES_PER_SECOND_MIN)
 }
 
-/// JSON must say that it is: what a browser sends across sites without asking does not.
+/// Requires a JSON content type, which browsers do not send across sites without a preflight request.
 fn check_is_json(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
@@ -176,11 +176,11 @@ fn check_is_json(headers: &HeaderMap) -> Result<()> {
     Err(Problem::new("input.media_type", "the body must be application/json"))
 }
 
-/// What every body of a known shape is. A struct would take an array of its fields for it, too.
+/// Parses a JSON object. Arrays are rejected explicitly because serde also accepts an array of a struct's fields.
 fn read_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let is_array = bytes.trim_ascii_start().first() == Some(&b'[');
     match serde_json::from_slice(bytes) {
-        Ok(_) if is_array => Err(Problem::invalid("the body must be a JSON object, and it is an array")),
+        Ok(_) if is_array => Err(Problem::invalid("the body must be a JSON object, not an array")),
         read => read.map_err(|error| invalid_json(&error)),
     }
 }
@@ -214,8 +214,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
     }
 }
 
-/// The path's parameters, of a route that reads a session: if it is somebody else's, the audit has a line before anything is
-/// read. Whether the caller may read is for the handler to find out all the same: a line stands for a while.
+/// Path parameters of a route that reads a session. If the caller does not own it, an audit line is written before
+/// anything is read. The handler must still check the right to read, because one audit line covers several reads.
 pub struct Seen<T>(pub T);
 
 /// Parameters that name a session.
@@ -246,7 +246,7 @@ impl<T: DeserializeOwned + NamesSession + Send> FromRequestParts<State> for Seen
     }
 }
 
-/// What is wrong, with no more of somebody's mistake than is worth saying back.
+/// An `input.invalid` problem with a shortened text.
 pub fn short(text: &str) -> Problem {
     Problem::invalid(text.chars().take(ECHO_CHARS_MAX).collect::<String>())
 }
@@ -254,5 +254,5 @@ pub fn short(text: &str) -> Problem {
 /// A header as text.
 pub fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
-    value.to_str().map(Some).map_err(|_| Problem::invalid(format!("the header {name} is not plain text")))
+    value.to_str().map(Some).map_err(|_| Problem::invalid(format!("header `{name}` is not ASCII text")))
 }

@@ -1,5 +1,5 @@
-//! Whether the server can work: its store can be read and written. Whoever asks often gets the latest answer, so that asking
-//! costs nothing.
+//! Readiness: whether the store can be read and written. The latest result is cached, so that frequent probes cost
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,22 @@ use tokio::task::JoinHandle;
 
 use crate::problem::{Problem, Result};
 
-/// How long an answer holds.
+/// TTL of the cached result.
 const ANSWER_HOLDS: Duration = Duration::from_secs(1);
-/// How long a store may take to answer.
+/// Timeout of a store check.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub struct Readiness {
     answer_holds: Duration,
     look_time_max: Duration,
-    /// One looks, and the others wait for what it finds.
+    /// Held during a check, so that concurrent callers wait for its result instead of starting their own.
     latest: Mutex<Latest>,
 }
 
 #[derive(Default)]
 struct Latest {
     answer: Option<(Instant, Result<()>)>,
-    /// A look that is under way, and since when. It may hang, and then no other begins.
+    /// The check in progress and its start time. It may hang; no second check starts until it returns.
     look: Option<(Instant, JoinHandle<Result<()>>)>,
 }
 
@@ -42,7 +42,7 @@ impl Readiness {
         self.ask(move || Handle::current().block_on(look(&engine))).await
     }
 
-    /// The look has a thread of its own: stores may block, and nobody could stop waiting for one that does so in its task.
+    /// Runs the check on its own thread: stores may block, and a blocked task could not be timed out.
     async fn ask(&self, look: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let mut latest = self.latest.lock().await;
         if let Some((at, answer)) = &latest.answer
@@ -58,16 +58,16 @@ impl Readiness {
                 latest.look = None;
                 looked.unwrap_or_else(|error| Err(Problem::new("server.panicked", error.to_string())))
             }
-            Err(_) => Err(Problem::new("store.busy", "the store does not answer")),
+            Err(_) => Err(Problem::new("store.busy", "the store does not respond")),
         };
-        // The log has it once, however often it is asked for.
+        // The cached copy has no internal detail, so the error is logged only once.
         latest.answer = Some((Instant::now(), answer.clone().map_err(Problem::told)));
         answer
     }
 }
 
 async fn look(engine: &Engine) -> Result<()> {
-    // First, because it knows best what is wrong with the place.
+    // First, because it gives the most precise error about the store's location.
     engine.store().check_writable().await?;
     let scope = Scope::operator(TenantId::local(), Principal::System);
     engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_store_that_hangs_is_busy_for_all_who_ask_and_is_looked_at_once() {
+    async fn concurrent_checks_of_a_hanging_store_share_one_probe_and_report_busy() {
         let (answer_holds, look_time_max) = (Duration::ZERO, Duration::from_millis(20));
         let mut readiness = Readiness { answer_holds, look_time_max, latest: Mutex::default() };
         let (free, hangs) = mpsc::channel::<()>();
@@ -97,16 +97,16 @@ mod tests {
         for answer in futures_util::future::join_all((0..3).map(|_| readiness.ask(look.clone()))).await {
             assert_eq!(answer.unwrap_err().code, "store.busy");
         }
-        assert_eq!(looks.load(Ordering::SeqCst), 1, "nothing piles up behind it");
+        assert_eq!(looks.load(Ordering::SeqCst), 1, "no second check is started");
         drop(free);
-        // The look ends some time after it was let go.
+        // The check ends some time after it is released.
         while readiness.ask(look.clone()).await.is_err() {
             tokio::task::yield_now().await;
         }
         assert_eq!(looks.load(Ordering::SeqCst), 1);
-        // On a busy machine a store that answers at once needs longer than one that hangs is given.
+        // On a busy machine even a store that responds at once may need longer than 20 ms.
         readiness.look_time_max = Duration::from_secs(60);
         readiness.ask(look).await.unwrap();
-        assert_eq!(looks.load(Ordering::SeqCst), 2, "once it has answered, it is asked again");
+        assert_eq!(looks.load(Ordering::SeqCst), 2, "a new check starts after the previous one has finished");
     }
 }

@@ -1,9 +1,10 @@
-//! Sapwood over HTTP. It knows HTTP and the shapes on the wire, and decides nothing about sessions: every handler proves
-//! who is calling, calls one verb of the engine with that scope, and says what came of it.
+//! Sapwood's HTTP server. It knows HTTP and the wire types and makes no decisions about sessions: every handler
+//! authenticates the caller, calls one engine method with the caller's scope, and maps the result to a response.
 //!
-//! A tour: [`listen`] takes connections and ends gracefully; [`middleware`] stands before every request (who, how often, how
-//! long, and what if it panics); [`admission`] limits what each caller holds; [`auth`] proves who is calling; [`routes`] has a file per noun; [`sse`] and [`ws`] are
-//! the streams; [`problem`] is everything that can go wrong, with its status; [`wire`] has the shapes clients see.
+//! Tour: [`listen`] accepts connections and shuts down gracefully. [`middleware`] wraps every request: authentication,
+//! rate limit, timeout, panic handling. [`admission`] limits what each caller holds. [`auth`] authenticates callers.
+//! [`routes`] has one file per resource. [`sse`] and [`ws`] implement the streams. [`problem`] maps every error to its
+//! status, and [`wire`] defines the types that clients see.
 
 mod admission;
 pub mod auth;

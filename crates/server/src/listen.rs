@@ -1,5 +1,5 @@
-//! Taking connections, and ending gracefully: nothing new comes in, streams end so that their readers go elsewhere with
-//! their cursors, running turns get a grace, and what is left of them can be resumed.
+//! Accepting connections and graceful shutdown. On shutdown no new connection is accepted, and streams end so that
+//! clients reconnect elsewhere with their cursors. Running turns get a grace period, after which they can be resumed.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,26 +20,26 @@ use crate::routes;
 use crate::sse::stopped;
 use crate::state::State;
 
-/// Largest head of a request.
+/// Size limit of a request head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
-/// How long connections get to end after everything in them has.
+/// How long connections may take to close after their last request has ended.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long a client may take nothing of what was sent to it.
+/// How long a client may leave sent data unacknowledged.
 #[cfg(target_os = "linux")]
 const STALLED_MS_MAX: u32 = 60_000;
-/// Connections that the system keeps until they are accepted. One over this tries again after a second.
+/// Length of the kernel's accept queue. A client that finds it full retries after a second.
 const BACKLOG: u32 = 1_024;
-/// Between two tries to accept when the machine is out of something.
+/// Pause before the next accept when the system is out of a resource such as file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    #[error("{addr} cannot be listened on: {source}")]
+    #[error("failed to listen on {addr}: {source}")]
     Address { addr: SocketAddr, source: std::io::Error },
-    #[error("{addr} is reachable from other machines, and nobody needs a key yet")]
+    #[error("{addr} is reachable from other machines, and no API key exists yet")]
     Open { addr: SocketAddr },
-    #[error("the store cannot be asked for keys: {what}")]
+    #[error("failed to look up API keys in the store: {what}")]
     Store { what: String },
 }
 
@@ -53,7 +53,7 @@ impl Stop {
     }
 }
 
-/// A server that listens and has not begun to answer.
+/// A server that is bound to its address and not yet accepting requests.
 pub struct Listening {
     listener: TcpListener,
     pub addr: SocketAddr,
@@ -61,7 +61,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Refuses an address that others can reach as long as nobody needs a key.
+    /// Binds the address. Fails for an address that other machines can reach as long as no API key is required.
     pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, Stop> {
         let unasked = |problem: Problem| Stop::Store { what: problem.inside.unwrap_or(problem.detail) };
         let may = state.door.may_listen(addr).await.map_err(unasked)?;
@@ -74,16 +74,16 @@ impl Listening {
         Ok(Self { listener, addr, state })
     }
 
-    /// Answers until `stop` resolves, then ends gracefully.
+    /// Serves requests until `stop` resolves, then shuts down gracefully.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         serve(self.listener, self.state, stop).await;
     }
 }
 
-/// As [`TcpListener::bind`] does it, for more connections that wait to be accepted.
+/// Like [`TcpListener::bind`], with a longer accept queue.
 fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Elsewhere this lets two processes listen on one address.
+    // On other systems this would let two processes listen on one address.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
@@ -94,7 +94,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     let routes = Routes::new(routes::router(&state));
     tokio::pin!(stop);
     loop {
-        // Also while there is no slot for a connection it can be asked to stop.
+        // `stop` must also work while a connection waits for a slot.
         let next = async {
             let (stream, client) = listener.accept().await?;
             Ok::<_, std::io::Error>((stream, state.admission.connect(client.ip()).await))
@@ -106,7 +106,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
         match accepted {
             Ok((stream, connection)) => answer_connection(stream, routes.clone(), &state, connection),
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -115,16 +115,16 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     end(&state).await;
 }
 
-/// Serves one route that does nothing, without anything of ours around it: what a server can be measured against.
+/// Serves one empty route without our middleware, as a baseline for benchmarks.
 pub async fn serve_empty(listener: TcpListener) {
     let router = Router::new().route("/", axum::routing::get(|| async {}));
     if let Err(error) = axum::serve(listener, router).await {
-        tracing::warn!(%error, "the empty route is not served any more");
+        tracing::warn!(%error, "the empty route stopped serving");
     }
 }
 
 fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {
-    // Small frames must not wait for bigger ones.
+    // Small frames must not wait for Nagle's algorithm.
     let _ = stream.set_nodelay(true);
     cut_off_when_stalled(&stream);
     let guarded = (state.clone(), routes, connection.clone());
@@ -145,7 +145,7 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
     tokio::spawn(async move {
         tokio::pin!(served);
         tokio::select! {
-            // A client that went away is its own business.
+            // Errors here only mean that the client disconnected.
             _ = &mut served => {}
             // It has no request in flight.
             () = connection.told_to_close() => {}
@@ -157,7 +157,7 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
     });
 }
 
-/// A client that takes nothing of what it was sent holds a place, and what was read for it. The system ends its connection.
+/// Lets the kernel close connections whose client reads nothing: they hold a slot and buffered data.
 fn cut_off_when_stalled(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_MS_MAX);
@@ -168,10 +168,10 @@ fn cut_off_when_stalled(stream: &TcpStream) {
 async fn end(state: &State) {
     state.stop();
     if tokio::time::timeout(state.settings.grace, state.turns_ended()).await.is_err() {
-        tracing::warn!(turns = state.turns_running(), "turns are left to be resumed");
+        tracing::warn!(turns = state.turns_running(), "shut down with running turns; they can be resumed");
     }
     let _ = tokio::time::timeout(CLOSE_TIME_MAX, state.admission.all_closed()).await;
     if let Err(error) = state.engine.store().flush().await {
-        tracing::warn!(%error, "the store could not be flushed");
+        tracing::warn!(%error, "failed to flush the store");
     }
 }

@@ -12,7 +12,7 @@ const CLASSES: usize = 6;
 
 #[derive(Default)]
 pub struct Metrics {
-    /// By the status's first digit.
+    /// Indexed by the first digit of the status.
     requests: [AtomicU64; CLASSES],
     latency: [AtomicU64; BOUNDS_MS.len()],
     latency_count: AtomicU64,
@@ -45,11 +45,11 @@ impl Metrics {
     pub fn render(&self, turns_running: usize, held: Numbers) -> String {
         let mut text = String::with_capacity(2_048);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        head(&mut text, "sapwood_http_requests_total", "counter", "Requests by class of status.");
+        head(&mut text, "sapwood_http_requests_total", "counter", "Requests by status class.");
         for (class, counter) in self.requests.iter().enumerate().skip(1) {
             let _ = writeln!(text, "sapwood_http_requests_total{{status=\"{class}xx\"}} {}", read(counter));
         }
-        head(&mut text, "sapwood_http_request_seconds", "histogram", "Time to the head of the answer.");
+        head(&mut text, "sapwood_http_request_seconds", "histogram", "Time to the response head.");
         let mut sum = 0;
         for (bound, counter) in BOUNDS_MS.iter().zip(&self.latency) {
             sum += read(counter);
@@ -61,7 +61,7 @@ impl Metrics {
         let _ = writeln!(text, "sapwood_http_request_seconds_bucket{{le=\"+Inf\"}} {count}");
         let _ = writeln!(text, "sapwood_http_request_seconds_sum {seconds}");
         let _ = writeln!(text, "sapwood_http_request_seconds_count {count}");
-        head(&mut text, "sapwood_http_refused_total", "counter", "Requests refused for want of a place.");
+        head(&mut text, "sapwood_http_refused_total", "counter", "Requests rejected because of a limit.");
         let _ = writeln!(text, "sapwood_http_refused_total{{reason=\"share\"}} {}", held.over_share);
         let _ = writeln!(text, "sapwood_http_refused_total{{reason=\"full\"}} {}", held.full);
         let numbers = [
@@ -77,11 +77,11 @@ impl Metrics {
             (
                 "sapwood_connections_closed_total",
                 "counter",
-                "Connections without a request, closed to make room.",
+                "Idle connections closed to make room.",
                 held.connections_closed,
             ),
             ("sapwood_streams", "gauge", "Open event streams and WebSockets.", read(&self.streams)),
-            ("sapwood_turns_running", "gauge", "Turns that run in this process.", turns_running as u64),
+            ("sapwood_turns_running", "gauge", "Turns running in this process.", turns_running as u64),
         ];
         for (name, kind, help, value) in numbers {
             head(&mut text, name, kind, help);

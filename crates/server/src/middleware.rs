@@ -1,5 +1,5 @@
-//! What stands before every request: an id for it, who is calling, how often they may, how much they may hold, how long it
-//! may take, and what a client hears if a handler panics. The routes below it only see callers that are proven.
+//! The middleware around every request: request id, authentication, rate limit, admission, timeout, and panic handling.
+//! Handlers only see authenticated callers.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -27,19 +27,19 @@ use crate::routes::openai;
 use crate::state::State;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Everything below this needs a caller.
+/// Everything below this path requires authentication.
 const API: &str = "/v1";
 const LOGIN: &str = "/v1/login";
-/// Where bodies are streamed to.
+/// Paths whose request bodies are streamed.
 const SESSIONS: &str = "/v1/sessions/";
 const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
 const IMPORT: &str = "/v1/import";
 const TRIGGERS: &str = "/v1/triggers/";
 
-/// The routes, as a connection calls them.
+/// The router as a hyper service.
 pub type Routes = TowerToHyperService<Router>;
 
-/// A body that holds its request's permit until it was sent, or its client is gone.
+/// A response body that holds the request's permit until it is sent or the client disconnects.
 pub struct PermitBody {
     body: Body,
     _permit: Permit,
@@ -65,7 +65,8 @@ impl HttpBody for PermitBody {
     }
 }
 
-/// It stands in front of the router, not in each of its routes: that is one box and one future less for every request.
+/// Handles one request. Runs in front of the router instead of as a layer on each route, which saves a box and a future
+/// per request.
 pub async fn handle_request(
     state: &State,
     routes: &Routes,
@@ -128,7 +129,7 @@ async fn admit_and_route(
     permit: &mut Permit,
 ) -> Result<Response> {
     if request.uri().path().starts_with(API) && !is_signed(&request) {
-        // A key that may only read is enough to sign in and out: that changes nothing here.
+        // A read-only key may sign in and out, because that changes nothing on the server.
         let is_login = request.uri().path() == LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
         let caller = state.door.admit(method, request.headers()).await?.asking(id);
@@ -147,7 +148,7 @@ async fn admit_and_route(
     }
 }
 
-/// Who is asked must be said once, and in one way: what stands in front of a server may have looked at the other.
+/// Requires exactly one host name. A proxy in front of the server may have checked a different one than we would use.
 fn check_host(request: &Request) -> Result<()> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
@@ -155,12 +156,13 @@ fn check_host(request: &Request) -> Result<()> {
     let named = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let differs = named.zip(host).is_some_and(|(named, host)| named != host.as_bytes());
     if is_missing || second.is_some() || differs {
-        return Err(Problem::invalid("a request names its host, once and in one way"));
+        return Err(Problem::invalid("a request must name exactly one host"));
     }
     Ok(())
 }
 
-/// An upload has as long as the largest may take; whether it comes quickly enough is looked at on the way.
+/// Returns the time limit of a request. Uploads get the time of the largest upload; their rate is checked while they
+/// are read.
 fn time_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
     let path = request.uri().path();
@@ -169,7 +171,7 @@ fn time_for(state: &State, request: &Request) -> Duration {
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 
-/// Whoever fires a trigger may prove it by the trigger's own secret; the route checks that.
+/// Whether the request is signed with a trigger's own secret, which the route verifies.
 fn is_signed(request: &Request) -> bool {
     request.method() == Method::POST
         && request.uri().path().starts_with(TRIGGERS)

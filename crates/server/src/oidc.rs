@@ -1,8 +1,8 @@
-//! OIDC tokens: a JWT signed by a key of the pinned issuer, for the pinned audience, that has not expired. Only
-//! asymmetric signatures count; what a token says of itself is believed after its signature was checked.
+//! OIDC tokens: unexpired JWTs signed by a key of the pinned issuer for the pinned audience. Only asymmetric
+//! signatures are accepted, and claims are read only after the signature is verified.
 //!
-//! The issuer is asked for its keys when they are old, or when a token was signed by none of them, which is how a new key
-//! becomes known; but one caller at a time, and not again before a pause has passed, whatever tokens come in.
+//! The issuer's keys are fetched when the cached ones are old, or when none of them signed a token, which is how new
+//! keys become known. Only one task fetches at a time, with a minimum pause between fetches, whatever tokens arrive.
 
 mod published;
 
@@ -25,21 +25,21 @@ pub use published::{JwksFile, JwksUrl};
 use crate::auth::refused;
 use crate::problem::{Problem, Result};
 
-/// How far clocks may be apart.
+/// Tolerated clock skew.
 const LEEWAY_MS: i64 = 60_000;
-/// What the names of users begin with whose claim is no name of ours.
+/// Prefix of user names whose claim is not a valid name.
 const ESCAPED: &str = "oidc:";
-/// Keys of an issuer that are looked at.
+/// Limit of keys per issuer.
 const KEYS_MAX: usize = 64;
 
-/// When the issuer is asked for its keys.
+/// When the issuer's keys are fetched again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyTimes {
-    /// How long fetched keys are used without asking again.
+    /// TTL of fetched keys.
     pub live: Duration,
-    /// Between two fetches because a token was signed by a key that is not known.
+    /// Minimum pause between fetches that are caused by an unknown signing key.
     pub refetch_pause: Duration,
-    /// After a fetch that failed.
+    /// Minimum pause after a failed fetch.
     pub failed_pause: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Default for KeyTimes {
     }
 }
 
-/// Where the issuer's keys come from: a file or a URL, as a JWK set.
+/// A source of the issuer's keys as a JWK set: a file or a URL.
 pub trait KeySource: Send + Sync {
     fn load(&self) -> BoxFuture<'_, std::result::Result<Vec<u8>, String>>;
 }
@@ -77,22 +77,22 @@ pub struct Oidc {
     config: OidcConfig,
     source: Box<dyn KeySource>,
     held: Mutex<CachedKeys>,
-    /// One at a time asks the issuer; the others wait for what it gets.
+    /// Lets one task fetch at a time. The others wait for its result.
     asking: Semaphore,
 }
 
-/// The issuer's keys, as far as they are known.
+/// The cached keys of the issuer.
 #[derive(Default, Clone)]
 struct CachedKeys {
     keys: Arc<Vec<Jwk>>,
-    /// When these keys came.
+    /// When these keys were fetched.
     since: Option<Instant>,
-    /// When the issuer was last asked, and what went wrong then.
+    /// When the last fetch ran, and its error.
     tried: Option<Instant>,
     failure: Option<String>,
 }
 
-/// Keys of other shapes are no use here, and no reason to do without the others.
+/// A key set. Keys are parsed one by one, so that an unsupported key does not invalidate the others.
 #[derive(Debug, Deserialize)]
 struct JwkSet {
     keys: Vec<serde_json::Value>,
@@ -124,7 +124,7 @@ struct Head {
     kid: Option<String>,
 }
 
-/// A token, taken apart.
+/// A parsed token.
 struct Token<'t> {
     signed: &'t [u8],
     head: Head,
@@ -137,7 +137,7 @@ impl Oidc {
         Self { config, source, held: Mutex::default(), asking: Semaphore::new(1) }
     }
 
-    /// Whom a token stands for, and until when.
+    /// Verifies a token. Returns its scope and expiry.
     pub async fn verify(&self, text: &str) -> Result<(Scope, TimestampMs)> {
         let token = Token::parse(text).ok_or_else(refused)?;
         let held = self.held().clone();
@@ -147,7 +147,7 @@ impl Oidc {
             match self.renewed_keys().await {
                 Ok(keys) if token.is_signed_by(&keys) => {}
                 Ok(_) => return Err(refused()),
-                // Keys that were good an hour ago are better than none.
+                // If the fetch fails, the expired keys stay in use.
                 Err(_) if is_signed => {}
                 Err(problem) => return Err(problem),
             }
@@ -176,7 +176,7 @@ impl Oidc {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The issuer's keys, asked for again unless that was done a moment ago.
+    /// Returns the issuer's keys, fetched again unless the last fetch was a moment ago.
     async fn renewed_keys(&self) -> Result<Arc<Vec<Jwk>>> {
         let _place = self.asking.acquire().await;
         let held = self.held().clone();
@@ -187,7 +187,7 @@ impl Oidc {
         let held = self.held();
         match &held.failure {
             None => Ok(held.keys.clone()),
-            Some(why) => Err(Problem::new("auth.keys", format!("the issuer's keys: {why}"))),
+            Some(why) => Err(Problem::new("auth.keys", format!("failed to fetch the issuer's keys: {why}"))),
         }
     }
 
@@ -215,13 +215,13 @@ impl CachedKeys {
     }
 }
 
-/// A time in seconds, whole or not.
+/// Converts a claim in seconds, possibly fractional, to milliseconds.
 fn millis_of(claim: &serde_json::Value) -> Option<i64> {
     claim.as_f64().map(|seconds| (seconds * 1_000.0) as i64)
 }
 
-/// The user that a claim names. Issuers use characters that our names have not got (`auth0|…`): these are escaped behind a
-/// prefix, and what is too long is hashed, so that no two claims become one user.
+/// Maps a claim to a user name. Characters that our names do not allow (`auth0|…`) are escaped after a prefix, and long
+/// claims are hashed. No two claims map to the same user.
 fn user_of(claim: &str) -> Option<UserName> {
     if let Ok(user) = claim.parse()
         && !claim.starts_with(ESCAPED)
@@ -269,7 +269,7 @@ impl<'t> Token<'t> {
 }
 
 impl Jwk {
-    /// A key is only good for the algorithm it was made for, and for the token that names it.
+    /// Whether the key has the token's algorithm and, if the token names one, its key id.
     fn fits(&self, head: &Head) -> bool {
         let is_kind = match head.alg.as_str() {
             "RS256" => self.kty == "RSA",
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_claims_become_one_user() {
+    fn no_two_claims_map_to_the_same_user() {
         let (long, longer) = ("|".repeat(200), "|".repeat(201));
         let claims = [
             "ana",

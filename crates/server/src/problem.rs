@@ -1,5 +1,5 @@
-//! Everything that can go wrong, as a client meets it: `application/problem+json` with a stable code, and the one table
-//! from codes to statuses. What went wrong inside is logged and not told.
+//! Errors as clients see them: `application/problem+json` with a stable code, and the table from codes to statuses.
+//! Internal details are logged and never sent.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Problem {
     pub code: &'static str,
     pub detail: String,
     pub retry_after_s: Option<u64>,
-    /// What went wrong inside: for the log, and for nobody else.
+    /// Internal details, for the log only.
     pub inside: Option<String>,
 }
 
@@ -28,13 +28,13 @@ impl Problem {
     pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
         let (mut detail, mut inside) = (detail.into(), None);
         if status_of(code).is_server_error() {
-            // Paths, SQL and the like are nobody's business outside.
-            inside = Some(std::mem::replace(&mut detail, "the server's log says what happened".to_owned()));
+            // Clients must not see paths, SQL and other internals.
+            inside = Some(std::mem::replace(&mut detail, "internal error: see the server's log".to_owned()));
         }
         Self { code, detail, retry_after_s: None, inside }
     }
 
-    /// Writes down what went wrong inside, under the number that the answer has.
+    /// Logs the internal details with the request id of the response.
     pub fn log(&self, request: RequestId) {
         if let Some(detail) = &self.inside {
             tracing::error!(%request, code = self.code, detail, "a request failed");
@@ -49,18 +49,18 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
-    /// There is no room for it now. Nothing went wrong inside, so it is said as it is.
+    /// The server is out of capacity. This is no internal failure, so the detail is sent to the client.
     pub fn busy(detail: &str, retry_after_s: u64) -> Self {
         let (detail, retry_after_s) = (detail.to_owned(), Some(retry_after_s));
         Self { code: "server.busy", detail, retry_after_s, inside: None }
     }
 
-    /// The server has no place for another request now.
+    /// The server has reached its limit of requests in flight.
     pub fn full(detail: &str, retry_after_s: u64) -> Self {
         Self { code: "server.full", ..Self::busy(detail, retry_after_s) }
     }
 
-    /// The request has had its time.
+    /// The request has exceeded its time limit.
     pub fn late(limit: Duration) -> Self {
         Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
     }
@@ -70,7 +70,7 @@ impl Problem {
         self
     }
 
-    /// The same without what is for the log.
+    /// Drops the internal details, so that they are not logged again.
     pub fn told(self) -> Self {
         Self { inside: None, ..self }
     }
@@ -91,7 +91,7 @@ impl Problem {
     }
 }
 
-/// The status of each code; docs/errors lists them too.
+/// Returns the status of a code. docs/errors lists the codes too.
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
@@ -160,7 +160,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // For those who dress it differently.
+        // The OpenAI routes read it to change the error format.
         response.extensions_mut().insert(self);
         response
     }
@@ -169,9 +169,9 @@ impl IntoResponse for Problem {
 impl From<sapwood::Error> for Problem {
     fn from(error: sapwood::Error) -> Self {
         match &error {
-            // Whose session it is is nobody's business outside.
+            // Clients must not learn who owns the session.
             sapwood::Error::TriggerTaken { .. } => {
-                Self::new(error.code(), "the session that should keep what it does belongs to somebody else")
+                Self::new(error.code(), "the trigger's session belongs to another user")
             }
             _ => Self::new(error.code(), error.to_string()),
         }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_inside_is_not_told() {
+    fn internal_details_are_not_sent_to_clients() {
         let error = StoreError::Backend { place: "/secret/path".to_owned(), what: "SELECT".to_owned() };
         let problem = Problem::from(error);
         assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_what_cannot_be_done_did_not_break_the_server() {
+    fn client_mistakes_are_not_internal_server_errors() {
         let taken = sapwood::Error::TriggerTaken {
             session: "trigger.nightly".parse().unwrap(),
             owner: sapwood::Principal::User("olga".parse().unwrap()),

@@ -1,4 +1,4 @@
-//! How often one principal may call: a bucket of tokens each, filled at a steady rate.
+//! Rate limiting: one token bucket per principal.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use sapwood::{Principal, Scope, TenantId};
 
-/// Buckets that are kept; full ones are forgotten first.
+/// Limit of kept buckets. Full buckets are dropped first.
 const BUCKETS_MAX: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     pub per_second: u32,
-    /// How many may come at once.
+    /// Bucket size: how many requests may arrive at once.
     pub burst: u32,
 }
 
@@ -31,7 +31,7 @@ impl Rates {
         Self { rate, buckets: Mutex::default() }
     }
 
-    /// Takes a token, or says after how many seconds there is one.
+    /// Takes a token. The error is the number of seconds until the next token.
     pub fn take(&self, scope: &Scope, now: Instant) -> Result<(), u64> {
         let Some(rate) = self.rate else { return Ok(()) };
         let (per_second, burst) = (f64::from(rate.per_second.max(1)), f64::from(rate.burst.max(1)));
@@ -39,7 +39,7 @@ impl Rates {
         if buckets.len() >= BUCKETS_MAX {
             buckets.retain(|_, bucket| refilled(bucket, now, per_second) < burst);
             if buckets.len() >= BUCKETS_MAX {
-                // So many are busy at once that all of them begin anew: memory is bounded, whoever calls.
+                // All buckets are in use: reset them, because memory must stay bounded.
                 buckets.clear();
             }
         }
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_taken_and_then_a_steady_rate_per_principal() {
+    fn each_principal_gets_a_burst_and_then_a_steady_rate() {
         let rates = Rates::new(Some(Rate { per_second: 2, burst: 3 }));
         let ana = Scope::user(TenantId::local(), "ana".parse().unwrap());
         let bob = Scope::user(TenantId::local(), "bob".parse().unwrap());
         let start = Instant::now();
         assert!((0..3).all(|_| rates.take(&ana, start).is_ok()));
         assert_eq!(rates.take(&ana, start), Err(1));
-        assert!(rates.take(&bob, start).is_ok(), "somebody else has a bucket of their own");
+        assert!(rates.take(&bob, start).is_ok(), "another principal has its own bucket");
         assert!(rates.take(&ana, start + Duration::from_millis(500)).is_ok());
         assert!(rates.take(&ana, start + Duration::from_millis(501)).is_err());
     }

@@ -1,4 +1,4 @@
-//! The number of a request: its answer has it as a header, and so do the lines in the log that tell what went wrong with it.
+//! The id of a request. It is sent as a response header and logged with every error of the request.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// Sixteen hexadecimal digits, without the machinery of formatting: every answer has one.
+    /// Returns sixteen hexadecimal digits. Avoids `format!` because every response needs one.
     fn digits(self) -> [u8; 16] {
         let digit = |at: usize| b"0123456789abcdef"[(self.0 >> (60 - 4 * at)) as usize & 15];
         std::array::from_fn(digit)
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_numbered_in_hexadecimal() {
+    fn header_and_display_are_the_same_hexadecimal() {
         for number in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
             let id = RequestId(number);
             assert_eq!(id.header().to_str().unwrap(), id.to_string());

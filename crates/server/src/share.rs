@@ -1,6 +1,6 @@
-//! How much each holder has of what the server has little of: connections, requests in flight, streams, uploads. A holder is
-//! a principal, or an address for requests that have not proven who is calling. A share is known for as long as a connection
-//! or a stream refers to it, so memory is bounded by the number of those.
+//! Each holder's use of limited resources: connections, requests in flight, streams, uploads. A holder is a
+//! principal, or an address for unauthenticated requests. A share exists as long as a connection or a stream refers
+//! to it, so memory is bounded by their number.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// One IPv6 customer has a whole /64, so addresses in it count as one.
+    /// Masks IPv6 addresses to their /64, because one customer usually has a whole /64.
     pub fn address(ip: IpAddr) -> Self {
         Self::Address(match ip.to_canonical() {
             IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
@@ -35,12 +35,12 @@ impl Holder {
     }
 }
 
-/// How many of something are taken.
+/// A counter of taken units.
 #[derive(Debug, Default)]
 pub struct Count(AtomicUsize);
 
 impl Count {
-    /// Takes one if fewer than `max` are taken.
+    /// Takes a unit if fewer than `max` are taken.
     pub fn take(&self, max: usize) -> bool {
         let next = |taken: usize| (taken < max).then_some(taken + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
@@ -61,7 +61,7 @@ impl Count {
 
 type Known = Mutex<HashMap<Holder, Weak<Share>>>;
 
-/// What one holder has.
+/// The resources that one holder has taken.
 #[derive(Debug)]
 pub struct Share {
     pub holder: Holder,
@@ -69,10 +69,10 @@ pub struct Share {
     pub connections: Count,
     /// Requests in flight, streams among them.
     pub requests: Count,
-    /// Requests of an address that are let in only to see who is calling, because the server is full.
+    /// Requests of an address that are accepted only for authentication, because the server is full.
     pub probation: Count,
     pub streams: Count,
-    /// Uploads that go into the store as they come. Uploads over the share wait for the holder's own.
+    /// Uploads that are streamed into the store. Uploads over the share wait for the holder's other uploads.
     pub uploads: Semaphore,
     known: Arc<Known>,
 }
@@ -80,14 +80,14 @@ pub struct Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have made a new share for this holder in the meantime.
+        // Another thread may have created a new share for this holder in the meantime.
         if known.get(&self.holder).is_some_and(|share| share.strong_count() == 0) {
             known.remove(&self.holder);
         }
     }
 }
 
-/// The shares of all holders that have anything.
+/// The shares of all holders that have taken something.
 pub struct Shares {
     known: Arc<Known>,
     uploads_max: usize,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_one_per_holder_and_is_forgotten_with_its_last_reference() {
+    fn each_holder_has_one_share_that_is_dropped_with_its_last_reference() {
         let shares = Shares::new(1);
         let (one, two) = (shares.find(holder("ana")), shares.find(holder("ana")));
         assert!(Arc::ptr_eq(&one, &two));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_ipv6_network_share() {
+    fn addresses_of_one_ipv6_network_have_one_share() {
         let address = |text: &str| Holder::address(text.parse().unwrap());
         assert_eq!(address("2001:db8::1"), address("2001:db8::2:3"));
         assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_stops_at_its_limit_whatever_the_number_of_threads() {
+    fn a_count_stops_at_its_limit_with_concurrent_threads() {
         let count = Count::default();
         std::thread::scope(|threads| {
             for _ in 0..4 {

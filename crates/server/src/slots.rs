@@ -1,6 +1,5 @@
-//! The connections that are open. There is a slot for each; when all are taken, those that have waited longest for a request
-//! make room for a new one. So connections that send nothing, and those that are kept alive between requests,
-//! never keep a new one out.
+//! Slots for open connections. When all slots are taken, the connections that have been idle longest are closed to make
+//! room. Connections that send nothing or are kept alive between requests therefore never block a new one.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,39 +10,39 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::share::{Holder, Share};
 
-/// States of a slot; every greater number is the time since which its connection waits for a request, in microseconds.
+/// States of a slot. Every greater number is the time since which its connection has been idle, in microseconds.
 const FREE: u64 = 0;
 const BUSY: u64 = 1;
 const CLOSING: u64 = 2;
 const WAITING_MIN: u64 = 3;
-/// After how long other connections are looked for, if those that were told to close have not made room.
+/// Retry interval if the connections that were told to close have not freed a slot.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// When there is no slot, one of so many waiting connections is closed, and not more than this: a flood of new ones must not
-/// wait for each of them.
+/// When no slot is free, one in `CLOSED_PARTS` idle connections is closed, up to `CLOSED_MAX`. A flood of new
+/// connections must not wait for each close.
 const CLOSED_PARTS: usize = 8;
 const CLOSED_MAX: usize = 32;
 
 pub struct Slots {
     /// A permit for each slot.
     permits: Arc<Semaphore>,
-    /// In one block of memory: a look for the oldest reads all of them.
+    /// Kept in one block of memory because finding the oldest connections scans all of them.
     states: Box<[AtomicU64]>,
-    /// Rings when the slot's connection is told to close.
+    /// Notified when the slot's connection must close.
     bells: Box<[Notify]>,
     table: Mutex<Table>,
     began: Instant,
-    /// Connections one address may have before its own are closed first.
+    /// Connections that one address may have before its own are closed first.
     per_address_max: usize,
     closed: AtomicU64,
 }
 
 struct Table {
     free: Vec<usize>,
-    /// By slot.
+    /// Indexed by slot.
     addresses: Box<[Option<IpAddr>]>,
 }
 
-/// A slot that is taken; dropping this frees it.
+/// A taken slot. Dropping it frees the slot.
 pub struct Slot {
     slots: Arc<Slots>,
     index: usize,
@@ -67,8 +66,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a new connection of this address. It is never refused: at worst it takes a while until one of the
-    /// requests in flight, whose number has a limit of its own, has ended.
+    /// Takes a slot for a new connection from this address. Never fails: at worst it waits until one of the requests in
+    /// flight has ended, and their number is limited.
     pub async fn take(self: &Arc<Self>, address: Arc<Share>) -> Slot {
         let mut permit = self.permits.clone().try_acquire_owned().ok();
         loop {
@@ -93,8 +92,8 @@ impl Slots {
         Some(Slot { slots: self.clone(), index, address: address.clone(), _permit: permit })
     }
 
-    /// Tells the connections that have waited longest for a request to close. An address that has more than its share makes
-    /// room for itself, if it can.
+    /// Tells the connections that have been idle longest to close. If the address of the new connection is over its
+    /// share, its own connections are closed first.
     fn close_waiting(&self, newcomer: &Share) {
         let is_over = newcomer.connections.get() >= self.per_address_max;
         let mut oldest = if is_over { self.oldest(ip_of(newcomer)) } else { Vec::new() };
@@ -110,7 +109,7 @@ impl Slots {
         }
     }
 
-    /// The slots whose connections have waited longest, of one address or of all, and since when.
+    /// Returns the slots that have been idle longest, of one address or of all, each with its idle start time.
     fn oldest(&self, address: Option<IpAddr>) -> Vec<(u64, usize)> {
         let table = self.table();
         let states = self.states.iter().map(|state| state.load(Ordering::Acquire)).zip(0..);
@@ -129,7 +128,7 @@ impl Slots {
         self.states.len().saturating_sub(self.permits.available_permits())
     }
 
-    /// How many connections were closed because others came.
+    /// Returns how many connections were closed to make room for others.
     pub fn closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
@@ -149,14 +148,14 @@ impl Slots {
 }
 
 impl Slot {
-    /// A request has come. False if the connection was told to close just before.
+    /// Marks the connection as busy. Returns false if it was told to close just before.
     pub fn begin(&self) -> bool {
         let state = &self.slots.states[self.index];
         let since = state.load(Ordering::Acquire);
         since != CLOSING && state.compare_exchange(since, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The request has been answered. The slot of a connection that is told to close stays as it is.
+    /// Marks the connection as idle, unless it was told to close.
     pub fn end(&self) {
         let state = &self.slots.states[self.index];
         let _ = state.compare_exchange(BUSY, self.slots.now(), Ordering::AcqRel, Ordering::Relaxed);
@@ -166,7 +165,7 @@ impl Slot {
     pub async fn told_to_close(&self) {
         loop {
             self.slots.bells[self.index].notified().await;
-            // It may have rung for the connection that had the slot before.
+            // The notification may have been for the previous connection of the slot.
             if self.slots.states[self.index].load(Ordering::Acquire) == CLOSING {
                 return;
             }
@@ -200,13 +199,13 @@ mod tests {
         shares.find(Holder::address(ip.parse().unwrap()))
     }
 
-    /// Whether the connection is told to close now.
+    /// Whether the connection is told to close within 50 ms.
     async fn is_told(slot: &Slot) -> bool {
         tokio::time::timeout(Duration::from_millis(50), slot.told_to_close()).await.is_ok()
     }
 
     #[tokio::test]
-    async fn a_new_connection_takes_the_place_of_the_one_that_waited_longest() {
+    async fn a_new_connection_replaces_the_one_that_was_idle_longest() {
         let (slots, shares) = (Arc::new(Slots::new(3, 3)), Shares::new(1));
         let local = address(&shares, "127.0.0.1");
         let (busy, old, young) = (
@@ -217,19 +216,19 @@ mod tests {
         assert!(busy.begin());
         let closing = async {
             old.told_to_close().await;
-            assert!(!old.begin(), "it is too late for a request");
+            assert!(!old.begin(), "a closing connection accepts no request");
             drop(old);
         };
         let (newcomer, ()) = tokio::join!(slots.take(local.clone()), closing);
         assert_eq!((slots.open(), slots.closed()), (3, 1));
-        assert!(!is_told(&newcomer).await, "a bell that rang before is not for the newcomer");
+        assert!(!is_told(&newcomer).await, "an earlier notification must not close the new connection");
         assert!(!is_told(&busy).await && !is_told(&young).await);
         drop((busy, young, newcomer));
         assert_eq!((slots.open(), local.connections.get()), (0, 0));
     }
 
     #[tokio::test]
-    async fn an_address_over_its_share_makes_room_for_itself() {
+    async fn an_address_over_its_share_loses_its_own_connections_first() {
         let (slots, shares) = (Arc::new(Slots::new(3, 2)), Shares::new(1));
         let (hog, other) = (address(&shares, "10.0.0.1"), address(&shares, "10.0.0.2"));
         let oldest = slots.take(other.clone()).await;
@@ -239,7 +238,7 @@ mod tests {
             drop(first);
         };
         let (third, ()) = tokio::join!(slots.take(hog.clone()), closing);
-        assert!(!is_told(&oldest).await, "another address keeps what it has");
+        assert!(!is_told(&oldest).await, "another address keeps its connections");
         let closing = async {
             oldest.told_to_close().await;
             drop(oldest);

@@ -1,21 +1,21 @@
-//! What bytes are, by looking at them: what an uploader calls them is not believed where a browser would act on it.
+//! Content sniffing. The media type that an uploader declares is not trusted where a browser would act on it.
 
-/// What is shown in place. Everything else is a download.
+/// Media types that browsers may show inline. Everything else is served as an attachment.
 const SHOWN: &[&str] =
     &["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8", "application/json"];
-/// How much of a text is looked at.
+/// How many bytes of a text are inspected.
 const LOOKED_AT_BYTES: usize = 8 << 10;
-/// How much of the beginning tells what bytes are: one more than is looked at tells that there is more.
+/// Prefix length needed for sniffing: one byte more than is inspected shows whether the text continues.
 pub const SNIFFED_BYTES: usize = LOOKED_AT_BYTES + 1;
 
-/// How a browser is to treat bytes.
+/// How a browser should treat the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
     Inline,
     Attachment,
 }
 
-/// The media type bytes are served as, by at least their first [`SNIFFED_BYTES`], whatever they were called.
+/// Returns the media type to serve, from at least the first [`SNIFFED_BYTES`], whatever type was declared.
 pub fn served_type(bytes: &[u8], called: &str) -> (&'static str, Disposition) {
     let found = magic(bytes).or_else(|| text_type(bytes, called)).unwrap_or("application/octet-stream");
     let disposition = if SHOWN.contains(&found) { Disposition::Inline } else { Disposition::Attachment };
@@ -46,12 +46,12 @@ fn magic(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Text is text, also when it would be a page: as plain text it runs nowhere.
+/// Serves every text as plain text, also HTML, so that no browser runs it.
 fn text_type(bytes: &[u8], called: &str) -> Option<&'static str> {
     let looked_at = &bytes[..bytes.len().min(LOOKED_AT_BYTES)];
     let is_text = match std::str::from_utf8(looked_at) {
         Ok(_) => true,
-        // A character may be cut at the end of what is looked at.
+        // The inspected prefix may end in the middle of a character.
         Err(error) => error.error_len().is_none() && looked_at.len() < bytes.len(),
     };
     let has_controls = looked_at.iter().any(|byte| *byte < 9 || (14..32).contains(byte) && *byte != 27);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_never_served_as_one() {
+    fn html_is_never_served_as_html() {
         for page in ["<html><script>alert(1)</script>", "<svg onload=alert(1)>", "<?xml version='1.0'?>"] {
             for called in ["text/html", "image/svg+xml", "image/png"] {
                 let (found, _) = served_type(page.as_bytes(), called);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_what_they_look_like() {
+    fn media_type_follows_the_content() {
         assert_eq!(served_type(b"\x89PNG\r\n\x1a\n....", "text/html"), ("image/png", Disposition::Inline));
         assert_eq!(served_type(b"%PDF-1.7", "application/pdf"), ("application/pdf", Disposition::Attachment));
         assert_eq!(served_type(b"\0\x01\x02", "image/png").0, "application/octet-stream");

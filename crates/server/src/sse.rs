@@ -1,6 +1,6 @@
-//! A session as server-sent events. A durable event has its seq as id; a fragment has none, so a reader that comes back
-//! with `Last-Event-ID` resumes at the last durable one, on any server. Nothing is buffered for a slow reader: the next
-//! event is read from the store when the connection takes it.
+//! A session as server-sent events. A durable event has its seq as id, a fragment has none. A client that reconnects
+//! with `Last-Event-ID` therefore resumes at the last durable event, on any server. Nothing is buffered for a slow
+//! reader: the next event is read from the store when the connection can take it.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -22,19 +22,19 @@ use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 use crate::state::State;
 
-/// After how long a reader that was cut off comes back.
+/// Reconnect delay for clients.
 const RETRY: Duration = Duration::from_millis(1_000);
 
 /// How much of a session is streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything, for as long as somebody reads.
+    /// Everything, until the client disconnects.
     Session,
     /// One turn, to its end.
     Turn(TurnId),
 }
 
-/// What happens in a session, with signs of life in between; the base of every kind of stream.
+/// A session's events and heartbeats; the base of every kind of stream.
 pub struct Flow {
     state: State,
     caller: Caller,
@@ -45,16 +45,16 @@ pub struct Flow {
     _permit: StreamPermit,
 }
 
-/// What comes next in a flow.
+/// The next item of a flow.
 pub enum Next {
     Event(SessionEvent),
     Heartbeat,
-    /// The server is about to stop: the reader comes back to another.
+    /// The server is shutting down; clients reconnect to another one.
     Stopping,
 }
 
 impl Flow {
-    /// Counts for the streams that the caller may have open.
+    /// Opens a flow, which counts toward the caller's stream limit.
     pub async fn open(state: &State, caller: &Caller, session: &SessionId, after: Seq) -> Result<Self> {
         let permit = state.admission.open_stream(caller)?;
         Self::open_with(permit, state, caller, session, after).await
@@ -83,13 +83,13 @@ impl Flow {
         })
     }
 
-    /// The request that it answers.
+    /// The id of the request that opened the flow.
     pub fn request(&self) -> RequestId {
         self.caller.request
     }
 
-    /// Whoever follows must still be allowed to: the store looks with each read, and a key is looked at with each sign of
-    /// life.
+    /// Returns the next item. The caller's rights are checked continuously: session access with every store read, and
+    /// the key with every heartbeat.
     pub async fn next(&mut self) -> Result<Next> {
         tokio::select! {
             event = self.subscription.next() => {
@@ -130,7 +130,7 @@ pub fn fragment_json(fragment: &Fragment) -> String {
     serde_json::to_string(fragment).unwrap_or_default()
 }
 
-/// The name of a fragment's event, as it is in its JSON.
+/// The event name of a fragment, which equals the `type` in its JSON.
 fn fragment_name(fragment: &Fragment) -> String {
     let value = serde_json::to_value(&fragment.news).unwrap_or_default();
     value["type"].as_str().unwrap_or("fragment").to_owned()
@@ -194,7 +194,7 @@ fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<StreamStep>
     })
 }
 
-/// The last thing a stream says when it cannot go on.
+/// The final event of a stream that fails.
 fn failed(flow: &Flow, problem: &Problem) -> Event {
     problem.log(flow.request());
     let json = serde_json::to_string(&problem.wire()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What every handler shares: the engine, the door, the limits, the counters, and the turns that run here.
+//! State shared by all handlers: the engine, the authenticator, the limits, the counters, and the running turns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,27 +28,27 @@ use crate::rate::{Rate, Rates};
 use crate::request_id::RequestId;
 use crate::upload_quota::UploadQuota;
 
-/// How long one line in the audit stands for what the same person reads of the same session.
+/// How long one audit line covers reads of the same session by the same principal.
 const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
-/// Reads that are remembered as noted; over this they are noted anew.
+/// Reads that are remembered as audited. Above this they are forgotten and audited again.
 const READS_NOTED_MAX: usize = 16_384;
-/// Documents that are read at a time. They have been sent by then: nobody waits for a client.
+/// Documents that are parsed concurrently. They are fully received by then, so no slow client blocks the queue.
 const DOCUMENTS_MAX: usize = 4;
-/// Uploads of the largest size that there is room for at a time, of those that are held.
+/// Capacity of the in-memory upload buffer, in uploads of the largest size.
 const UPLOADS_HELD_MAX: usize = 4;
-/// Uploads that are taken at a time and go into the store as they come, a piece of each in memory.
+/// Concurrent uploads that are streamed into the store. Only one chunk of each is in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
-/// One principal gets one of so many parts of them.
+/// One principal gets at most one of this many parts of them.
 const STREAMED_UPLOAD_PARTS: usize = 2;
 
 /// A trigger that can be fired over HTTP.
 pub struct ServedTrigger {
     pub installed: sapwood::engine::trigger::Installed,
-    /// What a caller without a key signs with; without one, only keys fire it.
+    /// The secret with which a caller without a key signs. Without one, only API keys can fire the trigger.
     pub secret: Option<Secret>,
 }
 
-/// What can be set. The defaults suit one machine.
+/// Server settings. The defaults suit one machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Largest JSON body.
@@ -59,23 +59,23 @@ pub struct Settings {
     pub head_time_max: Duration,
     /// Longest time for a request that is not a stream.
     pub request_time_max: Duration,
-    /// Between two signs of life in a stream.
+    /// Interval between two heartbeats of a stream.
     pub heartbeat: Duration,
-    /// Requests of one principal; none for no limit.
+    /// Rate limit of one principal. `None` means no limit.
     pub rate: Option<Rate>,
-    /// Requests in flight, with all that are streams. Connections that wait for a request are closed when others need them.
+    /// Requests in flight, including streams. Idle connections are closed when new ones need a slot.
     pub connections_max: usize,
-    /// The same of one principal, and of one address for requests that have not proven who is calling; half of
-    /// `connections_max` if none.
+    /// The same limit for one principal, and for one address while its requests are unauthenticated. Defaults to half
+    /// of `connections_max`.
     pub connections_per_principal_max: Option<usize>,
-    /// Event streams and WebSockets of one principal; a quarter of `connections_max` if none.
+    /// Event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// Connections of one address. When the server has as many as it takes, an address over this closes its own; half of
-    /// `connections_max` if none.
+    /// Connections of one address. When the server is full, an address over this limit loses its own connections first.
+    /// Defaults to half of `connections_max`.
     pub connections_per_address_max: Option<usize>,
-    /// Requests in flight, beside `connections_max`, for keys that operate the server.
+    /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
     pub operate_connections_reserved: usize,
-    /// How long running turns may go on after the server was asked to stop.
+    /// How long running turns may continue after the server was asked to stop.
     pub grace: Duration,
 }
 
@@ -113,7 +113,7 @@ pub struct Inner {
     pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
-    /// Requests are numbered from a place of chance, so that those of several servers are told apart.
+    /// Starts at a random number, so that request ids of several servers differ.
     requests: AtomicU64,
     /// Turns that run in this process.
     running: watch::Sender<usize>,
@@ -131,7 +131,7 @@ impl std::ops::Deref for State {
 
 impl State {
     pub fn new(engine: Engine, door: Authenticator, settings: Settings, agents: Vec<Agent>) -> Self {
-        // An agent that reaches the whole file system is not offered over the network.
+        // Agents with access to the whole file system are not offered over the network.
         let offered = agents.into_iter().filter(|agent| agent.fs_scope != FsScope::Full);
         Self(Arc::new(Inner {
             rates: Rates::new(settings.rate),
@@ -153,33 +153,33 @@ impl State {
         }))
     }
 
-    /// Counts a turn as running until it has ended or waits for a person, which is when the task ends.
+    /// Counts a turn as running until it has ended or waits for a person. The returned task ends at that point.
     pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
             let session = running.session.clone();
             if let Err(error) = running.ended().await {
-                tracing::warn!(%session, %error, "a turn was lost; it can be resumed");
+                tracing::warn!(%session, %error, "a turn was interrupted; it can be resumed");
             }
             state.running.send_modify(|count| *count -= 1);
         })
     }
 
-    /// The same for a run of a flow.
+    /// Counts a flow run as running until it has ended or waits for a person.
     pub fn keep_flow(&self, running: RunningFlow) {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
             let run = running.run.clone();
             if let Err(error) = running.ended().await {
-                tracing::warn!(%run, %error, "a run was lost; it can be resumed");
+                tracing::warn!(%run, %error, "a flow run was interrupted; it can be resumed");
             }
             state.running.send_modify(|count| *count -= 1);
         });
     }
 
-    /// Carries on the run that a session is a role of. False if there is none, or somebody else runs it.
+    /// Resumes the flow run that this session is a role of. Returns false if there is none, or another process runs it.
     async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
         let run = match self.engine.run_of(scope, session).await {
             Ok(Some(run)) => run,
@@ -193,7 +193,7 @@ impl State {
             Ok(None) => false,
             Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => false,
             Err(error) => {
-                tracing::warn!(%run, %error, "a run could not be carried on");
+                tracing::warn!(%run, %error, "failed to resume a flow run");
                 false
             }
         }
@@ -206,11 +206,11 @@ impl Inner {
     }
 
     pub fn agent(&self, id: &str) -> Result<&Agent> {
-        let unknown = || Problem::new("agent.not_found", format!("there is no agent {:.64}", id));
+        let unknown = || Problem::new("agent.not_found", format!("no agent `{:.64}`", id));
         self.agents.get(id).ok_or_else(unknown)
     }
 
-    /// The triggers that can be fired here, told once.
+    /// Sets the triggers that can be fired over HTTP. Only the first call has an effect.
     pub fn serve_triggers(&self, triggers: Vec<ServedTrigger>) {
         let _ = self.triggers.set(triggers);
     }
@@ -223,14 +223,14 @@ impl Inner {
         RequestId(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes one of the requests that the caller may make now. Whoever is at the machine itself is not counted.
+    /// Takes a token from the caller's rate limit. Local callers are not limited.
     pub fn check_rate(&self, caller: &Caller) -> Result<()> {
         if caller.is_local() {
             return Ok(());
         }
         self.rates.take(&caller.scope, Instant::now()).map_err(|seconds| {
             self.meters.limited.fetch_add(1, Ordering::Relaxed);
-            let detail = format!("too many requests: wait {seconds} s");
+            let detail = format!("too many requests: retry after {seconds} s");
             Problem::new("rate.limited", detail).retry_after(seconds)
         })
     }
@@ -255,7 +255,7 @@ impl Inner {
         self.stopping.subscribe()
     }
 
-    /// Writes down that somebody reads a session that is not their own: once in a while, not for each request.
+    /// Writes an audit line if the caller does not own the session. Repeated reads share a line for a while.
     pub async fn note_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
         let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
         if self.was_noted(&key) {
@@ -273,12 +273,12 @@ impl Inner {
         Ok(())
     }
 
-    /// The same for sessions that were looked at already. All at once, so that one commit has them.
+    /// Audits sessions whose summaries are already loaded. Runs concurrently, so that one commit holds all lines.
     pub async fn note_shown(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
         let others = shown.iter().filter(|summary| summary.owner != caller.scope.principal);
         for noted in join_all(others.map(|summary| self.note_read(caller, &summary.id))).await {
             match noted {
-                // Erased in between: nobody is left to be told.
+                // Erased in the meantime: no owner is left to inform.
                 Err(problem) if problem.code == "session.not_found" => {}
                 noted => noted?,
             }
@@ -291,7 +291,7 @@ impl Inner {
         reads.get(key).is_some_and(|at| at.elapsed() < READ_NOTED)
     }
 
-    /// Carries a session's turn on in the background: one that was answered, cancelled while it waited, or queued.
+    /// Resumes a session's turn in the background: one that was answered, cancelled while waiting, or queued.
     pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
         let state = state.clone();
         tokio::spawn(async move {
@@ -301,9 +301,9 @@ impl Inner {
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
                 Ok(Some(running)) => drop(state.keep_running(running)),
                 Ok(None) => {}
-                // Somebody else runs it, which is as good.
+                // Another process runs it already.
                 Err(error) if error.code() == "session.leased" => {}
-                Err(error) => tracing::warn!(%session, %error, "a turn could not be carried on"),
+                Err(error) => tracing::warn!(%session, %error, "failed to resume a turn"),
             }
         });
     }

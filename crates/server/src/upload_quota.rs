@@ -1,5 +1,5 @@
-//! How much of what clients have sent is held in memory at a time, all of them together. What does not fit is refused and can
-//! be sent again: nobody waits for somebody else who sends slowly.
+//! Quota for uploaded bytes held in memory, across all clients. An upload over the quota is rejected and can be
+//! retried, so no client ever waits for a slower one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use sapwood::{Principal, Scope, TenantId};
 
 use crate::problem::{Problem, Result};
 
-/// After how long it is worth another try.
+/// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// Nobody gets more than one of so many parts of the room, so that there is some for others.
+/// One principal gets at most one of this many parts of the quota, so that others get some too.
 const PARTS: usize = 2;
 
 type Who = (TenantId, Principal);
@@ -23,11 +23,11 @@ pub struct UploadQuota {
 #[derive(Default)]
 struct Holdings {
     bytes: usize,
-    /// Of everybody who holds anything.
+    /// Bytes per principal. Holds no zero entries.
     of_each: HashMap<Who, usize>,
 }
 
-/// What one of them holds; dropping this gives it back.
+/// The bytes that one upload holds. Dropping this returns them.
 pub struct QuotaGuard<'r> {
     room: &'r UploadQuota,
     who: Who,
@@ -74,7 +74,7 @@ impl QuotaGuard<'_> {
     pub fn grow(&mut self, bytes: usize) -> Result<()> {
         if !self.room.take(&self.who, bytes) {
             return Err(Problem::busy(
-                "the server holds too much at the moment: send it again",
+                "too many uploads are in memory at the moment: retry later",
                 RETRY_AFTER_S,
             ));
         }
@@ -82,7 +82,7 @@ impl QuotaGuard<'_> {
         Ok(())
     }
 
-    /// Gives back all but this much.
+    /// Returns all but this many bytes to the quota.
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_had_again() {
+    fn released_bytes_can_be_taken_again() {
         let room = UploadQuota::new(20);
         let (mut one, mut two) = (room.enter(&scope("ana")), room.enter(&scope("ana")));
         one.grow(6).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_all_of_it() {
+    fn one_principal_cannot_take_the_whole_quota() {
         let room = UploadQuota::new(20);
         let (mut ana, mut bob, mut eve) =
             (room.enter(&scope("ana")), room.enter(&scope("bob")), room.enter(&scope("eve")));

@@ -1,6 +1,6 @@
-//! A session over a WebSocket: first the feed so far, as one message, then everything that happens, as it happens. The
-//! other way a client can send words, answer, steer and cancel; each such message may carry an `id`, and gets one reply
-//! with it.
+//! A session over a WebSocket. The server first sends the feed so far, in one or more messages, then every event as it
+//! happens. Clients can send input, answer approvals, steer and cancel. Each client message may carry an `id`, which is
+//! returned with its one reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::wire;
 
 /// Largest message a client may send.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// How long a client may take to take a message before it is given up.
+/// Timeout for sending a message. A client that does not read in this time is disconnected.
 const SEND_TIME_MAX: Duration = Duration::from_secs(30);
-/// About how much of the log one piece of the replay shows.
+/// Approximate log bytes per replay message.
 const REPLAY_BYTES: usize = 256 << 10;
-/// The server goes away, and the client may come back.
+/// Close code: the server is shutting down, and the client may reconnect.
 const GOING_AWAY: u16 = 1001;
 
-/// What a client says. An `id` beside it comes back with the reply.
+/// A client message. Its `id` field is removed before parsing and returned with the reply.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum What {
@@ -58,11 +58,11 @@ enum What {
 /// What a WebSocket holds while it is open.
 pub struct Permits {
     pub stream: StreamPermit,
-    /// None if it was not the guard that let the request in.
+    /// `None` if the request did not pass through the middleware.
     pub request: Option<Arc<Permit>>,
 }
 
-/// Ends with the client, the server or the right to read.
+/// Serves the socket until the client leaves, the server stops, or the caller loses read access.
 pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: SessionId, permits: Permits) {
     let Permits { stream, request: _request } = permits;
     let close = match follow(&mut socket, &state, &caller, &session, stream).await {
@@ -81,7 +81,7 @@ pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: S
 }
 
 enum Ended {
-    /// Nobody is there any more.
+    /// The client has disconnected.
     Gone,
     Problem(Problem),
 }
@@ -115,14 +115,14 @@ async fn follow(
                     send(socket, reply.to_string()).await?;
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Binary(_))) => return Err(Problem::invalid("messages are JSON texts").into()),
+                Some(Ok(Message::Binary(_))) => return Err(Problem::invalid("messages must be text").into()),
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Ended::Gone),
             },
         }
     }
 }
 
-/// Sends the feed so far, piece by piece, and returns the last seq it holds: what follows begins there.
+/// Sends the feed so far in chunks and returns the last seq it covers, from which the live events continue.
 async fn replay(
     socket: &mut WebSocket,
     state: &State,
@@ -154,12 +154,12 @@ async fn send_replay(
 ) -> Result<(), Ended> {
     let replay = Replay { kind: "feed_replay", session, seq, items, more };
     let text = serde_json::to_string(&replay).unwrap_or_default();
-    // Nothing but the text is kept while the client takes it.
+    // Only the text stays in memory while it is sent.
     drop(replay);
     send(socket, text).await
 }
 
-/// A piece of the feed so far.
+/// A chunk of the feed so far.
 #[derive(Serialize)]
 struct Replay<'a> {
     #[serde(rename = "type")]
@@ -167,7 +167,7 @@ struct Replay<'a> {
     session: &'a SessionId,
     seq: Seq,
     items: Vec<FeedItem>,
-    /// Whether another piece comes.
+    /// Whether another chunk follows.
     more: bool,
 }
 
@@ -208,7 +208,7 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
 async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) -> Result<Value> {
     state.check_rate(caller)?;
     if !matches!(what, What::Ping) {
-        // The socket may have been open for long.
+        // The socket may have been open for a long time.
         state.door.recheck(caller).await?;
         caller.check(Right::Write)?;
     }
@@ -240,7 +240,7 @@ async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) ->
     }
 }
 
-/// Sends words to a session, and keeps the turn they begin running.
+/// Sends input to a session and keeps the started turn running.
 pub async fn begin_turn(
     state: &State,
     caller: &Caller,
@@ -249,7 +249,7 @@ pub async fn begin_turn(
     if_running: wire::IfRunning,
 ) -> Result<wire::Accepted> {
     if state.is_stopping() {
-        return Err(Problem::new("server.stopping", "the server is about to stop"));
+        return Err(Problem::new("server.stopping", "the server is shutting down"));
     }
     let if_running = match if_running {
         wire::IfRunning::Refuse => sapwood::engine::turn::IfRunning::Refuse,

@@ -1,5 +1,5 @@
-//! What this machine's SQLite can do at best, for `sapwood bench` to compare with: one table, one column of text, no
-//! index, no search, no history. Nothing else uses this.
+//! The best that SQLite can do on this machine, as a reference for `sapwood bench`: one table, one
+//! text column, no index, no search, no history. Nothing else uses this module.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use rusqlite::Connection;
 
 use crate::Durability;
 
-/// Inserts `bodies` into a new file, `per_commit` rows in each transaction, and says how long that took.
+/// Inserts `bodies` into a new file, `per_commit` rows per transaction, and returns the time it
+/// took.
 pub fn plain_inserts(
     path: &Path,
     bodies: &[Vec<u8>],
@@ -46,13 +47,15 @@ fn insert_all(
     Ok(start.elapsed())
 }
 
-/// Brings everything into the database file and removes its WAL, so that the file's size is the whole truth.
+/// Checkpoints the WAL into the database file and removes it, so that the file size is the total
+/// size.
 pub fn checkpoint(path: &Path) -> Result<(), String> {
     let truncate = |connection: Connection| connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     Connection::open(path).and_then(truncate).map_err(|error| error.to_string())
 }
 
-/// Bytes of the pages that hold something: a file does not shrink when pages become free, and uses them again first.
+/// Returns the bytes of all pages in use. A file does not shrink when pages become free; SQLite
+/// reuses them first.
 pub fn used_bytes(path: &Path) -> Result<u64, String> {
     let count = |connection: &Connection, name: &str| {
         connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(|count| count.max(0) as u64)

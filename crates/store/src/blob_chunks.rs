@@ -1,31 +1,34 @@
-//! Blobs in pieces: what comes in any sizes is cut, hashed and limited here, in the same way for every store.
+//! Splitting blobs into pieces. Input of any size is cut, hashed and limited here, the same way for
+//! every store.
 
 use sapwood_core::port::store::{BLOB_BYTES_MAX, PIECE_BYTES_MAX, Result};
 use sapwood_core::{BlobHash, StoreError};
 
 use crate::compression::{Packed, pack, unpack};
 
-/// How long an upload may be idle, in seconds. Nobody goes on with one that is older, and what there is of it is taken away.
+/// Idle timeout of an upload, in seconds. An older upload cannot be continued, and its pieces are
+/// deleted.
 pub(crate) const UPLOAD_IDLE_S_MAX: i64 = 3_600;
 
-/// The upload was idle for so long that it is gone.
+/// Returns the error for an upload that expired because it was idle.
 pub(crate) fn idle() -> StoreError {
-    let why = format!("nothing came for more than {UPLOAD_IDLE_S_MAX} s, and it was taken away");
+    let why = format!("it was idle for more than {UPLOAD_IDLE_S_MAX} s and has been deleted");
     StoreError::Invalid { what: "the upload", why }
 }
 
-/// Cuts bytes into pieces. The last one stays here until the end, so that what fits into one piece is never cut.
+/// Cuts bytes into pieces. The last piece is held back until the end, so that a blob that fits into
+/// one piece is never cut.
 pub(crate) struct Cutter {
     hasher: blake3::Hasher,
     bytes: u64,
-    /// How many pieces were handed out.
+    /// The number of pieces returned so far.
     pub pieces: u32,
     rest: Vec<u8>,
-    /// A piece was handed out, and nobody has said that it was stored.
+    /// A piece was returned, and the caller has not confirmed yet that it is stored.
     is_owed: bool,
 }
 
-/// What there is to keep at the end of a blob.
+/// The hash, the size and the last piece of a complete blob.
 pub(crate) struct End {
     pub hash: BlobHash,
     pub bytes: u64,
@@ -37,7 +40,7 @@ impl Cutter {
         Self { hasher: blake3::Hasher::new(), bytes: 0, pieces: 0, rest: Vec::new(), is_owed: false }
     }
 
-    /// Takes from the bytes what fits; gives a piece when it is full and more has come.
+    /// Consumes the bytes that fit. Returns a piece when it is full and more input follows.
     pub fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_whole()?;
         let full = (self.rest.len() == PIECE_BYTES_MAX && !bytes.is_empty())
@@ -55,7 +58,7 @@ impl Cutter {
         Ok(full)
     }
 
-    /// The piece that was handed out is stored.
+    /// Confirms that the returned piece is stored.
     pub fn kept(&mut self) {
         self.is_owed = false;
     }
@@ -66,14 +69,15 @@ impl Cutter {
         Ok(End { hash, bytes: self.bytes, rest: std::mem::take(&mut self.rest) })
     }
 
-    /// Nothing is made of an upload that lacks a piece.
+    /// Rejects an upload that lacks a piece.
     fn check_whole(&self) -> Result<()> {
-        let why = || "a piece of it could not be stored: it has to be begun again".to_owned();
+        let why = || "a piece of it could not be stored; start the upload again".to_owned();
         if self.is_owed { Err(StoreError::Invalid { what: "the upload", why: why() }) } else { Ok(()) }
     }
 }
 
-/// A piece as databases keep it: packed, with the hash of its bytes, so that a damaged one is noticed.
+/// A piece as databases store it: compressed, with the hash of its bytes, so that damage is
+/// detected.
 pub(crate) struct Piece {
     pub packed: Packed,
     pub hash: BlobHash,
@@ -85,22 +89,22 @@ impl Piece {
         Self { packed: pack(bytes), hash }
     }
 
-    /// The pieces of bytes that are at hand.
+    /// Cuts bytes in memory into pieces.
     pub fn all_of(bytes: &[u8]) -> Vec<Self> {
         bytes.chunks(PIECE_BYTES_MAX).map(|piece| Self::of(piece.to_vec())).collect()
     }
 
-    /// The bytes of a stored piece, if they are what was put.
+    /// Decompresses a stored piece and verifies its hash.
     pub fn read(packing: u8, packed: &[u8], hash: &[u8]) -> Result<Vec<u8>, String> {
         let bytes = unpack(packing, packed, PIECE_BYTES_MAX)?;
         match BlobHash::of(&bytes).as_bytes() == hash {
             true => Ok(bytes),
-            false => Err("its bytes are not those that were put".to_owned()),
+            false => Err("its bytes do not match their hash".to_owned()),
         }
     }
 }
 
-/// Which bytes of which pieces make up a span: the number of each, and where in it.
+/// Returns the pieces that cover a span: the number of each piece, and the range within it.
 pub(crate) fn span(
     from: u64,
     limit: usize,
@@ -115,7 +119,7 @@ pub(crate) fn span(
     })
 }
 
-/// The part of bytes at hand that was asked for.
+/// Returns the requested part of bytes in memory.
 pub(crate) fn slice(bytes: &[u8], from: u64, limit: usize) -> &[u8] {
     let from = usize::try_from(from).unwrap_or(usize::MAX).min(bytes.len());
     let end = from.saturating_add(limit.min(PIECE_BYTES_MAX)).min(bytes.len());
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_lacks_a_piece_comes_to_nothing() {
+    fn an_upload_that_lacks_a_piece_fails() {
         let mut cutter = Cutter::new();
         let more = vec![1; PIECE_BYTES_MAX + 1];
         let mut rest = &more[..];
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_full_but_the_last_which_is_never_empty() {
+    fn all_pieces_but_the_last_are_full_and_none_is_empty() {
         for (size, full) in
             [(0, 0), (1, 0), (PIECE_BYTES_MAX, 0), (PIECE_BYTES_MAX + 1, 1), (3 * PIECE_BYTES_MAX, 2)]
         {
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_over_the_limit_is_refused_as_soon_as_it_is() {
+    fn a_blob_is_rejected_as_soon_as_it_exceeds_the_limit() {
         let mut cutter = Cutter::new();
         let piece = vec![0; PIECE_BYTES_MAX];
         for _ in 0..BLOB_BYTES_MAX / PIECE_BYTES_MAX {
@@ -191,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_span_has_the_bytes_of_the_slice(from in 0..5_000_000_u64, limit in 0..2_000_000_usize, size in 0..4_000_000_u64) {
+        fn a_span_covers_the_same_bytes_as_the_slice(from in 0..5_000_000_u64, limit in 0..2_000_000_usize, size in 0..4_000_000_u64) {
             let end = from.saturating_add(limit.min(PIECE_BYTES_MAX) as u64).min(size);
             let mut at = from;
             for (number, inside) in span(from, limit, size) {

@@ -1,4 +1,4 @@
-//! Bodies on disk: JSON, compressed where that pays.
+//! Entry bodies on disk: JSON, compressed where that saves space.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,27 +9,27 @@ use sapwood_core::{Body, Draft};
 
 use crate::validate;
 
-/// Bodies shorter than this are kept as they are: there is nothing to be won.
+/// Shorter bodies are stored uncompressed: compression would not save anything.
 const PACK_BYTES_MIN: usize = 128;
 
-/// From so many bodies on, as an import brings them, a second thread packs some of them.
+/// Batches of at least this many bodies (imports) are compressed on two threads.
 const SHARED_BODIES_MIN: usize = 256;
-/// How many of them a thread takes at a time: the one that gets less of the processor takes fewer, and is not waited for.
+/// Bodies per work unit. Small units keep a slow thread from delaying the batch.
 const PIECE_BODIES: usize = 32;
 
-/// How stored bytes are packed. The numbers are on disk.
+/// Compression formats. The numbers are stored on disk.
 const PLAIN: u8 = 0;
-/// Four bytes of length, then an LZ4 block.
+/// Four bytes of length, followed by an LZ4 block.
 const LZ4: u8 = 1;
-/// The same, and the block may refer to [`DICTIONARY`].
+/// Like [`LZ4`], but the block may refer to [`DICTIONARY`].
 const LZ4_WITH_DICTIONARY: u8 = 2;
 
-/// Longer bodies have enough in themselves to refer to, and are quicker without.
+/// Longer bodies compress well and faster without the dictionary.
 const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
 
-/// What messages of coding agents have in common: the frame of our own JSON, and pieces of code and talk. A message alone is
-/// too short to compress well, and this is the beginning that all of them share. It is part of the format: a better one gets
-/// another packing number, and this one stays.
+/// Text that messages of coding agents have in common: the frame of our own JSON, and fragments of
+/// code and conversation. A single message is too short to compress well on its own. The dictionary
+/// is part of the format: a better one gets a new format number, and this one stays.
 const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
 
 pub(crate) struct Packed {
@@ -37,13 +37,14 @@ pub(crate) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// Encodes and packs a body; refuses one that is too large. This is much of an append's work, and needs no connection: the
-/// caller does it before it asks for the writer.
+/// Encodes and compresses a body. Rejects a body that is too large. This is a large part of the
+/// work of an append and needs no connection, so the caller does it before it acquires the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(validate::encode_body(body)?))
 }
 
-/// What `pack` makes of each draft of a batch, in order. Those of an import are packed on two threads: that is much of its work.
+/// Applies `pack` to each draft of a batch, in order. Import batches use two threads, as packing is
+/// most of their work.
 pub(crate) fn pack_drafts<T: Send>(
     drafts: &[Draft],
     pack: impl Fn(&Draft) -> Result<T> + Sync,
@@ -62,7 +63,7 @@ pub(crate) fn pack_drafts<T: Send>(
     };
     std::thread::scope(|scope| {
         let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
-        // Without it, all pieces are packed here.
+        // If the thread cannot be started, all pieces are packed on this one.
         let helper = packer.spawn_scoped(scope, pack_pieces);
         let mut packed = pack_pieces()?;
         if let Ok(helper) = helper {
@@ -87,12 +88,12 @@ pub(crate) fn pack(bytes: Vec<u8>) -> Packed {
     }
 }
 
-/// Unpacks what [`pack`] made. `limit` bounds what damaged bytes may claim.
+/// Decompresses the output of [`pack`]. `limit` bounds the size that damaged bytes can claim.
 pub(crate) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
     with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
 }
 
-/// How long packed bytes are once they are unpacked, by their length and their first four.
+/// Returns the decompressed length, given the compressed length and the first four bytes.
 pub(crate) fn unpacked_len(packing: u8, packed_len: u64, head: &[u8]) -> Result<u64, String> {
     match packing {
         PLAIN => Ok(packed_len),
@@ -101,14 +102,14 @@ pub(crate) fn unpacked_len(packing: u8, packed_len: u64, head: &[u8]) -> Result<
 }
 
 thread_local! {
-    /// Where bodies are unpacked that are only looked at.
+    /// Buffer for bodies that are only inspected.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Scratch space that is kept between calls; more than this is given back.
+/// Capacity of the scratch buffer that is kept between calls.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-/// Lets `look` see the unpacked bytes, without allocating for them.
+/// Passes the decompressed bytes to `look` without allocating for them.
 pub(crate) fn with_unpacked<T>(
     packing: u8,
     bytes: &[u8],
@@ -119,7 +120,7 @@ pub(crate) fn with_unpacked<T>(
         PLAIN => return Ok(look(bytes)),
         LZ4 => None,
         LZ4_WITH_DICTIONARY => Some(DICTIONARY),
-        other => return Err(format!("packing {other} is not known")),
+        other => return Err(format!("unknown packing {other}")),
     };
     let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
     if size > limit {
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_unpacks_to_the_same_bytes() {
+    fn packed_bytes_unpack_to_the_same_bytes() {
         for bytes in
             [Vec::new(), b"short".to_vec(), b"again and again ".repeat(100), b"and on and on ".repeat(1_000)]
         {
@@ -167,9 +168,10 @@ mod tests {
     }
 
     proptest! {
-        /// The encoder is not checked, and blobs are anybody's bytes: repeated, cut, and of every size.
+        /// The encoder is unchecked and blobs are arbitrary bytes, so try repeated, truncated and
+        /// differently sized input.
         #[test]
-        fn any_bytes_come_back(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
+        fn any_bytes_round_trip(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
             let mut bytes = seed.repeat(times);
             bytes.extend((0..more * 1_000).map(|at| ((at * at) >> 3) as u8));
             let packed = pack(bytes.clone());
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bodies_are_packed_in_order_and_one_that_is_too_large_refuses_them_all() {
+    fn many_bodies_are_packed_in_order_and_one_too_large_fails_the_batch() {
         let draft = |text: String| {
             let parts = vec![sapwood_core::Part::text(text)];
             Draft::new(Default::default(), sapwood_core::entry::UserMessage { parts, origin: None })
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_an_error_and_not_a_huge_allocation() {
+    fn damaged_bytes_fail_without_a_huge_allocation() {
         let mut packed = pack(b"again and again ".repeat(100));
         assert!(unpack(packed.packing, &packed.bytes, 10).is_err());
         packed.bytes.truncate(12);

@@ -1,5 +1,6 @@
-//! Turning rows into entries. A long path is read by the caller and decoded by whoever is free: a worker or two while the
-//! caller reads on, and the caller itself when it has read all. [`Goal`] says how far a context has to be read.
+//! Decoding rows into entries. The caller reads a long path while up to [`WORKERS_MAX`] worker
+//! threads decode it, and helps to decode once it has read everything. [`Goal`] decides how far a
+//! context has to be read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,12 @@ use sapwood_core::{Body, EntryId, StoreError};
 
 use crate::compression::with_unpacked;
 
-/// Rows handed to a worker at a time. A path that is shorter than this needs none.
+/// Rows handed to a worker at a time. A shorter path uses no worker.
 const CHUNK_ROWS: usize = 512;
-/// More workers than this only wait for the reader.
+/// More workers than this would only wait for the reader.
 const WORKERS_MAX: usize = 3;
 
-/// An entry as its row has it.
+/// An entry as it is stored in its row.
 pub(crate) struct RawEntry {
     pub meta: Meta,
     pub version: u32,
@@ -38,14 +39,14 @@ impl RawEntry {
     }
 }
 
-/// What a walk towards the context's start looks for.
+/// The entry that a walk towards the start of the context searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// The latest compaction.
     Searching,
     /// The oldest entry that the compaction keeps.
     Kept(EntryId),
-    /// The compaction keeps nothing before itself.
+    /// The compaction keeps no entry before itself.
     Reached,
 }
 
@@ -58,7 +59,7 @@ impl Goal {
     }
 }
 
-/// Decodes rows that were read already.
+/// Decodes rows that have been read.
 pub(crate) fn decode_all(raws: Vec<RawEntry>) -> Result<Vec<Entry>> {
     let decoder = Decoder::default();
     std::thread::scope(|scope| {
@@ -71,7 +72,7 @@ pub(crate) fn decode_all(raws: Vec<RawEntry>) -> Result<Vec<Entry>> {
     decoder.finish()
 }
 
-/// Takes rows in one order and gives entries back in the same.
+/// Decodes rows in parallel and returns the entries in the order of the rows.
 #[derive(Default)]
 pub(crate) struct Decoder {
     state: Mutex<State>,
@@ -102,7 +103,7 @@ impl Decoder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decodes chunks until there are no more to come.
+    /// Decodes chunks until the feed is closed and none is left.
     fn work(&self) {
         let mut state = self.state();
         loop {
@@ -119,7 +120,7 @@ impl Decoder {
         }
     }
 
-    /// All entries, in the order their rows came, once every worker has ended.
+    /// Returns all entries in row order. Call it after every worker has ended.
     pub fn finish(self) -> Result<Vec<Entry>> {
         let mut done = self.state.into_inner().unwrap_or_else(PoisonError::into_inner).done;
         done.sort_by_key(|(number, _)| *number);
@@ -156,7 +157,7 @@ impl Feed<'_, '_> {
         self.chunks += 1;
     }
 
-    /// Everything is read: lends a hand with what is left.
+    /// Marks the end of the input and helps to decode the remaining chunks.
     pub fn close(mut self) {
         self.hand_over();
         self.decoder.state().closed = true;

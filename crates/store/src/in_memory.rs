@@ -1,8 +1,9 @@
-//! Sessions in memory, with the same semantics as on disk. For tests and one-shot use.
+//! A store that keeps sessions in memory, with the same semantics as on disk. For tests and
+//! one-shot use.
 //!
-//! At most so many sessions are kept (128 unless told otherwise): making one more forgets the one that was not used
-//! for the longest time. A fork keeps alive what it shares with a source that was forgotten or erased. One lock guards
-//! everything and is never held across an await.
+//! The number of sessions is limited (128 by default): creating one more evicts the least recently
+//! used session. A fork keeps the entries that it shares with an evicted or erased source. One lock
+//! guards all state and is never held across an await.
 
 mod keys;
 mod memories;
@@ -31,7 +32,7 @@ use crate::mem_log::{Chance, InMemoryLog, Searching, address, check_only, locate
 use crate::validate;
 use tenant::{Bytes, Tenant};
 
-/// Sessions that are kept unless told otherwise.
+/// Default limit on the number of sessions.
 pub const SESSIONS_MAX_DEFAULT: usize = 128;
 
 pub struct MemoryStore {
@@ -45,7 +46,7 @@ pub struct MemoryStore {
 struct State {
     tenants: BTreeMap<TenantId, Tenant>,
     keys: Vec<ApiKey>,
-    /// Counts uses, to know which session's last one was longest ago.
+    /// Usage counter that determines the least recently used session.
     uses: u64,
 }
 
@@ -60,7 +61,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// A store that keeps at most so many sessions, over all tenants.
+    /// Creates a store that keeps at most `sessions_max` sessions over all tenants.
     pub fn with_cap(sessions_max: usize) -> Self {
         Self {
             sessions_max: sessions_max.max(1),
@@ -70,17 +71,17 @@ impl MemoryStore {
         }
     }
 
-    /// Lets leases go by another clock, which a test can move.
+    /// Replaces the lease clock, for tests that need to move it.
     pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
         Self { lease_clock, ..self }
     }
 
-    /// Takes the random bits of entries' ids from here, so that a simulation can write the same log again.
+    /// Sets the source of the random bits of entry ids, so that a simulation can reproduce a log.
     pub fn with_chance(self, chance: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
         Self { chance: Some(Arc::new(chance)), ..self }
     }
 
-    /// Forgets a session at once.
+    /// Evicts a session.
     pub fn evict(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
@@ -93,7 +94,8 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `look` on a session that the caller has this right to, and counts it as used.
+    /// Runs `look` on a session for which the caller has the given right, and marks the session as
+    /// used.
     fn with_book<T>(
         &self,
         scope: &Scope,
@@ -120,7 +122,7 @@ impl State {
         self.tenants.entry(scope.tenant.clone()).or_default()
     }
 
-    /// Forgets the least recently used sessions until there are no more than `sessions_max`.
+    /// Evicts the least recently used sessions until at most `sessions_max` are left.
     fn shrink(&mut self, sessions_max: usize) {
         while self.tenants.values().map(Tenant::len).sum::<usize>() > sessions_max {
             let oldest = self.tenants.values_mut().filter_map(|tenant| {
@@ -140,7 +142,8 @@ impl Sessions for MemoryStore {
         let used = state.next_use();
         let tenant = state.tenant(scope);
         if let Ok(held) = tenant.held(&new.id) {
-            // Within one tenant a name that is taken cannot look free; whoever may not see it learns no more than that.
+            // Within a tenant a taken name cannot appear free. A caller without read access learns
+            // only that it is taken.
             authorize(scope, &held.book.summary, Right::Read).map_err(|_| exists(&new.id))?;
             held.used = used;
             return Ok(Created::Existed);
@@ -295,7 +298,7 @@ impl Leases for MemoryStore {
 
 #[async_trait]
 impl Authorities for MemoryStore {
-    /// Nothing here is older than the process: every session has its record.
+    /// Every session has its authority record, as no session is older than the process.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         let record = |book: &mut InMemoryLog<Bytes>| Ok(book.summary.authority.clone().unwrap_or_default());
         self.with_book(scope, session, Right::Read, record)
@@ -348,7 +351,7 @@ impl Blobs for MemoryStore {
     }
 }
 
-/// A blob that is being put: in memory, like all the others.
+/// A blob upload that is buffered in memory.
 struct BlobUpload<'s> {
     store: &'s MemoryStore,
     scope: Scope,
@@ -404,7 +407,8 @@ impl Audit for MemoryStore {
 
 #[async_trait]
 impl Upkeep for MemoryStore {
-    /// Everything here is checked when it is made, and nothing can change it behind the store's back.
+    /// There is nothing to check: data is validated when it is created, and no other process can
+    /// change it.
     async fn check(&self, _scope: &Scope, _repair: Repair) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }

@@ -1,12 +1,13 @@
-//! Leases: who gets one, and how long it counts. No wall clock decides: a caller whose clock is wrong neither blocks a
-//! session for longer than the TTL nor loses it sooner.
+//! Lease rules: which caller gets a lease, and how long it is valid. No wall clock is involved: a
+//! caller with a wrong clock neither blocks a session for longer than the TTL nor loses it early.
 //!
-//! Stores in memory and in files go by a [`LeaseClock`]: the time since the machine was booted, which all of its processes
-//! share and which nobody can set. A lease that names another boot is over: after a restart, and for a machine that uses a
-//! file of another one; there only the fence protects the log. PostgreSQL goes by the database's own clock.
+//! Stores in memory and in files use a [`LeaseClock`]: the time since the machine was booted, which
+//! all of its processes share and which cannot be set. A lease that names another boot has expired.
+//! This is the case after a restart, and when two machines share a file; there only the fence
+//! protects the log. PostgreSQL uses the database's own clock.
 //!
-//! Builds before this one wrote nothing but a wall-clock time. They still read it, so it is still written; and what they
-//! wrote counts for [`LEASE_TTL_MS_MAX`] at most, whatever it says.
+//! Earlier builds stored only a wall-clock time. They still read it, so it is still written. A
+//! lease that they wrote is valid for [`LEASE_TTL_MS_MAX`] at most.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,29 +16,30 @@ use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{SessionId, StoreError, TimestampMs};
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a lease's holder, in bytes.
+/// Maximum length of a lease holder's name, in bytes.
 pub const HOLDER_BYTES_MAX: usize = 256;
-/// Linux tells boots apart here.
+/// Linux stores the id of the current boot in this file.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// The boot's name where the system has none. A lease of an earlier boot then counts for its TTL at most, as any does.
+/// The boot id on systems that have none. A lease of an earlier boot is then valid until its TTL
+/// ends.
 const BOOT_UNNAMED: &str = "unnamed";
 
-/// The clock that leases in memory and in files go by.
+/// The clock for leases in memory and in files.
 pub trait LeaseClock: Send + Sync {
     fn read(&self) -> Reading;
 }
 
-/// What a [`LeaseClock`] says at one moment.
+/// One reading of a [`LeaseClock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// Which boot `since_boot_ms` counts from.
+    /// The boot that `since_boot_ms` counts from.
     pub boot: Arc<str>,
     pub since_boot_ms: i64,
-    /// For builds that compare nothing else.
+    /// For earlier builds, which compare only this.
     pub wall: TimestampMs,
 }
 
-/// The machine's own clock: it never goes back, and it runs on while the machine sleeps.
+/// The machine's boot-time clock: monotonic, and it includes the time the machine was suspended.
 #[derive(Debug, Clone)]
 pub struct BootClock {
     boot: Arc<str>,
@@ -65,18 +67,19 @@ impl LeaseClock for BootClock {
     }
 }
 
-/// The last lease of a session as a store keeps it, be it over or not: fences never go back.
+/// The last lease of a session as it is stored, expired or not. It is kept because fences never
+/// decrease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLease {
     pub holder: String,
     pub fence: u64,
-    /// By the wall clock of the process that took it.
+    /// Measured by the wall clock of the process that acquired the lease.
     pub expires_at: TimestampMs,
-    /// None in a lease that an earlier build wrote, and in one that was released.
+    /// `None` for a lease that an earlier build wrote, and for a released lease.
     pub term: Option<Term>,
 }
 
-/// When a lease was taken, and for how long.
+/// The time when a lease was acquired, and its TTL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
     pub boot: String,
@@ -95,7 +98,7 @@ impl StoredLease {
         }
     }
 
-    /// What is kept of a lease that its holder gave back: its fence.
+    /// Returns what is kept of a released lease: its fence.
     pub fn released(lease: &Lease) -> Self {
         let (holder, fence) = (lease.holder.clone(), lease.fence);
         Self { holder, fence, expires_at: TimestampMs(i64::MIN), term: None }
@@ -111,7 +114,8 @@ impl StoredLease {
 }
 
 impl Term {
-    /// A time that has not come yet is another boot's, or that of a container with a clock of its own.
+    /// Returns the remaining time. A start time in the future belongs to another boot or to a
+    /// container with its own clock.
     fn remaining_ms(&self, now: &Reading) -> i64 {
         let elapsed_ms = now.since_boot_ms.saturating_sub(self.taken_ms);
         if self.boot != *now.boot || elapsed_ms < 0 {
@@ -121,19 +125,19 @@ impl Term {
     }
 }
 
-/// What is left of a lease that says by some wall clock when it ends. No lease is as long as one that ends after
-/// [`LEASE_TTL_MS_MAX`], so the clock was wrong, and the lease is over.
+/// Returns the remaining time of a lease that only has a wall-clock expiry. If it ends more than
+/// [`LEASE_TTL_MS_MAX`] from now, that clock was wrong, and the lease counts as expired.
 pub fn remaining_of_wall_time(expires_at_ms: i64, now_ms: i64) -> i64 {
     let remaining_ms = expires_at_ms.saturating_sub(now_ms);
     if (1..=LEASE_TTL_MS_MAX).contains(&remaining_ms) { remaining_ms } else { 0 }
 }
 
-/// The last lease of a session at one moment.
+/// The last lease of a session, seen at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastLease<'a> {
     pub holder: &'a str,
     pub fence: u64,
-    /// Zero when it is over.
+    /// Zero if it has expired.
     pub remaining_ms: i64,
 }
 
@@ -142,19 +146,20 @@ impl LastLease<'_> {
         self.remaining_ms > 0
     }
 
-    /// What is said to a caller whom the lease keeps out.
+    /// Returns the error for a caller that is blocked by this lease.
     pub fn refuse(&self) -> StoreError {
         StoreError::Leased { holder: self.holder.to_owned(), remaining_ms: self.remaining_ms }
     }
 
-    /// Whether it is the one that its holder wants to give back. If not, the holder has lost it, which is no error.
+    /// Returns whether this is the lease that its holder releases. If not, the holder has lost it,
+    /// which is not an error.
     pub fn is(&self, given: &Lease) -> bool {
         self.fence == given.fence && self.holder == given.holder
     }
 }
 
-/// The lease that `holder` gets after the last one. The holder of a live one renews it and keeps its fence; anything else
-/// is a new fence.
+/// Returns the lease that `holder` gets after the last one. The holder of a live lease renews it
+/// and keeps its fence. In all other cases the fence is a new one.
 pub fn next_lease(
     last: Option<LastLease<'_>>,
     session: &SessionId,
@@ -173,15 +178,15 @@ pub fn next_lease(
 
 fn check_request(holder: &str, ttl_ms: i64) -> Result<()> {
     if holder.is_empty() || ttl_ms <= 0 {
-        let why = "it needs a holder and a time to live above zero".to_owned();
+        let why = "it needs a holder and a TTL above zero".to_owned();
         return Err(StoreError::Invalid { what: "a lease", why });
     }
     if holder.len() > HOLDER_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "the name of a lease's holder", limit: HOLDER_BYTES_MAX });
+        return Err(StoreError::TooLarge { what: "the name of a lease holder", limit: HOLDER_BYTES_MAX });
     }
     if ttl_ms > LEASE_TTL_MS_MAX {
         let limit = usize::try_from(LEASE_TTL_MS_MAX).unwrap_or(usize::MAX);
-        return Err(StoreError::TooLarge { what: "a lease's time to live, in milliseconds,", limit });
+        return Err(StoreError::TooLarge { what: "the TTL of a lease, in milliseconds,", limit });
     }
     Ok(())
 }
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lasts_for_its_ttl_whatever_the_wall_clock_said() {
+    fn a_lease_lasts_for_its_ttl_regardless_of_the_wall_clock() {
         for off_ms in [-HOUR_MS, 0, HOUR_MS] {
             let stored = StoredLease::taken(&lease(), &with_wall_off(off_ms, at(1_000)));
             let remaining = |now| stored.at(&at(now)).remaining_ms;
@@ -215,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_another_boot_is_over() {
+    fn a_lease_of_another_boot_has_expired() {
         let stored = StoredLease::taken(&lease(), &at(1_000));
         let elsewhere = Reading { boot: "two".into(), ..at(1_001) };
         assert_eq!(stored.at(&elsewhere).remaining_ms, 0);
-        assert_eq!(stored.at(&at(999)).remaining_ms, 0, "one from the future is no better");
+        assert_eq!(stored.at(&at(999)).remaining_ms, 0, "a lease from the future has expired, too");
     }
 
     #[test]
-    fn a_lease_of_an_earlier_build_counts_for_the_longest_ttl_at_most() {
+    fn a_lease_of_an_earlier_build_is_valid_for_the_maximum_ttl_at_most() {
         let now = at(0).wall.0;
         let remaining = |ends_in_ms: i64| {
             let expires_at = TimestampMs(now.saturating_add(ends_in_ms));
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lease_is_over_and_keeps_its_fence() {
+    fn a_released_lease_has_expired_and_keeps_its_fence() {
         let last = StoredLease::released(&lease());
         let last = last.at(&at(0));
         assert!(!last.is_live());
@@ -243,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_the_machine_goes_forward_and_names_its_boot() {
+    fn the_boot_clock_moves_forward_and_names_its_boot() {
         let clock = BootClock::default();
         let (first, second) = (clock.read(), BootClock::default().read());
-        assert_eq!(first.boot, second.boot, "every process of one boot says the same");
+        assert_eq!(first.boot, second.boot, "all readings of one boot name the same boot");
         assert!(0 < first.since_boot_ms && first.since_boot_ms <= second.since_boot_ms);
     }
 }

@@ -1,6 +1,7 @@
-//! Where sessions are kept. Each store implements the port in `sapwood_core::port::store`, and all of them pass the one
-//! suite in [`conformance`]: [`in_memory`] for tests and one-shot use, [`jsonl`] for greppable files, [`sqlite`] as the
-//! embedded default, [`postgres`] for many servers. This is the only crate that speaks SQL.
+//! Session stores. Each store implements the port in `sapwood_core::port::store`, and all of them
+//! pass the shared test suite in [`conformance`]: [`in_memory`] for tests and one-shot use,
+//! [`jsonl`] for greppable files, [`sqlite`] as the embedded default, [`postgres`] for multiple
+//! servers. This is the only crate that contains SQL.
 
 mod authorize;
 #[cfg(feature = "bench")]
@@ -31,17 +32,18 @@ use std::sync::Arc;
 use sapwood_core::port::store::Result;
 use sapwood_core::{Store, StoreError};
 
-/// When an append counts as done.
+/// When an append is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// When it is on the disk: nothing acknowledged is lost, not even when the power goes (I3).
+    /// When it is on disk: no acknowledged append is lost, not even in a power failure (I3).
     #[default]
     Full,
-    /// When the operating system has it: survives the process, not the machine.
+    /// When the operating system has it: it survives a crash of the process, but not of the
+    /// machine.
     Normal,
 }
 
-/// The key of an encrypted store. It is wiped from memory when dropped and never printed.
+/// The key of an encrypted store. It is wiped from memory on drop and never printed.
 #[derive(Clone)]
 pub struct Key(zeroize::Zeroizing<String>);
 
@@ -67,20 +69,22 @@ pub struct OpenOptions {
     pub key: Option<Key>,
 }
 
-/// Opens the store a URL names: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:`.
+/// Opens the store that a URL names: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or
+/// `memory:`.
 pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     let invalid = |why: &str| StoreError::Invalid { what: "the store URL", why: format!("{url:?} {why}") };
     match url.split_once(':') {
         Some(("sqlite" | "jsonl", "")) => Err(invalid("names no file")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
         Some(("jsonl", path)) => {
-            // A URL comes from a command line or a server: whoever made a session comes back as another process.
+            // A URL comes from a command line or a server. A later process must find the session
+            // again.
             let persist_from = jsonl::PersistFrom::Creation;
             let options = jsonl::JsonlOptions { durability: options.durability, persist_from };
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))
         }
         Some(("postgres" | "postgresql", _)) => Ok(Arc::new(postgres::PgStore::open(url)?)),
         Some(("memory", "")) => Ok(Arc::new(in_memory::MemoryStore::new())),
-        _ => Err(invalid("is none of sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB, memory:")),
+        _ => Err(invalid("is not one of sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB, memory:")),
     }
 }

@@ -1,8 +1,8 @@
-//! Full-text search without an index: words, phrases and prefixes, and the snippet a hit is shown with. Pure.
+//! Full-text search without an index: words, phrases and prefixes, and the snippet of a hit. Pure.
 //!
-//! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with [`Query::matches`];
-//! the databases keep the words of each text in an index ([`crate::words`]), and match what they find by them where words have to stand
-//! together.
+//! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with
+//! [`Query::matches`]. The databases index the words of each text ([`crate::tokenize`]), and use
+//! the matcher on the candidates of phrase queries.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use sapwood_core::{Body, Kind};
 
 use crate::compression::with_unpacked;
 
-/// Most words a query may hold; the rest is ignored.
+/// Maximum number of words in a query; further words are ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
-/// Characters of a snippet, and how many of them may stand before the first match.
+/// Maximum characters of a snippet, and how many of them may precede the first match.
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
 
-/// Longest text that is indexed, in bytes; what is beyond is not found.
+/// Maximum bytes of text that are indexed; text beyond that is not found.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// The text a body is found by; `None` for kinds that searches do not look through.
+/// Returns the searchable text of a body, or `None` for kinds that are not searched.
 pub fn text_of(body: &Body) -> Option<String> {
     if !is_searched(body.kind()) {
         return None;
@@ -32,14 +32,14 @@ pub fn text_of(body: &Body) -> Option<String> {
     Some(text)
 }
 
-/// The same of a stored body. One that cannot be read is found by nothing: `doctor` reports it.
+/// Like [`text_of`], for a stored body. An unreadable body has no text; `doctor` reports it.
 pub fn stored_text(kind: u8, version: u32, packing: u8, packed: &[u8]) -> Option<String> {
     let kind = Kind::from_code(kind).filter(|kind| is_searched(*kind))?;
     let decoded = with_unpacked(packing, packed, BODY_BYTES_MAX, |json| codec::decode(version, kind, json));
     Some(decoded.ok().and_then(Result::ok).and_then(|body| text_of(&body)).unwrap_or_default())
 }
 
-/// Entries a full-text search looks through.
+/// Returns whether full-text search covers entries of this kind.
 pub fn is_searched(kind: Kind) -> bool {
     kind.is_message() || matches!(kind, Kind::Compaction | Kind::SessionNamed)
 }
@@ -48,7 +48,7 @@ pub fn is_searched(kind: Kind) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Term {
     pub words: Vec<String>,
-    /// The last word may go on.
+    /// The last word is a prefix.
     pub prefix: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Query {
     pub terms: Vec<Term>,
 }
 
-/// Where the words of a text are, in bytes.
+/// Returns the byte ranges of the words in a text.
 pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut rest = 0;
     std::iter::from_fn(move || {
@@ -69,8 +69,9 @@ pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// The end of a run of letters and digits, or of what is between such runs. Most text is ASCII, and this is much of the
-/// work of indexing it: bytes first, characters where they must be.
+/// Returns the end of a run of letters and digits, or of the gap between two runs. Most text is
+/// ASCII and this function dominates indexing, so it checks bytes first and decodes characters only
+/// where needed.
 fn skip(text: &str, mut at: usize, words: bool) -> usize {
     let bytes = text.as_bytes();
     while let Some(byte) = bytes.get(at) {
@@ -89,7 +90,7 @@ fn skip(text: &str, mut at: usize, words: bool) -> usize {
     at
 }
 
-/// Which bytes are letters or digits in ASCII.
+/// Which bytes are ASCII letters or digits.
 const IS_WORD: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -100,7 +101,7 @@ const IS_WORD: [bool; 256] = {
     table
 };
 
-/// Whether a word of a text is the wanted one, which is in lower case.
+/// Returns whether a word of a text equals the wanted word, which is in lower case.
 fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
     if word.is_ascii() {
         let head = word.as_bytes().get(..wanted.len());
@@ -112,7 +113,7 @@ fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
 }
 
 impl Query {
-    /// Reads what a person typed. Nothing is an error: signs that mean nothing are space.
+    /// Parses user input. No input is an error: unknown characters count as spaces.
     pub fn parse(text: &str) -> Self {
         let mut query = Query::default();
         let mut words_left = QUERY_WORDS_MAX;
@@ -127,7 +128,7 @@ impl Query {
         query
     }
 
-    /// A query without words finds nothing.
+    /// An empty query matches nothing.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
@@ -136,13 +137,14 @@ impl Query {
         !self.is_empty() && self.terms.iter().all(|term| term.find(text).is_some())
     }
 
-    /// Whether an index that has words without their places, and cuts long ones, can tell that a text matches.
+    /// Returns whether an index without word positions, with words cut to this length, can decide
+    /// alone that a text matches.
     pub fn is_settled_by(&self, word_bytes_max: usize) -> bool {
         let is_whole = |word: &String| word.len() <= word_bytes_max;
         self.terms.iter().all(|term| term.words.len() == 1 && term.words.iter().all(is_whole))
     }
 
-    /// A line of the text around the first match; from the beginning if nothing matches.
+    /// Returns one line of text around the first match, or from the beginning if nothing matches.
     pub fn snippet(&self, text: &str) -> String {
         let at = self.terms.iter().filter_map(|term| term.find(text)).min().unwrap_or(0);
         let start =
@@ -160,7 +162,7 @@ impl Query {
 }
 
 impl Term {
-    /// Where in the text this term first occurs, in bytes.
+    /// Returns the byte offset of the first occurrence of this term.
     fn find(&self, text: &str) -> Option<usize> {
         let last = self.words.len() - 1;
         let mut window: VecDeque<Range<usize>> = VecDeque::with_capacity(self.words.len());
@@ -180,7 +182,7 @@ impl Term {
     }
 }
 
-/// Cuts a query at spaces and quotes. The second half of a pair says whether a `*` stood at the end.
+/// Splits a query at spaces and quotes. The second half of each pair is true if a `*` followed.
 fn pieces_of(text: &str) -> Vec<(&str, bool)> {
     let mut pieces = Vec::new();
     let mut rest = text.trim_start();
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_has_a_limit_of_words() {
+    fn the_number_of_words_in_a_query_is_limited() {
         let many = "w ".repeat(10 * QUERY_WORDS_MAX);
         assert_eq!(Query::parse(&many).terms.len(), QUERY_WORDS_MAX);
     }

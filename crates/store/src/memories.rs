@@ -1,5 +1,5 @@
-//! The rules of memories that every store keeps, as pure functions of what the store looked up, and a shelf of them in
-//! memory. (The store that keeps sessions in memory is [`crate::memory`].)
+//! The rules for memories that every store follows, as pure functions of what the store looked up,
+//! and a collection of memories in memory. (The in-memory session store is [`crate::in_memory`].)
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 use crate::match_text::Query;
 use crate::validate::{QUERY_BYTES_MAX, bad_cursor, page_limit};
 
-/// What is kept when `memory` is put in the place of `known`, and the line about it.
+/// Returns the memory to store when `memory` replaces `known`, and the audit note about it.
 pub fn plan_put(
     scope: &Scope,
     known: Option<&Memory>,
@@ -72,7 +72,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
 }
 
-/// How many memories an owner may have beside those that are counted.
+/// Checks that an owner with `count` other memories may have one more.
 pub fn check_count(count: usize) -> Result<()> {
     match count < MEMORIES_MAX {
         true => Ok(()),
@@ -82,7 +82,8 @@ pub fn check_count(count: usize) -> Result<()> {
     }
 }
 
-/// Whether the caller may change or forget it; what does not show is not there (I9).
+/// Checks that the caller may change or delete the memory. A memory that is not visible is reported
+/// as missing (I9).
 pub fn check_change(scope: &Scope, memory: &Memory) -> Result<()> {
     if !memory.shows_to(scope) {
         return Err(StoreError::NoMemory { memory: memory.id });
@@ -97,19 +98,19 @@ fn denied(scope: &Scope, memory: MemoryId) -> StoreError {
     StoreError::MemoryDenied { memory, principal: scope.principal.clone() }
 }
 
-/// A line about a memory. What it says is nobody's business.
+/// Returns the audit note about a memory. It does not contain the memory's text, which is private.
 pub fn note(what: &str, memory: &Memory) -> AuditNote {
     let detail = Some(format!("{what} memory {} of {}", memory.id, memory.belongs));
     AuditNote { action: AuditAction::MemoryChange, session: None, detail }
 }
 
-/// What is left of a memory when a session is erased; none if nothing else supports it.
+/// Returns a memory without the sources of an erased session, or `None` if no source is left.
 pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory> {
     memory.sources.retain(|source| source.session != *session);
     (!memory.sources.is_empty()).then_some(memory)
 }
 
-/// A filter, with its words and cursor read.
+/// A filter with its query and cursor parsed.
 pub struct MemoryQuery<'a> {
     filter: &'a MemoryFilter,
     words: Option<Query>,
@@ -133,7 +134,7 @@ impl<'a> MemoryQuery<'a> {
             && self.words.as_ref().is_none_or(|words| words.matches(&memory.text))
     }
 
-    /// One page of memories that come newest first.
+    /// Returns one page of memories; `memories` is ordered newest first.
     pub fn page(
         &self,
         scope: &Scope,
@@ -155,7 +156,7 @@ impl<'a> MemoryQuery<'a> {
     }
 }
 
-/// A tenant's memories, for stores that hold them all at once.
+/// All memories of a tenant, for stores that hold them in memory.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryShelf(BTreeMap<MemoryId, Memory>);
 
@@ -191,7 +192,7 @@ impl MemoryShelf {
         Ok(note)
     }
 
-    /// Takes out what only this session supports. Says whether anything changed.
+    /// Removes the memories that only this session supports. Returns whether anything changed.
     pub fn erase_session(&mut self, session: &SessionId) -> bool {
         let touched: Vec<Memory> =
             self.0.values().filter(|memory| memory.is_from(session)).cloned().collect();

@@ -1,6 +1,7 @@
-//! opencode's database, read only, for the importer in `sapwood-formats`: its rows as lines of JSON. It stands here because
-//! this is the only crate that speaks SQL. It is somebody else's file and not a store: what is wrong with it is a
-//! [`Fault`], and a row that cannot be read says so in its line and leaves the others alone.
+//! Read-only access to opencode's database for the importer in `sapwood-formats`: its rows as JSON
+//! lines. It is in this crate because no other crate contains SQL. The file belongs to another
+//! program and is not a store: problems with it are a [`Fault`], and an unreadable row is reported
+//! in its own line and does not affect other rows.
 
 use std::path::Path;
 
@@ -10,27 +11,27 @@ use sapwood_core::port::store::BODY_BYTES_MAX;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// How many messages one page holds, and how many bytes, unless a single message has more.
+/// Maximum messages and bytes per page. A single larger message gets a page of its own.
 const PAGE_MESSAGES: u32 = 200;
 const PAGE_BYTES: usize = 4 << 20;
-/// Most bytes of one message's parts that are read.
+/// Maximum bytes of one message's parts; the rest is not read.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 pub struct Database {
     connection: Connection,
-    /// Whether its sessions say what was taken back: older ones have no column for it.
+    /// Whether the table of sessions has the column `revert`. Older versions lack it.
     has_revert: bool,
 }
 
-/// What is wrong with the database.
+/// A problem with the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("opencode's database cannot be read: {what}")]
+#[error("failed to read opencode's database: {what}")]
 pub struct Fault {
     what: String,
 }
 
 impl Fault {
-    /// Stable, for programs.
+    /// Stable error code, for programs.
     pub fn code(&self) -> &'static str {
         "import.unreadable"
     }
@@ -44,10 +45,10 @@ impl From<rusqlite::Error> for Fault {
 
 pub type Result<T> = std::result::Result<T, Fault>;
 
-/// Where a page ended: time and id of its last message.
+/// The end of a page: time and id of its last message.
 pub type Cursor = (i64, String);
 
-/// The sessions of a database, oldest first, and why these are not all, if they are not.
+/// The sessions of a database, oldest first, and the reason if the list is incomplete.
 pub struct Sessions {
     pub ids: Vec<String>,
     pub fault: Option<Fault>,
@@ -71,7 +72,7 @@ impl Database {
             let read = match rows.next() {
                 Ok(None) => return Ok(sessions),
                 Ok(Some(row)) => row.get(0),
-                // The rest of the table is out of reach.
+                // The rest of the table cannot be read.
                 Err(error) => {
                     sessions.fault = Some(error.into());
                     return Ok(sessions);
@@ -84,7 +85,7 @@ impl Database {
         }
     }
 
-    /// The line of a session itself.
+    /// Returns the line of the session itself.
     pub fn session_line(&self, session: &str) -> Result<Vec<u8>> {
         let revert = if self.has_revert { "revert" } else { "NULL" };
         let select =
@@ -100,7 +101,8 @@ impl Database {
         Ok(line.to_string().into_bytes())
     }
 
-    /// The next messages of a session with their parts, as lines, and where to go on.
+    /// Returns the next messages of a session and their parts as lines, and the cursor of the next
+    /// page.
     pub fn message_lines(
         &self,
         session: &str,
@@ -125,7 +127,7 @@ impl Database {
         Ok((lines, last))
     }
 
-    /// Puts the lines of a message's parts behind `lines`. How many bytes these are.
+    /// Appends the lines of a message's parts to `lines`. Returns their size in bytes.
     fn read_parts(&self, message: &str, lines: &mut Vec<Vec<u8>>) -> Result<usize> {
         let mut parts =
             self.connection.prepare_cached("SELECT id, data FROM part WHERE message_id = ?1 ORDER BY id")?;
@@ -147,7 +149,8 @@ fn text_at(row: &Row<'_>, column: usize) -> Option<String> {
     row.get_ref(column).ok()?.as_str().ok().map(str::to_owned)
 }
 
-/// A row as a line. One whose data is no JSON says so instead; bytes that are not UTF-8 are the importer's to mend.
+/// Formats a row as a line. If its data is not JSON, the line says so instead. The importer repairs
+/// invalid UTF-8.
 fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Result<Vec<u8>> {
     let data = match row.get_ref(1)? {
         ValueRef::Text(data) if data.len() > BODY_BYTES_MAX => Err("its data is too long".to_owned()),
@@ -155,7 +158,7 @@ fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Resu
             .map(|_| data)
             .map_err(|error| format!("its data is not JSON: {error}")),
         ValueRef::Null => Err("it has no data".to_owned()),
-        other => Err(format!("its data is {} and not text", other.data_type())),
+        other => Err(format!("its data is {}, not text", other.data_type())),
     };
     let data = match data {
         Ok(data) => data,
@@ -164,7 +167,7 @@ fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Resu
     let head = json!({ "table": table, "id": id, "time_created": at }).to_string();
     let mut line = head.trim_end_matches('}').as_bytes().to_vec();
     line.extend_from_slice(b",\"data\":");
-    // Between its values only: inside of strings there are none.
+    // Line breaks occur only between values: JSON strings cannot contain them.
     line.extend(data.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
     line.extend_from_slice(b"}\n");
     Ok(line)

@@ -1,15 +1,16 @@
-//! Pages of a log that end by their bytes.
+//! Pages of a log that are limited by bytes.
 
 use std::collections::VecDeque;
 
 use sapwood_core::Record;
 use sapwood_core::port::store::PAGE_BYTES;
 
-/// A page whose records are met from its end to its beginning. The newest fall out as soon as the older ones fill it, so it
-/// ends up as if it had been read forwards, and never holds much more than that.
+/// A page that is filled from its end to its beginning. The newest records are dropped as soon as
+/// the older ones fill it, so it ends up as if it had been read forwards, and never holds much more
+/// than one page.
 #[derive(Default)]
 pub(crate) struct BackwardPage {
-    /// The oldest first.
+    /// Oldest first.
     records: VecDeque<Record>,
     bytes: usize,
 }

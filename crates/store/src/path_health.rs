@@ -1,5 +1,6 @@
-//! Where a store's files are, looked at from outside: whether they are still where they were, and whether there is room beside
-//! them. A database's own files are never opened for it: closing them would let go of the locks that the process holds.
+//! Health check of a store's files from outside: whether they are still in place, and whether there
+//! is disk space next to them. It never opens the database files, because closing them would
+//! release the process's POSIX locks.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,32 +13,32 @@ use uuid::Uuid;
 
 use crate::permissions;
 
-/// How much is written to see whether there is room: a few pages.
+/// Bytes that are written to check for disk space: a few pages.
 const TRIED_BYTES: usize = 16 << 10;
 
 pub struct PathHealth {
-    /// The file, or the directory, that holds everything.
+    /// The file or directory that holds all data.
     path: PathBuf,
-    /// Which one that was when it was first looked at.
+    /// The identity of the file or directory at the first check.
     identity: OnceLock<Identity>,
 }
 
-/// What tells a file from another one that came to its place.
+/// Device and inode, which distinguish a file from another one at the same path.
 type Identity = (u64, u64);
 
 impl PathHealth {
     pub fn new(path: &Path) -> Self {
         let place = Self { path: path.to_owned(), identity: OnceLock::new() };
-        // What is not there yet is remembered when it is.
+        // If the file does not exist yet, a later check records its identity.
         let _ = place.check_is_there();
         place
     }
 
-    /// Whether it is there, and something can be written to it.
+    /// Checks that the path exists and is writable.
     pub fn check(&self) -> Result<()> {
         self.check_is_there()?;
         match try_write(&self.tried_file()) {
-            // Whoever may not make files there may still write to this one.
+            // A process that may not create files in the directory may still write to this file.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && self.is_open_file() => Ok(()),
             Err(error) => Err(io_error(&self.path, error)),
             Ok(()) => Ok(()),
@@ -60,7 +61,7 @@ impl PathHealth {
     }
 
     fn moved(&self) -> StoreError {
-        let why = "it was moved or taken away while it was in use".to_owned();
+        let why = "it was moved or deleted while in use".to_owned();
         StoreError::Unreachable { place: self.path.display().to_string(), why }
     }
 
@@ -68,16 +69,18 @@ impl PathHealth {
         self.path.metadata().is_ok_and(|found| found.is_file() && !found.permissions().readonly())
     }
 
-    /// Beside a file, in a directory, or in what a directory that is not there yet will be made in.
+    /// Returns a path next to a file, in a directory, or in the parent of a directory that does not
+    /// exist yet.
     fn tried_file(&self) -> PathBuf {
         let dir = nearest(&self.path, Path::is_dir);
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        // Nobody can lay a link where it will be, and no other process has the same.
+        // The random name is unique among processes, and no symlink can be planted there in
+        // advance.
         dir.join(format!(".{name}.tried-{}", Uuid::new_v4().simple()))
     }
 }
 
-/// The path itself or what is next above it that is there, at last the working directory.
+/// Returns the path itself or its nearest existing ancestor, or else the working directory.
 fn nearest(path: &Path, is_there: impl Fn(&Path) -> bool) -> &Path {
     let found = path.ancestors().find(|above| !above.as_os_str().is_empty() && is_there(above));
     found.unwrap_or(Path::new("."))
@@ -87,9 +90,10 @@ fn try_write(path: &Path) -> std::io::Result<()> {
     let mut file = permissions::file_options().write(true).create_new(true).open(path)?;
     let written = file.write_all(&[0; TRIED_BYTES]);
     drop(file);
-    // A process that is killed in between leaves it behind. That is rare, and it is small: nobody looks for such files.
+    // A process that is killed here leaves the file behind. It is small and this is rare, so
+    // nothing cleans it up.
     match fs::remove_file(path) {
-        // Somebody cleaned up.
+        // Another process removed it.
         Err(error) if error.kind() == ErrorKind::NotFound => written,
         removed => written.and(removed),
     }
@@ -106,7 +110,7 @@ fn identity_of(_: &fs::Metadata) -> Identity {
     (0, 0)
 }
 
-/// An I/O error, with its place.
+/// Converts an I/O error and adds its path.
 pub fn io_error(path: &Path, source: std::io::Error) -> StoreError {
     let place = path.display().to_string();
     match source.kind() {
@@ -123,11 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_goes_away_or_is_another_one_is_noticed_and_nothing_is_left_behind() {
+    fn a_moved_or_replaced_file_is_detected_and_no_probe_file_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let (path, away) = (dir.path().join("s.db"), dir.path().join("away"));
         let early = PathHealth::new(&path);
-        assert!(early.check().is_ok(), "it may still be made");
+        assert!(early.check().is_ok(), "it may still be created");
         fs::write(&path, "one").unwrap();
         let place = PathHealth::new(&path);
         assert!(place.check().is_ok() && early.check().is_ok());
@@ -136,7 +140,7 @@ mod tests {
             assert_eq!(place.check().unwrap_err().code(), "store.unreachable");
         }
         fs::write(&path, "two").unwrap();
-        assert_eq!(place.check().unwrap_err().code(), "store.unreachable", "it is another one");
+        assert_eq!(place.check().unwrap_err().code(), "store.unreachable", "it is another file");
         fs::rename(&away, &path).unwrap();
         assert!(place.check().is_ok());
         let left: Vec<_> =
@@ -146,7 +150,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_tried_is_not_where_somebody_could_lay_a_link() {
+    fn the_probe_file_has_no_name_that_a_symlink_can_take() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("s.db"), dir.path().join("other"));
         fs::write(&path, "one").unwrap();
@@ -156,13 +160,13 @@ mod tests {
         std::os::unix::fs::symlink(&other, &guessed).unwrap();
         assert!(place.check().is_ok());
         assert_eq!(fs::read_to_string(&other).unwrap(), "somebody else's");
-        assert!(guessed.is_symlink(), "what another process tries is left alone");
+        assert!(guessed.is_symlink(), "another process's probe file is left alone");
         assert_ne!(place.tried_file(), place.tried_file());
         assert_eq!(try_write(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
 
     #[test]
-    fn where_nothing_is_there_not_even_the_working_directory_the_search_ends() {
+    fn the_search_ends_when_not_even_the_working_directory_exists() {
         for path in ["s.db", "deep/er/s.db", "/deep/s.db", ""] {
             assert_eq!(nearest(Path::new(path), |_| false), Path::new("."));
         }
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_tried_from_the_inside() {
+    fn a_directory_is_probed_from_the_inside() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("deep/store");
         let place = PathHealth::new(&root);

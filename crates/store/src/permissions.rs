@@ -1,10 +1,10 @@
-//! Files and directories for their owner alone: a session store is nobody else's to read.
+//! Creating files and directories that only their owner can access: sessions are private.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Options that make a new file readable by its owner only.
+/// Returns options that create a file readable by its owner only.
 pub fn file_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -12,7 +12,8 @@ pub fn file_options() -> OpenOptions {
     options
 }
 
-/// Makes a directory, and those above it, for its owner only. One that is there stays as it is.
+/// Creates a directory and its missing ancestors for the owner only. Existing directories are not
+/// changed.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);

@@ -1,5 +1,6 @@
-//! Cutting texts into words: runs of letters and digits, in lower case. This runs for every byte that is indexed, so it goes
-//! over 64 bytes at a time, and looks at characters only where they are not ASCII. Pure.
+//! Splitting text into words: runs of letters and digits, in lower case. This runs for every
+//! indexed byte, so it processes 64 bytes at a time and decodes characters only where they are not
+//! ASCII. Pure.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -9,12 +10,12 @@ use crate::match_text::spans_of;
 
 /// An odd number without a pattern, for hashing words.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// So that the last word can be read eight bytes at a time, too.
+/// Padding, so that the last word can also be read eight bytes at a time.
 const PADDING: &str = "\0\0\0\0\0\0\0\0";
-/// Bytes that are looked at together: one bit of a mask each.
+/// Bytes that are classified together, one bit of a mask each.
 const BLOCK: usize = 64;
 
-/// Cuts one text after the other.
+/// Splits one text after another and reuses its buffers.
 #[derive(Default)]
 pub struct Cutter {
     pub hash: WordHash,
@@ -22,7 +23,7 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Gives the words of a text one after the other, each with its hash.
+    /// Passes the words of a text to `take`, each with its hash.
     pub fn cut(&mut self, text: &str, mut take: impl FnMut(&str, u64)) {
         let Self { hash, folded } = self;
         folded.clear();
@@ -47,12 +48,13 @@ impl Cutter {
     }
 }
 
-/// Each word of a text once, with spaces between: what an index without positions needs to see.
+/// Returns each distinct word of a text once, separated by spaces: the input for an index without
+/// positions.
 pub fn distinct_words(text: &str) -> String {
     let mut words = String::with_capacity(text.len() / 2 + 1);
     let mut seen = HashSet::new();
     Cutter::default().cut(text, |word, hash| {
-        // Two words of one text that share 64 bits of a secret hash would be a wonder.
+        // A collision of 64-bit secret hashes within one text is negligible.
         if seen.insert(hash) {
             words.push_str(word);
             words.push(' ');
@@ -61,10 +63,10 @@ pub fn distinct_words(text: &str) -> String {
     words
 }
 
-/// Runs of bytes that are letters or digits, or not ASCII.
+/// Runs of bytes that are letters, digits or not ASCII.
 struct Runs<'t> {
     bytes: &'t [u8],
-    /// The block that the mask is of.
+    /// The block that the mask belongs to.
     block: usize,
     mask: u64,
 }
@@ -76,7 +78,7 @@ impl Runs<'_> {
         Some(start..end)
     }
 
-    /// The next byte that is in a run, or in none.
+    /// Returns the next byte that is in a run (or outside of all runs).
     fn find(&mut self, mut at: usize, in_run: bool) -> Option<usize> {
         while at < self.bytes.len() {
             let mask = self.mask_of(at / BLOCK);
@@ -113,8 +115,9 @@ fn block_mask(block: &[u8; BLOCK]) -> u64 {
     eights.iter().enumerate().map(bits).fold(0, |mask, bits| mask | bits)
 }
 
-/// A bit for each of eight bytes: `0`–`9`, `a`–`z`, or not ASCII. The sums carry into a byte's highest bit where it is at
-/// least the bound, and never beyond, as all others have seven bits; the product gathers these bits in the highest byte.
+/// Returns a bit for each of eight bytes: `0`–`9`, `a`–`z`, or not ASCII. Each sum carries into the
+/// highest bit of its byte if the byte reaches the bound, and never further, as the operands have
+/// seven bits. The product collects these bits in the highest byte.
 fn eight_mask(bytes: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHEST: u64 = 0x80 * ONES;
@@ -126,7 +129,7 @@ fn eight_mask(bytes: u64) -> u64 {
     (marked >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// How words are hashed. Nobody can know which of them meet in a table.
+/// The hash function for words. It is seeded randomly, so that an attacker cannot force collisions.
 #[derive(Debug, Clone, Copy)]
 pub struct WordHash(u64);
 
@@ -147,7 +150,7 @@ impl WordHash {
         hash | 1
     }
 
-    /// The same, of a word in a text that goes on for eight bytes after it. Never nought.
+    /// Hashes a word in a text that has at least eight more bytes after it. Never returns zero.
     fn within(self, text: &[u8], word: Range<usize>) -> u64 {
         let mut hash = self.0 ^ word.len() as u64;
         let (eights, _) = text[word.start..].as_chunks::<8>();
@@ -155,7 +158,7 @@ impl WordHash {
         for eight in eights {
             let eight = u64::from_le_bytes(*eight);
             if left <= 8 {
-                // What is behind the word is shifted out.
+                // Bytes after the word are shifted out.
                 return fold(hash, eight.checked_shl(8 * (8 - left as u32)).unwrap_or(0)) | 1;
             }
             hash = fold(hash, eight);
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_is_there_once_in_lower_case() {
+    fn each_word_occurs_once_in_lower_case() {
         assert_eq!(distinct_words("The end, the END; Über uns_uns"), "the end über uns ");
         assert_eq!(distinct_words("a_b a-b (A)"), "a b ");
         assert_eq!(distinct_words("  "), "");
@@ -188,13 +191,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_are_those_of_the_text_wherever_they_lie(
+        fn words_are_found_at_every_offset(
             text in "([a-zA-Z0-9]{1,20}|[ -~]{0,9}|\\PC{0,3}|[a-z]é[a-z]|→){0,60}",
         ) {
             let expected: BTreeSet<String> =
                 spans_of(&text.to_ascii_lowercase()).map(|span| text.to_ascii_lowercase()[span].to_lowercase()).collect();
             let mut cutter = Cutter::default();
-            // A cutter has forgotten the text before.
+            // A reused cutter keeps nothing of the previous text.
             cutter.cut("every word of another text", |_, _| {});
             let mut found = Vec::new();
             cutter.cut(&text, |word, hash| found.push((word.to_owned(), hash)));

@@ -1,5 +1,6 @@
-//! The rules every store keeps, as pure functions of what the store looked up: who may append what, how lists are cut
-//! into pages. SQLite calls the same ones inside its transaction.
+//! The rules that every store follows, as pure functions of what the store looked up: which appends
+//! are allowed, and how lists are split into pages. SQLite calls the same functions inside its
+//! transaction.
 
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
@@ -22,11 +23,11 @@ use crate::authorize::authorize;
 use crate::lease::LastLease;
 use crate::match_text::Query;
 
-/// Longest idempotency key, in bytes.
+/// Maximum length of an idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Longest search, in bytes.
+/// Maximum length of a search query, in bytes.
 pub const QUERY_BYTES_MAX: usize = 4 << 10;
-/// Rows of a page when the caller names no limit.
+/// Default page size, in rows.
 const PAGE_ROWS_DEFAULT: usize = 100;
 
 /// 128 random bits for ids.
@@ -34,7 +35,7 @@ pub fn random_bits() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }
 
-/// What an append needs. Sharing, archiving and reopening are the owner's.
+/// Returns the right that an append needs. Only the owner may share, archive and reopen a session.
 pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
     let mut state = summary.state;
     for draft in drafts {
@@ -52,7 +53,7 @@ pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
     Right::Write
 }
 
-/// A session's authority record, from its text.
+/// Parses a session's authority record.
 pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
     match json {
         "{}" => Ok(Authority::default()),
@@ -60,8 +61,8 @@ pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
     }
 }
 
-/// Give the summary of a session of an earlier version the record that its audit justifies. An imported turn that is open
-/// is history: no process will end it.
+/// Adds the authority record that the audit justifies to the summary of a session of an earlier
+/// version. An imported turn that is still open is closed here, because no process will end it.
 pub fn settle_summary(summary: &mut Summary, source: Source) {
     summary.authority = Some(match source {
         Source::Own => Authority::default(),
@@ -72,8 +73,8 @@ pub fn settle_summary(summary: &mut Summary, source: Source) {
     });
 }
 
-/// Whether a key that was used is used for the same. An answer that was kept without its request, or asked for without
-/// one, fits any.
+/// Checks that a reused idempotency key belongs to the same request. If either the stored answer or
+/// this append has no request, any request matches.
 pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
     match (&append.idempotency_key, append.request.as_deref(), kept) {
         (Some(key), Some(asked), Some(kept)) if asked != kept => {
@@ -83,9 +84,9 @@ pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
     }
 }
 
-/// Everything that can be said about an append before its entries are placed: rights, limits, archive, head (I5),
-/// fence. A store looks for the idempotency key between [`admit`] and this, so that a repetition is answered even
-/// though the head has moved on.
+/// Checks all conditions of an append that do not depend on the positions of its entries: rights,
+/// limits, archive, head (I5), fence. A store looks up the idempotency key between [`authorize`]
+/// and this check, so that a retry is answered even if the head has moved since.
 pub fn check_append(
     scope: &Scope,
     summary: &Summary,
@@ -115,7 +116,8 @@ fn check_size(append: &Append) -> Result<()> {
     Ok(())
 }
 
-/// An archived session can be reopened, shared and exported; what follows its reopening in the same batch is fine.
+/// An archived session can be reopened, shared and exported. Entries after a reopening in the same
+/// batch are allowed.
 fn check_archived(summary: &Summary, drafts: &[Draft]) -> Result<()> {
     let mut state = summary.state;
     for draft in drafts {
@@ -140,8 +142,9 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
     }
 }
 
-/// The fence must be the last one that was given out, whether or not its time is over: as long as nobody took the lease
-/// since, nobody else wrote. Without a fence, a live lease guards the leaf.
+/// The fence must be the latest one, whether or not its lease has expired: while no other caller
+/// has acquired the lease, no other caller has written. Without a fence, a live lease blocks writes
+/// to the leaf.
 fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     if let Some(given) = append.fence {
         let current = lease.map_or(0, |lease| lease.fence);
@@ -156,7 +159,7 @@ fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     }
 }
 
-/// Encodes a body, within its limit.
+/// Encodes a body and checks its size limit.
 pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
     let json = codec::encode(body);
     if json.len() > BODY_BYTES_MAX {
@@ -165,9 +168,9 @@ pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
     Ok(json)
 }
 
-/// An entry that a path or a fork was asked for, and that is not in the tree.
+/// Returns the error for a path or a fork at an entry that is not in the tree.
 pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
-    let why = format!("entry {seq} is a {} and stands beside the tree", kind.as_str());
+    let why = format!("entry {seq} is a {}, which is not part of the tree", kind.as_str());
     StoreError::Invalid { what: "the entry", why }
 }
 
@@ -179,21 +182,22 @@ pub fn no_entry(session: &SessionId, entry: impl ToString) -> StoreError {
     StoreError::NoEntry { session: session.clone(), entry: entry.to_string() }
 }
 
-/// Whether a line of the tenant's audit shows to this caller: the operator sees all, others what they did themselves
-/// and what was done to sessions they own. `about` is the line's session, if it is still there.
+/// Returns whether the caller may see an audit line. Operators see all lines of the tenant; other
+/// callers see their own actions and actions on sessions they own. `about` is the line's session,
+/// if it still exists.
 pub fn may_see_line(scope: &Scope, line: &AuditLine, about: Option<&Summary>) -> bool {
     scope.reach == Reach::Tenant
         || line.by == scope.principal
         || about.is_some_and(|summary| authorize(scope, summary, Right::Own).is_ok())
 }
 
-/// What is said about a cursor that no page has ended with.
+/// Returns the error for a cursor that this store did not issue.
 pub fn bad_cursor(text: &str) -> StoreError {
-    let why = format!("{text:?} is not one this store has given out");
+    let why = format!("{text:?} was not issued by this store");
     StoreError::Invalid { what: "the cursor", why }
 }
 
-/// Where a page of a list begins in a database: the time and number of the last session on the page before.
+/// Parses the cursor of a database list: time and number of the last session on the previous page.
 fn read_list_cursor(text: &str) -> Result<(i64, i64)> {
     let parsed = text.split_once('.').and_then(|(time, pk)| Some((time.parse().ok()?, pk.parse().ok()?)));
     parsed.ok_or_else(|| bad_cursor(text))
@@ -203,17 +207,17 @@ pub fn print_list_cursor((time, number): (i64, i64)) -> String {
     format!("{time}.{number}")
 }
 
-/// As long as most summaries and lines of the audit: every append writes one of them.
+/// Typical size of a summary or an audit line. Every append writes one of each.
 const ROW_BYTES: usize = 1_024;
 
-/// A summary, or a line of the audit, as it is stored.
+/// Serializes a summary or an audit line for storage.
 pub fn print_json(row: &impl Serialize) -> String {
     let mut json = Vec::with_capacity(ROW_BYTES);
     serde_json::to_writer(&mut json, row).expect("rows hold strings and numbers only");
     String::from_utf8(json).expect("JSON is text")
 }
 
-/// What a search shows of an entry whose text it has found.
+/// Builds the search hit for an entry whose text matched.
 pub fn hit_of(summary: &Summary, meta: &Meta, words: &Query, text: &str) -> Hit {
     Hit {
         session: summary.id.clone(),
@@ -233,8 +237,8 @@ pub fn page_limit(limit: usize) -> usize {
     }
 }
 
-/// Where a list goes on: behind the session that was last used at `at` and is called `id`. Lists are ordered by
-/// `updated_at`, the newest first, then by id.
+/// A list cursor: the list continues after the session `id`, last used at `at`. Lists are ordered
+/// by `updated_at`, newest first, then by id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListCursor {
     pub at: TimestampMs,
@@ -263,7 +267,8 @@ impl ListCursor {
     }
 }
 
-/// Where a search goes on: hits are ordered by time, the newest first, then by session, then by seq, the newest first.
+/// A search cursor. Hits are ordered by time, newest first, then by session, then by seq, newest
+/// first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HitCursor {
     pub at: TimestampMs,
@@ -295,7 +300,7 @@ impl HitCursor {
     }
 }
 
-/// One page of the sessions this caller may see, out of all of a tenant's.
+/// Returns one page of the sessions that this caller may see, out of all sessions of a tenant.
 pub fn page_of_sessions<S: Borrow<Summary>>(
     scope: &Scope,
     filter: &ListFilter,
@@ -318,19 +323,20 @@ pub fn page_of_sessions<S: Borrow<Summary>>(
     Ok(Page { items: found.iter().map(|summary| summary.borrow().clone()).collect(), next })
 }
 
-/// The next piece of a list in a database, where rows are ordered by time and number.
+/// The next section of a list in a database, where rows are ordered by time and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListSpan {
-    /// Rows begin behind this one, in the list's order.
+    /// Rows after this one, in list order.
     pub after: (i64, i64),
-    /// No row from here on is wanted.
+    /// Rows from here on are excluded.
     pub end: (i64, i64),
 }
 
 impl ListSpan {
-    /// What a filter leaves of a list whose times may be up to `behind_ms` before a session's own.
+    /// Computes the span for a filter. The list's times may lag a session's own times by up to
+    /// `behind_ms`.
     pub fn of(filter: &ListFilter, behind_ms: i64) -> Result<Self> {
-        // A time that was sent may be any number; the first moment of all takes nothing away.
+        // A client may send any number as a time; the minimum excludes nothing.
         let oldest =
             filter.since.map_or((i64::MIN, i64::MIN), |since| (since.0.saturating_sub(behind_ms), i64::MIN));
         let newest = filter.until.map_or((i64::MAX, i64::MAX), |until| (until.0, i64::MIN));
@@ -349,7 +355,7 @@ pub fn check_query(query: &SearchQuery) -> Result<()> {
     Ok(())
 }
 
-/// The limit and cursor of a search, checked.
+/// Validates the limit and the cursor of a search.
 pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
     check_query(query)?;
     Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
@@ -364,14 +370,14 @@ pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>)
     Page { items: hits, next }
 }
 
-/// Sorts hits as a page does, and keeps only so many behind the cursor.
+/// Sorts hits in page order and keeps at most `most` after the cursor.
 pub fn keep_newest(hits: &mut Vec<Hit>, most: usize, after: Option<&HitCursor>) {
     hits.retain(|hit| after.is_none_or(|after| HitCursor::of(hit).key() > after.key()));
     hits.sort_by(|a, b| HitCursor::of(a).key().cmp(&HitCursor::of(b).key()));
     hits.truncate(most);
 }
 
-/// The forks of a session that this caller may see, the oldest first.
+/// Returns the forks of a session that this caller may see, oldest first.
 pub fn children_of<'a>(
     scope: &Scope,
     session: &SessionId,
@@ -387,7 +393,8 @@ pub fn children_of<'a>(
     children.into_iter().map(|(_, id)| id.clone()).collect()
 }
 
-/// Whether somebody may know of a key: an operator of all of the tenant's, others of their own.
+/// Returns whether the caller may see a key: operators see all keys of the tenant, other callers
+/// their own.
 pub fn shows_key(scope: &Scope, key: &ApiKey) -> bool {
     let is_own = scope.reach == Reach::Tenant || scope.principal == Principal::User(key.user.clone());
     key.tenant == scope.tenant && is_own

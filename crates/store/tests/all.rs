@@ -1,4 +1,4 @@
-//! One test binary for all stores: linking is what takes the time.
+//! One test binary for all stores, because linking takes most of the time.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,5 @@
-// Talking to the server. The console is one more client of the public API: its types come from the OpenAPI document, and
-// every failure is an ApiError with the server's stable code. Requests that change something carry the header that no
-// other site's form can set.
+// HTTP client. The console is a regular client of the public API: its types come from the OpenAPI document, and every failure
+// is an ApiError with the server's stable code. Every request has the CSRF header, which a form on another site cannot set.
 import type { components, paths } from "../api.gen";
 
 export type Schemas = components["schemas"];
@@ -60,11 +59,12 @@ export function fill(path: string, params: Params = {}, query: Query = {}): stri
 async function problemOf(response: Response): Promise<ApiError> {
   const body = await response.json().catch(() => null);
   const code = typeof body?.code === "string" ? body.code : "server.unknown";
-  const detail = typeof body?.detail === "string" ? body.detail : `the server answered ${response.status}`;
+  const detail =
+    typeof body?.detail === "string" ? body.detail : `the server responded with status ${response.status}`;
   return new ApiError(response.status, code, detail);
 }
 
-/** Any request; what the network does not answer becomes an error with a code of its own. */
+/** Send a request. A network failure becomes an ApiError with the code `network.unreachable`. */
 export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
@@ -75,7 +75,7 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError(0, "network.unreachable", "the server does not answer");
+    throw new ApiError(0, "network.unreachable", "the server does not respond");
   }
   if (!response.ok) throw await problemOf(response);
   return response;
@@ -111,7 +111,7 @@ export async function send<P extends keyof paths, M extends Changing>(
   return read(await ask(fill(path, params, query), init));
 }
 
-/** Sends a file's bytes. */
+/** Upload a file. */
 export async function upload<P extends keyof paths>(
   path: P,
   params: Params,
@@ -122,30 +122,30 @@ export async function upload<P extends keyof paths>(
   return read(await ask(fill(path, params, query), { method: "POST", body: file, headers }));
 }
 
-/** What a person can do about an error, by its code. */
+/** The hint for the user, by error code. */
 export function hintFor(error: unknown): string {
   const code = error instanceof ApiError ? error.code : "";
   const hints: Record<string, string> = {
-    "network.unreachable": "Check that `sapwood serve` is running; this page goes on by itself once it is.",
-    "auth.required": "Sign in with a key: `sapwood key new --user NAME` makes one.",
-    "auth.invalid": "The key was revoked or has expired. Make a new one with `sapwood key new`.",
+    "network.unreachable": "Check that `sapwood serve` is running. This page reconnects automatically.",
+    "auth.required": "Sign in with a key. Create one with `sapwood key new --user NAME`.",
+    "auth.invalid": "The key was revoked or has expired. Create a new one with `sapwood key new`.",
     "auth.origin": "Open the console at the server's own address, not through another site.",
-    "key.scope": "Your key may only read. Ask for one with the scope `write`.",
+    "key.scope": "Your key is read-only. Ask for a key with the scope `write`.",
     "session.denied": "Ask the session's owner to share it with you as a collaborator.",
-    "session.not_found": "It was erased, or was never shared with you. Go back to the list.",
-    "session.leased": "Another process runs this turn right now; what it does shows here as it happens.",
-    "session.archived": "Reopen it from the session's menu to write in it.",
-    "session.conflict": "Somebody was quicker. Look at what changed and try again.",
-    "turn.running": "Queue your words for the next turn, or steer the one that runs.",
+    "session.not_found": "The session was erased or is not shared with you. Go back to the list.",
+    "session.leased": "Another process is running a turn in this session. Its events appear here live.",
+    "session.archived": "Reopen the session from its menu to write to it.",
+    "session.conflict": "The session changed in the meantime. Check the changes and try again.",
+    "turn.running": "Queue your message for the next turn, or steer the running turn.",
     "turn.interrupted": "Resume the interrupted turn first.",
-    "turn.ended": "The turn is over; send your words as a new one.",
-    turn_limit: "Fork the session to go on, or raise `limits.turns_max` of its agent.",
-    budget_exceeded: "Raise the agent's budget, or go on in a new session.",
-    "rate.limited": "Wait a moment; the page tries again by itself.",
+    "turn.ended": "The turn has ended. Send your message as a new turn.",
+    turn_limit: "Fork the session to continue, or raise `limits.turns_max` of its agent.",
+    budget_exceeded: "Raise the agent's budget, or continue in a new session.",
+    "rate.limited": "Wait a moment. The page retries automatically.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
-    "server.full": "The server is busy with others. Try again in a moment.",
-    "input.too_large": "Send it in smaller pieces, or raise the limit in sapwood.toml.",
-    "input.format": "Use `sapwood import FILE` on the server's machine for databases and other formats.",
+    "server.full": "The server has reached its limit of requests. Try again in a moment.",
+    "input.too_large": "Send smaller parts, or raise the limit in sapwood.toml.",
+    "input.format": "Run `sapwood import FILE` on the server to import databases and other formats.",
     "model.none": "Start the server with a model: set a provider's key, or use the demo model.",
     "store.busy": "The store is busy. Try again in a moment.",
     "request.timeout": "The server is slow right now. Try again.",
@@ -153,7 +153,7 @@ export function hintFor(error: unknown): string {
   return (
     hints[code] ??
     (code.startsWith("input.")
-      ? "Change what you entered and try again."
-      : "Try again; the server's log says more.")
+      ? "Correct your input and try again."
+      : "Try again. The server's log has details.")
   );
 }

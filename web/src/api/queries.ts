@@ -1,4 +1,4 @@
-// What pages ask for, under names that can be made out of date.
+// Queries of the pages, with keys for invalidation.
 import { keepPreviousData, QueryClient, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { LongList } from "../log/longList";
 import { ApiError, get, type Hit, type Session } from "./client";
@@ -16,7 +16,7 @@ export const client = new QueryClient({
   },
 });
 
-/** Every view of one session is under its id. */
+/** Invalidate views of a session; all of its views if none is named. */
 export function outdate(session: string, ...views: string[]): void {
   for (const view of views.length > 0 ? views : [""]) {
     void client.invalidateQueries({ queryKey: view ? ["session", session, view] : ["session", session] });
@@ -26,7 +26,7 @@ export function outdate(session: string, ...views: string[]): void {
 
 const listeners = new Set<() => void>();
 
-/** Sessions came or went: lists are read anew. */
+/** Reload session lists after a session was created or erased. */
 export function outdateSessions(): void {
   for (const listener of listeners) listener();
   void client.invalidateQueries({ queryKey: ["sessions"] });
@@ -62,20 +62,20 @@ const SINCE_MS: Record<string, number> = {
 
 function asQuery({ since, ...rest }: Filters): Record<string, string | number | undefined> {
   const span = since ? SINCE_MS[since] : undefined;
-  // To the minute, so that the same question is the same request.
+  // Rounded to the minute, so that equal filters give equal requests.
   return { ...rest, since: span ? Math.floor((Date.now() - span) / 60_000) * 60_000 : undefined };
 }
 
-/** Sessions asked for at a time. */
+/** Sessions per page. */
 const SESSIONS_PAGE = 200;
 const HITS_PAGE = 200;
-/** How often the newest session is looked at; a narrowed list takes the server longer. */
+/** Poll interval for the newest session; filtered lists cost the server more. */
 const LOOK_MS = 4_000;
 const LOOK_NARROWED_MS = 20_000;
 
 export type End = "newest" | "oldest";
 
-/** A list from one of its ends. */
+/** A session list, starting at either end. */
 export function sessionList(filters: Filters, end: End): LongList<Session> {
   const list = new LongList<Session>((cursor) =>
     get("/v1/sessions", {}, { ...asQuery(filters), order: end, limit: SESSIONS_PAGE, cursor }),
@@ -84,7 +84,7 @@ export function sessionList(filters: Filters, end: End): LongList<Session> {
   return list;
 }
 
-/** The newest session, looked at again and again: what happens elsewhere moves to the top. */
+/** Poll the newest session: activity elsewhere moves a session to the top. */
 export function useNewest(filters: Filters, enabled: boolean) {
   return useQuery({
     queryKey: ["sessions", "head", filters],
@@ -94,13 +94,13 @@ export function useNewest(filters: Filters, enabled: boolean) {
   });
 }
 
-/** Words as they are typed: the last one may go on. */
+/** Search terms while typing: the last word is a prefix. */
 export function asSearch(words: string): string {
   const trimmed = words.trim();
   return /[\p{L}\p{N}]$/u.test(trimmed) && !trimmed.includes('"') ? `${trimmed}*` : trimmed;
 }
 
-/** The first sessions that a search finds; the newest, without words. */
+/** The first sessions that match a search; the newest sessions if the query is empty. */
 export function useFound(words: string) {
   const q = asSearch(words);
   return useQuery({
@@ -110,7 +110,7 @@ export function useFound(words: string) {
   });
 }
 
-/** What a search finds: sessions, and the hits in those that were read so far. */
+/** Search results: sessions, and the hits in the sessions loaded so far. */
 export class Findings {
   readonly list: LongList<Session>;
   readonly hits = new Map<string, Hit[]>();
@@ -143,7 +143,7 @@ export function useSession(session: string) {
   });
 }
 
-/** Counted anew when the log has grown. */
+/** Recounted when the log has grown. */
 export function usePressure(session: Pick<Session, "id" | "head">, enabled = true) {
   return useQuery({
     queryKey: ["pressure", session.id, session.head.seq],

@@ -1,15 +1,15 @@
-// A session's events, read with fetch so that every event name counts and the cookie goes along. A durable event has its
-// seq as id; after a cut the next request asks for what comes after the last one, so nothing is lost and nothing is double.
+// A session's event stream, read with fetch to receive all event names and send the cookie. A durable event has its
+// seq as id. A reconnect asks for the events after the last seq, so no event is lost or duplicated.
 import { ApiError, ask, fill } from "./client";
 
 export interface StreamEvent {
   name: string;
-  /** The seq of a durable event; none for a fragment. */
+  /** The seq of a durable event; null for a fragment. */
   id: number | null;
   data: unknown;
 }
 
-/** Cuts a text stream of server-sent events into events. */
+/** Parse a text stream into server-sent events. */
 export class EventParser {
   private rest = "";
 
@@ -49,7 +49,7 @@ export type Connection =
 
 export interface Follow {
   session: string;
-  /** The last seq that is known. */
+  /** The last seq received. */
   cursor: () => number;
   onEvent: (event: StreamEvent) => void;
   onConnection: (connection: Connection) => void;
@@ -57,10 +57,10 @@ export interface Follow {
 
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 15_000;
-/** Longer than two heartbeats without a byte, and the connection is taken for dead. */
+/** A connection without data for more than two heartbeats counts as dead. */
 const SILENCE_MS_MAX = 40_000;
 
-/** Follows a session until the returned function is called. */
+/** Follow a session until the returned function is called. */
 export function follow(what: Follow): () => void {
   const stop = new AbortController();
   void run(what, stop.signal);

@@ -1,5 +1,5 @@
-// What entries say, as docs/spec/log-format.md has it. The API hands bodies out as they are in the log; a kind that is not
-// known here is shown by its name and does no harm.
+// Entry bodies as specified in docs/spec/log-format.md. The API returns bodies as they are in the log. An unknown kind is
+// shown by its name.
 import type { Entry } from "../api/client";
 
 export type Part =

@@ -1,14 +1,14 @@
-// The feed as the console shows it: a pure fold of entries, so a reload, a reconnect and a live watcher end with the same
-// list. A tool's item turns into its outcome in place; an approval into its answer.
+// The feed as the console shows it: a pure fold of entries, so a reload, a reconnect and a live view give the same list.
+// A tool's result and an approval's answer update their items in place.
 import type { Entry } from "../api/client";
 import { type BlobRef, type Body, bodyOf, isInTree, type Part, textOf, type Usage } from "./bodies";
 
 interface Base {
-  /** The entry's seq, and the part's number: no two items have the same. */
+  /** The entry's seq and the part's number; unique per item. */
   key: string;
   seq: number;
   at: number;
-  /** Not on the path to the leaf any more. */
+  /** No longer on the path to the leaf. */
   aside: boolean;
 }
 
@@ -30,7 +30,7 @@ export interface ApprovalItem extends Base {
   about: string;
   callId: string | null;
   answer: { answer: string; reason: string } | null;
-  /** Its turn has ended: nobody waits for an answer any more. */
+  /** The turn has ended, so the approval is no longer pending. */
   isOver: boolean;
 }
 
@@ -63,7 +63,7 @@ export interface Feed {
   lastAt: number;
 }
 
-/** A leaf among entries that are not at hand. */
+/** A leaf among entries that are not loaded. */
 const UNKNOWN = -1;
 
 export function foldFeed(entries: Entry[]): Feed {
@@ -96,7 +96,7 @@ class Fold {
     return true;
   }
 
-  /** What was said. */
+  /** Messages. */
   private applyMessage(entry: Entry, body: Body, base: Base): boolean {
     switch (body.type) {
       case "user_message":
@@ -119,7 +119,7 @@ class Fold {
         this.items.push({ ...base, kind: "compaction", body });
         return true;
       case "branch_summary":
-        this.items.push({ ...base, kind: "note", label: "left a branch", text: body.summary });
+        this.items.push({ ...base, kind: "note", label: "branch summary", text: body.summary });
         return true;
       default:
         return false;
@@ -149,7 +149,7 @@ class Fold {
     });
     if (body.stop === "error") {
       const key = `${base.key}.${body.parts.length}`;
-      this.items.push({ ...base, key, kind: "error", label: "error", text: "the model's answer failed" });
+      this.items.push({ ...base, key, kind: "error", label: "error", text: "the model call failed" });
     }
   }
 
@@ -183,7 +183,7 @@ class Fold {
     item.durationMs = body.duration_ms ?? null;
   }
 
-  /** The life of a turn. */
+  /** Turn events. */
   private applyTurn(entry: Entry, body: Body, base: Base): boolean {
     switch (body.type) {
       case "turn_started":
@@ -234,7 +234,7 @@ class Fold {
         return true;
       }
       case "cancel_asked":
-        return this.event(base, "cancel asked");
+        return this.event(base, "cancel requested");
       default:
         return false;
     }
@@ -251,7 +251,7 @@ class Fold {
     }
   }
 
-  /** Marks on the session. */
+  /** Settings, labels and other session events. */
   private applyMark(body: Body, base: Base): boolean {
     switch (body.type) {
       case "model_changed":
@@ -310,7 +310,7 @@ class Fold {
   }
 }
 
-/** The seqs from an entry up to its root, as far as they are at hand. */
+/** The seqs from an entry up to its root, as far as they are loaded. */
 export function pathTo(leaf: number | null, entries: { seq: number; parent?: number | null }[]): Set<number> {
   const parents = new Map(entries.map((entry) => [entry.seq, entry.parent ?? null]));
   const path = new Set<number>();

@@ -1,5 +1,5 @@
-// Where the nodes of a flow stand: a column for each step from the input, by the longest way forward. Backward edges do not
-// count, so a circle of them is none.
+// Layout of a flow graph: a node's column is its longest forward path from the input. Backward edges are ignored, so
+// they cannot form a cycle.
 export interface Edge {
   from: string;
   to: string;
@@ -21,7 +21,7 @@ export interface Graph {
 export function placeGraph(ids: string[], edges: Edge[]): Graph {
   const forward = edges.filter((edge) => edge.type !== "backward" && edge.from !== edge.to);
   const column = new Map(ids.map((id) => [id, 0]));
-  // As many rounds as there are nodes are enough without circles, and a circle stops there too.
+  // Without cycles, as many rounds as nodes are enough. The bound also ends the loop if there is a cycle.
   for (let round = 0; round < ids.length; round++) {
     let isMoved = false;
     for (const { from, to } of forward) {
@@ -48,7 +48,7 @@ export function placeGraph(ids: string[], edges: Edge[]): Graph {
   };
 }
 
-/** Column by column; within one, beside the rows of what leads there, so that fewer lines cross. */
+/** Order nodes by column. Within a column, place each node near its predecessors to reduce crossing lines. */
 function order(ids: string[], edges: Edge[], column: Map<string, number>): string[] {
   const sorted = [...ids].sort((a, b) => (column.get(a) ?? 0) - (column.get(b) ?? 0));
   const rank = new Map<string, number>();

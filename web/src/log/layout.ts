@@ -1,11 +1,11 @@
-// Where the nodes of a tree stand: a row each, a lane for each depth of branching, the active path in the first. Runs of
-// entries in which nothing branches can be folded into one node, so that ten thousand entries become a picture.
+// Layout of the tree: each node has its own row, each branching depth a lane, and the active path the first lane. Runs of
+// entries without branches can be collapsed into one node, so that ten thousand entries fit on a screen.
 import type { TreeNode } from "../api/client";
 
 export interface Placed {
-  /** The entry, or the last of the run it stands for. */
+  /** The entry, or the last entry of a collapsed run. */
   node: TreeNode;
-  /** How many entries it stands for; 1 for itself. */
+  /** Number of entries in the run; 1 for a single entry. */
   count: number;
   lane: number;
   row: number;
@@ -29,7 +29,7 @@ export function layOut(nodes: TreeNode[], leaf: number | null, folding: Folding,
   return place(placed);
 }
 
-/** What a picture of branches must show: ends, forks, labels, compactions, the leaf. */
+/** Nodes that are never collapsed: ends, forks, labels, compactions, the leaf. */
 function isLandmark(node: TreeNode, bySeq: Map<number, TreeNode>, leaf: number | null): boolean {
   const parent = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
   return (
@@ -49,7 +49,7 @@ function fold(
   kept: (node: TreeNode) => boolean,
 ): Map<number, Placed> {
   const placed = new Map<number, Placed>();
-  // Nodes come by seq, and a parent's is smaller, so a parent is placed before its children.
+  // Nodes are ordered by seq and a parent has a smaller seq, so a parent is placed before its children.
   for (const node of nodes) {
     const parentNode = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
     const parent = parentNode ? (placed.get(parentNode.seq) ?? null) : null;
@@ -68,9 +68,9 @@ function fold(
 }
 
 /**
- * Every node has a row of its own, as in an outline: the branches that were left come directly below the entry they left,
- * one lane further in, and the path goes on below them in its own lane. So words never meet, and a lane is a depth of
- * branching. Iterative: a path can be very long.
+ * Every node has its own row, as in an outline. Inactive branches follow directly below their branch point, one lane to the
+ * right, and the path continues below them in its own lane. So labels never overlap, and a lane is a branching depth.
+ * Iterative, because a path can be very long.
  */
 function place(bySeq: Map<number, Placed>): Layout {
   const nodes = [...new Set(bySeq.values())];
@@ -79,7 +79,7 @@ function place(bySeq: Map<number, Placed>): Layout {
   let rows = 0;
   const stack: { node: Placed; lane: number }[] = [];
   const push = (children: Placed[], lane: number, inner: number) => {
-    // The one that goes on is the active path's, else the newest; it comes last.
+    // The child that keeps the lane is on the active path, or else the newest. It comes last.
     const ordered = [...children].sort(
       (a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq,
     );
@@ -99,7 +99,7 @@ function place(bySeq: Map<number, Placed>): Layout {
   return { nodes: nodes.sort((a, b) => a.row - b.row), bySeq, lanes, rows };
 }
 
-/** The last entry two entries share. */
+/** The last common ancestor of two entries. */
 export function commonAncestor(a: number, b: number, bySeq: Map<number, TreeNode>): number | null {
   const above = new Set<number>();
   for (let at: number | null | undefined = a; at !== null && at !== undefined; at = bySeq.get(at)?.parent)

@@ -1,5 +1,5 @@
-// What is happening right now: fragments of an answer, tools that run. Never stored, never replayed; when the entry they
-// belong to is durable, it replaces them.
+// Live state of a turn: fragments of an answer and running tools. Fragments are never stored or replayed. The durable
+// entry replaces them.
 export interface LiveTool {
   callId: string;
   name: string;
@@ -10,13 +10,13 @@ export interface Live {
   text: string;
   reasoning: string;
   tools: LiveTool[];
-  /** What the engine tells in between: a retry, a failover, a compaction. */
+  /** A notice from the engine: a retry, a failover, a compaction. */
   notice: string;
 }
 
 export const NOTHING: Live = { text: "", reasoning: "", tools: [], notice: "" };
 
-/** Most characters of a stream that are held; beyond it the beginning is left out until the entry is there. */
+/** Character limit of a stream. Beyond it, the beginning is dropped until the entry arrives. */
 const LIVE_CHARS_MAX = 200_000;
 
 export function applyFragment(live: Live, name: string, data: unknown): Live {
@@ -31,11 +31,11 @@ export function applyFragment(live: Live, name: string, data: unknown): Live {
     case "agent:tool_running":
       return withTool(live, String(news.call_id), String(news.name), name === "agent:tool_running");
     case "agent:failover":
-      return { ...live, notice: `${news.from} failed (${news.why}); ${news.to} answers instead` };
+      return { ...live, notice: `${news.from} failed (${news.why}); falling back to ${news.to}` };
     case "agent:retrying":
-      return { ...live, notice: `${news.model} is asked again in ${news.after_ms} ms: ${news.why}` };
+      return { ...live, notice: `retrying ${news.model} in ${news.after_ms} ms: ${news.why}` };
     case "session:compacting":
-      return { ...live, notice: "making room in the context" };
+      return { ...live, notice: "compacting the context" };
     case "cost:warning":
       return { ...live, notice: text };
     default:
@@ -48,7 +48,7 @@ function withTool(live: Live, callId: string, name: string, isRunning: boolean):
   return { ...live, tools: [...others, { callId, name, isRunning }], notice: "" };
 }
 
-/** What is left of the fragments once an entry is durable. */
+/** Drop the fragments that a durable entry replaces. */
 export function settle(live: Live, kind: string): Live {
   switch (kind) {
     case "assistant_message":

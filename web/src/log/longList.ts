@@ -1,5 +1,5 @@
-// A list that is longer than what is kept of it. It is read by cursor, page after page; pages that are far from what is
-// looked at are let go, and read again from where they began. So a hundred thousand rows take the memory of a few thousand.
+// A list that keeps only part of its rows in memory. It is read page by page with cursors. Pages far from the viewport are
+// evicted and read again from their cursor. So a hundred thousand rows take the memory of a few thousand.
 
 export interface PageOf<T> {
   items: T[];
@@ -10,23 +10,23 @@ export type ReadPage<T> = (cursor: string | undefined) => Promise<PageOf<T>>;
 
 interface Leaf<T> {
   cursor: string | undefined;
-  /** How many rows it has, or had when it was let go. */
+  /** Number of rows, also after eviction. */
   count: number;
   items: T[] | null;
 }
 
-/** Pages that are kept; the first one always is, because what is new comes there. */
+/** Pages kept in memory. The first page is always kept, because new rows appear there. */
 const PAGES_KEPT = 16;
-/** Rows before the end of what was read at which the next page is asked for. */
+/** Prefetch the next page when the view is this close to the last loaded row. */
 const AHEAD_ROWS = 80;
-/** Rows that may gather in the first page before the list is read anew. */
+/** Row limit of the first page; beyond it the whole list is reloaded. */
 const FIRST_ROWS_MAX = 2_000;
 
 export class LongList<T extends { id: string }> {
   rows = 0;
   isMore = true;
   error: unknown = null;
-  /** Another number after every change, for whoever watches. */
+  /** Incremented on every change, for subscribers. */
   version = 0;
   private leaves: Leaf<T>[] = [];
   private next: string | undefined;
@@ -43,23 +43,23 @@ export class LongList<T extends { id: string }> {
 
   snapshot = (): number => this.version;
 
-  /** Whether the first page has not come yet. */
+  /** Whether the first page is still loading. */
   get isNew(): boolean {
     return this.leaves.length === 0;
   }
 
-  /** How many rows are in memory. */
+  /** Number of rows in memory. */
   get held(): number {
     return this.leaves.reduce((sum, leaf) => sum + (leaf.items?.length ?? 0), 0);
   }
 
-  /** A row; none if it was let go, or was not read yet. */
+  /** A row; undefined if it was evicted or is not loaded yet. */
   row(index: number): T | undefined {
     const { leaf, start } = this.find(index);
     return leaf?.items?.[index - start];
   }
 
-  /** Says which rows are in view: reads what is missing there, or comes next, and lets go of what is far away. */
+  /** Report the rows in view: loads missing and upcoming pages, and evicts distant ones. */
   look(first: number, last: number): void {
     if (this.error) return;
     const from = this.find(first).at;
@@ -69,7 +69,7 @@ export class LongList<T extends { id: string }> {
     this.letGo(Math.floor((from + to) / 2));
   }
 
-  /** Looks at the beginning again: what is new, or has moved there, shows. */
+  /** Reload the first page to show rows that are new or have moved to the top. */
   async refresh(): Promise<void> {
     const life = this.life;
     const first = this.leaves[0];
@@ -86,7 +86,7 @@ export class LongList<T extends { id: string }> {
     this.tell();
   }
 
-  /** Reads everything anew. */
+  /** Reload the list from the start. */
   reset(): void {
     this.life++;
     this.leaves = [];
@@ -119,7 +119,7 @@ export class LongList<T extends { id: string }> {
       this.next = page.next ?? undefined;
       this.isMore = this.next !== undefined;
     }
-    // A row that has moved meanwhile can be on two pages.
+    // A row that moved in the meantime can be on two pages.
     this.fill(
       leaf,
       page.items.filter((item) => !others.has(item.id)),

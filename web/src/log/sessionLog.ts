@@ -1,4 +1,4 @@
-// One session's log in the browser: the last pages of it, then everything that comes, exactly once and in order. Views
+// One session's log in the browser: its last pages, then every new entry exactly once and in order. Views
 // subscribe; the fold runs once per change.
 import { type ApiError, type Entry, get, type Session } from "../api/client";
 import { type Connection, follow, type StreamEvent } from "../api/stream";
@@ -7,7 +7,7 @@ import { applyFragment, type Live, NOTHING, settle } from "./live";
 
 const PAGE = 500;
 const PAGES_MAX = 2_000;
-/** An entry older than this says that its turn has lost its process, or is about to tell otherwise. */
+/** If the last entry is older than this, the open turn is shown as silent until new data arrives. */
 const OLD_MS = 60_000;
 
 export interface Snapshot {
@@ -17,9 +17,9 @@ export interface Snapshot {
   feed: Feed;
   live: Live;
   connection: Connection;
-  /** The seq before the first entry that is at hand; 0 when all are. */
+  /** The seq before the first loaded entry; 0 when all entries are loaded. */
   before: number;
-  /** When something was last heard of the turn that is open. */
+  /** Time of the last sign of life from the open turn. */
   heardAt: number;
 }
 
@@ -34,7 +34,7 @@ const EMPTY: Snapshot = {
   heardAt: 0,
 };
 
-/** What a changed log makes out of date, by the kind of the entry. */
+/** Called with the kinds of new entries, to invalidate views. */
 export type OnEntries = (kinds: Set<string>) => void;
 
 export class SessionLog {
@@ -91,7 +91,7 @@ export class SessionLog {
     const before = Math.max(0, session.head.seq - PAGE);
     const entries = await this.readAfter(before);
     const feed = foldFeed(entries);
-    // A turn nobody has heard of for long is shown as silent at once.
+    // An open turn without recent entries is shown as silent immediately.
     const heardAt = Date.now() - feed.lastAt > OLD_MS ? feed.lastAt : Date.now();
     this.set({ status: "ready", error: null, entries, feed, before, heardAt });
   }
@@ -112,7 +112,7 @@ export class SessionLog {
     return entries;
   }
 
-  /** Reads the page before the first entry that is at hand. */
+  /** Load the page before the first loaded entry. */
   async loadEarlier(): Promise<void> {
     const { before } = this.snapshot;
     if (before === 0) return;
@@ -122,7 +122,7 @@ export class SessionLog {
     this.set({ entries, feed: foldFeed(entries), before: from });
   }
 
-  /** Makes sure that an entry is at hand. */
+  /** Load earlier pages until the entry is loaded. */
   async loadBackTo(seq: number): Promise<void> {
     while (this.snapshot.status === "ready" && this.snapshot.before >= seq) await this.loadEarlier();
   }
@@ -139,17 +139,17 @@ export class SessionLog {
       cursor: () => this.lastSeq(),
       onEvent: (event) => {
         this.pending.push(event);
-        // A hidden page draws no frames, and must not fall behind for it.
+        // A hidden page draws no frames but must still process events.
         if (document.hidden) this.take();
         else this.frame ||= requestAnimationFrame(() => this.take());
       },
-      // What streamed before a cut would have a hole in it: the entry will have all of it.
+      // Fragments are incomplete after a disconnect. The entry will have the whole text.
       onConnection: (connection) =>
         this.set(connection.state === "waiting" ? { connection, live: NOTHING } : { connection }),
     });
   }
 
-  /** Takes what came since the last frame: many tokens, one drawing. */
+  /** Apply all events since the last frame, so that many tokens cause one render. */
   private take(): void {
     this.frame = 0;
     const events = this.pending;
@@ -177,7 +177,7 @@ export class SessionLog {
   }
 }
 
-/** A durable event is its entry with a name. */
+/** A durable event contains its entry. */
 function entryOf(event: StreamEvent): Entry {
   const data = event.data as Omit<Entry, "body" | "kind"> & { entry: { type: string } };
   const { seq, id, at, by } = data;
@@ -196,7 +196,7 @@ function entryOf(event: StreamEvent): Entry {
 const OPEN_MAX = 4;
 const opened = new Map<string, SessionLog>();
 
-/** The log of a session; the last few stay at hand. */
+/** The log of a session; the most recent logs stay cached. */
 export function sessionLog(session: string): SessionLog {
   const log = opened.get(session) ?? new SessionLog(session);
   opened.delete(session);

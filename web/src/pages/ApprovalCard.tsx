@@ -1,4 +1,4 @@
-// What a turn asks a person, answered where it is asked.
+// An approval or question of a turn, answered inline.
 import { useState } from "react";
 import { send } from "../api/client";
 import type { ApprovalItem } from "../log/feed";
@@ -31,7 +31,7 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
     <div
       className={`approval ${isOpen ? "open" : ""}`}
       role="group"
-      aria-label={isOpen ? "The turn waits for you" : "An approval"}
+      aria-label={isOpen ? "Pending approval" : "Approval"}
     >
       <p className="who">
         <Icon name="shield" />
@@ -56,8 +56,8 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
           }}
         >
           <input
-            aria-label={isQuestion ? "Your answer" : "Why"}
-            placeholder={isQuestion ? "Your answer" : "Why (optional)"}
+            aria-label={isQuestion ? "Your answer" : "Reason"}
+            placeholder={isQuestion ? "Your answer" : "Reason (optional)"}
             value={reason}
             onChange={(event) => setReason(event.target.value)}
           />

@@ -1,4 +1,4 @@
-// The compactions: what each replaced, what it put in its place, and a way back.
+// The compactions: the context before and after each, and an undo button.
 import { useQuery } from "@tanstack/react-query";
 import { type Archive, get, send } from "../api/client";
 import { outdate, useContextAt, useMe, useView } from "../api/queries";
@@ -10,21 +10,21 @@ import { tell, tellError } from "../ui/toast";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages of a side that are laid out: the last ones, where the two differ least; what is gone counts above. */
+/** Messages rendered per side: the last ones. */
 const SHOWN = 500;
 
 export default function ArchivesView({ session }: ViewProps) {
   const archives = useView(session.id, "archives");
   const { query } = useRoute();
-  if (archives.isPending) return <Loading what="Reading the archives" />;
+  if (archives.isPending) return <Loading what="Loading the archives" />;
   if (archives.error) return <ErrorNote error={archives.error} onRetry={() => void archives.refetch()} />;
   const items = [...archives.data.items].reverse();
   if (items.length === 0) {
     return (
-      <Empty title="Nothing was compacted">
+      <Empty title="No compactions yet">
         <p>
-          When the context gets full, a summary stands in for its older part. You see here what each
-          compaction took out and what it kept; the session's menu makes one now.
+          When the context is nearly full, its older part is replaced by a summary. This page shows what each
+          compaction removed and kept. To compact now, use the session's menu.
         </p>
       </Empty>
     );
@@ -40,7 +40,7 @@ export default function ArchivesView({ session }: ViewProps) {
             aria-current={item === chosen ? "true" : undefined}
           >
             <strong>{item.strategy.replace("_", " ")}</strong> <Badge>{item.trigger}</Badge>{" "}
-            {!item.on_path && <Badge tone="warn">not in force</Badge>}
+            {!item.on_path && <Badge tone="warn">inactive</Badge>}
             <br />
             <span className="quiet">
               entry {item.seq} · <Time at={item.at} />
@@ -84,7 +84,7 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
     try {
       await send("post", "/v1/sessions/{session}/uncompact", { session }, { entry: archive.seq });
       outdate(session);
-      tell("The compaction was taken back");
+      tell("Compaction undone");
     } catch (error) {
       tellError(error);
     }
@@ -93,12 +93,12 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
     <div className="split-main scroll">
       <div className="facts">
         <span>
-          {plural(gone, "message")} left the context: <strong>{count(before.data.tokens)}</strong> tokens
-          became <strong>{count(after.data.tokens)}</strong>
+          {plural(gone, "message")} removed from the context: <strong>{count(before.data.tokens)}</strong> →{" "}
+          <strong>{count(after.data.tokens)}</strong> tokens
         </span>
         {archive.on_path && me.data?.may_write && (
           <Button icon="redo" onClick={() => void undo()}>
-            Take back
+            Undo compaction
           </Button>
         )}
       </div>

@@ -1,4 +1,4 @@
-// Who did what: a hash-chained line each.
+// The audit: hash-chained lines.
 import { useEffect, useState } from "react";
 import { useAudit } from "../api/queries";
 import { cleanLine } from "../text/clean";
@@ -12,8 +12,8 @@ export default function AuditPage() {
       <header className="page-head">
         <h1>Audit</h1>
         <p className="quiet">
-          Append-only, each line's hash covers the one before. <code>sapwood audit --verify</code> checks the
-          chain.
+          Append-only: each line's hash covers the previous line. Verify the chain with{" "}
+          <code>sapwood audit --verify</code>.
         </p>
       </header>
       <Lines session={null} />
@@ -25,7 +25,7 @@ export function SessionAudit({ session }: { session: string }) {
   return <Lines session={session} />;
 }
 
-/** Pages that are read by themselves, so that the newest lines are there; and lines that are laid out. */
+/** Pages loaded automatically to reach the newest lines, and the number of rendered lines. */
 const PAGES_MAX = 50;
 const SHOWN = 500;
 
@@ -37,7 +37,7 @@ function Lines({ session }: { session: string | null }) {
   useEffect(() => {
     if (hasNextPage && !isFetchingNextPage && !isFar) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFar]);
-  if (audit.isPending) return <Loading what="Reading the audit" />;
+  if (audit.isPending) return <Loading what="Loading the audit" />;
   if (audit.error) return <ErrorNote error={audit.error} onRetry={() => void audit.refetch()} />;
   const all = audit.data.pages.flatMap((page) => page.items).reverse();
   const meant = words.trim().toLowerCase();
@@ -46,8 +46,8 @@ function Lines({ session }: { session: string | null }) {
   );
   if (all.length === 0) {
     return (
-      <Empty title="Nothing noted">
-        <p>Opening, reading by others, sharing, exporting and erasing leave a line here.</p>
+      <Empty title="The audit is empty">
+        <p>Opening, sharing, exporting, erasing and reads by other users are recorded here.</p>
       </Empty>
     );
   }
@@ -57,17 +57,17 @@ function Lines({ session }: { session: string | null }) {
         <input
           type="search"
           aria-label="Filter the audit"
-          placeholder="who, what, which session"
+          placeholder="user, action or session"
           value={words}
           onChange={(event) => setWords(event.target.value)}
         />
         <span className="quiet">
           {plural(lines.length, "line")}
-          {lines.length > SHOWN && `, the newest ${SHOWN} are shown`}
+          {lines.length > SHOWN && `, newest ${SHOWN} shown`}
         </span>
         {hasNextPage && isFar && (
           <Button onClick={() => void fetchNextPage()} disabled={isFetchingNextPage}>
-            Read on: there are newer lines
+            Load newer lines
           </Button>
         )}
       </div>
@@ -77,10 +77,10 @@ function Lines({ session }: { session: string | null }) {
             <tr>
               <th scope="col">Line</th>
               <th scope="col">When</th>
-              <th scope="col">Who</th>
-              <th scope="col">Did</th>
+              <th scope="col">User</th>
+              <th scope="col">Action</th>
               {session === null && <th scope="col">Session</th>}
-              <th scope="col">More</th>
+              <th scope="col">Details</th>
               <th scope="col">Hash</th>
             </tr>
           </thead>

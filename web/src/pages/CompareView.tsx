@@ -1,4 +1,4 @@
-// Two branches side by side, from where they part.
+// Compares two branches side by side, from their common ancestor.
 import { useMemo, useState } from "react";
 import type { ContextMessage } from "../api/client";
 import { useContextAt, useView } from "../api/queries";
@@ -9,7 +9,7 @@ import { to, useRoute } from "../ui/route";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages of a side that are laid out at first, and that are open. */
+/** Messages rendered and expanded initially, per side. */
 const SHOWN = 100;
 const OPEN_AT_FIRST = 20;
 
@@ -37,15 +37,15 @@ export default function CompareView({ session }: ViewProps) {
         <a href={to(["s", session.id, "tree"], { at: b, mark: a })}>Back to the tree</a>
         <span>
           {shared === null
-            ? "They share nothing"
-            : `They share ${plural(both.length, "message")}, up to entry ${shared}`}
+            ? "The branches share no entries"
+            : `Both branches share ${plural(both.length, "message")}, up to entry ${shared}`}
         </span>
       </div>
       {both.length > 0 && (
         <details className="folded">
           <summary>
             <span className="folded-label">shared</span>
-            <span className="folded-first">{plural(both.length, "message")} both have</span>
+            <span className="folded-first">{plural(both.length, "message")} on both branches</span>
           </summary>
           <div>
             {both.slice(-SHOWN).map((message, index) => (
@@ -69,7 +69,7 @@ interface SideProps {
   tokens: number;
 }
 
-/** What only one of them has. */
+/** The messages that only one branch has. */
 function Side({ session, at, messages, tokens }: SideProps) {
   const [shown, setShown] = useState(SHOWN);
   return (
@@ -77,10 +77,12 @@ function Side({ session, at, messages, tokens }: SideProps) {
       <h2>
         At entry {at}{" "}
         <span className="quiet">
-          {plural(messages.length, "message")} of its own, {count(tokens)} tokens in all
+          {plural(messages.length, "message")} only here, {count(tokens)} tokens in total
         </span>
       </h2>
-      {messages.length === 0 && <p className="quiet">Nothing of its own: the other one goes on from here.</p>}
+      {messages.length === 0 && (
+        <p className="quiet">No messages only here: the other branch continues from this entry.</p>
+      )}
       {messages.slice(0, shown).map((message, index) => (
         <MessageCard
           key={index}

@@ -1,4 +1,4 @@
-// Where one writes. While a turn runs, words are queued for the next one, or steer the one that runs.
+// The message input. While a turn runs, input is queued for the next turn or steers the running one.
 import { useEffect, useRef, useState } from "react";
 import { send } from "../api/client";
 import { outdate } from "../api/queries";
@@ -84,7 +84,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
   );
 }
 
-/** As high as its text, up to a limit. */
+/** Grow with the text, up to a limit. */
 function fit(field: HTMLTextAreaElement | null): void {
   if (!field) return;
   field.style.height = "auto";

@@ -1,4 +1,4 @@
-// Exactly what the model would receive, message by message, with what each takes.
+// Exactly what the model would receive, message by message, with token counts.
 import { type FormEvent, useState } from "react";
 import { useContextAt } from "../api/queries";
 import { Plain } from "../text/Text";
@@ -8,7 +8,7 @@ import { go, useRoute } from "../ui/route";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages that are laid out at first. */
+/** Messages rendered initially. */
 const SHOWN = 400;
 
 export default function ContextView({ session }: ViewProps) {
@@ -44,7 +44,7 @@ export default function ContextView({ session }: ViewProps) {
         <details className="message system">
           <summary>
             <span className="message-role">system</span>
-            <span className="folded-first">the system prompt</span>
+            <span className="folded-first">system prompt</span>
             <span className="message-tokens">{count(system_tokens ?? 0)}</span>
             <span className="message-seq">–</span>
           </summary>
@@ -53,17 +53,14 @@ export default function ContextView({ session }: ViewProps) {
       )}
       {messages.length === 0 && (
         <Empty title="The context is empty">
-          <p>
-            A model would receive nothing but the system prompt. What was said before may be on another
-            branch.
-          </p>
+          <p>A model would receive only the system prompt. Earlier messages may be on another branch.</p>
         </Empty>
       )}
       {shown.length < messages.length && (
         <Button
           tone="ghost"
           onClick={() => setWhole(true)}
-        >{`Show the ${messages.length - shown.length} before`}</Button>
+        >{`Show ${messages.length - shown.length} earlier messages`}</Button>
       )}
       {shown.map((message, index) => (
         <MessageCard
@@ -85,16 +82,11 @@ function At({ session, at }: { session: string; at: string | null }) {
   };
   return (
     <form className="inline-form" onSubmit={submit} key={at ?? ""}>
-      <input
-        name="at"
-        aria-label="As of entry"
-        placeholder="as of an entry or label"
-        defaultValue={at ?? ""}
-      />
+      <input name="at" aria-label="Entry" placeholder="entry or label" defaultValue={at ?? ""} />
       <Button type="submit">Show</Button>
       {at && (
         <Button tone="ghost" onClick={() => go(["s", session, "context"])}>
-          At the leaf
+          Current leaf
         </Button>
       )}
     </form>

@@ -1,4 +1,4 @@
-// What is at an entry: what the model would receive there, and what can be done from there.
+// The selected entry: the context there, and its actions.
 import { type FormEvent, useState } from "react";
 import { send, type TreeNode } from "../api/client";
 import { outdate, outdateSessions, useContextAt, useMe } from "../api/queries";
@@ -19,21 +19,21 @@ interface Props {
   onMark: () => void;
 }
 
-/** Messages at the end of the context that are shown here; the rest are in the context view. */
+/** Number of context messages shown here; the context view has all. */
 const LAST_SHOWN = 4;
 
 export function EntryPanel({ session, node, isLeaf, forks, mark, compareHref, onMark }: Props) {
   const me = useMe();
   const mayWrite = me.data?.may_write !== false;
   return (
-    <aside className="entry-panel" aria-label="The selected entry">
+    <aside className="entry-panel" aria-label="Selected entry">
       <header>
         <h2>
           {node.seq} · {node.kind.replace("_", " ")}
         </h2>
         <p className="row-facts">
           {isLeaf && <Badge tone="good">leaf</Badge>}
-          <Badge>{node.on_path ? "in the context's path" : "on another branch"}</Badge>
+          <Badge>{node.on_path ? "on the active path" : "on another branch"}</Badge>
           <Time at={node.at} />
         </p>
       </header>
@@ -54,7 +54,7 @@ export function EntryPanel({ session, node, isLeaf, forks, mark, compareHref, on
           Context here
         </a>
         {mark === node ? (
-          <Badge tone="warn">marked: select another</Badge>
+          <Badge tone="warn">marked: select another entry</Badge>
         ) : (
           <Button icon="compare" onClick={onMark}>
             Compare from here
@@ -87,7 +87,7 @@ function Branch({ session, node }: { session: string; node: TreeNode }) {
     try {
       await send("post", "/v1/sessions/{session}/branch", { session }, { entry: node.seq });
       outdate(session);
-      tell(`The next message hangs from entry ${node.seq}`);
+      tell(`The next message continues from entry ${node.seq}`);
     } catch (error) {
       tellError(error);
     }
@@ -130,12 +130,12 @@ function Label({ session, node }: { session: string; node: TreeNode }) {
     <form className="inline-form" onSubmit={(event) => void submit(event)}>
       <input
         aria-label="Label"
-        placeholder="a label for this entry"
+        placeholder="label for this entry"
         value={text}
         onChange={(event) => setText(event.target.value)}
       />
       <Button type="submit" icon="tag" disabled={text.trim() === (node.label ?? "")}>
-        {text.trim() === "" && node.label ? "Unlabel" : "Label"}
+        {text.trim() === "" && node.label ? "Remove label" : "Label"}
       </Button>
     </form>
   );
@@ -154,7 +154,7 @@ function ContextHere({ session, node }: { session: string; node: TreeNode }) {
           {plural(messages.length, "message")}, {count(tokens)} tokens
         </span>
       </h3>
-      {messages.length > LAST_SHOWN && <p className="quiet">… {messages.length - LAST_SHOWN} before</p>}
+      {messages.length > LAST_SHOWN && <p className="quiet">… {messages.length - LAST_SHOWN} earlier</p>}
       {messages.slice(-LAST_SHOWN).map((message, index) => (
         <MessageCard key={index} message={message} session={session} />
       ))}

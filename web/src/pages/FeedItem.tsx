@@ -56,7 +56,7 @@ function Content({ item, session }: { item: Item; session: string }) {
         <p className="event-line">
           <Icon name="clock" />
           <span>{item.steers ? "steering" : "queued"}</span>
-          <Badge>{item.isTaken ? "taken" : "waits"}</Badge>
+          <Badge>{item.isTaken ? "delivered" : "pending"}</Badge>
           <bdi>{cleanLine(item.text)}</bdi>
         </p>
       );
@@ -82,7 +82,7 @@ function Content({ item, session }: { item: Item; session: string }) {
   }
 }
 
-/** The number of the entry, as a way to it in the tree. */
+/** The time and number of the entry, linked to the tree. */
 function Seq({ item, session }: { item: Item; session: string }) {
   return (
     <a
@@ -139,7 +139,7 @@ export function Parts({ parts, session }: { parts: Part[]; session: string }) {
   });
 }
 
-/** Pictures the server vouches for are shown; anything else is a file to take. */
+/** Show images of safe types; offer other files for download. */
 export function Media({ media, session }: { media: BlobRef; session: string }) {
   const [isBroken, setBroken] = useState(false);
   const href = fill("/v1/sessions/{session}/blobs/{blob}", { session, blob: media.blob });
@@ -167,7 +167,7 @@ export function Media({ media, session }: { media: BlobRef; session: string }) {
   );
 }
 
-/** Long text that few want to read: closed until asked for, with its first line. */
+/** Collapsed text that shows its first line. */
 function Folded({ icon, label, text }: { icon: IconName; label: string; text: string }) {
   const [isOpen, setOpen] = useState(false);
   return (
@@ -192,7 +192,7 @@ function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction
         <span className="folded-label">{body.strategy === "trim" ? "trimmed" : "compacted"}</span>
         <span className="folded-first">
           {body.tokens_before !== undefined &&
-            `${count(body.tokens_before)} tokens became ${count(body.tokens_after ?? 0)} · `}
+            `${count(body.tokens_before)} → ${count(body.tokens_after ?? 0)} tokens · `}
           {body.strategy.replace("_", " ")}, {body.trigger}
         </span>
       </summary>
@@ -201,7 +201,7 @@ function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction
           <p>
             <a href={to(["s", session, "archives"], { at: String(item.seq) })}>Before and after</a>
           </p>
-          {body.summary ? <Markdown text={body.summary} /> : <p className="quiet">There is no summary.</p>}
+          {body.summary ? <Markdown text={body.summary} /> : <p className="quiet">No summary.</p>}
         </div>
       )}
     </details>

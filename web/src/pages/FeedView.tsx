@@ -1,5 +1,5 @@
-// What happens in a session, as it happens. New items come at the bottom; the view follows them until somebody scrolls
-// away. Items out of view cost nothing: the browser skips them.
+// The live feed of a session. New items appear at the bottom; the view follows them until the user scrolls away. The
+// browser skips rendering of items out of view.
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useMe } from "../api/queries";
 import type { Item } from "../log/feed";
@@ -13,7 +13,7 @@ import { LiveItems } from "./LiveItems";
 import type { ViewProps } from "./SessionPage";
 import { TurnBar } from "./TurnBar";
 
-/** So close to the end counts as being there. */
+/** Distance from the bottom within which the view follows new items. */
 const NEAR_PX = 80;
 
 export function FeedView({ session, log, snapshot }: ViewProps) {
@@ -63,7 +63,7 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
       >
         {snapshot.before > 0 && (
           <Button tone="ghost" onClick={() => void earlier()}>
-            {`Show earlier (${plural(snapshot.before, "entry", "entries")} before)`}
+            {`Show earlier (${plural(snapshot.before, "entry", "entries")})`}
           </Button>
         )}
         {!feed.items.some((item) => item.kind === "user" || item.kind === "answer") &&
@@ -96,8 +96,8 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
         ) : (
           <p className="quiet read-only">
             {session.state === "archived"
-              ? "This session is archived: reopen it from its menu to write."
-              : "Your key may only read."}
+              ? "This session is archived. Reopen it from its menu to write."
+              : "Your key is read-only."}
           </p>
         )}
       </div>
@@ -110,7 +110,7 @@ interface Group {
   items: Item[];
 }
 
-/** Neighbours that are on another branch stand together. */
+/** Group adjacent items that are on another branch. */
 function grouped(items: Item[]): Group[] {
   const groups: Group[] = [];
   for (const item of items) {
@@ -133,7 +133,7 @@ function Aside({ items, session, at }: { items: Item[]; session: string; at: str
   );
 }
 
-/** Brings an entry into view, once. */
+/** Scroll an entry into view, once. */
 function useJump(
   at: string | null,
   box: React.RefObject<HTMLDivElement | null>,
@@ -153,10 +153,10 @@ function useJump(
 
 function Beginning() {
   return (
-    <Empty title="Nothing has been said yet">
+    <Empty title="No messages yet">
       <p>
-        Write below. The demo model needs no key: try <code>what can you do?</code>, <code>list</code>,{" "}
-        <code>think about trees</code> or <code>write 2000 words</code>.
+        Write a message below. The demo model needs no key: try <code>what can you do?</code>,{" "}
+        <code>list</code>, <code>think about trees</code> or <code>write 2000 words</code>.
       </p>
     </Empty>
   );

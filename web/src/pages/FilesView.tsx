@@ -1,4 +1,4 @@
-// What the session was given and what it produced: drop files to give more.
+// Inputs, artifacts and grafts of the session. Drop files to upload them.
 import { type DragEvent, type FormEvent, useRef, useState } from "react";
 import { type Artifact, fill, send, upload } from "../api/client";
 import { outdate, useMe, useView } from "../api/queries";
@@ -18,20 +18,20 @@ export default function FilesView({ session }: ViewProps) {
         session={session.id}
         noun="inputs"
         title="Inputs"
-        empty="Material that was given to the session, by name. Drop files here."
+        empty="Files provided to the session. Drop files here to upload them."
       />
       <Files
         session={session.id}
         noun="artifacts"
         title="Artifacts"
-        empty="What the session delivers: its tool put_artifact puts things here, and so can you."
+        empty="Results of the session, created by the tool put_artifact or uploaded here."
       />
       <Grafts session={session.id} />
     </div>
   );
 }
 
-/** What other sessions delivered, by reference. */
+/** Results of other sessions, by reference. */
 function Grafts({ session }: { session: string }) {
   const grafts = useView(session, "grafts");
   const me = useMe();
@@ -57,8 +57,7 @@ function Grafts({ session }: { session: string }) {
       {grafts.error && <ErrorNote error={grafts.error} />}
       {grafts.data?.items.length === 0 && (
         <p className="quiet">
-          What another session delivered, brought in by reference: an artifact of it, or a digest of all it
-          did.
+          References to results of other sessions: an artifact, or a digest of the whole session.
         </p>
       )}
       <ul className="file-list">
@@ -79,14 +78,14 @@ function Grafts({ session }: { session: string }) {
         <form className="inline-form" onSubmit={(event) => void submit(event)}>
           <input
             aria-label="From session"
-            placeholder="a session's id"
+            placeholder="session id"
             required
             value={source}
             onChange={(event) => setSource(event.target.value)}
           />
           <input
             aria-label="Artifact"
-            placeholder="artifact, or all of it"
+            placeholder="artifact; empty for a digest"
             value={artifact}
             onChange={(event) => setArtifact(event.target.value)}
           />
@@ -117,7 +116,7 @@ function Files({
     for (const file of chosen) {
       try {
         await upload(`/v1/sessions/{session}/${noun}`, { session }, { name: file.name }, file);
-        tell(`${file.name} is there`);
+        tell(`${file.name} uploaded`);
       } catch (error) {
         tellError(error);
       }

@@ -1,4 +1,4 @@
-// What the list is narrowed to.
+// The filters of the session list.
 import { type Filters, useAgents } from "../api/queries";
 import { Button } from "../ui/base";
 

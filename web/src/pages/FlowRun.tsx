@@ -1,4 +1,4 @@
-// One run: its graph with where each node stands, what it asks people, what came of it.
+// One flow run: its graph with the state of each node, its pending approvals and its results.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, type Schemas, send } from "../api/client";
@@ -17,7 +17,7 @@ import { toneOf } from "./FlowsPage";
 type Run = Schemas["FlowRun"];
 type Node = Schemas["FlowNode"];
 
-/** How often a run that is not over is looked at. */
+/** Poll interval of a run that has not ended. */
 const LOOK_MS = 1_000;
 const NODE = { width: 168, height: 58 };
 const GAP = { x: 74, y: 30 };
@@ -30,7 +30,7 @@ export function FlowRunView({ run }: { run: string }) {
     queryFn: () => get("/v1/flows/{run}", { run }),
     refetchInterval: (query) => (isOver(query.state.data?.status) ? false : LOOK_MS),
   });
-  if (found.isPending) return <Loading what="Opening the run" />;
+  if (found.isPending) return <Loading what="Loading the run" />;
   if (found.error) return <ErrorNote error={found.error} onRetry={() => void found.refetch()} />;
   const view = found.data;
   const node =
@@ -59,7 +59,7 @@ export function FlowRunView({ run }: { run: string }) {
             <Badge tone={toneOf(view.status)}>{view.status}</Badge>
             <span>{view.phase}</span>
             <Time at={view.updated_at} />
-            <a href={to(["s", view.run])}>its events</a>
+            <a href={to(["s", view.run])}>events</a>
           </p>
         </div>
         {["waiting", "failed", "open"].includes(view.status) && (
@@ -123,17 +123,17 @@ function isOver(status: string | undefined): boolean {
 
 function NodePanel({ node }: { node: Node }) {
   return (
-    <section className="node-panel" aria-label="The selected node">
+    <section className="node-panel" aria-label="Selected node">
       <p className="row-facts">
         <strong>{cleanLine(node.name ?? node.id, 80)}</strong>
         <Badge tone={toneOf(node.status)}>{node.status}</Badge>
         {node.role && <span>role {cleanLine(node.role, 60)}</span>}
         {node.agent && <span>agent {cleanLine(node.agent, 60)}</span>}
         {node.visits > 0 && <span>visit {node.visits}</span>}
-        {node.session && <a href={to(["s", node.session])}>its session</a>}
+        {node.session && <a href={to(["s", node.session])}>open session</a>}
       </p>
       {node.why && <p className="bad">{cleanLine(node.why, 400)}</p>}
-      {node.said ? <Markdown text={node.said} /> : <p className="quiet">It has said nothing yet.</p>}
+      {node.said ? <Markdown text={node.said} /> : <p className="quiet">No output yet.</p>}
     </section>
   );
 }
@@ -156,9 +156,9 @@ function GraphPicture({
   const width = PAD * 2 + graph.columns * (NODE.width + GAP.x) - GAP.x;
   const height = PAD * 2 + graph.rows * (NODE.height + GAP.y) + GAP.y / 2;
   return (
-    <div className="flow-box" tabIndex={0} role="group" aria-label="The graph of the flow">
+    <div className="flow-box" tabIndex={0} role="group" aria-label="Flow graph">
       <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} aria-hidden="true">
-        <title>The graph of the flow</title>
+        <title>Flow graph</title>
         {view.edges.map((edge) => (
           <path
             key={`${edge.from}-${edge.to}-${edge.type}`}
@@ -189,7 +189,7 @@ function GraphPicture({
   );
 }
 
-/** From the right side of a node to the left of the next; backwards below both. */
+/** From the right side of a node to the left side of the next; backward edges pass below both. */
 function lineOf(x1: number, y1: number, x2: number, y2: number, isBackward: boolean): string {
   if (isBackward) {
     const low = Math.max(y1, y2) + NODE.height + GAP.y * 0.7;

@@ -1,4 +1,4 @@
-// Flows: the runs, and one of them as a picture that changes as it goes.
+// Flows: the list of runs, and the live graph of one run.
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, send } from "../api/client";
@@ -41,10 +41,10 @@ function Runs() {
         {runs.isPending && <Loading />}
         {runs.error && <ErrorNote error={runs.error} onRetry={() => void runs.refetch()} />}
         {runs.data?.items.length === 0 && (
-          <Empty title="No flow has run yet">
+          <Empty title="No flow runs yet">
             <p>
-              A flow is a graph of roles that hand work to each other, each in a session of its own. Run one
-              here, or with <code>sapwood flow run FILE</code>.
+              A flow is a graph of roles that hand work to each other, each in its own session. Run one here,
+              or with <code>sapwood flow run FILE</code>.
             </p>
           </Empty>
         )}
@@ -115,7 +115,7 @@ function NewRun({ onClose }: { onClose: () => void }) {
     <Dialog title="Run a flow" onClose={onClose} wide>
       <form className="form" onSubmit={(event) => void submit(event)}>
         <label>
-          The flow, in YAML
+          Flow (YAML)
           <textarea
             name="flow"
             rows={15}
@@ -126,15 +126,15 @@ function NewRun({ onClose }: { onClose: () => void }) {
           />
         </label>
         <label>
-          What it works on
+          Input
           <input name="input" placeholder="optional" />
         </label>
         <label className="check">
-          <input type="checkbox" name="improve" /> let the roles look back afterwards
+          <input type="checkbox" name="improve" /> run an improvement pass afterwards
         </label>
         {error !== null && <ErrorNote error={error} />}
         <footer>
-          <Button onClick={onClose}>Never mind</Button>
+          <Button onClick={onClose}>Cancel</Button>
           <Button tone="main" type="submit" icon="play">
             Run
           </Button>

@@ -1,4 +1,4 @@
-// Sessions from files: dropped anywhere on the list.
+// Import of session files, which can be dropped anywhere on the list.
 import { type DragEvent, type ReactNode, useRef, useState } from "react";
 import { type Imported, upload } from "../api/client";
 import { outdateSessions } from "../api/queries";
@@ -69,7 +69,7 @@ export function Dropped({ children }: { children: ReactNode }) {
       {isOver && (
         <div className="drop-over">
           <Icon name="upload" />
-          <p>Drop session files of Claude Code, Codex, pi, Gemini CLI, Sapwood or plain messages</p>
+          <p>Drop session files of Claude Code, Codex, pi, Gemini CLI or Sapwood, or plain messages</p>
         </div>
       )}
       {reports && <Reports reports={reports} left={left} onClose={() => setReports(null)} />}
@@ -97,10 +97,11 @@ function Reports({ reports, left, onClose }: { reports: Report[]; left: number; 
             {report.error && <p className="bad">{cleanLine(report.error)}</p>}
             {report.items.map((item, number) => (
               <div key={number}>
-                {item.session ? <a href={to(["s", item.session])}>{item.session}</a> : "no session in it"}
+                {item.session ? <a href={to(["s", item.session])}>{item.session}</a> : "no session found"}
                 <span className="quiet">
                   {" "}
-                  {item.format}: {plural(item.added, "entry", "entries")} added, {item.skipped} there already
+                  {item.format}: {plural(item.added, "entry", "entries")} added, {item.skipped} already
+                  present
                 </span>
                 {item.problems.length > 0 && (
                   <details>

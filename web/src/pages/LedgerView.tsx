@@ -1,4 +1,4 @@
-// What was meant, what came of it, what it cost: a line per round; and how full the context was over the session's life.
+// The ledger: a line per round with action, result and cost, and the context use over the session's lifetime.
 import type { LedgerLine, Total } from "../api/client";
 import { usePressure, useView } from "../api/queries";
 import { cleanLine } from "../text/clean";
@@ -15,14 +15,11 @@ export default function LedgerView({ session }: ViewProps) {
   const pressure = usePressure(session);
   const failed = ledger.error ?? usage.error ?? timeline.error;
   if (failed) return <ErrorNote error={failed} onRetry={() => void ledger.refetch()} />;
-  if (!ledger.data || !usage.data || !timeline.data) return <Loading what="Reading the ledger" />;
+  if (!ledger.data || !usage.data || !timeline.data) return <Loading what="Loading the ledger" />;
   if (ledger.data.items.length === 0 && timeline.data.items.length === 0) {
     return (
-      <Empty title="No model was asked yet">
-        <p>
-          Each round of a turn becomes a line here: the action, its result, tokens and cost, how sure the
-          model was, and its trace.
-        </p>
+      <Empty title="No model calls yet">
+        <p>Each round of a turn has a line here: action, result, tokens, cost, confidence and trace.</p>
       </Empty>
     );
   }
@@ -60,7 +57,7 @@ function Models({ total, models }: { total: Total; models: Record<string, Total>
       <td>
         {money(row.cost_nano_usd)}
         {row.unpriced_calls > 0 && (
-          <span title="calls whose price is not known"> + {row.unpriced_calls} unpriced</span>
+          <span title="calls with an unknown price"> + {row.unpriced_calls} unpriced</span>
         )}
       </td>
     </>
@@ -89,7 +86,7 @@ function Models({ total, models }: { total: Total; models: Record<string, Total>
         {rows.length > 1 && (
           <tfoot>
             <tr>
-              <th scope="row">all</th>
+              <th scope="row">total</th>
               {cells(total)}
             </tr>
           </tfoot>
@@ -109,7 +106,7 @@ interface Result {
   cost_nano_usd?: number;
 }
 
-/** Newest rounds that are laid out. */
+/** Number of rendered rounds, newest first. */
 const ROUNDS_SHOWN = 1_000;
 
 function Rounds({ lines }: { lines: LedgerLine[] }) {
@@ -137,7 +134,7 @@ function Rounds({ lines }: { lines: LedgerLine[] }) {
       </table>
       {lines.length > ROUNDS_SHOWN && (
         <p className="quiet">
-          The newest {ROUNDS_SHOWN} of {lines.length} rounds.
+          Showing the newest {ROUNDS_SHOWN} of {lines.length} rounds.
         </p>
       )}
     </div>

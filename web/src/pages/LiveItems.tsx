@@ -1,4 +1,4 @@
-// What streams right now. When it is durable, the entry takes its place.
+// Streaming output. The durable entry replaces it.
 import type { Live } from "../log/live";
 import { clean, cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
@@ -22,7 +22,7 @@ export function LiveItems({ live, isOpen }: { live: Live; isOpen: boolean }) {
       {live.tools.map((tool) => (
         <p key={tool.callId} className="event-line">
           <span className="spinner" aria-hidden="true" /> {cleanLine(tool.name, 60)}{" "}
-          {tool.isRunning ? "runs" : "is being called"}
+          {tool.isRunning ? "is running" : "is being called"}
         </p>
       ))}
       {live.notice !== "" && (

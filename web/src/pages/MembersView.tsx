@@ -1,4 +1,4 @@
-// Who may do what with the session.
+// The members of the session and their roles.
 import { type FormEvent, useState } from "react";
 import { send } from "../api/client";
 import { outdate, useMe, useView } from "../api/queries";
@@ -28,8 +28,8 @@ export default function MembersView({ session }: ViewProps) {
   return (
     <div className="scroll narrow">
       <p className="quiet">
-        A reader reads and follows; a collaborator also writes, branches and answers; only the owner shares,
-        archives and erases. Others do not see that the session exists.
+        Readers can read and follow. Collaborators can also write, branch and answer. Only the owner can
+        share, archive and erase. The session is invisible to all other users.
       </p>
       <ul className="member-list">
         {members.data.items.map((member) => (
@@ -55,7 +55,7 @@ export default function MembersView({ session }: ViewProps) {
         >
           <input
             aria-label="User"
-            placeholder="a user's name"
+            placeholder="user name"
             required
             value={name}
             onChange={(event) => setName(event.target.value)}

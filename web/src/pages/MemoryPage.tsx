@@ -1,4 +1,4 @@
-// What was learned from sessions: found, added, corrected, forgotten.
+// Memories extracted from sessions: search, add, correct, forget.
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, type Schemas, send } from "../api/client";
@@ -32,8 +32,8 @@ export default function MemoryPage() {
         <input
           type="search"
           className="search"
-          aria-label="Ask the memory"
-          placeholder="Ask in your own words"
+          aria-label="Search memories"
+          placeholder="Search in your own words"
           value={asked}
           onChange={(event) => setAsked(event.target.value)}
         />
@@ -51,10 +51,10 @@ export default function MemoryPage() {
         {memories.isPending && <Loading />}
         {memories.error && <ErrorNote error={memories.error} onRetry={() => void memories.refetch()} />}
         {memories.data && items.length === 0 && (
-          <Empty title={asked ? "Nothing is remembered about that" : "Nothing is remembered yet"}>
+          <Empty title={asked ? "No matching memories" : "No memories yet"}>
             <p>
-              When a session ends, facts, preferences and lessons are taken from it, each with where it comes
-              from; a new session is told the few that fit. Add one above, or close a session.
+              When a session ends, facts, preferences and lessons are extracted from it, each with its source.
+              A new session receives the relevant ones. Add a memory above, or close a session.
             </p>
           </Empty>
         )}
@@ -81,7 +81,7 @@ function Add() {
     event.preventDefault();
     try {
       const kept = await send("post", "/v1/memory", {}, { text: text.trim(), kind, everybody: isForAll });
-      tell(`It is ${kept.outcome}`);
+      tell(`Memory ${kept.outcome}`);
       setText("");
       outdateMemory();
     } catch (error) {
@@ -91,13 +91,13 @@ function Add() {
   return (
     <form className="inline-form memory-form" onSubmit={(event) => void submit(event)}>
       <input
-        aria-label="To remember"
-        placeholder="Something to remember"
+        aria-label="New memory"
+        placeholder="Add a memory"
         required
         value={text}
         onChange={(event) => setText(event.target.value)}
       />
-      <select aria-label="As" value={kind} onChange={(event) => setKind(event.target.value)}>
+      <select aria-label="Kind to add" value={kind} onChange={(event) => setKind(event.target.value)}>
         {KINDS.map((name) => (
           <option key={name} value={name}>
             {name.replace("_", " ")}
@@ -106,10 +106,10 @@ function Add() {
       </select>
       <label className="check">
         <input type="checkbox" checked={isForAll} onChange={(event) => setForAll(event.target.checked)} />
-        for everybody
+        for the whole tenant
       </label>
       <Button type="submit" tone="main" icon="plus">
-        Remember
+        Add
       </Button>
     </form>
   );
@@ -151,7 +151,7 @@ function Row({ memory }: { memory: Memory }) {
           <Button type="submit" tone="main">
             Save
           </Button>
-          <Button onClick={() => setEdited(false)}>Never mind</Button>
+          <Button onClick={() => setEdited(false)}>Cancel</Button>
         </form>
       ) : (
         <p>
@@ -160,7 +160,7 @@ function Row({ memory }: { memory: Memory }) {
       )}
       <p className="row-facts">
         <Badge>{memory.kind.replace("_", " ")}</Badge>
-        {memory.belongs === "tenant" && <Badge tone="good">everybody's</Badge>}
+        {memory.belongs === "tenant" && <Badge tone="good">tenant-wide</Badge>}
         {memory.superseded_by && <Badge tone="warn">superseded</Badge>}
         <span>{plural(memory.strength, "support")}</span>
         {source ? (

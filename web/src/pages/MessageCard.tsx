@@ -1,4 +1,4 @@
-// One message of a context, as the model gets it, with what it takes.
+// One message of a context as the model receives it, with its token count.
 import { useState } from "react";
 import type { ContextMessage } from "../api/client";
 import type { Part } from "../log/bodies";
@@ -12,7 +12,7 @@ import { Media } from "./FeedItem";
 interface Props {
   message: ContextMessage;
   session: string;
-  /** The share of all tokens, from 0 to 1, drawn as a bar. */
+  /** The message's share of all tokens, from 0 to 1, drawn as a bar. */
   share?: number;
   tone?: "" | "gone" | "new";
   isOpen?: boolean;
@@ -43,7 +43,7 @@ export function MessageCard({ message, session, share, tone = "", isOpen: opened
             <span className="message-count">{count(message.tokens)}</span>
           </span>
         )}
-        <span className="message-seq">{message.seq ?? "made up"}</span>
+        <span className="message-seq">{message.seq ?? "generated"}</span>
       </summary>
       {isOpen && (
         <div className="message-parts">

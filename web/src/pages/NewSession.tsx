@@ -1,4 +1,4 @@
-// Begin a session.
+// The dialog that starts a session.
 import { type FormEvent, useState } from "react";
 import { send } from "../api/client";
 import { outdateSessions, useAgents, useMe } from "../api/queries";
@@ -28,7 +28,7 @@ export function NewSession({ onClose }: { onClose: () => void }) {
     }
   };
   return (
-    <Dialog title="A new session" onClose={onClose}>
+    <Dialog title="New session" onClose={onClose}>
       <form className="form" onSubmit={(event) => void submit(event)}>
         <label>
           Title
@@ -46,7 +46,7 @@ export function NewSession({ onClose }: { onClose: () => void }) {
         </label>
         {card && (
           <p className="quiet">
-            {card.description ?? "An agent of this server."} {card.model && <code>{card.model}</code>}{" "}
+            {card.description ?? "No description."} {card.model && <code>{card.model}</code>}{" "}
             {card.tools.length > 0 && `Tools: ${card.tools.join(", ")}.`}
           </p>
         )}
@@ -56,15 +56,15 @@ export function NewSession({ onClose }: { onClose: () => void }) {
             <input
               value={cwd}
               onChange={(event) => setCwd(event.target.value)}
-              placeholder="a directory of the server, optional"
+              placeholder="directory on the server, optional"
             />
           </label>
         )}
         {error !== null && <ErrorNote error={error} />}
         <footer>
-          <Button onClick={onClose}>Never mind</Button>
+          <Button onClick={onClose}>Cancel</Button>
           <Button tone="main" type="submit" icon="plus">
-            Begin
+            Start
           </Button>
         </footer>
       </form>

@@ -1,4 +1,4 @@
-// How full the context was with each answer, where compactions made room, and how close the window's end is.
+// Chart of the context size at each answer, with compactions and the limit of the context window.
 import { useState } from "react";
 import type { TimelinePoint } from "../api/client";
 import { count, money, whole } from "../ui/format";
@@ -7,7 +7,7 @@ import { to } from "../ui/route";
 const WIDTH = 900;
 const HEIGHT = 210;
 const PAD = { left: 52, right: 16, top: 14, bottom: 24 };
-/** More points than pixels say nothing: each column keeps its highest. */
+/** With more points than pixels, each column keeps its highest point. */
 const POINTS_MAX = 600;
 
 interface Props {
@@ -25,7 +25,7 @@ interface Step {
 export function PressureChart({ points, budget, session }: Props) {
   const [at, setAt] = useState<Step | null>(null);
   const known = thin(points.filter((point) => point.tokens !== null && point.tokens !== undefined));
-  if (known.length === 0) return <p className="quiet">Nobody counted tokens yet.</p>;
+  if (known.length === 0) return <p className="quiet">No token counts yet.</p>;
   const highest = Math.max(...known.map((point) => Math.max(point.tokens ?? 0, point.tokens_before ?? 0)));
   const top = Math.max(highest * 1.15, budget !== null && highest > budget * 0.35 ? budget * 1.05 : 0, 1);
   const x = (index: number) =>
@@ -91,7 +91,7 @@ export function PressureChart({ points, budget, session }: Props) {
       <figcaption className="quiet">
         {at
           ? labelOf(at.point)
-          : "Point at a dot: what the context took with each answer. ✂ marks a compaction."}
+          : "Hover over a dot to see the context size at that answer. ✂ marks a compaction."}
       </figcaption>
     </figure>
   );
@@ -110,7 +110,7 @@ function thin(points: TimelinePoint[]): TimelinePoint[] {
   return kept;
 }
 
-/** A compaction falls straight down from what was before it. */
+/** A compaction is a vertical drop from the size before it. */
 function lineOf(steps: Step[], y: (tokens: number) => number): string {
   return steps
     .map((step, index) => {

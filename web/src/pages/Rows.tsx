@@ -1,5 +1,5 @@
-// The rows of a long list that are in view. A list hangs from its top, with the newest there, or stands on its bottom, with
-// the oldest there; what is read later grows away from that end, so nothing that is looked at moves.
+// Virtualized rows of a long list. A list is anchored at its top (the newest row) or at its bottom (the oldest row). Rows
+// loaded later are added at the other end, so rows in view do not move.
 import { useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
 import type { Hit, Session } from "../api/client";
 import type { End } from "../api/queries";
@@ -10,10 +10,10 @@ import { go } from "../ui/route";
 import { SessionRow } from "./SessionRow";
 
 const OVERSCAN = 8;
-/** What says that more is being read. */
+/** Height of the loading indicator. */
 const MORE_PX = 44;
 
-/** Where somebody is in a list: how far from its end, and at which row. */
+/** Position in a list: the scroll offset from its anchored end, and the focused row. */
 export interface Place {
   end: End;
   offset: number;
@@ -25,9 +25,9 @@ interface Props {
   hits?: Map<string, Hit[]>;
   words: string;
   rowPx: number;
-  /** Where somebody was when they left. */
+  /** The position to restore. */
   place?: Place;
-  /** Shows the list from its other end, where there is one. */
+  /** Show the list from its other end, if supported. */
   onEnd?: (end: End) => void;
 }
 
@@ -127,7 +127,7 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
               className="row-more"
               style={{ [isReversed ? "bottom" : "top"]: list.rows * rowPx, height: MORE_PX }}
             >
-              {list.error ? "" : "Reading on…"}
+              {list.error ? "" : "Loading…"}
             </li>
           )}
         </ul>
@@ -136,7 +136,7 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
       {onEnd && (list.isMore || isReversed) && (
         <div className="rows-end">
           <Button tone="ghost" onClick={() => toEnd(isReversed ? "newest" : "oldest")}>
-            {isReversed ? "To the newest" : "To the oldest"}
+            {isReversed ? "Go to newest" : "Go to oldest"}
           </Button>
         </div>
       )}

@@ -1,4 +1,4 @@
-// What can be done with a session as a whole.
+// The menu of session actions.
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { ask, fill, get, type Session, send } from "../api/client";
@@ -38,7 +38,7 @@ export function SessionMenu({ session }: { session: Session }) {
   };
   return (
     <>
-      <Menu label="What to do with this session" icon="more">
+      <Menu label="Session actions" icon="more">
         {mayWrite && (
           <>
             <Button tone="ghost" icon="tag" onClick={() => setAsked("rename")}>
@@ -63,7 +63,7 @@ export function SessionMenu({ session }: { session: Session }) {
         )}
         {isOwner && mayWrite && (
           <Button tone="ghost" icon="memory" onClick={() => void learn(session.id)}>
-            Learn from it
+            Extract memories
           </Button>
         )}
         <Button tone="ghost" icon="download" onClick={() => setAsked("export")}>
@@ -95,7 +95,7 @@ export function SessionMenu({ session }: { session: Session }) {
   );
 }
 
-/** Takes from the session what is worth remembering. */
+/** Extract memories from the session. */
 async function learn(session: string): Promise<void> {
   try {
     const learned = await send("post", "/v1/sessions/{session}/memory", { session });
@@ -151,7 +151,7 @@ function Settings({ session, onClose }: DialogProps) {
   return (
     <Doing title="Model, thinking, skills" verb="Change" act={act} onClose={onClose}>
       <p className="quiet">
-        From the next message on. It is an entry of the log: branching before it undoes it.
+        Applies from the next message on. The change is a log entry: branch before it to undo it.
       </p>
       <label>
         Model
@@ -160,7 +160,7 @@ function Settings({ session, onClose }: DialogProps) {
       <label>
         Thinking
         <select name="thinking" defaultValue="">
-          <option value="">as it is</option>
+          <option value="">unchanged</option>
           {["off", "low", "medium", "high"].map((level) => (
             <option key={level}>{level}</option>
           ))}
@@ -195,9 +195,7 @@ function Fork({ session, onClose }: DialogProps) {
   };
   return (
     <Doing title="Fork" verb="Fork" act={act} onClose={onClose}>
-      <p className="quiet">
-        A new session that shares everything up to here and goes its own way. It costs one row.
-      </p>
+      <p className="quiet">Creates a new session that shares all entries up to here. It costs one row.</p>
       <label>
         Title
         <input name="title" placeholder="optional" />
@@ -220,30 +218,30 @@ function Compact({ session, onClose }: DialogProps) {
     );
     tell(
       done.entry
-        ? `${plural(done.archived, "message")} archived: ${done.tokens_before} tokens became ${done.tokens_after}`
-        : "There was nothing to compact",
+        ? `${plural(done.archived, "message")} archived: ${done.tokens_before} → ${done.tokens_after} tokens`
+        : "Nothing to compact",
     );
     outdate(session.id);
   };
   return (
     <Doing title="Compact" verb="Compact" act={act} onClose={onClose}>
       <p className="quiet">
-        A summary stands in for the older part of the context. The log keeps it, and it can be taken back.
+        Replaces older messages in the context with a summary. The log keeps them, and you can undo it.
       </p>
       <label>
-        Keep the last messages
+        Number of recent messages to keep
         <input name="keep_last" type="number" min={1} defaultValue={6} />
       </label>
       <label>
-        How
+        Strategy
         <select name="strategy" defaultValue="observation_mask">
-          <option value="observation_mask">without a model: mask old tool output</option>
-          <option value="truncate">without a model: leave the rest out</option>
-          <option value="llm">let the session's model write a summary</option>
+          <option value="observation_mask">mask old tool output (no model)</option>
+          <option value="truncate">drop older messages (no model)</option>
+          <option value="llm">summarize with the session's model</option>
         </select>
       </label>
       <label>
-        What matters
+        Instructions
         <input name="instructions" placeholder="optional, for the model" />
       </label>
     </Doing>
@@ -260,7 +258,7 @@ function Trim({ session, onClose }: DialogProps) {
   return (
     <Doing title="Trim" verb="Trim" act={act} onClose={onClose}>
       <label>
-        Leave only the last messages in the context
+        Number of recent messages to keep in the context
         <input name="keep_last" type="number" min={0} defaultValue={10} />
       </label>
     </Doing>
@@ -274,21 +272,21 @@ function Reset({ session, onClose }: DialogProps) {
   };
   return (
     <Doing title="Start over" verb="Start over" act={act} onClose={onClose}>
-      <p>Everything said so far leaves the context. It stays in the tree, and a branch leads back to it.</p>
+      <p>Removes all messages from the context. They stay in the tree, and you can branch back to them.</p>
     </Doing>
   );
 }
 
 const FORMATS: [string, string, string][] = [
-  ["jsonl", "jsonl", "Sapwood: whole, to import again"],
-  ["html", "html", "a page to read, one file"],
+  ["jsonl", "jsonl", "Sapwood: complete, can be imported"],
+  ["html", "html", "HTML page, one file"],
   ["markdown", "md", "Markdown"],
-  ["messages", "messages.json", "messages as OpenAI takes them"],
-  ["messages-anthropic", "messages.json", "messages as Anthropic takes them"],
-  ["workflow", "yaml", "a workflow in YAML"],
-  ["pi", "jsonl", "a session file of pi"],
-  ["operator", "jsonl", "a session file of operator"],
-  ["role-files", "transcript.json", "a role's transcript"],
+  ["messages", "messages.json", "messages in OpenAI format"],
+  ["messages-anthropic", "messages.json", "messages in Anthropic format"],
+  ["workflow", "yaml", "workflow (YAML)"],
+  ["pi", "jsonl", "pi session file"],
+  ["operator", "jsonl", "operator session file"],
+  ["role-files", "transcript.json", "role transcript"],
 ];
 
 function Export({ session, onClose }: DialogProps) {
@@ -303,7 +301,7 @@ function Export({ session, onClose }: DialogProps) {
   return (
     <Doing title="Export" verb="Download" act={act} onClose={onClose}>
       <label>
-        As
+        Format
         <select name="format">
           {FORMATS.map(([name, , what]) => (
             <option key={name} value={name}>
@@ -316,7 +314,7 @@ function Export({ session, onClose }: DialogProps) {
   );
 }
 
-/** How long a browser gets to take the bytes over. */
+/** Time for the browser to start the download before the URL is revoked. */
 const TAKE_MS = 30_000;
 
 function keepFile(bytes: Blob, name: string): void {
@@ -329,20 +327,20 @@ function keepFile(bytes: Blob, name: string): void {
 
 function Erase({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
-    if (text(form, "sure") !== "erase") throw new Error("write the word erase to go on");
+    if (text(form, "sure") !== "erase") throw new Error("type the word erase to confirm");
     await send("delete", "/v1/sessions/{session}", { session: session.id });
     outdateSessions();
     go([]);
-    tell("The session is gone");
+    tell("Session erased");
   };
   return (
-    <Doing title="Erase" verb="Erase for good" tone="danger" act={act} onClose={onClose}>
+    <Doing title="Erase" verb="Erase permanently" tone="danger" act={act} onClose={onClose}>
       <p>
-        Really deletes the session: its entries, its files, its place in the search. Forks keep what they
-        share.
+        Permanently deletes the session: its entries, its files and its search index. Forks keep the entries
+        they share.
       </p>
       <label>
-        Write <code>erase</code> to go on
+        Type <code>erase</code> to confirm
         <input name="sure" required autoComplete="off" />
       </label>
     </Doing>

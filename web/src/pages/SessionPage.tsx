@@ -1,4 +1,4 @@
-// One session: its head, its views, and what keeps them up to date.
+// One session: its header, its views, and their invalidation.
 import { lazy, Suspense, useCallback, useEffect, useSyncExternalStore } from "react";
 import type { Session } from "../api/client";
 import { outdate, usePressure, useSession } from "../api/queries";
@@ -23,7 +23,7 @@ const SessionAudit = lazy(() => import("./AuditPage").then((page) => ({ default:
 
 const TABS = ["feed", "tree", "ledger", "context", "archives", "files", "members", "audit"] as const;
 
-/** What an entry of a kind makes out of date. */
+/** The views that an entry of each kind invalidates. */
 const VIEWS: Record<string, string[]> = {
   round: ["ledger"],
   artifact_put: ["artifacts", "inputs"],
@@ -47,7 +47,7 @@ export default function SessionPage({ session, tab }: { session: string; tab: st
     (kinds: Set<string>) => {
       const views = new Set(["summary"]);
       for (const kind of kinds) for (const view of VIEWS[kind] ?? []) views.add(view);
-      // The heavy ones once a turn, not with each entry.
+      // Expensive views are invalidated once per turn, not per entry.
       if (kinds.has("turn_ended") || kinds.has("state_changed")) {
         for (const view of ["tree", "context", "usage", "timeline", "ledger"]) views.add(view);
       }
@@ -69,7 +69,7 @@ export default function SessionPage({ session, tab }: { session: string; tab: st
       </div>
     );
   }
-  if (!summary.data || snapshot.status === "loading") return <Loading what="Opening the session" />;
+  if (!summary.data || snapshot.status === "loading") return <Loading what="Loading the session" />;
   const props: ViewProps = { session: summary.data, log, snapshot };
   return (
     <div className="page session-page">
@@ -158,7 +158,7 @@ function Head({ session, snapshot }: ViewProps) {
 const WORDS: Record<Connection["state"], string> = {
   live: "live",
   connecting: "connecting",
-  waiting: "cut off, trying again",
+  waiting: "disconnected, retrying",
   refused: "ended",
 };
 

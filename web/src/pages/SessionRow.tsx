@@ -1,4 +1,4 @@
-// One session in a list: what it is about, how it stands, how full, how dear.
+// One session in a list: title, state, context use and cost.
 import { memo, useEffect, useState } from "react";
 import type { Hit, Session } from "../api/client";
 import { usePressure } from "../api/queries";
@@ -10,7 +10,7 @@ import { to } from "../ui/route";
 
 interface Props {
   session: Session;
-  /** What a search found in it, and how often. */
+  /** The best search hit, and the number of hits. */
   hit: Hit | null;
   hits: number;
   words: string;
@@ -65,7 +65,7 @@ export const SessionRow = memo(function SessionRow({ session, hit, hits, words }
       <Pressed session={session} />
       <span
         className="row-cost"
-        title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls without a known price` : ""}`}
+        title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls with an unknown price` : ""}`}
       >
         {tokens > 0 ? money(cost) : "–"}
         {unpriced > 0 && "+"}
@@ -78,7 +78,7 @@ export const SessionRow = memo(function SessionRow({ session, hit, hits, words }
   );
 });
 
-/** The words that were looked for stand out. */
+/** Highlight the search terms. */
 function Snippet({ text, words }: { text: string; words: string }) {
   const terms = words.match(/[\p{L}\p{N}_]+/gu) ?? [];
   const line = cleanLine(text, 400);
@@ -95,10 +95,10 @@ function Snippet({ text, words }: { text: string; words: string }) {
   );
 }
 
-/** How long a row is in view before its pressure is asked for. */
+/** Delay before a row in view requests its pressure. */
 const LOOK_MS = 200;
 
-/** Rows that are only scrolled past ask for nothing. */
+/** Rows that are scrolled past quickly send no requests. */
 function Pressed({ session }: { session: Session }) {
   const [isLooked, setLooked] = useState(false);
   useEffect(() => {

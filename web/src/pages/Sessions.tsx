@@ -1,5 +1,5 @@
-// All sessions: newest first, found by their words as they are typed, narrowed by what they are. Only the rows in view
-// exist, and only what is near them is kept, so a hundred thousand are as quick as ten.
+// All sessions, newest first, with search as you type and filters. Only rows in view are rendered and only nearby pages are
+// kept, so a hundred thousand sessions are as fast as ten.
 import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import type { Session } from "../api/client";
 import {
@@ -48,7 +48,7 @@ export function Sessions() {
             type="search"
             className="search"
             aria-label="Search all sessions"
-            placeholder="Search everything that was said  ( / )"
+            placeholder="Search all messages  ( / )"
             value={words}
             onChange={(event) => setWords(event.target.value)}
             onKeyDown={(event) => event.key === "Escape" && field.current?.blur()}
@@ -79,7 +79,7 @@ function filtersOf(query: URLSearchParams): Filters {
   return filters;
 }
 
-/** A value once it has not changed for a moment. */
+/** Debounce a value. */
 function useSettled(value: string): string {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
@@ -89,7 +89,7 @@ function useSettled(value: string): string {
   return settled;
 }
 
-/** Where somebody was in the list, so that they are there again when they come back. */
+/** Scroll position in the list, restored when the user returns. */
 let left: { key: string; list: LongList<Session>; place: Place } | null = null;
 onSessionsOutdated(() => {
   left = null;
@@ -100,7 +100,7 @@ function All({ filters }: { filters: Filters }) {
   const [end, setEnd] = useState<End>(() => (left?.key === key ? left.place.end : "newest"));
   const [round, setRound] = useState(0);
   useEffect(() => onSessionsOutdated(() => setRound((before) => before + 1)), []);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a key says what the filters are, and a round reads anew.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key represents the filters, and a new round reloads.
   const [list, place] = useMemo(() => {
     if (left?.key === key && left.place.end === end) return [left.list, left.place];
     return [sessionList(filters, end), { end, offset: 0, at: -1 }] as const;
@@ -115,7 +115,7 @@ function All({ filters }: { filters: Filters }) {
   useEffect(() => {
     if (isOld && end === "newest") void list.refresh();
   }, [isOld, list, end]);
-  if (list.isNew && !list.error) return <Loading what="Reading the sessions" />;
+  if (list.isNew && !list.error) return <Loading what="Loading the sessions" />;
   if (list.rows === 0 && list.error) return <ErrorNote error={list.error} onRetry={() => list.retry()} />;
   if (list.rows === 0 && !list.isMore) {
     return Object.keys(filters).length > 0 ? <NothingFits /> : <NothingYet />;
@@ -126,9 +126,9 @@ function All({ filters }: { filters: Filters }) {
 }
 
 function Found({ words, filters }: { words: string; filters: Filters }) {
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a key says what the filters are.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key represents the filters.
   const findings = useMemo(() => new Findings(words, filters), [words, JSON.stringify(filters)]);
-  // What was found before stays until something else is.
+  // Keep the previous results until new ones arrive.
   const before = useRef(findings);
   const { list } = findings;
   useSyncExternalStore(list.subscribe, list.snapshot);
@@ -141,10 +141,10 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
   if (shown.list.isNew) return <Loading what="Searching" />;
   if (shown.list.rows === 0 && !shown.list.isMore) {
     return (
-      <Empty title="Nobody said that">
+      <Empty title="No matching messages">
         <p>
-          All words must occur in one message. <code>"words in quotes"</code> occur together, and{" "}
-          <code>tre*</code> matches the rest of a word.
+          All words must be in one message. <code>"words in quotes"</code> match a phrase, and{" "}
+          <code>tre*</code> matches words by prefix.
         </p>
       </Empty>
     );
@@ -154,8 +154,8 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
 
 function NothingFits() {
   return (
-    <Empty title="No session fits">
-      <p>Take a filter away to see more of them.</p>
+    <Empty title="No matching sessions">
+      <p>Remove a filter to see more sessions.</p>
       <Button onClick={() => go([])}>Show all sessions</Button>
     </Empty>
   );
@@ -165,12 +165,12 @@ function NothingYet() {
   return (
     <Empty title="No sessions yet">
       <p>
-        A session is a conversation with an agent, kept for good. Press <kbd>n</kbd> to begin one, or drop a
-        file of Claude Code, Codex, pi or Sapwood here to bring what you have.
+        A session is a durable conversation with an agent. Press <kbd>n</kbd> to start one, or drop a session
+        file of Claude Code, Codex, pi or Sapwood here to import it.
       </p>
       <p>
-        From a terminal: <code>sapwood chat</code> talks, <code>sapwood import</code> finds what your agents
-        have left on this machine.
+        In a terminal, <code>sapwood chat</code> starts a chat, and <code>sapwood import</code> imports
+        sessions of coding agents on this machine.
       </p>
     </Empty>
   );

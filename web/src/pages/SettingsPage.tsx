@@ -1,4 +1,4 @@
-// Who one is here, how the console looks, and what the server offers.
+// The user's identity, the theme, and the server's agents, skills and triggers.
 import { useQuery } from "@tanstack/react-query";
 import { get, send } from "../api/client";
 import { client, useAgents, useMe } from "../api/queries";
@@ -24,7 +24,7 @@ function Skills() {
           </li>
         ))}
       </ul>
-      <p className="quiet">A session's own are chosen in its menu, under Model, thinking and skills.</p>
+      <p className="quiet">Select the skills of a session in its menu, under Model, thinking, skills.</p>
     </section>
   );
 }
@@ -73,13 +73,11 @@ export default function SettingsPage() {
               <dd>
                 <Name>{me.data.principal}</Name> in <Name>{me.data.tenant}</Name>{" "}
                 {me.data.operator && <Badge tone="good">sees the whole tenant</Badge>}{" "}
-                {!me.data.may_write && <Badge>reads only</Badge>}
+                {!me.data.may_write && <Badge>read-only</Badge>}
               </dd>
-              <dt>Let in by</dt>
+              <dt>Authenticated by</dt>
               <dd>
-                {me.data.proof === "local"
-                  ? "being at this machine: nobody needs a key yet"
-                  : `a ${me.data.proof}`}
+                {me.data.proof === "local" ? "local access: no API key exists yet" : `a ${me.data.proof}`}
               </dd>
               {me.data.store && (
                 <>
@@ -94,8 +92,8 @@ export default function SettingsPage() {
             </dl>
             {me.data.proof === "local" ? (
               <p className="quiet">
-                <code>sapwood key new --user NAME</code> makes the first key; from then on everybody needs
-                one.
+                <code>sapwood key new --user NAME</code> creates the first key. From then on, every request
+                needs a key.
               </p>
             ) : (
               <Button icon="close" onClick={() => void signOut()}>
@@ -107,7 +105,7 @@ export default function SettingsPage() {
         <Skills />
         <Triggers />
         <section>
-          <h2>Agents of this server</h2>
+          <h2>Agents on this server</h2>
           <ul className="agent-list">
             {agents.data?.items.map((agent) => (
               <li key={agent.id}>
@@ -123,8 +121,7 @@ export default function SettingsPage() {
             ))}
           </ul>
           <p className="quiet">
-            An agent is a file: <code>agents/NAME.yaml</code>. <code>sapwood agent check</code> finds its
-            mistakes.
+            An agent is a file: <code>agents/NAME.yaml</code>. Check it with <code>sapwood agent check</code>.
           </p>
         </section>
       </div>

@@ -1,4 +1,4 @@
-// A key for a cookie. The key is sent once, in a header, and no script can read what comes back.
+// Exchanges an API key for a cookie. The key is sent once, in a header, and no script can read the cookie.
 import { type FormEvent, useState } from "react";
 import { ask } from "../api/client";
 import { client } from "../api/queries";
@@ -23,7 +23,7 @@ export function SignIn() {
       <form className="sign-in" onSubmit={(event) => void submit(event)}>
         <Icon name="rings" />
         <h1>Sapwood</h1>
-        <p className="quiet">This server asks for a key. On its machine, this makes one:</p>
+        <p className="quiet">This server requires a key. Create one on the server:</p>
         <pre className="verbatim">sapwood key new --user YOUR_NAME</pre>
         <label>
           Key

@@ -1,4 +1,4 @@
-// A tool call: one line while closed, what it was asked and what it said when open. Edits show as the change they make.
+// A tool call: one line when collapsed, input and output when expanded. Edits are shown as diffs.
 import { useState } from "react";
 import { fill } from "../api/client";
 import { textOf } from "../log/bodies";
@@ -46,9 +46,9 @@ function Inside({ item, session }: { item: ToolItem; session: string }) {
   const text = textOf(item.result);
   return (
     <div className="tool-inside">
-      <h4>asked</h4>
+      <h4>input</h4>
       <Asked input={item.input} />
-      {item.outcome !== "running" && <h4>{item.outcome === "done" ? "answered" : OUTCOMES[item.outcome]}</h4>}
+      {item.outcome !== "running" && <h4>{item.outcome === "done" ? "output" : OUTCOMES[item.outcome]}</h4>}
       {text && <Plain text={text} />}
       {item.result.map(
         (part, index) => part.type === "media" && <Media key={index} media={part} session={session} />,
@@ -60,7 +60,7 @@ function Inside({ item, session }: { item: ToolItem; session: string }) {
             target="_blank"
             rel="noopener noreferrer"
           >
-            The whole output, {bytes(item.full.bytes)}
+            Full output, {bytes(item.full.bytes)}
           </a>
         </p>
       )}
@@ -96,7 +96,7 @@ function Asked({ input }: { input: unknown }) {
   return <Code code={input === null ? "" : JSON.stringify(input, null, 2)} language="json" />;
 }
 
-/** The first thing a call says about what it wants. */
+/** The most descriptive field of the input. */
 export function gist(input: unknown): string {
   if (typeof input !== "object" || input === null) return "";
   const fields = input as Record<string, unknown>;

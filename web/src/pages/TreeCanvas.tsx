@@ -1,5 +1,5 @@
-// The picture of a tree. Only what is in view is drawn, so the number of entries does not matter; what is drawn is chosen
-// by how close one looks: lines and dots from afar, words from near.
+// The tree on a canvas. Only nodes in view are drawn, so the number of entries does not matter. The zoom level selects the
+// detail: lines and dots when zoomed out, text when zoomed in.
 import { type Ref, useCallback, useEffect, useImperativeHandle, useRef } from "react";
 import type { Layout, Placed } from "../log/layout";
 import { cleanLine } from "../text/clean";
@@ -24,7 +24,7 @@ const ROW_PX = 30;
 const PAD_PX = 26;
 const SCALE_MIN = 0.002;
 const SCALE_MAX = 2.2;
-/** From this scale on, words are drawn. */
+/** Text is drawn from this scale on. */
 const WORDS_FROM = 0.62;
 
 interface View {
@@ -58,7 +58,7 @@ export function TreeCanvas({ ref, layout, leaf, selected, marked, forks, onSelec
         x: Math.min(0, box.width * 0.3 - laneX(node.lane) * scale),
         y: box.height / 2 - rowY(node.row) * scale,
       };
-      // Not further than the picture goes.
+      // Stay within the bounds of the tree.
       const lowest = box.height - rowY(scene.current.layout.rows) * scale;
       view.current.y = Math.min(0, Math.max(lowest, view.current.y));
       redraw();
@@ -76,7 +76,7 @@ export function TreeCanvas({ ref, layout, leaf, selected, marked, forks, onSelec
   }, [redraw]);
 
   useImperativeHandle(ref, () => ({ fit, show }), [fit, show]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: drawn again when what is shown has changed.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: redraw when the displayed data changes.
   useEffect(redraw, [layout, leaf, selected, marked, forks]);
   useCanvasEvents(canvas, view, scene, redraw, fit, onSelect, show);
 
@@ -86,7 +86,7 @@ export function TreeCanvas({ ref, layout, leaf, selected, marked, forks, onSelec
       className="tree-canvas"
       tabIndex={0}
       role="application"
-      aria-label="The tree. Arrow keys go to the parent, the child and the neighbours; plus, minus and zero zoom."
+      aria-label="The tree. Arrow keys select the parent, the child and the neighbours; plus, minus and zero zoom."
     />
   );
 }
@@ -210,7 +210,7 @@ function useCanvasEvents(
   }, [canvas, view, scene, redraw, fit, show]);
 }
 
-/** Where an arrow key leads from what is selected. */
+/** The node that an arrow key selects. */
 function neighbour({ layout, selected }: Scene, key: string): Placed | null {
   const at = selected === null ? undefined : layout.bySeq.get(selected);
   if (!at) return null;
@@ -234,7 +234,7 @@ function neighbour({ layout, selected }: Scene, key: string): Placed | null {
   }
 }
 
-/** A row belongs to one node: its dot and its words. */
+/** The node at a position. A row belongs to one node: its dot and its text. */
 function nodeAt(layout: Layout, view: View, y: number): Placed | null {
   const row = Math.round(((y - view.y) / view.scale - PAD_PX) / ROW_PX);
   return layout.nodes[row] ?? null;
@@ -252,7 +252,7 @@ interface Ink {
 
 function inkOf(element: HTMLElement): Ink {
   const style = getComputedStyle(element);
-  // Canvas does not know light-dark(): the browser resolves it on a property that takes a colour.
+  // Canvas does not support light-dark(); the browser resolves it in a colour property.
   const read = (name: string) => {
     element.style.color = `var(${name})`;
     const colour = style.color;
@@ -296,7 +296,7 @@ function draw(canvas: HTMLCanvasElement, view: View, scene: Scene): void {
   const last = ((box.height - view.y) / view.scale - PAD_PX) / ROW_PX + 1;
   const x = (node: Placed) => view.x + laneX(node.lane) * view.scale;
   const y = (node: Placed) => view.y + rowY(node.row) * view.scale;
-  // The active path is drawn last, over the lines of the branches that left it.
+  // Draw the active path last, over the lines of other branches.
   for (const isPath of [false, true]) {
     for (const node of layout.nodes) {
       const above = node.parent;
@@ -310,7 +310,7 @@ function draw(canvas: HTMLCanvasElement, view: View, scene: Scene): void {
   }
 }
 
-/** Down in the parent's lane, then over to the child. */
+/** Down in the parent's lane, then across to the child. */
 function drawEdge(
   pen: CanvasRenderingContext2D,
   x1: number,

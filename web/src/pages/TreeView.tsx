@@ -1,5 +1,5 @@
-// The tree: a picture on a canvas, what is selected beside it. Everything the picture shows can be reached with the arrow
-// keys and is read out.
+// The tree on a canvas, with the selected entry next to it. Every node can be reached with the arrow keys and is announced
+// by screen readers.
 
 import { useQueries } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -14,18 +14,18 @@ import { EntryPanel } from "./EntryPanel";
 import type { ViewProps } from "./SessionPage";
 import { TreeCanvas, type TreeHandle } from "./TreeCanvas";
 
-/** From so many entries on, runs are folded at first. */
+/** Runs are collapsed initially from this number of entries on. */
 const FOLD_FROM = 150;
 const FORKS_MAX = 40;
 
 export default function TreeView({ session }: ViewProps) {
   const tree = useView(session.id, "tree");
-  if (tree.isPending) return <Loading what="Drawing the tree" />;
+  if (tree.isPending) return <Loading what="Loading the tree" />;
   if (tree.error) return <ErrorNote error={tree.error} onRetry={() => void tree.refetch()} />;
   if (tree.data.nodes.length === 0) {
     return (
       <Empty title="No tree yet">
-        <p>Every message becomes a node. Going back to one and saying something else makes a branch.</p>
+        <p>Every message becomes a node. Continuing from an earlier message creates a branch.</p>
       </Empty>
     );
   }
@@ -48,9 +48,9 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
   const layout = useMemo(() => layOut(tree.nodes, tree.leaf ?? null, folding, keep), [tree, folding, keep]);
   const select = (seq: number) =>
     replaceQuery(["s", session, "tree"], { at: String(seq), mark: mark ? String(mark.seq) : null });
-  // The picture begins at what is selected.
+  // Show the selected entry first.
   const seq = selected?.seq;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once per folding, not with each selection.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: once per folding mode, not per selection.
   useEffect(() => {
     if (seq !== undefined) canvas.current?.show(seq);
   }, [folding]);
@@ -68,10 +68,10 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
               checked={folding === "runs"}
               onChange={(event) => setFolding(event.target.checked ? "runs" : "none")}
             />
-            fold runs
+            Collapse runs
           </label>
           <Button tone="ghost" onClick={() => canvas.current?.fit()}>
-            All of it
+            Fit to view
           </Button>
           <Button tone="ghost" onClick={() => seq !== undefined && canvas.current?.show(seq)}>
             Selected
@@ -113,14 +113,14 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
   );
 }
 
-/** An entry beside the tree is looked at where it hangs: at the last node before it. */
+/** An entry outside the tree is shown at the last node before it. */
 function nearest(seq: number, bySeq: Map<number, TreeNode>): number | null {
   if (!Number.isFinite(seq) || seq <= 0) return null;
   for (let at = seq; at > 0 && at > seq - 1_000; at--) if (bySeq.has(at)) return at;
   return null;
 }
 
-/** Which sessions were forked off at which entry. */
+/** The forks of this session by their branch point. */
 function useForks(session: string, bySeq: Map<number, TreeNode>): Map<number, string[]> {
   const ancestry = useView(session, "ancestry");
   const children = (ancestry.data?.children ?? []).slice(0, FORKS_MAX);
@@ -133,7 +133,7 @@ function useForks(session: string, bySeq: Map<number, TreeNode>): Map<number, st
     })),
   });
   const known = summaries.map((summary) => summary.data?.id ?? "").join(" ");
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `known` says when the summaries have come.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `known` changes when the summaries arrive.
   return useMemo(() => {
     const seqs = new Map([...bySeq.values()].map((node) => [node.id, node.seq]));
     const forks = new Map<number, string[]>();

@@ -1,4 +1,4 @@
-// What sets sessions off by itself: how it stands, what it did last, and a way to fire it by hand.
+// Triggers: their state, their last firing, and a form to fire one manually.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, type Schemas, send } from "../api/client";
@@ -62,7 +62,7 @@ function Standing({ trigger }: { trigger: Trigger }) {
           {last.session && (
             <>
               {" "}
-              in <a href={to(["s", last.session])}>its session</a>
+              in <a href={to(["s", last.session])}>open session</a>
             </>
           )}
         </>
@@ -70,7 +70,7 @@ function Standing({ trigger }: { trigger: Trigger }) {
       {(last || trigger.running + trigger.waiting > 0) && (
         <>
           {" "}
-          · <a href={to(["s", `trigger.${trigger.name}`])}>what it did</a>
+          · <a href={to(["s", `trigger.${trigger.name}`])}>history</a>
         </>
       )}
     </p>
@@ -81,12 +81,12 @@ function Fire({ name, onClose }: { name: string; onClose: () => void }) {
   const act = async (form: FormData) => {
     const payload = text(form, "payload");
     await send("post", "/v1/triggers/{name}", { name }, payload === "" ? null : parse(payload));
-    tell(`${name} was fired`);
+    tell(`${name} fired`);
     void client.invalidateQueries({ queryKey: ["triggers"] });
   };
   return (
     <Doing title={`Fire ${name}`} verb="Fire" act={act} onClose={onClose}>
-      <p className="quiet">As if what it waits for had happened. What is sent along reaches the model.</p>
+      <p className="quiet">Fires the trigger as if its event had happened. The model receives the payload.</p>
       <label>
         Payload
         <textarea name="payload" rows={5} placeholder='{"branch": "main"}' spellCheck={false} />

@@ -1,4 +1,4 @@
-// How the turn stands: it runs, it waits for somebody, or nothing has been heard of it and it can be resumed.
+// The state of the turn: running, waiting for the user, or silent, in which case it can be resumed.
 import { useEffect, useState } from "react";
 import { type Session, send } from "../api/client";
 import { outdate } from "../api/queries";
@@ -8,7 +8,7 @@ import { duration } from "../ui/format";
 import { useKeys } from "../ui/keys";
 import { tell, tellError } from "../ui/toast";
 
-/** A lease lives for four seconds; after so long without a sign a turn may have lost its process. */
+/** A lease expires after four seconds. After this time without activity, the turn's process may have died. */
 const SILENT_MS = 8_000;
 
 interface Props {
@@ -37,7 +37,7 @@ export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props)
   const resume = async () => {
     try {
       const done = await send("post", "/v1/sessions/{session}/resume", { session: session.id });
-      tell(done.turn ? "The turn goes on" : "There was nothing to resume");
+      tell(done.turn ? "Turn resumed" : "Nothing to resume");
       outdate(session.id);
     } catch (error) {
       tellError(error);
@@ -50,7 +50,7 @@ export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props)
       {turn !== null && (
         <span className={waiting || isSilent ? "warn" : "running"}>
           <span className="dot" aria-hidden="true" />
-          {waiting ? "Waits for you" : isSilent ? `Nothing heard for ${duration(since)}` : "A turn runs"}
+          {waiting ? "Waiting for you" : isSilent ? `No activity for ${duration(since)}` : "Turn running"}
         </span>
       )}
       {queued > 0 && <span className="quiet">{queued} queued</span>}

@@ -1,11 +1,11 @@
-// Markdown, read by marked's lexer and drawn as elements. HTML in it is shown as the text it is, links lead only to the
-// web, and pictures from elsewhere are not loaded: a transcript must not call home.
+// Markdown, parsed by marked's lexer and rendered as elements. HTML is shown as text, links lead only to the web, and
+// external images are not loaded: a transcript must not contact other hosts.
 import { lexer, type Token, type Tokens } from "marked";
 import { memo, type ReactNode } from "react";
 import { clean, foldLines, safeLink } from "./clean";
 import { Code, Cuttable } from "./Text";
 
-/** Beyond this a text is shown as it is: reading it as markdown could take long. */
+/** Longer texts are shown as plain text, because parsing them could take too long. */
 const MARKDOWN_CHARS_MAX = 60_000;
 const DEPTH_MAX = 24;
 
@@ -38,7 +38,7 @@ function Block({ token, depth }: { token: Token; depth: number }): ReactNode {
       return <Code code={token.text} {...(language ? { language } : {})} />;
     }
     case "heading": {
-      // A transcript's headings stand below the page's own.
+      // Headings of a transcript rank below the page's headings.
       const Tag = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as "h3";
       return <Tag>{inline(token.tokens, token.text, depth)}</Tag>;
     }
@@ -129,7 +129,7 @@ function Inline({ token, depth }: { token: Token; depth: number }): ReactNode {
       return (
         <Outside
           href={(token as Tokens.Image).href}
-          text={`picture: ${(token as Tokens.Image).text || "elsewhere"}`}
+          text={`image: ${(token as Tokens.Image).text || "external"}`}
         />
       );
     case "escape":

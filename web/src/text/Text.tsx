@@ -1,5 +1,4 @@
-// How text of a transcript is shown: plain, as code, as a diff. Everything is cleaned first and put in as text; nothing
-// here ever makes markup of a string.
+// Renders transcript text: plain, as code, as a diff. All text is sanitized first and inserted as text, never as markup.
 import { type ReactNode, useState } from "react";
 import { Button } from "../ui/base";
 import { tell } from "../ui/toast";
@@ -7,7 +6,7 @@ import { clean, cutText, foldLines, TEXT_CHARS_MAX } from "./clean";
 import { type DiffLine, isDiff, parseDiff } from "./diff";
 import { highlight } from "./highlight";
 
-/** Shows the beginning of a long text, and the rest when asked. */
+/** Show the beginning of a long text, and the rest on request. */
 export function Cuttable({
   text,
   most,
@@ -32,7 +31,7 @@ export function Cuttable({
   );
 }
 
-/** Output of a tool and the like: as it is, in a fixed width. */
+/** Preformatted text such as tool output, in a monospace font. */
 export function Plain({ text, most }: { text: string; most?: number }) {
   if (isDiff(text)) return <Diff lines={parseDiff(clean(text.slice(0, 200_000)))} />;
   const show = (shown: string) => (

@@ -1,5 +1,5 @@
-// A transcript is untrusted text. Nothing of it is ever markup, and what could deceive a reader is made visible or taken
-// out: terminal escapes, control characters, characters that turn the direction of writing.
+// A transcript is untrusted text. It is never used as markup. Deceptive characters are removed or made visible: terminal
+// escapes, control characters, and characters that change the writing direction.
 
 // CSI and OSC sequences, and the other two-character escapes.
 const ANSI =
@@ -23,7 +23,7 @@ const BIDI_NAMES: Record<string, string> = {
   "\u2069": "PDI",
 };
 
-/** Text as it may be shown. */
+/** Sanitize text for display. */
 export function clean(text: string): string {
   return text
     .replace(/\r\n/g, "\n")
@@ -37,7 +37,7 @@ export function clean(text: string): string {
     .replace(INVISIBLE, "\u00b7");
 }
 
-/** One line of it, for lists and labels. */
+/** Sanitize text into one line, for lists and labels. */
 export function cleanLine(text: string, most = 300): string {
   const line = clean(text.slice(0, most * 4))
     .replace(/\s+/g, " ")
@@ -45,25 +45,25 @@ export function cleanLine(text: string, most = 300): string {
   return line.length > most ? `${line.slice(0, most)}…` : line;
 }
 
-/** Longest line that is laid out whole, and most text that is shown before somebody asks for the rest. */
+/** Limits of a line without breaks, and of the text shown before the user expands it. */
 export const LINE_CHARS_MAX = 4_000;
 export const TEXT_CHARS_MAX = 30_000;
 
 export interface Cut {
   text: string;
-  /** Characters that are not in it. */
+  /** Number of omitted characters. */
   left: number;
 }
 
-/** The beginning of a text, so that a huge one does not stop the page. */
+/** Truncate a text, so that a huge one does not block the page. */
 export function cutText(text: string, most = TEXT_CHARS_MAX): Cut {
   if (text.length <= most) return { text, left: 0 };
-  // Not in the middle of a pair.
+  // Do not split a surrogate pair.
   const end = /[\ud800-\udbff]/.test(text[most - 1] ?? "") ? most - 1 : most;
   return { text: text.slice(0, end), left: text.length - end };
 }
 
-/** Lines that are too long get breaks the browser can lay out. */
+/** Break long lines so that the browser can lay them out. */
 export function foldLines(text: string): string {
   if (text.length <= LINE_CHARS_MAX) return text;
   return text
@@ -72,7 +72,7 @@ export function foldLines(text: string): string {
     .join("\n");
 }
 
-/** Where a link may lead. */
+/** The target of a link if it is a web address, else null. */
 export function safeLink(href: string): string | null {
   try {
     const url = new URL(href);

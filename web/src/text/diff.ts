@@ -1,4 +1,4 @@
-// Diffs: unified ones as tools print them, and the difference of two texts.
+// Diffs: parses unified diffs, and compares two texts.
 export interface DiffLine {
   kind: "same" | "add" | "del" | "hunk" | "head";
   text: string;
@@ -20,10 +20,10 @@ export function parseDiff(text: string): DiffLine[] {
   });
 }
 
-/** Most lines that are compared; beyond, all of one goes and all of the other comes. */
+/** Line limit of a comparison; longer texts are shown as fully removed and fully added. */
 const LINES_MAX = 800;
 
-/** What turns one text into another, by lines. */
+/** The line diff of two texts. */
 export function diffTexts(before: string, after: string): DiffLine[] {
   const a = before.split("\n");
   const b = after.split("\n");

@@ -1,5 +1,5 @@
-// Just enough colour to read code by: comments, strings, numbers and the words most languages reserve. One pass, one
-// expression, linear in the text.
+// Minimal syntax highlighting: comments, strings, numbers and common keywords. One regular expression in one pass,
+// linear in the length of the text.
 export interface Piece {
   kind: "" | "comment" | "string" | "number" | "word";
   text: string;

@@ -1,8 +1,8 @@
-// A form in a dialog that does one thing.
+// A dialog with a form for one action.
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Button, Dialog, ErrorNote } from "./base";
 
-/** A form that does one thing, says what went wrong, and closes when it is done. */
+/** A form for one action. Shows errors, and closes after success. */
 export function Doing({
   title,
   verb,
@@ -39,7 +39,7 @@ export function Doing({
         {children}
         {error !== null && <ErrorNote error={error} />}
         <footer>
-          <Button onClick={onClose}>Never mind</Button>
+          <Button onClick={onClose}>Cancel</Button>
           <Button tone={tone} type="submit" disabled={isBusy}>
             {verb}
           </Button>

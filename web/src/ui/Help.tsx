@@ -1,4 +1,4 @@
-// What the keys do.
+// The list of keyboard shortcuts.
 import { Dialog } from "./base";
 
 const KEYS: [string, string][] = [
@@ -7,17 +7,17 @@ const KEYS: [string, string][] = [
   ["g a · g t", "audit · settings"],
   ["/", "search"],
   ["j · k", "next and previous session"],
-  ["g g · G", "the newest and the oldest of them"],
-  ["Enter", "open it"],
+  ["g g · G", "the newest and the oldest session"],
+  ["Enter", "open the session"],
   ["n", "a new session"],
-  ["1 … 8", "the views of a session"],
+  ["1 … 8", "views of the session"],
   ["c", "write a message"],
-  ["Enter · Shift Enter", "send it · a new line"],
-  ["Alt Enter", "steer the turn that runs"],
-  ["y · N", "approve or deny what the turn waits for"],
+  ["Enter · Shift Enter", "send the message · new line"],
+  ["Alt Enter", "steer the running turn"],
+  ["y · N", "approve or deny the pending approval"],
   ["x", "cancel the turn"],
   ["↑ ↓ ← →", "in the tree: parent, child, neighbours"],
-  ["+ · − · 0", "in the tree: zoom in, out, all of it"],
+  ["+ · − · 0", "in the tree: zoom in, zoom out, fit"],
   ["Esc", "leave a field or a dialog"],
 ];
 

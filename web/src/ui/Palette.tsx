@@ -1,4 +1,4 @@
-// One field that finds everything: pages, sessions by their words, and themes.
+// The command palette: finds pages, sessions and themes.
 import { useState } from "react";
 import { useFound } from "../api/queries";
 import { cleanLine } from "../text/clean";
@@ -63,9 +63,9 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
         }}
         onKeyDown={onKey}
       />
-      <div id="palette-choices" role="listbox" aria-label="Found" className="palette-choices" tabIndex={-1}>
+      <div id="palette-choices" role="listbox" aria-label="Results" className="palette-choices" tabIndex={-1}>
         {choices.map((choice) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: the field above has the keys.
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the field above handles the keys.
           <div
             key={choice.key}
             id={`choice-${choice.key}`}
@@ -79,9 +79,7 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
             <span className="quiet">{choice.note}</span>
           </div>
         ))}
-        {choices.length === 0 && (
-          <p className="quiet">Nothing is called so, and no session has these words.</p>
-        )}
+        {choices.length === 0 && <p className="quiet">No matching page, action or session.</p>}
       </div>
     </Dialog>
   );

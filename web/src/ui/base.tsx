@@ -1,4 +1,4 @@
-// The small things every page is made of.
+// Basic components.
 import { type ButtonHTMLAttributes, type ReactNode, useEffect, useRef } from "react";
 import { ApiError, hintFor } from "../api/client";
 import { cleanLine } from "../text/clean";
@@ -8,7 +8,7 @@ import { Icon, type IconName } from "./icons";
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
   icon?: IconName;
   tone?: "" | "main" | "danger" | "ghost";
-  /** Shown as the icon alone; the words are for who cannot see it. */
+  /** Show only the icon; screen readers get the text. */
   compact?: boolean;
 };
 
@@ -50,7 +50,7 @@ export function Time({ at }: { at: number }) {
   );
 }
 
-/** A name somebody else chose: one line, harmless, and its direction stays its own. */
+/** An untrusted name: one sanitized line with an isolated text direction. */
 export function Name({ children }: { children: string }) {
   return <bdi className="name">{cleanLine(children)}</bdi>;
 }
@@ -74,7 +74,7 @@ export function Loading({ what = "Loading" }: { what?: string }) {
   );
 }
 
-/** What went wrong, why, and what to do. */
+/** An error with its code and a hint. */
 export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const code = error instanceof ApiError ? error.code : "";
   const detail = error instanceof Error ? error.message : String(error);
@@ -95,12 +95,12 @@ export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => 
   );
 }
 
-/** Text with `code` in it. */
+/** Text with inline `code`. */
 export function Hint({ text }: { text: string }) {
   return text.split("`").map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece}</code> : piece));
 }
 
-/** A dialog that the browser keeps the focus in; Escape and a click outside close it. */
+/** A modal dialog. Escape and a click outside close it. */
 export function Dialog({
   title,
   onClose,
@@ -116,7 +116,7 @@ export function Dialog({
   useEffect(() => {
     const dialog = ref.current;
     dialog?.showModal();
-    // The browser would begin with the button that closes it.
+    // By default the browser would focus the close button.
     dialog
       ?.querySelector<HTMLElement>(
         ".dialog-body > :not(header) :is(input, select, textarea), .dialog-body > input",
@@ -125,7 +125,7 @@ export function Dialog({
     return () => dialog?.close();
   }, []);
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape closes it, which the browser does by itself.
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the browser closes the dialog on Escape.
     <dialog
       ref={ref}
       className={wide ? "wide" : ""}
@@ -146,7 +146,7 @@ export function Dialog({
   );
 }
 
-/** A menu behind a button. */
+/** A button that opens a menu. */
 export function Menu({ label, icon, children }: { label: string; icon: IconName; children: ReactNode }) {
   const ref = useRef<HTMLDetailsElement>(null);
   const shut = () => {
@@ -175,7 +175,7 @@ export function Menu({ label, icon, children }: { label: string; icon: IconName;
       <summary className="button ghost compact" aria-label={label} title={label}>
         <Icon name={icon} />
       </summary>
-      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the items are buttons, which a key clicks. */}
+      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the items are buttons, which handle keys. */}
       <div className="menu-items" onClick={shut}>
         {children}
       </div>
@@ -183,7 +183,7 @@ export function Menu({ label, icon, children }: { label: string; icon: IconName;
   );
 }
 
-/** How full the context is, as a bar and in words. */
+/** Context use, as a bar and as text. */
 export function Gauge({ level, used, budget }: { level: string; used: number; budget: number }) {
   const percent = Math.min(100, Math.round((used * 100) / Math.max(1, budget)));
   return (

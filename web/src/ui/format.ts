@@ -1,4 +1,4 @@
-// Figures for people.
+// Formats numbers, sizes and times.
 import type { Session, Total } from "../api/client";
 
 export function money(nanoUsd: number): string {
@@ -60,7 +60,7 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${value.toLocaleString()} ${value === 1 ? one : many}`;
 }
 
-/** What a session's own model calls took. */
+/** Totals of a session's own model calls. */
 export function spent(session: Session): { cost: number; tokens: number; unpriced: number } {
   const totals = Object.values(session.spend) as Total[];
   const tokens = (total: Total) =>

@@ -1,4 +1,4 @@
-// A few lines each, drawn with the text's colour.
+// Line icons in the text colour.
 const PATHS = {
   rings: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18zm0 4.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9zm0 3.8v.1",
   list: "M4 6h16M4 12h16M4 18h10",

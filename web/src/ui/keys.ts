@@ -1,4 +1,4 @@
-// Keys that work wherever one is, unless one is writing.
+// Global keyboard shortcuts, disabled while a text field has the focus.
 import { useEffect, useRef } from "react";
 
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
@@ -15,11 +15,11 @@ function nameOf(event: KeyboardEvent): string {
   return prefix + event.key;
 }
 
-/** How long the second key of a pair such as `g s` may take. */
+/** Timeout for the second key of a pair such as `g s`. */
 const PAIR_MS = 900;
 let first: { key: string; at: number } | null = null;
 
-/** Names are `mod+k`, `?`, `g s`. */
+/** Register shortcuts; names have the form `mod+k`, `?` or `g s`. */
 export function useKeys(keys: Keys): void {
   const latest = useRef(keys);
   latest.current = keys;

@@ -1,4 +1,4 @@
-// Where one is: the part of the address behind the #. A reload, a bookmark and the back button all work by it.
+// The route is the URL's fragment, so reload, bookmarks and the back button work.
 import { useSyncExternalStore } from "react";
 
 export interface Route {
@@ -46,7 +46,7 @@ export function go(path: string[], query: Record<string, string | null | undefin
   location.hash = to(path, query);
 }
 
-/** Changes the query without a step in the history. */
+/** Change the query without a history entry. */
 export function replaceQuery(path: string[], query: Record<string, string | null | undefined>): void {
   const url = to(path, query);
   if (location.hash === url) return;

@@ -1,4 +1,4 @@
-// Light or dark: as the system is, unless somebody chose.
+// Light or dark theme: the system's, unless the user chose one.
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";

@@ -1,4 +1,4 @@
-// Short news at the edge of the page, read out to who cannot see it.
+// Short notifications, announced by screen readers.
 import { useSyncExternalStore } from "react";
 import { ApiError, hintFor } from "../api/client";
 import { cleanLine } from "../text/clean";

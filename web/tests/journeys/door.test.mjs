@@ -1,4 +1,4 @@
-// Signing in, what the page weighs, who can use it: keys, cookies, policy, axe in both themes, a phone's width.
+// Sign-in with keys and cookies, the script size, accessibility (axe) in both themes, keyboard shortcuts and a narrow screen.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -19,7 +19,7 @@ before(async () => {
 });
 after(() => house?.close());
 
-test("the first view's script is small, hashed, and kept for good", async () => {
+test("the script of the first view is small, hashed and cached permanently", async () => {
   const page = await house.page();
   const scripts = [];
   page.on("response", (response) => {
@@ -58,7 +58,7 @@ for (const [theme, viewport] of [
   ["light", { width: 1280, height: 800 }],
   ["dark", { width: 390, height: 800 }],
 ]) {
-  test(`axe finds nothing serious in the ${theme} theme at ${viewport.width} px, and nothing is cut off`, async () => {
+  test(`axe finds no serious violation in the ${theme} theme at ${viewport.width} px, and nothing overflows`, async () => {
     const page = await house.page({ colorScheme: theme, viewport, bypassCSP: true });
     for (const place of PLACES) {
       await open(page, house, place);
@@ -80,7 +80,7 @@ for (const [theme, viewport] of [
   });
 }
 
-test("the keys are told, and the palette finds a session", async () => {
+test("the help lists the keys, and the palette finds a session", async () => {
   const page = await house.page();
   await open(page, house, "");
   await page.locator(".row").first().waitFor();
@@ -97,7 +97,7 @@ test("the keys are told, and the palette finds a session", async () => {
   await page.context().close();
 });
 
-test("with keys one signs in, stays by a cookie no script can read, and signs out", async () => {
+test("signing in with a key sets a cookie that scripts cannot read, and signing out works", async () => {
   const key = JSON.parse(house.run("--json", "key", "new", "--user", "ana")).key;
   await new Promise((resolve) => setTimeout(resolve, 400));
   const page = await house.page();
@@ -120,7 +120,7 @@ test("with keys one signs in, stays by a cookie no script can read, and signs ou
   await page.keyboard.press("Enter");
   await page.getByText("I am Sapwood's demo model").first().waitFor();
   const bare = await page.evaluate(async () => (await fetch("/v1/sessions", { method: "POST" })).status);
-  assert.equal(bare, 403, "a request without the header counts for nothing");
+  assert.equal(bare, 403, "a request without the CSRF header is refused");
 
   await open(page, house, "settings");
   await page.getByRole("button", { name: "Sign out" }).click();

@@ -1,4 +1,4 @@
-// A transcript that means harm is shown harmlessly, everywhere it can show up.
+// A malicious transcript is displayed safely on every page.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { House, open } from "../house.mjs";
@@ -67,7 +67,7 @@ for (const place of [
   "s/evil/audit",
   "audit",
 ]) {
-  test(`it does no harm at /#/${place}`, async () => {
+  test(`a malicious transcript does nothing at /#/${place}`, async () => {
     await open(page, house, place);
     await page.waitForTimeout(400);
     if (place === "s/evil") {
@@ -89,14 +89,14 @@ for (const place of [
   });
 }
 
-test("its artifact is a file, not a page", async () => {
+test("a malicious artifact is served as a file, not as a page", async () => {
   const name = encodeURIComponent("<img src=x onerror=window.pwned=11>.html");
   const answer = await fetch(`${house.url}/v1/sessions/evil/artifacts/${name}`);
   assert.match(answer.headers.get("content-type"), /^text\/plain/);
   assert.match(answer.headers.get("content-security-policy"), /sandbox/);
 });
 
-test("nobody was called, nothing ran", () => {
+test("no external host was contacted and no script ran", () => {
   assert.deepEqual(
     asked.filter((url) => url.includes("evil.example")),
     [],

@@ -1,5 +1,5 @@
-// A long list: from its top to its bottom by scrolling, to either end at once, by keys, narrowed, and with little in memory.
-// `SESSIONS=100000 npm test -- journeys` takes as many as one has patience for.
+// A long list: scrolling through all rows, jumping to either end, keys, filters, and bounded memory.
+// `SESSIONS=100000 npm test -- journeys` sets the number of sessions.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { House, open } from "../house.mjs";
@@ -7,9 +7,9 @@ import { House, open } from "../house.mjs";
 const SESSIONS = Number(process.env.SESSIONS ?? 4_000);
 const SCROLL_MS_MAX = 300_000 + SESSIONS * 2;
 const SCROLL_PX = 5_000;
-/** Rows that may exist at a time: those in view, and a few around them. */
+/** Maximum number of rendered rows: those in view, and a few around them. */
 const ROWS_MAX = 60;
-/** What rows may take of the page's memory, however many there are. */
+/** Memory limit of the rows, regardless of their number. */
 const HEAP_BYTES_MAX = 60e6;
 let house;
 let page;
@@ -18,7 +18,7 @@ const called = (n) => `Number ${n} of the long list`;
 const row = (n) => page.locator(".row", { hasText: called(n) });
 const label = () => page.locator(".rows").getAttribute("aria-label");
 const focused = () => page.evaluate(() => document.activeElement?.textContent ?? "");
-/** A row takes the focus when it has been drawn: that it is this one, or another. */
+/** Wait until the row with this title, or a row with another title, has the focus. */
 const focusedOn = (title, isIt) =>
   page.waitForFunction(
     ([title, isIt]) => {
@@ -40,7 +40,7 @@ before(async () => {
 });
 after(() => house?.close());
 
-test("either end is there at once, and nothing in view moves while the rest is read", async () => {
+test("both ends are reachable immediately, and rows in view do not move while others load", async () => {
   await open(page, house, "");
   await page.locator(".row").first().waitFor();
   await page.keyboard.press("End");
@@ -56,13 +56,13 @@ test("either end is there at once, and nothing in view moves while the rest is r
   await page.waitForFunction(() => !document.querySelector(".rows.from-end"));
   await page.locator(".row").first().waitFor();
   assert.equal(await row(0).count(), 0);
-  await page.getByRole("button", { name: "To the oldest" }).click();
+  await page.getByRole("button", { name: "Go to oldest" }).click();
   await row(0).waitFor();
-  await page.getByRole("button", { name: "To the newest" }).click();
+  await page.getByRole("button", { name: "Go to newest" }).click();
   await page.waitForFunction(() => !document.querySelector(".rows.from-end"));
 });
 
-test("whoever scrolls gets to the bottom, and only what is in view exists", async () => {
+test("scrolling reaches the bottom, and only rows in view are rendered", async () => {
   await page.locator(".row").first().waitFor();
   const before = await heapBytes();
   const box = page.locator(".rows");
@@ -74,14 +74,14 @@ test("whoever scrolls gets to the bottom, and only what is in view exists", asyn
     await page.waitForTimeout(20);
     isFound = (await row(0).count()) > 0;
   }
-  assert.ok(isFound, `${await label()}, and the oldest is not among them`);
+  assert.ok(isFound, `${await label()}, but not the oldest`);
   assert.equal(await label(), `${SESSIONS.toLocaleString("en")} sessions`);
-  assert.ok(most <= ROWS_MAX, `${most} rows exist at a time`);
+  assert.ok(most <= ROWS_MAX, `${most} rows are rendered at a time`);
   const grown = (await heapBytes()) - before;
-  assert.ok(grown < HEAP_BYTES_MAX, `${grown} bytes more are in use`);
+  assert.ok(grown < HEAP_BYTES_MAX, `memory grew by ${grown} bytes`);
 });
 
-test("what was let go comes again, and whoever comes back is where they were", async () => {
+test("evicted rows are loaded again, and going back restores the position", async () => {
   const box = page.locator(".rows");
   await box.evaluate((element) => element.scrollTo(0, element.scrollHeight / 2));
   await page.locator("a.row").first().waitFor();
@@ -97,7 +97,7 @@ test("what was let go comes again, and whoever comes back is where they were", a
   assert.ok(there.includes("of the long list") && (await page.getByText(there.slice(0, 20)).count()) > 0);
 });
 
-test("what happens elsewhere shows at the top", async () => {
+test("activity in another session moves it to the top", async () => {
   await page.keyboard.press("Home");
   await page.locator("a.row").first().waitFor();
   await house.inject("many-3", [{ role: "user", content: "hello again" }]);
@@ -108,7 +108,7 @@ test("what happens elsewhere shows at the top", async () => {
   assert.equal(await row(3).count(), 1);
 });
 
-test("a filter and a title find what is far down", async () => {
+test("a filter and a title search find sessions far down the list", async () => {
   await page.getByLabel("Agent").selectOption("helper");
   const fits = Math.ceil((SESSIONS - 7) / 1_000);
   await page.waitForFunction(
@@ -120,7 +120,8 @@ test("a filter and a title find what is far down", async () => {
   await page.getByLabel("Search all sessions").fill("many-1234 list");
   await row(1_234).waitFor();
   await page.getByLabel("Search all sessions").fill("no such thing anywhere");
-  await page.getByText("Nobody said that").waitFor();
+  await page.getByText("No matching messages").waitFor();
 });
 
-test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));
+test("the content security policy blocked nothing and no script failed", () =>
+  assert.deepEqual(page.faults, []));

@@ -1,4 +1,4 @@
-// What a session takes from elsewhere, and gives: grafts, skills, triggers, and every format of the export.
+// Grafts, skills, triggers, and every export format.
 import assert from "node:assert/strict";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -33,7 +33,7 @@ before(async () => {
 });
 after(() => house?.close());
 
-test("an artifact and a digest of another session are grafted, and the context has them", async () => {
+test("an artifact and a digest of another session can be grafted and are in the context", async () => {
   await open(page, house, "s/mason/files");
   const grafts = page.locator(".file-box", { hasText: "Grafts" });
   await grafts.getByLabel("From session").fill("quarry");
@@ -60,12 +60,12 @@ test("an artifact and a digest of another session are grafted, and the context h
   await page.getByRole("heading", { name: "Where stones come from" }).waitFor();
 });
 
-test("a skill is switched on for a session, and off again", async () => {
+test("a skill can be switched on and off for a session", async () => {
   await open(page, house, "settings");
   await page.getByText("How tea is made here.").waitFor();
   for (const active of [["tea"], []]) {
     await open(page, house, "s/mason");
-    await page.getByLabel("What to do with this session").click();
+    await page.getByLabel("Session actions").click();
     await page.getByRole("button", { name: /Model, thinking, skills/ }).click();
     await page.getByRole("dialog").getByLabel("tea").click();
     await page.getByRole("dialog").getByRole("button", { name: "Change" }).click();
@@ -74,7 +74,7 @@ test("a skill is switched on for a session, and off again", async () => {
   }
 });
 
-test("a trigger is fired by hand, and leads to what it set off", async () => {
+test("a trigger can be fired manually and links to its session", async () => {
   await open(page, house, "settings");
   const trigger = page.locator(".trigger", { hasText: "build" });
   await trigger.getByRole("button", { name: "Fire…" }).click();
@@ -83,31 +83,31 @@ test("a trigger is fired by hand, and leads to what it set off", async () => {
   await page.getByText("the payload is not JSON").waitFor();
   await page.getByLabel("Payload").fill('{"branch": "harbour"}');
   await page.getByRole("dialog").getByRole("button", { name: "Fire" }).click();
-  await trigger.getByRole("link", { name: "its session" }).click();
+  await trigger.getByRole("link", { name: "open session" }).click();
   await page.locator(".item.is-user", { hasText: "Look at harbour." }).waitFor();
   await open(page, house, "settings");
-  await trigger.getByRole("link", { name: "what it did" }).click();
+  await trigger.getByRole("link", { name: "history" }).click();
   await page.locator(".session-head").waitFor();
   assert.ok(page.url().endsWith("/s/trigger.build"));
 });
 
-test("every format that the command line exports is in the console, and is the same", async () => {
+test("the console exports every format of the command line with the same content", async () => {
   const help = house.run("help", "export");
   const offered = [...help.matchAll(/^\s+- ([a-z-]+):/gm)].map(([, name]) => name).sort();
   await open(page, house, "s/quarry");
-  await page.getByLabel("What to do with this session").click();
+  await page.getByLabel("Session actions").click();
   await page.getByRole("button", { name: "Export…" }).click();
   const formats = await page
-    .getByLabel("As")
+    .getByLabel("Format")
     .locator("option")
     .evaluateAll((options) => options.map((option) => option.value));
   assert.deepEqual([...formats].sort(), offered);
-  await page.getByRole("button", { name: "Never mind" }).click();
-  // What marks the log with an event comes last.
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+  // The workflow export adds an entry to the log, so it runs last.
   for (const format of formats.filter((name) => name !== "workflow").concat("workflow")) {
-    await page.getByLabel("What to do with this session").click();
+    await page.getByLabel("Session actions").click();
     await page.getByRole("button", { name: "Export…" }).click();
-    await page.getByLabel("As").selectOption(format);
+    await page.getByLabel("Format").selectOption(format);
     const download = page.waitForEvent("download");
     await page.getByRole("button", { name: "Download" }).click();
     const text = readFileSync(await (await download).path(), "utf8");
@@ -115,4 +115,5 @@ test("every format that the command line exports is in the console, and is the s
   }
 });
 
-test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));
+test("the content security policy blocked nothing and no script failed", () =>
+  assert.deepEqual(page.faults, []));

@@ -1,4 +1,4 @@
-// Talking to a session: begin, send, watch, queue, steer, cancel, answer, and come back after a reload or a crash.
+// Turns: start, send, watch, queue, steer, cancel, answer, and continue after a reload or a crash.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { feedOf, House, open } from "../house.mjs";
@@ -17,17 +17,17 @@ const send = async (text) => {
   await page.keyboard.press("Enter");
 };
 
-test("the empty list teaches, and a session begins with the keyboard alone", async () => {
+test("the empty list shows help, and a session can be started with the keyboard", async () => {
   await open(page, house, "");
   await page.getByText("No sessions yet").waitFor();
   await page.keyboard.press("n");
   await page.getByLabel("Title").fill("First steps");
   await page.keyboard.press("Enter");
   await page.waitForURL(/#\/s\//);
-  await page.getByText("Nothing has been said yet").waitFor();
+  await page.getByText("No messages yet").waitFor();
 });
 
-test("an answer streams, becomes durable, and is the same after a reload", async () => {
+test("an answer streams, becomes durable and is the same after a reload", async () => {
   await page.keyboard.press("c");
   await send("think about trees");
   await page.locator('[data-live="streaming"]').waitFor();
@@ -43,7 +43,7 @@ test("an answer streams, becomes durable, and is the same after a reload", async
   assert.deepEqual(await feedOf(page), seen);
 });
 
-test("reasoning and tools open and close", async () => {
+test("a tool card can be expanded", async () => {
   await house.api("POST", "/v1/sessions", { id: "tools", agent: "helper" });
   await house.talk("tools", "write notes.txt: some text");
   await open(page, house, "s/tools");
@@ -55,7 +55,7 @@ test("reasoning and tools open and close", async () => {
   await card.getByText("some text").first().waitFor();
 });
 
-test("what a turn asks is answered in place", async () => {
+test("questions and approvals of a turn are answered inline", async () => {
   await open(page, house, "s/tools");
   await send("ask me which colour");
   await page.getByText("The agent asks").waitFor();
@@ -71,7 +71,7 @@ test("what a turn asks is answered in place", async () => {
   await page.getByText("Ready").waitFor();
 });
 
-test("words are queued behind a turn, steer it, and cancel ends it", async () => {
+test("input is queued during a turn, can steer it, and cancel ends the turn", async () => {
   await house.api("POST", "/v1/sessions", { id: "long", agent: "default" });
   await open(page, house, "s/long");
   await send("write 3000 words");
@@ -86,19 +86,19 @@ test("words are queued behind a turn, steer it, and cancel ends it", async () =>
   const feed = await house.api("GET", "/v1/sessions/long/feed");
   assert.ok(
     feed.items.some((item) => item.type === "assistant" && item.text.length > 20),
-    "what was said so far stays",
+    "the partial answer is kept",
   );
 });
 
-test("a cut connection is taken up where it was", async () => {
+test("the feed resumes after a disconnect", async () => {
   await house.api("POST", "/v1/sessions", { id: "cut", agent: "default" });
   await open(page, house, "s/cut");
   await page.getByText("live", { exact: true }).waitFor();
   await page.context().setOffline(true);
-  // The stream that is open is not cut by that; the server's end of it is.
+  // Going offline does not close the open stream; stopping the server does.
   const { port } = new URL(house.url);
   await house.stop();
-  await page.getByText("cut off, trying again").waitFor();
+  await page.getByText("disconnected, retrying").waitFor();
   await house.start(`127.0.0.1:${port}`);
   await house.inject("cut", [{ role: "user", content: "said while you were away" }]);
   await page.context().setOffline(false);
@@ -107,7 +107,7 @@ test("a cut connection is taken up where it was", async () => {
   assert.equal((await feedOf(page)).filter((line) => line.includes("while you were away")).length, 1);
 });
 
-test("a turn whose process died is carried on by the next server", async () => {
+test("the next server resumes a turn whose process died", async () => {
   await house.api("POST", "/v1/sessions", { id: "dead", agent: "default" });
   await open(page, house, "s/dead");
   await send("write 2000 words");
@@ -125,4 +125,5 @@ test("a turn whose process died is carried on by the next server", async () => {
   assert.deepEqual(await feedOf(page), seen);
 });
 
-test("nothing was refused by the policy and no script failed", () => assert.deepEqual(page.faults, []));
+test("the content security policy blocked nothing and no script failed", () =>
+  assert.deepEqual(page.faults, []));

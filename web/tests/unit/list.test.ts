@@ -1,4 +1,4 @@
-// A long list: everything is reached, little is kept.
+// A long list: every row is reachable, few are kept in memory.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { LongList } from "../../src/log/longList";
@@ -9,7 +9,7 @@ interface Item {
   seq: number;
 }
 
-/** A server with a list, newest first, that is read by cursor. */
+/** A fake server with a list, newest first, that is read by cursor. */
 class Shelf {
   items: Item[];
   reads = 0;
@@ -18,7 +18,7 @@ class Shelf {
   }
   read = async (cursor: string | undefined) => {
     this.reads++;
-    // Cursors name the row before, which may have moved away since; its old place is what counts.
+    // A cursor names the previous row, which may have moved since; its old position counts.
     const from = cursor === undefined ? 0 : this.items.findIndex((item) => place(item) > Number(cursor));
     const items = from < 0 ? [] : this.items.slice(from, from + PAGE);
     const last = items.at(-1);
@@ -29,7 +29,7 @@ class Shelf {
     this.items = [{ id, seq }, ...this.items.filter((item) => item.id !== id)];
   }
 }
-/** Where a row stood at first; one that was touched is before all others. */
+/** The original position of a row; a row that was touched precedes all others. */
 const place = (item: Item) => (item.seq > 0 ? -item.seq : Number(item.id.slice(1)));
 
 const settle = () => new Promise((resolve) => setTimeout(resolve, 0));
@@ -45,7 +45,7 @@ async function walk(list: LongList<Item>, to: number) {
   }
 }
 
-test("a hundred thousand rows are reached, and a few thousand are kept", async () => {
+test("a hundred thousand rows are reachable, and a few thousand are kept", async () => {
   const shelf = new Shelf(100_000);
   const list = new LongList<Item>(shelf.read);
   list.reset();
@@ -55,14 +55,14 @@ test("a hundred thousand rows are reached, and a few thousand are kept", async (
   assert.equal(list.isMore, false);
   assert.equal(list.row(99_999)?.id, "s99999");
   assert.ok(list.held <= 20 * PAGE, `${list.held} rows are kept`);
-  assert.equal(list.row(50_000), undefined, "what is far away was let go");
+  assert.equal(list.row(50_000), undefined, "distant rows are evicted");
   list.look(50_000, 50_020);
   await settle();
-  assert.equal(list.row(50_000)?.id, "s50000", "and comes again when it is looked at");
+  assert.equal(list.row(50_000)?.id, "s50000", "evicted rows are loaded again");
   assert.ok(list.held <= 20 * PAGE);
 });
 
-test("what changes elsewhere shows at the top, once", async () => {
+test("a changed row appears at the top exactly once", async () => {
   const shelf = new Shelf(1_000);
   const list = new LongList<Item>(shelf.read);
   list.reset();
@@ -74,10 +74,10 @@ test("what changes elsewhere shows at the top, once", async () => {
   assert.deepEqual([list.row(0)?.id, list.row(1)?.id, list.row(2)?.id], ["new", "s500", "s0"]);
   assert.equal(list.rows, 1_001);
   const ids = Array.from({ length: list.rows }, (_, n) => list.row(n)?.id);
-  assert.equal(new Set(ids).size, 1_001, "nothing is there twice, and nothing is missing");
+  assert.equal(new Set(ids).size, 1_001, "no row is duplicated or missing");
 });
 
-test("when more is new than a page holds, the list is read anew", async () => {
+test("the list is reloaded if more rows are new than fit on a page", async () => {
   const shelf = new Shelf(1_000);
   const list = new LongList<Item>(shelf.read);
   list.reset();
@@ -89,7 +89,7 @@ test("when more is new than a page holds, the list is read anew", async () => {
   assert.equal(list.row(0)?.id, `new${PAGE + 1}`);
 });
 
-test("a page without rows leads on to the next, and an error waits for somebody", async () => {
+test("an empty page is followed by the next one, and an error stops loading until a retry", async () => {
   const pages = [
     { items: [], next: "1" },
     { items: [], next: "2" },

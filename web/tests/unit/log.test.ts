@@ -1,4 +1,4 @@
-// Folds of the log: the same whichever way the entries came.
+// Folds of the log give the same result however the entries arrive.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Entry, TreeNode } from "../../src/api/client";
@@ -29,7 +29,7 @@ function entry(
 
 const text = (words: string) => [{ type: "text", text: words }];
 
-test("a tool's item turns into its outcome in place, and an approval into its answer", () => {
+test("a tool result and an approval answer update their items in place", () => {
   seq = 0;
   const log = [
     entry({ type: "turn_started" }, null, "t1"),
@@ -57,7 +57,7 @@ test("a tool's item turns into its outcome in place, and an approval into its an
   assert.equal(new Set(feed.items.map((item) => item.key)).size, feed.items.length);
 });
 
-test("what is not on the path to the leaf stands aside", () => {
+test("entries off the active path are marked as aside", () => {
   seq = 0;
   const log = [
     entry({ type: "user_message", parts: text("one") }, null),
@@ -71,12 +71,12 @@ test("what is not on the path to the leaf stands aside", () => {
   assert.deepEqual(aside, [2]);
 });
 
-test("a kind nobody knows is shown by its name", () => {
+test("an unknown kind is shown by its name", () => {
   seq = 0;
   assert.equal(foldFeed([entry({ type: "of_tomorrow" })]).items[0]?.kind, "event");
 });
 
-test("events are the same however their bytes arrive", () => {
+test("parsed events do not depend on chunk boundaries", () => {
   const stream =
     ': sapwood\nretry: 1000\n\nid: 7\nevent: session:message\ndata: {"a":1}\n\nevent: agent:token\ndata: {"text":"x"}\n\n';
   const whole = new EventParser().push(stream);
@@ -93,7 +93,7 @@ test("events are the same however their bytes arrive", () => {
   }
 });
 
-test("fragments go when their entry is there", () => {
+test("fragments are dropped when their entry arrives", () => {
   let live = applyFragment(NOTHING, "agent:token", { text: "Hel" });
   live = applyFragment(live, "agent:token", { text: "lo" });
   assert.equal(live.text, "Hello");
@@ -115,7 +115,7 @@ function node(seqOf: number, parent: number | null, more: Partial<TreeNode> = {}
   };
 }
 
-/** A tree from parents, with children filled in. */
+/** Build a tree from parent links and fill in the children. */
 function grow(parents: (number | null)[], leaf: number): TreeNode[] {
   const nodes = parents.map((parent, index) => node(index + 1, parent));
   for (const each of nodes) if (each.parent) nodes[each.parent - 1]?.children.push(each.seq);
@@ -126,7 +126,7 @@ function grow(parents: (number | null)[], leaf: number): TreeNode[] {
   return nodes;
 }
 
-test("each node has a row of its own and the active path keeps its lane", () => {
+test("each node has its own row and the active path keeps its lane", () => {
   const nodes = grow([null, 1, 2, 1, 4, 4], 3);
   const layout = layOut(nodes, 3, "none", new Set());
   const rows = layout.nodes.map((placed) => placed.row);
@@ -135,7 +135,7 @@ test("each node has a row of its own and the active path keeps its lane", () => 
   assert.ok(layout.nodes.every((placed) => !placed.parent || placed.parent.row < placed.row));
 });
 
-test("runs fold into one node and landmarks stay", () => {
+test("runs collapse into one node and landmarks stay", () => {
   const parents = Array.from({ length: 100 }, (_, index) => (index === 0 ? null : index));
   const nodes = grow([...parents, 50], 100);
   const layout = layOut(nodes, 100, "runs", new Set([20]));
@@ -152,13 +152,13 @@ test("a hundred thousand entries in a row are laid out without running out of st
   assert.equal(layOut(grow(parents, 100_000), 100_000, "none", new Set()).rows, 100_000);
 });
 
-test("two branches share what is above both", () => {
+test("commonAncestor finds the last shared entry of two branches", () => {
   const bySeq = new Map(grow([null, 1, 2, 2, 4], 3).map((each) => [each.seq, each]));
   assert.equal(commonAncestor(3, 5, bySeq), 2);
   assert.equal(commonAncestor(5, 4, bySeq), 4);
 });
 
-test("a flow's nodes stand behind what leads to them, and a way back moves nothing", () => {
+test("flow nodes are placed after their predecessors, and backward edges move nothing", () => {
   const edges = [
     { from: "in", to: "draft", type: "forward" },
     { from: "in", to: "side", type: "forward" },
@@ -177,5 +177,5 @@ test("a flow's nodes stand behind what leads to them, and a way back moves nothi
       { from: "b", to: "a", type: "forward" },
     ],
   );
-  assert.ok(circle.columns <= 3, "a circle ends");
+  assert.ok(circle.columns <= 3, "a cycle terminates");
 });

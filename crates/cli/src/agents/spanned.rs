@@ -8,6 +8,8 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
+use crate::suggest::nearest;
+
 /// Most mistakes that one file is read for.
 pub const MISTAKES_MAX: usize = 50;
 
@@ -177,15 +179,15 @@ impl serde::de::Error for Misfit {
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        let why = match nearest(field, expected) {
-            Some(known) => format!("is not known: is {known} meant?"),
+        let why = match nearest(field, expected.iter().copied()) {
+            Some(known) => format!("is not known: did you mean {known}?"),
             None => format!("is not known; there are {}", expected.join(", ")),
         };
         Self { about: About::FieldKey, ..Self::custom(why) }
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        let hint = nearest(variant, expected).map_or(String::new(), |known| format!(": is {known} meant?"));
+        let hint = nearest(variant, expected.iter().copied()).map_or(String::new(), |known| format!(": is {known} meant?"));
         Self::custom(format_args!("is {variant:?}, and should be one of {}{hint}", expected.join(", ")))
     }
 
@@ -220,26 +222,6 @@ fn describe(found: &Unexpected<'_>) -> String {
         Unexpected::Unit => "empty".to_owned(),
         other => other.to_string(),
     }
-}
-
-/// The name that was probably meant: at most two letters away.
-pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
-    let near = known.iter().map(|name| (distance(given, name), *name)).min()?;
-    (near.0 <= 2 && near.0 < given.chars().count()).then_some(near.1)
-}
-
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 impl<'de> Deserializer<'de> for &'de Located {

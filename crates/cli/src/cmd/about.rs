@@ -1,4 +1,4 @@
-//! `sapwood version` and `sapwood completions`: about the program itself. Neither opens a store.
+//! `sapwood version` and `sapwood completions`. Neither opens a store.
 
 use std::io::Write;
 
@@ -10,9 +10,14 @@ use serde_json::json;
 use crate::failure::Result;
 use crate::render::{Format, Out};
 
-/// Print a completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood completions bash > ~/.local/share/bash-completion/completions/sapwood
+  sapwood completions fish | source")]
 pub struct CompletionsArgs {
+    /// Shell to generate the script for
     shell: Shell,
 }
 
@@ -29,8 +34,12 @@ pub fn completions(args: &CompletionsArgs, format: Format) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Print the version, the log format and what this build can do
+/// Print the version, the log format and the build features
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood version
+  sapwood version --json")]
 pub struct VersionArgs {}
 
 pub fn version(format: Format) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `sapwood agent`: the agents that can answer here, and what is wrong with their files. Opens no store.
+//! `sapwood agent`: lists, shows and checks agent files. Opens no store.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,12 @@ use crate::args::Global;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, GREEN, Out, RED, Table, clean, plural};
 
-/// Show and check agents
+/// List, show and check agents
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood agent ls
+  sapwood agent check")]
 pub struct AgentArgs {
     #[command(subcommand)]
     verb: Verb,
@@ -22,13 +26,27 @@ pub struct AgentArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the agents of this project and of your own
+    /// List the project's agents and your own
+    #[command(after_help = "\
+Examples:
+  sapwood agent ls")]
     Ls,
-    /// Show an agent as a session would freeze it
-    Show { name: String },
-    /// Report every mistake of every file, with its place
+    /// Show an agent's definition as a new session would store it
+    #[command(after_help = "\
+Examples:
+  sapwood agent show default
+  sapwood agent show reviewer --json")]
+    Show {
+        /// Agent name
+        name: String,
+    },
+    /// Check agent files and report every mistake with its location
+    #[command(after_help = "\
+Examples:
+  sapwood agent check
+  sapwood agent check agents/reviewer.yaml")]
     Check {
-        /// The files; every agent that can be found if not given
+        /// Agent files; default: all agents that can be found
         files: Vec<PathBuf>,
     },
 }
@@ -58,7 +76,7 @@ struct Row {
 fn list(agents: &Agents, out: &mut Out) -> Result<()> {
     let mut rows: Vec<Row> = agents.files()?.iter().map(|path| row_of(path)).collect();
     if !rows.iter().any(|row| row.id == "default") {
-        let description = Some("answers when no other agent is named".to_owned());
+        let description = Some("used when no agent is specified".to_owned());
         rows.insert(0, Row { id: "default".to_owned(), model: None, description, file: None, mistakes: 0 });
     }
     if out.is_json() {
@@ -126,7 +144,7 @@ fn check(agents: &Agents, given: Vec<PathBuf>, mut out: Out) -> Result<()> {
         }
     }
     if faults.is_empty() && !out.is_json() {
-        writeln!(out, "{GREEN}✓{GREEN:#} {} in order", plural(files.len() as u64, "agent"))?;
+        writeln!(out, "{GREEN}✓{GREEN:#} {} valid", plural(files.len() as u64, "agent"))?;
     }
     out.flush()?;
     if faults.is_empty() {
@@ -134,5 +152,5 @@ fn check(agents: &Agents, given: Vec<PathBuf>, mut out: Out) -> Result<()> {
     }
     let message =
         format!("{} in {}", plural(faults.len() as u64, "mistake"), plural(files.len() as u64, "file"));
-    Err(Failure::new("agent.invalid", message).with_hint("correct what is listed above and check again"))
+    Err(Failure::new("agent.invalid", message).with_hint("correct the mistakes listed above, then check again"))
 }

@@ -1,4 +1,4 @@
-//! `sapwood key` and `sapwood tenant`: who may come in through the server's door.
+//! `sapwood key` and `sapwood tenant`: the server's API keys and tenants.
 
 use std::io::Write;
 
@@ -15,11 +15,15 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{Table, local_time, note};
 
-/// Milliseconds of a day.
+/// Milliseconds per day.
 const DAY_MS: i64 = 86_400_000;
 
-/// Make, list and revoke API keys
+/// Create, list and revoke API keys
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood key new --user alice
+  sapwood key ls")]
 pub struct KeyArgs {
     #[command(subcommand)]
     verb: KeyVerb,
@@ -27,34 +31,47 @@ pub struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeyVerb {
-    /// Make a key; it is shown once
+    /// Create a key and print it once
+    #[command(after_help = "\
+Examples:
+  sapwood key new --user alice --label laptop
+  sapwood key new --user monitor --scope read --expires-in 30")]
     New {
-        /// Whom the key lets in
+        /// User that the key authenticates
         #[arg(long)]
         user: String,
-        /// What it is for, to tell it from others
+        /// Label that describes the key
         #[arg(long)]
         label: Option<String>,
-        /// What it may be used for
+        /// Scopes of the key, comma-separated
         #[arg(long = "scope", value_enum, value_delimiter = ',', default_values_t = [Scopes::Read, Scopes::Write])]
         scopes: Vec<Scopes>,
-        /// After how many days it ends
+        /// Days until the key expires; default: never
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u32>,
     },
     /// List keys, without their secrets
+    #[command(after_help = "\
+Examples:
+  sapwood key ls")]
     Ls,
-    /// End a key for good
-    Revoke { id: String },
+    /// Revoke a key permanently
+    #[command(after_help = "\
+Examples:
+  sapwood key revoke KEY_ID")]
+    Revoke {
+        /// Key id, as shown by `sapwood key ls`
+        id: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scopes {
-    /// Read and follow what the user may see
+    /// Read and follow the sessions that the user can access
     Read,
-    /// Change it, as far as the user may
+    /// Write to the sessions that the user can write to
     Write,
-    /// See and change every session of the tenant
+    /// Read and write every session of the tenant
     Operate,
 }
 
@@ -82,7 +99,7 @@ pub async fn run(app: &mut App, args: KeyArgs) -> Result<()> {
             if app.out.is_json() {
                 return app.out.json(&shown(&key));
             }
-            Ok(writeln!(app.out, "{} is revoked", key.id)?)
+            Ok(writeln!(app.out, "revoked key {}", key.id)?)
         }
     }
 }
@@ -94,7 +111,7 @@ async fn make(
     grants: Vec<Grant>,
     expires_at: Option<TimestampMs>,
 ) -> Result<()> {
-    let no_chance = || Failure::new("key.missing", "the system gives no random numbers");
+    let no_chance = || Failure::new("key.missing", "failed to generate a key: the system provides no random numbers");
     let (id, secret) = new_key().ok_or_else(no_chance)?;
     let key = ApiKey {
         id: id.clone(),
@@ -112,7 +129,7 @@ async fn make(
         return app.out.json(&json!({ "key": secret, "id": id }));
     }
     writeln!(app.out, "{secret}")?;
-    note(app.format(), &format!("{id}: this is shown once; only its hash is kept"));
+    note(app.format(), &format!("{id}: save this key now; it is shown only once, and the store keeps only its hash"));
     Ok(())
 }
 
@@ -126,7 +143,7 @@ async fn list(app: &mut App) -> Result<()> {
     Table { head: &head, rows, flexible: 3 }.print(&mut app.out)
 }
 
-/// Everything but the hash.
+/// The key without its hash.
 fn shown(key: &ApiKey) -> serde_json::Value {
     let mut shown = serde_json::to_value(key).unwrap_or_default();
     if let Some(fields) = shown.as_object_mut() {
@@ -150,8 +167,12 @@ fn name_of(grant: Grant) -> Option<String> {
     serde_json::to_value(grant).ok()?.as_str().map(str::to_owned)
 }
 
-/// Make and list tenants
+/// Create and list tenants
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood tenant new acme
+  sapwood tenant ls")]
 pub struct TenantArgs {
     #[command(subcommand)]
     verb: TenantVerb,
@@ -159,15 +180,24 @@ pub struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum TenantVerb {
-    /// Make a tenant known
-    New { name: String },
+    /// Create a tenant
+    #[command(after_help = "\
+Examples:
+  sapwood tenant new acme")]
+    New {
+        /// Tenant name
+        name: String,
+    },
     /// List the tenants of this store
+    #[command(after_help = "\
+Examples:
+  sapwood tenant ls")]
     Ls,
 }
 
 pub async fn tenant(app: &mut App, args: TenantArgs) -> Result<()> {
     if app.scope.reach != Reach::Tenant {
-        return Err(Failure::usage("tenants are the operator's business", "leave --as out"));
+        return Err(Failure::usage("only the operator can manage tenants", "omit --as"));
     }
     match args.verb {
         TenantVerb::New { name } => {

@@ -1,4 +1,4 @@
-//! `sapwood approve` and `sapwood deny`: answers what a turn asked, and carries the turn on if nobody else does.
+//! `sapwood approve` and `sapwood deny`: answers a pending approval, and resumes the turn unless another process runs it.
 
 use std::io::Write;
 
@@ -11,24 +11,32 @@ use super::send::{Told, Turn, deliver};
 use crate::app::App;
 use crate::failure::Result;
 
-/// Say yes to what a turn asked, and carry it on
+/// Approve a pending request and resume its turn
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood approve APPROVAL_ID
+  sapwood approve APPROVAL_ID --text \"use the staging database\"")]
 pub struct ApproveArgs {
-    /// The id that was printed when it asked
+    /// Approval id, as printed when the turn asked
     #[arg(value_name = "ID")]
     approval: String,
-    /// The answer to a question
+    /// Answer, if the turn asked a question
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
 }
 
-/// Say no to what a turn asked, and carry it on
+/// Deny a pending request and resume its turn
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood deny APPROVAL_ID
+  sapwood deny APPROVAL_ID --reason \"do not touch production\"")]
 pub struct DenyArgs {
-    /// The id that was printed when it asked
+    /// Approval id, as printed when the turn asked
     #[arg(value_name = "ID")]
     approval: String,
-    /// Why, for the model to read
+    /// Reason, which is passed to the model
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     reason: Option<String>,
 }
@@ -46,7 +54,7 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
     let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
     let run = app.engine.run_of(&app.scope, &session).await?;
     if let Some(run) = &run {
-        // A role of a flow: its turn is part of a run, and so is what comes after it.
+        // The turn belongs to a flow run: resume the run, which then continues with the next roles.
         match app.engine.resume_flow(&app.scope, run).await {
             Ok(Some(running)) => return super::flow::carry_on(app, running).await,
             Ok(None) => {}
@@ -66,7 +74,7 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
     }
 }
 
-/// Whoever ran the flow may have left while the turn went on here.
+/// Resumes the flow run. The process that ran it may have exited while the turn ran here.
 async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
     let Some(run) = run else { return Ok(()) };
     match app.engine.resume_flow(&app.scope, &run).await {
@@ -77,10 +85,10 @@ async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<
     }
 }
 
-/// Another process has the turn, and goes on with it.
+/// Reports that the answer is recorded; another process continues the turn.
 fn say_answered(app: &mut App, session: &sapwood::SessionId) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&json!({ "session": session, "outcome": "answered" }));
     }
-    Ok(writeln!(app.out, "answered; the turn goes on where it runs")?)
+    Ok(writeln!(app.out, "answered; the process that runs the turn continues it")?)
 }

@@ -1,4 +1,4 @@
-//! `sapwood archives`: the compactions of a session, and what they stand in for.
+//! `sapwood archives`: the compactions of a session and their summaries.
 
 use std::io::Write;
 
@@ -9,9 +9,14 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, DIM, Out, clean, local_time, plural};
 
-/// Show a session's compactions
+/// List a session's compactions
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood archives @last
+  sapwood archives @last --json")]
 pub struct ArchivesArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 

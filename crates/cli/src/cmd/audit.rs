@@ -1,4 +1,4 @@
-//! `sapwood audit`: who did what, and whether anybody tampered with the record of it.
+//! `sapwood audit`: shows the audit log, and verifies that it was not tampered with.
 
 use std::io::Write;
 
@@ -12,29 +12,35 @@ use crate::args::{count, rows};
 use crate::failure::{Failure, Result};
 use crate::render::{BOLD, DIM, clean, local_time, plural};
 
-/// How many lines are asked of the store at a time.
+/// Number of lines per store query.
 const PAGE_ROWS: usize = 1_000;
 
-/// Show who did what
+/// Show the audit log, or verify it
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood audit --session @last
+  sapwood audit --verify
+  sapwood audit --after 1000 --limit 50")]
 pub struct AuditArgs {
-    /// Only what was done to this session; an erased one is named by its whole id
+    /// Show only actions on this session; give the full id of an erased session
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
-    /// Check that every line follows from the one before it
+    /// Verify the hash chain of the whole audit log
     #[arg(long, conflicts_with_all = ["session", "after", "limit"])]
     verify: bool,
-    /// With --verify: this line must be in the chain, as an earlier --verify has told it
+    /// With --verify: require this line, printed by an earlier --verify, in the chain
     #[arg(long, value_name = "NUMBER:HASH", requires = "verify", value_parser = anchor)]
     from: Option<Anchor>,
-    /// Only lines after this number
+    /// Show only lines after this number
     #[arg(long, value_name = "NUMBER", value_parser = count, allow_hyphen_values = true)]
     after: Option<u32>,
+    /// Maximum number of lines; default: all
     #[arg(long, value_name = "N", value_parser = rows, allow_hyphen_values = true)]
     limit: Option<u32>,
 }
 
-/// A line that somebody has kept elsewhere. Whoever can cut the end off the audit cannot cut that.
+/// An audit line that the operator saved elsewhere. It reveals a truncated audit log.
 #[derive(Debug, Clone)]
 struct Anchor {
     number: u64,
@@ -44,7 +50,7 @@ struct Anchor {
 fn anchor(text: &str) -> Result<Anchor, String> {
     let parts = text.split_once(':').filter(|(_, hash)| !hash.is_empty());
     let read = parts.and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
-    let (number, hash) = read.ok_or("it is NUMBER:HASH, as audit --verify prints them")?;
+    let (number, hash) = read.ok_or("it must be NUMBER:HASH, as printed by `sapwood audit --verify`")?;
     Ok(Anchor { number, hash: hash.to_ascii_lowercase() })
 }
 
@@ -73,7 +79,7 @@ pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is erased leaves its trace in the audit, and can be asked for by its id.
+/// Resolves a session. An erased session still has audit lines and is addressed by its full id.
 async fn session_or_its_id(app: &App, given: &str) -> Result<sapwood::SessionId> {
     match app.engine.find_session(&app.scope, given).await {
         Err(error) if error.code() == "session.not_found" => {
@@ -105,8 +111,8 @@ fn print_line(app: &mut App, line: &AuditLine) -> Result<()> {
 
 async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
     if app.scope.reach != Reach::Tenant {
-        let message = "a user sees some lines of the audit, and only the whole of it can be verified";
-        return Err(Failure::usage(message, "leave --as out"));
+        let message = "only the operator can verify the audit log: a user sees only some of its lines";
+        return Err(Failure::usage(message, "omit --as"));
     }
     let (mut after, mut hash) = (0, String::new());
     let mut missing = from;
@@ -114,7 +120,7 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
         let lines = app.engine.audit(&app.scope, None, after, PAGE_ROWS).await?;
         for line in &lines {
             if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
-                let message = format!("audit line {} does not follow from line {after}", line.number);
+                let message = format!("audit line {} does not match the hash chain after line {after}", line.number);
                 return Err(Failure::new("audit.broken", message));
             }
             after = line.number;
@@ -127,14 +133,14 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
     }
     if let Some(Anchor { number, hash }) = missing {
         let message = match number > after {
-            true => format!("the audit ends at line {after}, and there was a line {number}"),
-            false => format!("audit line {number} is another one than {hash}"),
+            true => format!("the audit log ends at line {after}, but line {number} is expected"),
+            false => format!("audit line {number} does not have the hash {hash}"),
         };
         return Err(Failure::new("audit.broken", message));
     }
     if app.out.is_json() {
         return app.out.json(&json!({ "ok": true, "lines": after, "hash": hash }));
     }
-    writeln!(app.out, "{}, each follows from the one before it", plural(after, "line"))?;
-    Ok(writeln!(app.out, "{DIM}the last is {after}:{hash}{DIM:#}")?)
+    writeln!(app.out, "{} verified", plural(after, "line"))?;
+    Ok(writeln!(app.out, "{DIM}last line: {after}:{hash}{DIM:#}")?)
 }

@@ -1,4 +1,4 @@
-//! `sapwood branch` and `sapwood reset`: where the next entry will hang.
+//! `sapwood branch` and `sapwood reset`: move the leaf, which is the parent of the next entry.
 
 use clap::Args;
 
@@ -6,12 +6,18 @@ use super::print_change;
 use crate::app::App;
 use crate::failure::Result;
 
-/// Go back to an entry: the next message hangs from there
+/// Move back to an entry and continue on a new branch
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood branch @last 12
+  sapwood branch @last 12 --summary \"the cache was not the cause\"")]
 pub struct BranchArgs {
+    /// Session id, unique prefix, or @last
     session: String,
+    /// Entry that the next message follows: seq, id, unique prefix, or label
     entry: String,
-    /// What was learnt on the branch that is left; it becomes part of the context
+    /// Summary of the abandoned branch, to add to the context
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     summary: Option<String>,
 }
@@ -21,17 +27,21 @@ pub async fn run(app: &mut App, args: BranchArgs) -> Result<()> {
     let target = app.engine.find_entry(&app.scope, &session, &args.entry).await?.meta;
     let appended = app.engine.branch(&app.scope, &session, target.id, args.summary).await?;
     let leaf = appended.head.leaf.unwrap_or(target.seq);
-    print_change(app, &appended, &format!("the leaf is now entry {leaf}"))
+    print_change(app, &appended, &format!("the next message will follow entry {leaf}"))
 }
 
-/// Empty the context: the next message begins anew, and the log keeps everything
+/// Empty the context; the log keeps every entry
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood reset @last")]
 pub struct ResetArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
 pub async fn reset(app: &mut App, args: ResetArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let appended = app.engine.reset(&app.scope, &session).await?;
-    print_change(app, &appended, "the context is empty; the log keeps everything")
+    print_change(app, &appended, "the context is empty; the log keeps every entry")
 }

@@ -1,4 +1,4 @@
-//! `sapwood cancel`: ends the turn that runs, wherever it runs, or that was interrupted.
+//! `sapwood cancel`: ends a running turn, in any process, or an interrupted turn.
 
 use std::io::Write;
 
@@ -9,9 +9,13 @@ use serde_json::json;
 use crate::app::App;
 use crate::failure::Result;
 
-/// End the turn of a session; what it said so far is kept
+/// Cancel a session's turn and keep its output so far
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood cancel @last")]
 pub struct CancelArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
@@ -19,7 +23,7 @@ pub async fn run(app: &mut App, args: CancelArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let turn = app.engine.cancel(&app.scope, &session).await?;
     app.open_backends()?;
-    // One that nobody runs any more ends here; one that somebody runs ends there.
+    // An abandoned turn is ended here. A turn that another process runs is ended by that process.
     match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => drop(running.ended().await?),
         Ok(None) => {}

@@ -1,4 +1,4 @@
-//! `sapwood chat`: talk in the terminal, or once for a program.
+//! `sapwood chat`: an interactive conversation, or a single prompt for scripts.
 
 use std::io::{IsTerminal, Read};
 
@@ -15,27 +15,32 @@ use crate::chat::pick_session::{self, Opening};
 use crate::failure::{Failure, Result};
 use crate::render::{Format, note};
 
-/// How long a prompt waits for something to be piped in beside it.
+/// Seconds to wait for piped input if a prompt is given.
 #[cfg(unix)]
 const STDIN_WAIT_S: i64 = 3;
-/// Longest prompt that is read from stdin.
+/// Maximum size of a prompt on stdin.
 const STDIN_BYTES_MAX: u64 = 4 << 20;
 
-/// Talk in the terminal; with a prompt or piped input, once
+/// Chat interactively, or one-shot with -p or piped input
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood chat
+  sapwood chat --continue --model anthropic/claude-sonnet-4-5
+  git diff | sapwood chat -p \"Review this change\"")]
 pub struct ChatArgs {
-    /// The session to go on with; a new one if not given
+    /// Session to continue: id, unique prefix, or @last; default: a new session
     session: Option<String>,
-    /// Go on with the last session of this directory
+    /// Continue the last session of this directory
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     latest: bool,
-    /// The agent of a new session
+    /// Agent of the new session
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// The model that answers from now on: PROVIDER/NAME, or demo
+    /// Model to use from now on: PROVIDER/NAME, or demo
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// Say this, print the answer and end; - reads it from stdin
+    /// Send this prompt, print the answer and exit; - reads it from stdin
     #[arg(long, short = 'p', value_name = "PROMPT", allow_hyphen_values = true)]
     prompt: Option<String>,
     #[command(flatten)]
@@ -51,12 +56,12 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     };
     if let (Some(session), Some(agent)) = (&session, &args.agent) {
         let message =
-            format!("session {session} has its agent already, and keeps it: {agent} cannot answer there");
-        return Err(Failure::usage(message, "leave --agent out, or begin a new session with it"));
+            format!("session `{session}` already has an agent and cannot use `{agent}`");
+        return Err(Failure::usage(message, "omit --agent, or start a new session with it"));
     }
     if let (Some(session), true) = (&session, args.start.is_given()) {
-        let message = format!("session {session} has begun: its variables and rights stay as they are");
-        return Err(Failure::usage(message, "leave --var, --tools, --fs-scope and --approvals out"));
+        let message = format!("session `{session}` already exists: its variables and permissions cannot be changed");
+        return Err(Failure::usage(message, "omit --var, --tools, --fs-scope and --approvals"));
     }
     let opening = Opening { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
     let prompt = read_prompt(args.prompt.as_deref())?;
@@ -66,10 +71,10 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     match prompt {
         Some(prompt) => say_once(app, session, opening, &prompt).await,
         None if app.format() == Format::Json => {
-            Err(Failure::usage("with --json a prompt is needed", "give one with -p, or on stdin"))
+            Err(Failure::usage("--json requires a prompt", "give one with -p or on stdin"))
         }
         None if !std::io::stdout().is_terminal() => {
-            Err(Failure::usage("the output is no terminal", "give a prompt with -p to get just the answer"))
+            Err(Failure::usage("stdout is not a terminal", "give a prompt with -p to print only the answer"))
         }
         None => Box::pin(Chat::new(app, session, opening)?.run()).await,
     }
@@ -83,13 +88,13 @@ fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
     args.start.narrow(agent)
 }
 
-/// The prompt and what is piped in, joined; nothing if somebody sits at the keyboard and gave no prompt.
+/// Joins the prompt and the piped input. Returns none for an interactive terminal without a prompt.
 fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
     let is_piped = !std::io::stdin().is_terminal();
     let has_prompt = given.is_some_and(|given| given != "-");
     let is_given = given.is_some();
     let piped = if has_prompt && is_piped && !comes_soon() {
-        note(Format::Text, "nothing came on stdin: going on without it; -p - would wait for it");
+        note(Format::Text, "no input on stdin: continuing without it; use -p - to wait for it");
         String::new()
     } else if is_piped || is_given && !has_prompt {
         read_stdin()?
@@ -104,13 +109,13 @@ fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
         None => return Ok(None),
     };
     if prompt.is_empty() {
-        return Err(Failure::usage("the prompt is empty", "give it with -p, or on stdin"));
+        return Err(Failure::usage("the prompt is empty", "give one with -p or on stdin"));
     }
     Ok(Some(prompt))
 }
 
-/// A program that starts us may leave a pipe open that nothing will ever come through. With a prompt there is something to
-/// say all the same.
+/// Reports whether stdin becomes readable soon. A parent process may leave a pipe open and never write to it, and a
+/// prompt given with `-p` must not wait for that pipe forever.
 #[cfg(unix)]
 fn comes_soon() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -125,11 +130,11 @@ fn comes_soon() -> bool {
 }
 
 fn read_stdin() -> Result<String> {
-    let failed = |error: std::io::Error| Failure::new("file.io", format!("stdin cannot be read: {error}"));
+    let failed = |error: std::io::Error| Failure::new("file.io", format!("failed to read stdin: {error}"));
     let mut text = String::new();
     let count = std::io::stdin().take(STDIN_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if count as u64 > STDIN_BYTES_MAX {
-        let message = format!("stdin has more than {STDIN_BYTES_MAX} bytes");
+        let message = format!("the prompt on stdin exceeds the limit of {STDIN_BYTES_MAX} bytes");
         return Err(Failure::new("input.too_large", message));
     }
     Ok(text)

@@ -1,4 +1,4 @@
-//! `sapwood compact`: a summary stands in for the older part of the context; the log keeps it.
+//! `sapwood compact`: replaces older messages in the context with a summary. The log keeps them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,41 +17,47 @@ use crate::args::{count, tokens};
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, note, plural};
 
-/// Let a summary stand in for the older part of the context
+/// Replace older messages with a summary
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood compact @last
+  sapwood compact @last --keep-last 6 --dry-run
+  sapwood compact @last --compact-strategy llm --model openai/gpt-5")]
 pub struct CompactArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// How many messages stay (12 of at most 20000 tokens, if neither is given)
+    /// Number of recent messages to keep; default: 12, up to 20000 tokens
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     keep_last: Option<u32>,
-    /// How many tokens stay, in whole messages
+    /// Number of recent tokens to keep, rounded to whole messages
     #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
     keep_recent_tokens: Option<u64>,
-    /// How many messages at the beginning the summary keeps word for word
+    /// Number of first messages that the summary quotes verbatim
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true, default_value = "0")]
     keep_first: u32,
-    /// Do nothing unless the context has more tokens
+    /// Compact only if the context exceeds this number of tokens
     #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
     token_threshold: Option<u64>,
-    /// Show longer tool results among the kept messages shortened
+    /// Shorten tool results in the kept messages to this many characters
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     tool_output_max_chars: Option<u32>,
-    /// truncate, observation_mask, llm or custom
+    /// Strategy: truncate, observation_mask, llm or custom
     #[arg(long, value_name = "STRATEGY", default_value = "observation_mask")]
     compact_strategy: String,
-    /// If the context is over this afterwards, run the hard limit's strategy on it
+    /// Apply the hard limit strategy if the compacted context exceeds this many tokens
     #[arg(long, value_name = "N", value_parser = tokens, allow_hyphen_values = true)]
     hard_limit_tokens: Option<u64>,
-    /// The strategy for that (truncate)
+    /// Strategy for --hard-limit-tokens; default: truncate
     #[arg(long, value_name = "STRATEGY")]
     hard_limit_strategy: Option<String>,
-    /// What the summary should pay attention to
+    /// Instructions for the summary, such as what to focus on
     #[arg(long, value_name = "TEXT")]
     instructions: Option<String>,
-    /// The model that writes the summary of the strategy llm
+    /// Model that writes the summary for the llm strategy; default: the session's model
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// Only say what would happen
+    /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
 }
@@ -84,7 +90,7 @@ fn options_of(args: &CompactArgs) -> Result<CompactOptions> {
     Ok(options)
 }
 
-/// Who writes the summary: the named model, else the session's own.
+/// Returns the model that writes the summary: the given one, or the session's own.
 async fn summariser(
     app: &mut App,
     session: &SessionId,
@@ -93,10 +99,10 @@ async fn summariser(
 ) -> Result<Option<Arc<dyn Summariser>>> {
     let is_asked = [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     if !is_asked {
-        // A model that is named and not used would be an option without an effect.
-        let hint = "add --compact-strategy llm, or leave --model out";
+        // Reject --model if no strategy uses it, so that it is never silently ignored.
+        let hint = "add --compact-strategy llm, or omit --model";
         return match model {
-            Some(model) => Err(Failure::usage(format!("--model {model} has nothing to write"), hint)),
+            Some(model) => Err(Failure::usage(format!("--model {model} has no effect: only the llm strategy uses a model"), hint)),
             None => Ok(None),
         };
     }
@@ -128,10 +134,10 @@ fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> 
         let kept = plural(done.kept as u64, "message");
         return Ok(writeln!(app.out, "nothing to compact: {kept}, {} tokens", done.tokens_before)?);
     };
-    let would = if is_dry { "would leave" } else { "left" };
+    let would = if is_dry { "would be removed" } else { "removed" };
     writeln!(
         app.out,
-        "{} {would} the context, {} in it  {DIM}{} → {} tokens · {}{DIM:#}",
+        "{} {would} from the context, {} kept  {DIM}{} → {} tokens · {}{DIM:#}",
         plural(done.archived as u64, "message"),
         done.kept,
         done.tokens_before,
@@ -140,7 +146,7 @@ fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> 
     )?;
     if let Some(instead_of) = compaction.instead_of {
         let text = format!(
-            "the summary of {} was empty: {} instead",
+            "the {} strategy produced an empty summary, so {} was used instead",
             instead_of.as_str(),
             compaction.strategy.as_str()
         );

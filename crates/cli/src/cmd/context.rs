@@ -1,4 +1,4 @@
-//! `sapwood context`: what the model would receive.
+//! `sapwood context`: the messages that the model would receive.
 
 use std::io::Write;
 
@@ -11,11 +11,16 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, clean};
 
-/// Show what the model would receive
+/// Show the context that the model would receive
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood context @last
+  sapwood context @last --at 12 --json")]
 pub struct ContextArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// As of this entry; the leaf if not given
+    /// Show the context at this entry; default: the current leaf
     #[arg(long, value_name = "ENTRY")]
     at: Option<String>,
 }
@@ -56,7 +61,7 @@ fn print_message(app: &mut App, message: &Message) -> Result<()> {
         Role::System => "system",
     };
     let style = role_style(role);
-    let seq = message.entry.map_or("made up".to_owned(), |(seq, _)| seq.to_string());
+    let seq = message.entry.map_or("synthesised".to_owned(), |(seq, _)| seq.to_string());
     let tool = message.answers.as_ref().and_then(|answers| answers.tool.as_deref());
     let tool = tool.map_or(String::new(), |tool| format!(" · {}", clean(tool)));
     writeln!(

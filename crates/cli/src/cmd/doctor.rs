@@ -1,4 +1,4 @@
-//! `sapwood doctor`: checks a store against what it promises.
+//! `sapwood doctor`: checks the integrity of a store.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,10 +12,14 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{GREEN, RED, clean, plural};
 
-/// Check the store, and say what is wrong with it
+/// Check the store and report damage
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood doctor
+  sapwood doctor --repair")]
 pub struct DoctorArgs {
-    /// Rebuild what is derived; the log itself is never changed
+    /// Rebuild derived data; the log itself is never changed
     #[arg(long)]
     repair: bool,
 }

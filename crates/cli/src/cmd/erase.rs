@@ -1,4 +1,4 @@
-//! `sapwood erase`: really deletes a session. Asks first.
+//! `sapwood erase`: deletes a session permanently, after confirmation.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -10,11 +10,16 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{clean, plural};
 
-/// Delete a session for good
+/// Delete a session permanently
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood erase @last
+  sapwood erase experiment --yes")]
 pub struct EraseArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
@@ -29,7 +34,7 @@ pub async fn run(app: &mut App, args: EraseArgs) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&json!({ "id": session, "erased": true }));
     }
-    Ok(writeln!(app.out, "{session} is erased")?)
+    Ok(writeln!(app.out, "erased session {session}")?)
 }
 
 fn describe(summary: &Summary) -> String {
@@ -42,13 +47,13 @@ fn confirm(app: &App, what: &str) -> Result<()> {
     let can_ask = !app.out.is_json() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     if !can_ask {
         let message = format!("this would erase {what}");
-        return Err(Failure::usage(message, "add --yes to erase it for good; sapwood export keeps a copy"));
+        return Err(Failure::usage(message, "add --yes to confirm; run `sapwood export` first to keep a copy"));
     }
-    eprint!("Erase {what} for good? [y/N] ");
+    eprint!("Permanently erase {what}? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new("erase.declined", "nothing was erased").with_hint("answer y to erase")),
+        _ => Err(Failure::new("erase.declined", "nothing was erased").with_hint("answer y to erase the session")),
     }
 }

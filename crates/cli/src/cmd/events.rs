@@ -1,4 +1,4 @@
-//! `sapwood events`: the log as events, one JSON line each, with `--json` or without; and whatever comes.
+//! `sapwood events`: the log as events, one JSON line each, with or without `--json`.
 
 use std::io::Write;
 
@@ -14,12 +14,17 @@ use crate::render::{Format, Out};
 
 /// Print a session's events as JSON Lines
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood events @last
+  sapwood events @last --after 40 --follow")]
 pub struct EventsArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Only events after this seq
+    /// Print only events after this seq
     #[arg(long, value_name = "SEQ", value_parser = count, allow_hyphen_values = true)]
     after: Option<u32>,
-    /// Wait for what comes, until Ctrl-C
+    /// Keep printing new events until Ctrl-C
     #[arg(long, short)]
     follow: bool,
 }
@@ -28,14 +33,14 @@ pub async fn run(app: &mut App, args: EventsArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let cursor = Seq(args.after.unwrap_or(0));
     let mut follower = app.engine.follow(&app.scope, &session, cursor).await?;
-    // A stream of JSON, whatever the format of other commands.
+    // Events are always printed as JSON.
     app.out = Out::new(Format::Json);
     if args.follow {
         end_on_interrupt()?;
         loop {
             let record = follower.next().await?;
             print_event(&mut app.out, &session, &record)?;
-            // A reader at the other end of a pipe waits for this line.
+            // Flush each line so that a reader of the pipe sees it at once.
             app.out.flush()?;
         }
     }
@@ -50,13 +55,13 @@ fn print_event(out: &mut Out, session: &SessionId, record: &Record) -> Result<()
     out.json(&Event::of(session, record).map_err(unreadable)?)
 }
 
-/// Ctrl-C is how a follower ends: with 130, and without a word. A reader holds nothing that would need tidying.
+/// Exits with 130 and no message on Ctrl-C. A follower holds no state that needs cleanup.
 #[cfg(unix)]
 pub fn end_on_interrupt() -> Result<()> {
     let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, always)
         .map(|_| ())
-        .map_err(|error| Failure::new("output.failed", format!("Ctrl-C cannot be watched for: {error}")))
+        .map_err(|error| Failure::new("output.failed", format!("failed to install the Ctrl-C handler: {error}")))
 }
 
 #[cfg(not(unix))]

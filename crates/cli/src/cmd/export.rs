@@ -1,5 +1,7 @@
-//! `sapwood export`: a session as a file. What holds the whole log streams, so that a long one needs no memory; what is
-//! for people or other programs holds the active path.
+//! `sapwood export`: writes a session to a file.
+//!
+//! Formats that contain the whole log are streamed, so memory use does not depend on its length. The other formats contain
+//! the active path only.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,28 +21,28 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{self, Format, Out, plural};
 
-/// How many entries are asked of the store at a time.
+/// Number of entries per store query.
 const PAGE_RECORDS: usize = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shape {
-    /// Sapwood's own, lossless
+    /// Sapwood's native JSON Lines, lossless
     Jsonl,
-    /// A session file of pi
+    /// pi session file
     Pi,
-    /// A session file of operator
+    /// operator session file
     Operator,
-    /// A role's transcript.json
+    /// transcript.json of a role
     RoleFiles,
-    /// What a model would receive, as OpenAI takes it
+    /// Context as OpenAI messages
     Messages,
-    /// What a model would receive, as Anthropic takes it
+    /// Context as Anthropic messages
     MessagesAnthropic,
-    /// To read, as text
+    /// Readable text
     Markdown,
-    /// To read, in a browser: one file, no network
+    /// Self-contained web page
     Html,
-    /// The completed turns as a chain of agents, in YAML
+    /// Completed turns as a flow of agents, in YAML
     Workflow,
 }
 
@@ -60,16 +62,23 @@ impl Shape {
     }
 }
 
-/// Write a session to a file, or to stdout
+/// Export a session to a file or to stdout
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood export @last -o session.jsonl
+  sapwood export @last --format markdown
+  sapwood export @last --format html -o session.html --force")]
 pub struct ExportArgs {
+    /// Session id, unique prefix, or @last
     session: String,
+    /// Output format
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Shape,
-    /// The file; stdout if not given
+    /// Output file; default: stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Overwrite the file if it is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -79,13 +88,13 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let summary = app.engine.summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
     if let Some(path) = file.as_ref().filter(|path| path.is_dir()) {
-        return Err(Failure::usage(format!("{} is a directory", path.display()), "name a file in it"));
+        return Err(Failure::usage(format!("{} is a directory", path.display()), "give the path of a file in it"));
     }
     if let Some(path) = file.as_ref().filter(|path| !args.force && path.exists()) {
-        let message = format!("{} is there already", path.display());
-        return Err(Failure::usage(message, "--force overwrites it"));
+        let message = format!("{} already exists", path.display());
+        return Err(Failure::usage(message, "use --force to overwrite it"));
     }
-    // Written down first: a copy that was cut short has been taken away all the same.
+    // Record the export first: an incomplete copy has also left the store.
     app.engine.record_export(&app.scope, &session, args.format.name()).await?;
     match file {
         Some(path) => export_to_file(app, &summary, args.format, &path).await?,
@@ -94,14 +103,14 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
             write_session(app, &summary, args.format, out).await.map_err(on_stdout).map(drop)?;
         }
     }
-    // A mark in the log would make two exports of it differ, so only what is made of the path leaves one.
+    // Only workflow exports are marked in the log. A mark for the others would make two exports of one session differ.
     if args.format == Shape::Workflow {
         app.engine.mark_export(&app.scope, &session, args.format.name(), summary.head.seq.0).await?;
     }
     Ok(())
 }
 
-/// The file appears under its name when it is whole.
+/// Writes a temporary file and renames it when it is complete.
 async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &Path) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
@@ -110,7 +119,7 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     let renamed =
         written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
-        // What is left of it is of no use; the failure that led here is what matters.
+        // Best effort: the original failure is what we report.
         let _ = std::fs::remove_file(&temporary);
         return Err(failure);
     }
@@ -124,7 +133,7 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     Ok(())
 }
 
-/// Failures name the file that was asked for.
+/// Writes the temporary file. Failures name the requested path.
 async fn write_file(app: &App, summary: &Summary, shape: Shape, temporary: &Path, path: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Failure::file(path, &error);
     let file = File::create(temporary).map_err(failed)?;
@@ -138,7 +147,7 @@ async fn write_file(app: &App, summary: &Summary, shape: Shape, temporary: &Path
     file.sync_all().map_err(failed)
 }
 
-/// Which side of an export broke.
+/// The side of an export that failed.
 enum Broken {
     Read(Failure),
     Write(ExportError),
@@ -187,12 +196,12 @@ async fn write_page<W: Write>(
     let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
     if let Some(why) = (format == PageFormat::Workflow).then(|| workflow::obstacle(&text)).flatten() {
-        render::note(app.format(), &format!("`sapwood flow run` will not take it: {why}"));
+        render::note(app.format(), &format!("`sapwood flow run` cannot run this file: {why}"));
     }
     Ok(to)
 }
 
-/// Writes what the session held when the export began; what comes meanwhile belongs to the next one.
+/// Writes the entries that existed when the export began. Later entries are left out.
 async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, Broken> {
     let mut exporter = jsonl::Exporter::new(to);
     exporter.header(summary)?;
@@ -209,7 +218,7 @@ async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W,
     Ok(exporter.finish()?)
 }
 
-/// A blob, line by line.
+/// Writes a blob as a sequence of lines.
 async fn write_blob<W: Write>(
     app: &App,
     blob: BlobHash,
@@ -243,7 +252,7 @@ async fn next_page(app: &App, summary: &Summary, after: Seq, end: Seq) -> Result
     let limit = PAGE_RECORDS.min((end.0 - after.0) as usize);
     let records = app.engine.store().read_after(&app.scope, &summary.id, after, limit).await?;
     if records.is_empty() {
-        let message = format!("session {} ends at {after}, and its head says {end}", summary.id);
+        let message = format!("session {} ends at entry {after}, but its head is entry {end}", summary.id);
         return Err(Failure::new("store.damaged", message));
     }
     Ok(records)

@@ -1,4 +1,4 @@
-//! `sapwood feed`: what an operator watches.
+//! `sapwood feed`: a session's activity for an operator.
 
 use std::io::Write;
 
@@ -12,11 +12,16 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, fit};
 
-/// Show the feed an operator watches
+/// Show a session's activity feed
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood feed @last
+  sapwood feed @last --follow")]
 pub struct FeedArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Go on with what comes, until Ctrl-C; an item that is printed again under its id has changed
+    /// Keep printing changes until Ctrl-C; an item with a known id replaces the earlier one
     #[arg(long, short)]
     follow: bool,
 }
@@ -30,7 +35,7 @@ pub async fn run(app: &mut App, args: FeedArgs) -> Result<()> {
     items.iter().try_for_each(|item| print_item(&mut app.out, item))
 }
 
-/// What is there as it is now, then whatever changes. One reader does both, so nothing is missed or comes twice.
+/// Prints the current items, then every change. One reader serves both, so no item is missed or repeated.
 async fn follow(app: &mut App, session: &SessionId) -> Result<()> {
     end_on_interrupt()?;
     let mut follower = app.engine.follow(&app.scope, session, Seq::ZERO).await?;

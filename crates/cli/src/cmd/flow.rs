@@ -1,4 +1,4 @@
-//! `sapwood flow`: runs a flow of roles, shows where a run stands, carries one on, ends one.
+//! `sapwood flow`: runs a flow of roles, and shows, resumes and cancels runs.
 
 mod draw;
 
@@ -22,11 +22,15 @@ use crate::chat::outcome::how_to_answer;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, Table, age, clean, fit, note};
 
-/// Rows of a list if nobody asks for more.
+/// Default number of rows in a list.
 const ROWS_DEFAULT: u32 = 50;
 
-/// Run flows of roles that hand work to each other
+/// Run flows of roles that pass work to each other
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood flow check flow.yaml
+  sapwood flow run flow.yaml --input \"the harbour\"")]
 pub struct FlowArgs {
     #[command(subcommand)]
     verb: Verb,
@@ -34,45 +38,77 @@ pub struct FlowArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a flow from a file, such as `export --format workflow` writes
+    /// Run a flow from a file
+    ///
+    /// `sapwood export --format workflow` writes such a file.
+    #[command(after_help = "\
+Examples:
+  sapwood flow run flow.yaml --input \"the harbour\"
+  sapwood flow run flow.yaml --id harbour --mirror roles")]
     Run(RunArgs),
-    /// Say everything that is wrong with a flow, and run nothing
-    Check { file: PathBuf },
-    /// Show a run: its graph, and where each node stands
-    Show { run: String },
+    /// Check a flow file and report every mistake
+    #[command(after_help = "\
+Examples:
+  sapwood flow check flow.yaml")]
+    Check {
+        /// Flow file
+        file: PathBuf,
+    },
+    /// Show a run's graph and the status of each node
+    #[command(after_help = "\
+Examples:
+  sapwood flow show flow-harbour")]
+    Show {
+        /// Run id, unique prefix, or @last
+        run: String,
+    },
     /// List runs, newest first
+    #[command(after_help = "\
+Examples:
+  sapwood flow ls --limit 10")]
     Ls {
-        /// At most so many
+        /// Maximum number of runs
         #[arg(long, value_name = "N", value_parser = rows, default_value_t = ROWS_DEFAULT)]
         limit: u32,
     },
-    /// Carry on a run that was interrupted, waits, or failed
+    /// Resume a run that was interrupted, is waiting, or failed
+    #[command(after_help = "\
+Examples:
+  sapwood flow resume flow-harbour")]
     Resume {
+        /// Run id, unique prefix, or @last
         run: String,
-        /// Keep each role's transcript.json and feed.json below this directory
+        /// Write each role's transcript.json and feed.json under this directory
         #[arg(long, value_name = "DIR")]
         mirror: Option<PathBuf>,
     },
-    /// End a run, wherever it runs
-    Cancel { run: String },
+    /// Cancel a run, in whichever process it runs
+    #[command(after_help = "\
+Examples:
+  sapwood flow cancel flow-harbour")]
+    Cancel {
+        /// Run id, unique prefix, or @last
+        run: String,
+    },
 }
 
 #[derive(Debug, Args)]
 struct RunArgs {
+    /// Flow file
     file: PathBuf,
-    /// What the flow is given to work on
+    /// Input text for the flow
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     input: String,
-    /// The run's id; made up if not given
+    /// Run id; default: generated
     #[arg(long)]
     id: Option<String>,
-    /// Keep each role's transcript.json and feed.json below this directory
+    /// Write each role's transcript.json and feed.json under this directory
     #[arg(long, value_name = "DIR")]
     mirror: Option<PathBuf>,
-    /// Let the roles look back after the forward pass
+    /// Run the improvement pass after the forward pass
     #[arg(long)]
     improve: bool,
-    /// Where the roles work; the current directory if not given
+    /// Working directory of the roles; default: the current directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
 }
@@ -114,27 +150,27 @@ fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
     }
     Ok(writeln!(
         app.out,
-        "{} is in order: {} nodes, {} edges",
+        "{} is valid: {} nodes, {} edges",
         clean(&flow.id),
         flow.nodes.len(),
         flow.edges.len()
     )?)
 }
 
-/// A flow with the agents of this place.
+/// Loads a flow and resolves its agents from the project and the user.
 fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
     let agents = app.place.agents();
     let known = |name: &str| agents.choose(Some(name), &app.place.config).ok();
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
     let mut flow = load_flow(file, known).map_err(failed)?;
-    // An agent that names no model is answered by the configured one, as elsewhere.
+    // Agents without a model use the configured one, as in other commands.
     let model = app.default_model();
     let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
     flow.agents.values_mut().for_each(fill);
     Ok(flow)
 }
 
-/// Keeps the role files where somebody says now, or where the run was told to.
+/// Mirrors the role files to the given directory, or to the one stored in the run.
 async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
     let kept = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
     let dir = given.or(kept);
@@ -150,14 +186,14 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
             deliver(app, running, mirror).await
         }
         None => {
-            note(app.format(), "nothing to carry on: the run has ended");
+            note(app.format(), "nothing to resume: the run has ended");
             let view = app.engine.show_flow(&app.scope, &run).await?;
             show(app, &view)
         }
     }
 }
 
-/// Carries a run on after one of its roles was answered.
+/// Continues a run after a pending approval of one of its roles was answered.
 pub async fn carry_on(app: &mut App, running: RunningFlow) -> Result<()> {
     let mirror = mirror_of(app, &running.run, None).await?;
     deliver(app, running, mirror).await
@@ -175,7 +211,7 @@ async fn cancel(app: &mut App, given: &str) -> Result<()> {
     Ok(writeln!(app.out, "cancelled")?)
 }
 
-/// Shows what happens until the run has ended or waits, then how it stands.
+/// Prints progress until the run ends or waits, then the state of the run.
 async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>) -> Result<()> {
     let run = running.run.clone();
     note(app.format(), &format!("run {run}"));
@@ -211,13 +247,13 @@ async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
 
 fn outcome_of(report: &FlowReport) -> Result<()> {
     let Some(ended) = &report.ended else { return Ok(()) };
-    let message = || ended.message.clone().unwrap_or_else(|| "the run did not end well".to_owned());
+    let message = || ended.message.clone().unwrap_or_else(|| "the run failed".to_owned());
     match ended.outcome {
         RunOutcome::Completed => Ok(()),
         RunOutcome::Cancelled => Err(Failure::new("flow.cancelled", "the run was cancelled")),
         RunOutcome::Failed => {
             let code = ended.code.clone().unwrap_or_else(|| "flow.failed".to_owned());
-            let hint = format!("sapwood flow resume {} tries once more what failed", report.run);
+            let hint = format!("run `sapwood flow resume {}` to retry the failed roles", report.run);
             Err(Failure {
                 exit: crate::failure::Exit::Failed,
                 ..Failure::new(code, message()).with_hint(hint)
@@ -243,7 +279,7 @@ async fn list(app: &mut App, limit: usize) -> Result<()> {
         return list.items.iter().try_for_each(|row| app.out.json(row));
     }
     if list.items.is_empty() {
-        return Ok(writeln!(app.out, "{DIM}no runs yet: sapwood flow run FILE{DIM:#}")?);
+        return Ok(writeln!(app.out, "{DIM}no runs yet; start one with `sapwood flow run FILE`{DIM:#}")?);
     }
     let now = sapwood::SystemClock.now().0;
     let rows = list.items.iter().map(|row| {

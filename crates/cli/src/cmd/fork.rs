@@ -1,4 +1,4 @@
-//! `sapwood fork` and `sapwood ancestry`: sessions that begin with another one's path.
+//! `sapwood fork` and `sapwood ancestry`: sessions that share the beginning of another session.
 
 use std::io::Write;
 
@@ -10,19 +10,26 @@ use crate::app::App;
 use crate::args::count;
 use crate::failure::{Failure, Result};
 
-/// Make a session that begins with this one's path, without copying it
+/// Fork a session without copying it
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood fork @last
+  sapwood fork @last --at 12 --id experiment
+  sapwood fork @last --keep-first 4 --title \"Second attempt\"")]
 pub struct ForkArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// The last entry that is shared; the leaf if not given
+    /// Last shared entry: seq, id, unique prefix, or label; default: the leaf
     #[arg(long, value_name = "ENTRY", conflicts_with = "keep_first")]
     at: Option<String>,
-    /// Share the first N messages
+    /// Share only the first N messages
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     keep_first: Option<u32>,
-    /// The new session's id; one is made up if it is not given
+    /// Id of the new session; default: generated
     #[arg(long)]
     id: Option<String>,
+    /// Title of the new session
     #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
 }
@@ -43,9 +50,13 @@ pub async fn run(app: &mut App, args: ForkArgs) -> Result<()> {
     Ok(writeln!(app.out, "{id}")?)
 }
 
-/// Show which session this one was forked from, and which were forked from it
+/// Show a session's parent, root and forks
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood ancestry @last")]
 pub struct AncestryArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
@@ -53,7 +64,7 @@ pub async fn ancestry(app: &mut App, args: AncestryArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let found = app.engine.ancestry(&app.scope, &session).await?;
     let ancestry =
-        found.ok_or_else(|| Failure::new("session.not_found", format!("there is no session {session}")))?;
+        found.ok_or_else(|| Failure::new("session.not_found", format!("no session `{session}`")))?;
     if app.out.is_json() {
         return app.out.json(&ancestry);
     }

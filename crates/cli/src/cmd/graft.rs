@@ -1,4 +1,4 @@
-//! `sapwood graft`: another session's deliverables, brought in by reference.
+//! `sapwood graft`: references another session's deliverables without copying them.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,43 +13,65 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, clean, note};
 
-/// Bring an artifact, a digest or some rounds of another session in
+/// Reference another session's artifact, digest or rounds
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  sapwood graft @last --from research --artifact report.md
+  sapwood graft @last --from research --rounds 3..5
+  sapwood graft digest research")]
 pub struct GraftArgs {
     #[command(subcommand)]
     verb: Option<GraftVerb>,
-    /// The session that gets it
+    /// Session that receives the graft: id, unique prefix, or @last
     session: Option<String>,
-    /// The session it comes from
+    /// Source session: id, unique prefix, or @last
     #[arg(long, value_name = "SOURCE")]
     from: Option<String>,
-    /// Something the source delivered
+    /// Graft this artifact of the source
     #[arg(long, value_name = "NAME")]
     artifact: Option<String>,
-    /// A line per round with its artifacts
+    /// Graft a digest: one line per round, with its artifacts
     #[arg(long, conflicts_with = "artifact")]
     digest: bool,
-    /// Rounds in full: 3..5, or 3
+    /// Graft these rounds in full: 3..5, or 3
     #[arg(long, value_name = "A..B", conflicts_with_all = ["artifact", "digest"])]
     rounds: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum GraftVerb {
-    /// List what was grafted into a session, and whether you may read it
-    Ls { session: String },
-    /// Print what a graft refers to
-    Get {
+    /// List a session's grafts and whether you can read them
+    #[command(after_help = "\
+Examples:
+  sapwood graft ls @last")]
+    Ls {
+        /// Session id, unique prefix, or @last
         session: String,
-        /// The graft's entry
+    },
+    /// Print the content that a graft refers to
+    #[command(after_help = "\
+Examples:
+  sapwood graft get @last 7
+  sapwood graft get @last 7 -o report.md")]
+    Get {
+        /// Session id, unique prefix, or @last
+        session: String,
+        /// Entry of the graft: seq, id, unique prefix, or label
         entry: String,
-        /// Write an artifact's bytes to this file
+        /// Write the artifact to this file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// What could be grafted from a session: a line per round with its artifacts
-    Digest { source: String },
+    /// List the rounds and artifacts that can be grafted from a session
+    #[command(after_help = "\
+Examples:
+  sapwood graft digest research")]
+    Digest {
+        /// Source session: id, unique prefix, or @last
+        source: String,
+    },
 }
 
 pub async fn run(app: &mut App, args: GraftArgs) -> Result<()> {
@@ -62,7 +84,7 @@ pub async fn run(app: &mut App, args: GraftArgs) -> Result<()> {
 }
 
 async fn make(app: &mut App, args: GraftArgs) -> Result<()> {
-    let missing = || Failure::usage("a session and --from SOURCE are needed", "sapwood help graft shows how");
+    let missing = || Failure::usage("SESSION and --from SOURCE are required", "run `sapwood help graft` for examples");
     let (session, from) = args.session.zip(args.from).ok_or_else(missing)?;
     let what = match (args.artifact, args.rounds, args.digest) {
         (Some(name), _, _) => GraftWhat::Artifact { name },
@@ -70,7 +92,7 @@ async fn make(app: &mut App, args: GraftArgs) -> Result<()> {
         (None, None, true) => GraftWhat::Digest,
         (None, None, false) => {
             return Err(Failure::usage(
-                "it is not said what to graft",
+                "nothing to graft was specified",
                 "give --artifact NAME, --digest or --rounds A..B",
             ));
         }
@@ -81,7 +103,7 @@ async fn make(app: &mut App, args: GraftArgs) -> Result<()> {
 }
 
 fn parse_rounds(text: &str) -> Result<GraftWhat> {
-    let wrong = || Failure::usage(format!("{text:?} is not A..B"), "rounds are numbers such as 3..5, or 3");
+    let wrong = || Failure::usage(format!("{text:?} is not a range of rounds"), "write rounds as 3..5, or 3");
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let number = |text: &str| text.trim().trim_start_matches('=').parse::<u32>().map_err(|_| wrong());
     Ok(GraftWhat::Rounds { first: number(first)?, last: number(last)? })
@@ -91,7 +113,7 @@ async fn list(app: &mut App, given: &str) -> Result<()> {
     let session = app.session_to_read(given).await?;
     let grafts = app.engine.grafts(&app.scope, &session).await?;
     if grafts.is_empty() {
-        note(app.format(), "nothing was grafted into this session");
+        note(app.format(), "this session has no grafts");
     }
     grafts.iter().try_for_each(|view| print_graft(app, view))
 }
@@ -109,7 +131,7 @@ fn print_graft(app: &mut App, view: &GraftView) -> Result<()> {
         GraftState::Readable => "",
         GraftState::Withheld => " (withheld)",
     };
-    Ok(writeln!(app.out, "{} {what} of {}{DIM}{state}{DIM:#}", view.seq, view.graft.source)?)
+    Ok(writeln!(app.out, "{} {what} from {}{DIM}{state}{DIM:#}", view.seq, view.graft.source)?)
 }
 
 async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>) -> Result<()> {
@@ -119,11 +141,11 @@ async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>)
     app.note_read(&view.graft.source).await?;
     if let Some(path) = output {
         let Some(content) = &grafted.artifact else {
-            return Err(Failure::usage("only an artifact has bytes to write", "leave --output out"));
+            return Err(Failure::usage("--output works only for artifacts", "omit --output"));
         };
         let mut reader = app.engine.open_blob(&app.scope, content.blob).await?;
         let failed = |error| Failure::file(&path, &error);
-        // A file that is there already stays as it is if nothing can be read.
+        // Read the first chunk before creating the file, so that a failed read leaves an existing file unchanged.
         let first = reader.next().await?;
         let mut file = std::fs::File::create(&path).map_err(failed)?;
         file.write_all(&first.unwrap_or_default()).map_err(failed)?;

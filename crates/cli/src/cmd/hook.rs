@@ -1,4 +1,4 @@
-//! `sapwood hook`: which hooks are installed, and what they would say.
+//! `sapwood hook`: lists the installed hooks and runs them with sample events.
 
 use std::io::Write;
 
@@ -12,8 +12,12 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, GREEN, RED, Table, clean};
 
-/// Show hooks, and try them
+/// List and test hooks
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood hook ls
+  sapwood hook test before_tool")]
 pub struct HookArgs {
     #[command(subcommand)]
     verb: Verb,
@@ -21,16 +25,23 @@ pub struct HookArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the hooks in the order in which they are called
+    /// List the hooks in call order
+    #[command(after_help = "\
+Examples:
+  sapwood hook ls")]
     Ls,
-    /// Call the hooks of a name, or one hook by its own name, with an event that did not happen; nothing comes of it
+    /// Call hooks with a sample event and ignore their answers
+    #[command(after_help = "\
+Examples:
+  sapwood hook test before_tool
+  sapwood hook test guard --event '{\"text\": \"hello\"}'")]
     Test {
-        /// before_tool, after_turn …, or the name of a hook
+        /// Event such as before_tool or after_turn, or the name of a hook
         name: String,
-        /// The session the event is about; a made-up one if not given
+        /// Session of the event; default: an example id
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
-        /// The event's particulars; an example if not given
+        /// Event data as a JSON object; default: a sample
         #[arg(long, value_name = "JSON")]
         event: Option<String>,
     },
@@ -75,7 +86,7 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
     let given: Option<Value> = match event {
         Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
             Failure::usage(
-                format!("--event is not JSON: {error}"),
+                format!("--event is not valid JSON: {error}"),
                 "give an object: --event '{\"text\": \"hello\"}'",
             )
         })?),
@@ -87,7 +98,7 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
         None => all.iter().filter(|hook| hook.name == name).map(|hook| hook.on).collect(),
     };
     if names.is_empty() {
-        let message = format!("{name} is neither a hook's name nor an event's");
+        let message = format!("no hook and no hook event named `{name}`");
         return Err(Failure::new("hook.not_found", message));
     }
     for on in names {
@@ -95,7 +106,7 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
         let said = app.engine.rehearse(on, &app.scope, session, data).await;
         said.iter().try_for_each(|one| print(app, on, one))?;
         if said.is_empty() && !app.out.is_json() {
-            writeln!(app.out, "{on}: nobody is asked")?;
+            writeln!(app.out, "{on}: no hooks installed")?;
         }
     }
     Ok(())
@@ -109,7 +120,7 @@ fn print(app: &mut App, on: HookName, one: &Rehearsed) -> Result<()> {
     }
     let said = match (&one.verdict, &one.failure) {
         (_, Some(failure)) => format!("fails: {failure}"),
-        (Some(Verdict::GoOn) | None, None) => "goes on".to_owned(),
+        (Some(Verdict::GoOn) | None, None) => "allows".to_owned(),
         (Some(Verdict::Refuse { reason }), None) => format!("refuses: {reason}"),
         (Some(Verdict::Change { data }), None) => format!("changes: {data}"),
         (Some(Verdict::Supply { data }), None) => format!("supplies: {data}"),

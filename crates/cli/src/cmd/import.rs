@@ -1,5 +1,7 @@
-//! `sapwood import`: sessions from files, or from where agents leave them. Line by line, so that a long file needs no memory; what is damaged is reported
-//! with its line, and the good part is taken in. Importing again adds only what is new.
+//! `sapwood import`: imports sessions from files, or from the directories where agents store them.
+//!
+//! Files are read line by line, so memory use does not depend on their size. Damaged lines are reported with their numbers
+//! and the rest is imported. Repeating an import adds only new entries.
 
 mod discover;
 mod foreign;
@@ -20,23 +22,30 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
 
-/// From so many files on, what they share of the store is looked up once for all of them.
+/// Number of files from which lookups in the store are shared between the files.
 const KIN_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Origin {
-    /// Whatever the file's first lines say
+    /// Detect the format from the first lines
     Auto,
-    /// Sapwood's own JSONL
+    /// Sapwood's native JSON Lines
     Sapwood,
+    /// operator session files
     Operator,
+    /// pi session files
     Pi,
+    /// Claude Code transcripts
     ClaudeCode,
+    /// Codex rollouts
     Codex,
+    /// OpenCode database
     Opencode,
+    /// Gemini CLI chats
     GeminiCli,
+    /// transcript.json of a role
     RoleFiles,
-    /// OpenAI's or Anthropic's messages: an array, or one a line
+    /// OpenAI or Anthropic messages: an array, or one per line
     Messages,
 }
 
@@ -57,22 +66,29 @@ impl Origin {
     }
 }
 
-/// Take sessions in from files
+/// Import sessions from files
 ///
-/// Without a path it looks where the agents of this machine leave their sessions. Importing again adds only what is new.
+/// Without a path, imports from the default locations of the agents on this machine. Repeating an import adds only new
+/// entries.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood import
+  sapwood import session.jsonl
+  sapwood import ~/.claude/projects --from claude-code --dry-run")]
 pub struct ImportArgs {
-    /// Files, directories, or - for stdin; the usual places if not given
+    /// Files, directories, or - for stdin; default: the agents' default locations
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Input format
     #[arg(long, value_enum, default_value = "auto", value_name = "FORMAT")]
     from: Origin,
-    /// Say what would be done, and do nothing
+    /// Show what would be imported, without importing it
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What became of one session of a file.
+/// Result of importing one session of a file.
 #[derive(Debug, Serialize)]
 struct Report {
     session: Option<String>,
@@ -83,7 +99,7 @@ struct Report {
     problems: Vec<Trouble>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
-    /// Whether the session is in the store now, as far as the file is good.
+    /// Whether the valid part of the session is in the store now.
     #[serde(skip)]
     taken: bool,
 }
@@ -107,9 +123,9 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
     for (directory, failure) in found.unread {
         bar.suspend(|| print(app, &unopened(&directory, failure, mode)))?;
     }
-    // Whoever names a directory expects something in it; the usual places are there whether anything is or not.
+    // Report empty directories only if the user named them: the default locations may exist and be empty.
     for directory in found.bare.iter().filter(|_| !args.paths.is_empty()) {
-        let failure = Failure::new("import.empty", "there is no session file in it");
+        let failure = Failure::new("import.empty", "the directory contains no session files");
         bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
     }
     let kin = (found.files.len() >= KIN_FILES_MIN).then(SiblingSessions::default);
@@ -124,7 +140,7 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     match taken {
-        0 => Err(Failure::new("import.nothing", "nothing could be imported")),
+        0 => Err(Failure::new("import.nothing", "no session could be imported")),
         _ => Ok(()),
     }
 }
@@ -148,7 +164,7 @@ async fn take_file(
     }
 }
 
-/// Takes a file in without a word, as the command does, and says how many entries came; for `sapwood bench`.
+/// Imports a file like the command, without output. Returns the number of added entries. Used by `sapwood bench`.
 pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
     let target = foreign::Target { engine, scope, mode: Mode::Write, kin: None };
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
@@ -163,7 +179,7 @@ fn usual_places() -> Result<Vec<PathBuf>> {
 }
 
 fn nothing_there() -> Failure {
-    let message = "no agent has left sessions in the usual places";
+    let message = "no sessions found in the default locations";
     Failure::new("import.nothing", message).with_hint("give the path of a file or directory")
 }
 
@@ -190,14 +206,12 @@ fn print(app: &mut App, report: &Report) -> Result<()> {
         app.out.json(report)?;
         return Ok(app.out.flush()?);
     }
-    let would = if report.dry_run { "would be " } else { "" };
     let session = report.session.as_deref().unwrap_or("no session");
     writeln!(
         app.out,
-        "{}: {session}, {} {would}added, {} there already{}",
+        "{}: {session}, {}{}",
         clean(&report.source),
-        plural(report.added, "entry"),
-        report.skipped,
+        counts_of(report),
         if report.problems.is_empty() {
             String::new()
         } else {
@@ -209,4 +223,13 @@ fn print(app: &mut App, report: &Report) -> Result<()> {
         writeln!(app.out, "  {RED}✗{RED:#} {place}{} {DIM}{}{DIM:#}", clean(&problem.message), problem.code)?;
     }
     Ok(app.out.flush()?)
+}
+
+fn counts_of(report: &Report) -> String {
+    let would = if report.dry_run { "would be " } else { "" };
+    match (report.added, report.skipped) {
+        (0, skipped) if skipped > 0 && report.problems.is_empty() => format!("up to date ({})", plural(skipped, "entry")),
+        (added, 0) => format!("{} {would}added", plural(added, "entry")),
+        (added, skipped) => format!("{} {would}added, {skipped} already present", plural(added, "entry")),
+    }
 }

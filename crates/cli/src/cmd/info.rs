@@ -1,4 +1,4 @@
-//! `sapwood info`: what a session is, without its content.
+//! `sapwood info`: a session's metadata.
 
 use std::io::Write;
 
@@ -13,16 +13,21 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{clean, cost, local_time};
 
-/// Show what a session is, without its content
+/// Show a session's metadata
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood info @last
+  sapwood info @last --json")]
 pub struct InfoArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
-    // A context that was never cut short may be long, and need not be looked at.
+    // Without a compaction the context may be long, and there is no state to show.
     let context = match summary.compactions {
         0 => None,
         _ => state_of(&app.engine.context(&app.scope, &session, None).await?),
@@ -42,12 +47,12 @@ pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
 struct Info {
     #[serde(flatten)]
     summary: Summary,
-    /// None if the context is all that was said.
+    /// None if the context contains the whole conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<ContextState>,
 }
 
-/// Why the context is shorter than what was said.
+/// The reason why the context is shorter than the conversation.
 #[derive(Serialize)]
 struct ContextState {
     state: &'static str,
@@ -86,7 +91,7 @@ fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
     add("cost", Some(cost(spent.cost_nano_usd)).filter(|_| spent.calls > 0));
     add("open turn", summary.open_turn.map(|turn| turn.to_string()));
     add("forked from", summary.parent.as_ref().map(|parent| parent.session.to_string()));
-    add("shares", Some(format!("{} entries with it", summary.inherited)).filter(|_| summary.inherited > 0));
+    add("shares", Some(format!("{} entries with its parent", summary.inherited)).filter(|_| summary.inherited > 0));
     add("imported from", summary.origin.as_ref().map(|origin| format!("{} {}", origin.format, origin.id)));
     for (member, role) in &summary.members {
         add("shared with", Some(format!("{member} as {}", super::share::role_name(*role))));

@@ -1,8 +1,8 @@
 //! `sapwood inject`: appends messages without calling a model.
 //!
-//! Many lines on stdin are written in batches, as many as are ready, so that a sync of the disk serves all of them. A
-//! line is acknowledged after its batch is durable, in order. A bad line stops everything: what came before it is
-//! written and acknowledged, what comes after it is not.
+//! Lines on stdin are written in batches of all lines that are ready, so one disk sync serves the whole batch. Lines are
+//! acknowledged in order, after their batch is durable. An invalid line ends the command: the lines before it are written
+//! and acknowledged, the lines after it are not.
 
 use std::io::{Read, Write};
 
@@ -20,37 +20,43 @@ use crate::args::count;
 use crate::failure::{Exit, Failure, Result};
 use crate::lines::read_line;
 
-/// Most lines of one batch, and most bytes they may have together.
+/// Maximum number of lines, and of bytes, per batch.
 const BATCH_LINES_MAX: usize = 1_000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// How many lines are read ahead.
+/// Number of lines to read ahead.
 const LINES_AHEAD: usize = 2_000;
-/// Longest line: the largest body, with room for how the message writes it.
+/// Maximum length of a line.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX;
 
 /// Append messages without calling a model
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood inject @last --role user --text \"hello\"
+  echo \"a long note\" | sapwood inject @last --role system --text -
+  sapwood inject @last --message - < messages.jsonl")]
 #[command(group = ArgGroup::new("what").required(true).args(["text", "message"]))]
 pub struct InjectArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Who speaks: user, assistant, tool, system
+    /// Role of the message: user, assistant, tool or system
     #[arg(long, value_name = "ROLE", required_unless_present = "message", conflicts_with = "message")]
     role: Option<String>,
-    /// What is said; - reads it from stdin
+    /// Text of the message; - reads it from stdin
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
-    /// A message as JSON; - reads JSON Lines from stdin, a message each
+    /// Message as JSON; - reads JSON Lines from stdin, one message per line
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     message: Option<String>,
-    /// Only if the session's log ends at this seq
+    /// Append only if the session's log ends at this seq
     #[arg(long, value_name = "SEQ", value_parser = count, allow_hyphen_values = true)]
     expected_head: Option<u32>,
-    /// The same key again writes nothing and gives the first answer; line N of stdin has the key KEY:N
+    /// Idempotency key: a repeated key writes nothing and returns the first result; line N of stdin uses KEY:N
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     idempotency_key: Option<String>,
 }
 
-/// What a message became: an entry, or several when tool results came together.
+/// The entries of a message: usually one, several for combined tool results.
 #[derive(Serialize)]
 struct Ack {
     seq: Seq,
@@ -87,11 +93,11 @@ pub async fn run(app: &mut App, args: InjectArgs) -> Result<()> {
     writer.write(app).await
 }
 
-/// Only messages in JSON can carry more than a role and a text.
+/// Points to --message, because only JSON messages have more than a role and a text.
 fn about_text(error: sapwood::formats::MessageError) -> Failure {
     let failure = Failure::from(error);
     if failure.code == "input.invalid" {
-        return failure.with_hint("--message takes the whole message as JSON");
+        return failure.with_hint("use --message to give the whole message as JSON");
     }
     failure
 }
@@ -101,7 +107,7 @@ fn read_text() -> Result<String> {
     let stdin = std::io::stdin().lock();
     stdin.take(BODY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| stdin_failed(&error))?;
     if bytes.len() > BODY_BYTES_MAX {
-        let message = format!("the text on stdin is over the limit of {BODY_BYTES_MAX} bytes");
+        let message = format!("the text on stdin exceeds the limit of {BODY_BYTES_MAX} bytes");
         return Err(Failure::new("input.too_large", message));
     }
     let mut text = String::from_utf8(bytes).map_err(|error| {
@@ -109,7 +115,7 @@ fn read_text() -> Result<String> {
             format!("the text on stdin is not valid UTF-8 at byte {}", error.utf8_error().valid_up_to());
         Failure::new("input.invalid", message)
     })?;
-    // The last line break is the shell's, as in $(…).
+    // Strip one trailing newline, as the shell does for $(…).
     if text.ends_with('\n') {
         text.truncate(text.len() - 1);
     }
@@ -117,13 +123,13 @@ fn read_text() -> Result<String> {
 }
 
 fn stdin_failed(error: &std::io::Error) -> Failure {
-    Failure::new("file.io", format!("stdin cannot be read: {error}"))
+    Failure::new("file.io", format!("failed to read stdin: {error}"))
 }
 
-/// A line of stdin, numbered from 1, or why there is none.
+/// A line of stdin, numbered from 1, or a read error.
 type Input = std::io::Result<(u64, Vec<u8>)>;
 
-/// Reading blocks, so it has a thread of its own. It ends with the process.
+/// Reads stdin in its own thread, because reading blocks. The thread ends with the process.
 fn spawn_reader() -> mpsc::Receiver<Input> {
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
@@ -160,12 +166,12 @@ async fn inject_lines(app: &mut App, writer: &mut Writer) -> Result<()> {
     Ok(())
 }
 
-/// Messages on their way into the log.
+/// Batches messages and appends them to the log.
 struct Writer {
     session: SessionId,
     expected_head: Option<Seq>,
     idempotency_key: Option<String>,
-    /// The bodies of each message, with its line; 0 for a message that came with the command.
+    /// Bodies of each message with its line number, which is 0 for a message from the command line.
     batch: Vec<(u64, Vec<Body>)>,
     batch_bytes: usize,
 }
@@ -179,7 +185,7 @@ impl Writer {
         }
         let place = format!("line {number}");
         if line.len() > LINE_BYTES_MAX {
-            let message = format!("{place} is over the limit of {LINE_BYTES_MAX} bytes");
+            let message = format!("{place} exceeds the limit of {LINE_BYTES_MAX} bytes");
             return Err(Failure::new("input.too_large", message));
         }
         let bodies = read_message(text).map_err(|error| Failure::from(error).at(place))?;
@@ -192,7 +198,7 @@ impl Writer {
         self.batch.len() >= BATCH_LINES_MAX || self.batch_bytes >= BATCH_BYTES_MAX
     }
 
-    /// Writes the batch and acknowledges it.
+    /// Appends the batch and acknowledges it.
     async fn write(&mut self, app: &mut App) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
@@ -202,7 +208,7 @@ impl Writer {
             }
             return Ok(());
         }
-        // A key is one append's, and a producer that retries may begin anywhere: so each line is an append of its own.
+        // An idempotency key covers one append, and a retry may start at any line, so each line is its own append.
         for (number, bodies) in batch {
             let key = self.idempotency_key.as_ref().map(|key| match number {
                 0 => key.clone(),
@@ -235,13 +241,13 @@ impl Writer {
             0 => Failure::from(error),
             first => Failure::from(error).at(format!("from line {first} on")),
         })?;
-        // Whoever expected a head expects nobody between its own messages either.
+        // A caller that expects a head also expects no other writes between its messages.
         self.expected_head = self.expected_head.map(|_| appended.head.seq);
         acknowledge(app, &appended, &counts).map_err(unheard)
     }
 }
 
-/// Cuts a batch so that no append is over the store's limit: one message can be many entries.
+/// Splits a batch to respect the store's limit per append, because one message can be many entries.
 fn groups(batch: Vec<(u64, Vec<Body>)>) -> Vec<Vec<(u64, Vec<Body>)>> {
     let (mut groups, mut entries) = (vec![Vec::new()], 0);
     for (number, bodies) in batch {
@@ -257,7 +263,7 @@ fn groups(batch: Vec<(u64, Vec<Body>)>) -> Vec<Vec<(u64, Vec<Body>)>> {
     groups
 }
 
-/// Messages that nobody hears about are no reason to go on quietly: the rest of the input is not written.
+/// Turns a closed output into a failure, because the rest of the input is not written.
 fn unheard(failure: Failure) -> Failure {
     match failure.exit {
         Exit::Closed => Failure { exit: Exit::Failed, ..failure },

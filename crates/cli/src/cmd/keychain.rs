@@ -1,5 +1,5 @@
-//! `sapwood keychain`: puts a key into the OS keychain, or takes it out. It comes from stdin, because a command line can be
-//! read by others.
+//! `sapwood keychain`: stores a key in the OS keychain, or removes it. The key is read from stdin, because other users can
+//! see command lines.
 
 use std::io::{Read, Write};
 
@@ -12,8 +12,12 @@ use crate::failure::{Failure, Result};
 use crate::render::Out;
 use crate::{key, keychain};
 
-/// Keep keys in the OS keychain: of this store, of models, and secrets
+/// Manage keys and secrets in the OS keychain
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood keychain set ANTHROPIC_API_KEY < key.txt
+  sapwood keychain rm ANTHROPIC_API_KEY")]
 pub struct KeychainArgs {
     #[command(subcommand)]
     action: Action,
@@ -21,13 +25,23 @@ pub struct KeychainArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Read a key from stdin and keep it
+    /// Read a key from stdin and store it
+    #[command(after_help = "\
+Examples:
+  sapwood keychain set < store.key
+  sapwood keychain set ANTHROPIC_API_KEY < key.txt")]
     Set {
-        /// A model's key such as ANTHROPIC_API_KEY, or the NAME of a secret:NAME; the store's key if not given
+        /// Key name such as ANTHROPIC_API_KEY, or the NAME of secret:NAME; default: the store's encryption key
         name: Option<String>,
     },
-    /// Forget a key
-    Rm { name: Option<String> },
+    /// Remove a key
+    #[command(after_help = "\
+Examples:
+  sapwood keychain rm ANTHROPIC_API_KEY")]
+    Rm {
+        /// Key name; default: the store's encryption key
+        name: Option<String>,
+    },
 }
 
 pub fn run(args: &KeychainArgs, global: &Global) -> Result<()> {
@@ -54,8 +68,13 @@ pub fn run(args: &KeychainArgs, global: &Global) -> Result<()> {
         let kind = if name.is_some() { "name" } else { "store" };
         out.json(&json!({ kind: account, "key": done }))?;
     } else {
-        let how = if name.is_some() { "" } else { "; keychain = true in sapwood.toml uses it" };
-        writeln!(out, "the key of {account} is {done}{how}")?;
+        match (&args.action, name) {
+            (Action::Set { .. }, Some(_)) => writeln!(out, "stored the key {account}")?,
+            (Action::Set { .. }, None) => {
+                writeln!(out, "stored the key of {account}; set keychain = true in sapwood.toml to use it")?;
+            }
+            (Action::Rm { .. }, _) => writeln!(out, "removed the key {account}")?,
+        }
     }
     Ok(out.flush()?)
 }
@@ -66,12 +85,12 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-/// A name as variables and secrets have it: then it is no store's.
+/// Accepts only names of variables and secrets, which never collide with a store's account.
 fn checked_name(name: &str) -> Result<String> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
     if name.is_empty() || !name.chars().all(is_plain) {
         let hint = "use letters, digits and _, such as ANTHROPIC_API_KEY";
-        return Err(Failure::usage(format!("{name:?} cannot be the name of a key"), hint));
+        return Err(Failure::usage(format!("{name:?} is not a valid key name"), hint));
     }
     Ok(name.to_owned())
 }
@@ -80,6 +99,6 @@ fn store_account(global: &Global) -> Result<String> {
     let place = AppPaths::find(global)?;
     let path = place.path().filter(|_| place.url.starts_with("sqlite:"));
     let no_file =
-        || Failure::usage(format!("{} is no file and has no key", place.url), "give a sqlite: store");
+        || Failure::usage(format!("{} is not a file and has no encryption key", place.url), "use a sqlite: store");
     key::account_of(path.ok_or_else(no_file)?)
 }

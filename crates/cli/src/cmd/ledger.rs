@@ -1,4 +1,4 @@
-//! `sapwood ledger`: one line per round, with what was meant and what came of it.
+//! `sapwood ledger`: one line per round, with its action and result.
 
 use clap::Args;
 use sapwood::core::entry::{ActionKind, RoundStatus};
@@ -8,9 +8,14 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost, local_time};
 
-/// Show a line per round: action, result, cost, confidence
+/// Show one line per round: action, result, cost, confidence
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood ledger @last
+  sapwood ledger @last --json")]
 pub struct LedgerArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
@@ -24,7 +29,7 @@ pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "SURE"];
+    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "CONFIDENCE"];
     Table { head: &head, rows, flexible: 3 }.print(&mut app.out)
 }
 

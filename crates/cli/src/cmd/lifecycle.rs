@@ -1,4 +1,4 @@
-//! `sapwood close` and `sapwood archive`: the ends of a session, both of which can be taken back.
+//! `sapwood close` and `sapwood archive`: end a session. Both can be undone.
 
 use std::io::Write;
 
@@ -9,9 +9,13 @@ use serde_json::json;
 use crate::app::App;
 use crate::failure::Result;
 
-/// End a session for now; a new message opens it again
+/// Close a session; a new message reopens it
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood close @last")]
 pub struct CloseArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
@@ -22,11 +26,16 @@ pub async fn close(app: &mut App, args: CloseArgs) -> Result<()> {
     print_state(app, &session).await
 }
 
-/// Make a session read-only, or let it go on
+/// Make a session read-only, or reopen it
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood archive @last
+  sapwood archive @last --reopen")]
 pub struct ArchiveArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Let an archived session go on
+    /// Reopen an archived session
     #[arg(long)]
     reopen: bool,
 }

@@ -1,4 +1,4 @@
-//! `sapwood ls`: sessions, newest first.
+//! `sapwood ls`: lists sessions, newest first.
 
 use std::path::PathBuf;
 
@@ -16,49 +16,54 @@ use crate::failure::Result;
 use crate::render::{self, Table, age, cost};
 use crate::time_arg::Moment;
 
-/// How many sessions a terminal shows if nobody asks for more.
+/// Default number of sessions on a terminal.
 const TERMINAL_ROWS: usize = 50;
-/// How many are asked of the store at a time.
+/// Number of sessions per store query.
 const PAGE_ROWS: usize = 500;
-/// Of an id that is shown to people: enough to tell sessions apart that were made at different times.
+/// Length of a shortened id: enough to distinguish sessions created at different times.
 const SHORT_ID_CHARS: usize = 13;
 
 /// List sessions, newest first
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood ls
+  sapwood ls --cwd . --since 7d
+  sapwood ls --state archived --limit 20 --json")]
 pub struct LsArgs {
-    /// Only sessions of this directory
+    /// List only sessions of this directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Only sessions that are created, active, closed or archived
+    /// List only sessions in this state: created, active, closed or archived
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Only sessions of this agent
+    /// List only sessions of this agent
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// Only sessions of this user, or agent:NAME
+    /// List only sessions owned by this user, or by agent:NAME
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// Only sessions that were written to since then: 30d, 12h, 45m, or a day as 2026-01-31
+    /// List only sessions updated since then: 30d, 12h, 45m, or a date such as 2026-01-31
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     since: Option<Moment>,
-    /// Only sessions that were not written to since then
+    /// List only sessions not updated since then; same format as --since
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     until: Option<Moment>,
-    /// Only sessions whose title or id has all of these words
+    /// List only sessions whose title or id contains all of these words
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
-    /// The oldest first
+    /// List the oldest sessions first
     #[arg(long)]
     oldest: bool,
-    /// At most so many; all if not given, 50 on a terminal
+    /// Maximum number of sessions; default: 50 on a terminal, otherwise all
     #[arg(long, value_name = "N", value_parser = rows, allow_hyphen_values = true)]
     limit: Option<u32>,
-    /// Go on where a list ended: what its last line has as "next"
+    /// Continue after this cursor: the "next" value of an earlier list
     #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
     after: Option<String>,
 }
 
-/// A line of the list; the last one of a list that goes on says where.
+/// A line of the list. The last line of a truncated list has the cursor for `--after`.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -97,10 +102,10 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
         }
     }
     if count == 0 && !app.out.is_json() {
-        render::note(app.format(), "no sessions; sapwood new makes one");
+        render::note(app.format(), "no sessions; create one with `sapwood new`");
     }
     if let Some(next) = next {
-        render::note(app.format(), &format!("there are more: --after {next}"));
+        render::note(app.format(), &format!("more sessions: --after {next}"));
     }
     Ok(())
 }
@@ -144,7 +149,7 @@ fn row(summary: &Summary, now: i64, on_terminal: bool) -> Vec<String> {
     ]
 }
 
-/// A UUID is cut to what people can copy; a name somebody chose stays whole.
+/// Shortens a UUID. Ids chosen by the user are kept whole.
 fn short_id(id: &str) -> String {
     let is_uuid = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if is_uuid { id[..SHORT_ID_CHARS].to_owned() } else { id.to_owned() }
@@ -160,7 +165,7 @@ fn short_path(path: &str) -> String {
     }
 }
 
-/// The last two parts of a long path say most.
+/// Keeps only the last two components of a long path.
 fn shorten(path: &str) -> String {
     if path.chars().count() <= 30 {
         return path.to_owned();

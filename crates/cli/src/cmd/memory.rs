@@ -1,4 +1,4 @@
-//! `sapwood memory`: what sessions taught. List, ask, add, change, forget, and learn from a session by hand.
+//! `sapwood memory`: lists, searches, adds, edits, deletes and extracts memories.
 
 use std::io::Write;
 
@@ -16,8 +16,12 @@ use crate::render::{BOLD, DIM, clean, note, plural};
 const ROWS_DEFAULT: u32 = 50;
 const FOUND_DEFAULT: u32 = 10;
 
-/// What sessions taught: list, ask, add, change, forget, learn
+/// Manage memories learned from sessions
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood memory add \"Our staging database is heron\"
+  sapwood memory search \"which database do we use for staging\"")]
 pub struct MemoryArgs {
     #[command(subcommand)]
     verb: MemoryVerb,
@@ -25,75 +29,122 @@ pub struct MemoryArgs {
 
 #[derive(Debug, Subcommand)]
 enum MemoryVerb {
-    /// List memories, the newest first
+    /// List memories, newest first
+    #[command(after_help = "\
+Examples:
+  sapwood memory ls
+  sapwood memory ls --kind decision --limit 10")]
     Ls {
+        /// List only memories of this kind
         #[arg(long, value_enum)]
         kind: Option<KindArg>,
-        /// Only what this session taught
+        /// List only memories from this session
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
-        /// Also what others stand in for
+        /// Include superseded memories
         #[arg(long)]
         superseded: bool,
-        /// Everybody's, for the operator
+        /// List the memories of all users (operator only)
         #[arg(long)]
         all: bool,
+        /// Maximum number of memories
         #[arg(long, value_name = "N", value_parser = rows, default_value_t = ROWS_DEFAULT)]
         limit: u32,
-        /// Go on where a list ended: what its last line has as "next"
+        /// Continue after this cursor: the "next" value of an earlier list
         #[arg(long, value_name = "CURSOR")]
         after: Option<String>,
     },
-    /// Remember something
+    /// Add a memory
+    #[command(after_help = "\
+Examples:
+  sapwood memory add \"Our staging database is heron\"
+  sapwood memory add \"Use tabs\" --kind preference --everybody")]
     Add {
+        /// Text of the memory
         #[arg(allow_hyphen_values = true)]
         text: String,
+        /// Kind of the memory
         #[arg(long, value_enum, default_value = "fact")]
         kind: KindArg,
-        /// For everybody of the tenant
+        /// Share the memory with all users of the tenant
         #[arg(long)]
         everybody: bool,
     },
-    /// Show one with where it comes from
-    Show { id: String },
-    /// Change one
-    Edit {
+    /// Show a memory and its sources
+    #[command(after_help = "\
+Examples:
+  sapwood memory show MEMORY_ID")]
+    Show {
+        /// Memory id or unique prefix
         id: String,
+    },
+    /// Edit a memory
+    #[command(after_help = "\
+Examples:
+  sapwood memory edit MEMORY_ID --text \"Our staging database is egret\"
+  sapwood memory edit MEMORY_ID --private")]
+    Edit {
+        /// Memory id or unique prefix
+        id: String,
+        /// New text
         #[arg(long, allow_hyphen_values = true)]
         text: Option<String>,
+        /// New kind
         #[arg(long, value_enum)]
         kind: Option<KindArg>,
-        /// Make it everybody's
+        /// Share the memory with all users of the tenant
         #[arg(long, conflicts_with = "private")]
         everybody: bool,
-        /// Make it yours alone
+        /// Make the memory visible to you only
         #[arg(long)]
         private: bool,
-        /// Only if it has this version
+        /// Edit only if the memory has this version
         #[arg(long, value_name = "N")]
         version: Option<u64>,
     },
-    /// Ask, in whatever words
+    /// Search memories by meaning
+    #[command(after_help = "\
+Examples:
+  sapwood memory search \"which database do we use for staging\"
+  sapwood memory search \"staging database\" --words")]
     Search {
+        /// Question or keywords
         #[arg(allow_hyphen_values = true)]
         question: String,
+        /// Maximum number of results
         #[arg(long, value_name = "N", value_parser = rows, default_value_t = FOUND_DEFAULT)]
         limit: u32,
-        /// Only those in which all these words occur, the newest first
+        /// Match all of the words exactly and list the newest first
         #[arg(long)]
         words: bool,
     },
-    /// Delete one for good, with what it stood in for
-    Forget { id: String },
-    /// Learn from what is new in a session
-    Extract { session: String },
+    /// Delete a memory permanently, with the ones it superseded
+    #[command(after_help = "\
+Examples:
+  sapwood memory forget MEMORY_ID")]
+    Forget {
+        /// Memory id or unique prefix
+        id: String,
+    },
+    /// Extract memories from the new entries of a session
+    #[command(after_help = "\
+Examples:
+  sapwood memory extract @last")]
+    Extract {
+        /// Session id, unique prefix, or @last
+        session: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KindArg {
+    /// A fact
     Fact,
+    /// A preference of the user
     Preference,
+    /// A decision and its reason
     Decision,
+    /// A recurring error and its fix
     #[value(alias = "error_pattern")]
     ErrorPattern,
 }
@@ -156,9 +207,9 @@ async fn list(app: &mut App, filter: MemoryFilter) -> Result<()> {
         print_memory(app, memory, next.map_or(json!({}), |next| json!({ "next": next })))?;
     }
     if page.items.is_empty() {
-        note(app.format(), "nothing is remembered");
+        note(app.format(), "no memories");
     } else if let Some(next) = &page.next {
-        note(app.format(), &format!("there is more: --after {next}"));
+        note(app.format(), &format!("more memories: --after {next}"));
     }
     Ok(())
 }
@@ -187,10 +238,10 @@ async fn show(app: &mut App, given: &str) -> Result<()> {
         writeln!(app.out, "  from session {}: {}", source.session, entries.join(", "))?;
     }
     if let Some(newer) = memory.superseded_by {
-        writeln!(app.out, "  {newer} stands in its place")?;
+        writeln!(app.out, "  superseded by {newer}")?;
     }
     for older in older {
-        writeln!(app.out, "  stands in the place of {}: {}", older.id, clean(&older.text))?;
+        writeln!(app.out, "  supersedes {}: {}", older.id, clean(&older.text))?;
     }
     Ok(())
 }
@@ -207,7 +258,7 @@ async fn search(app: &mut App, question: String, limit: usize, words: bool) -> R
         print_memory(app, &found.memory, json!({ "score": score, "by": by }))?;
     }
     if recollection.found.is_empty() {
-        note(app.format(), "nothing is remembered about that");
+        note(app.format(), "no matching memories");
     }
     Ok(())
 }
@@ -227,10 +278,10 @@ async fn extract(app: &mut App, given: &str) -> Result<()> {
         print_kept(app, kept)?;
     }
     if let Some(why) = &learning.fell_back {
-        note(app.format(), &format!("the model's answer was not used, and rules were: {why}"));
+        note(app.format(), &format!("rules were used instead of the model's answer: {why}"));
     }
     if learning.kept.is_empty() {
-        note(app.format(), "there was nothing new to learn");
+        note(app.format(), "nothing new to learn");
     }
     Ok(())
 }
@@ -249,8 +300,8 @@ fn print_kept(app: &mut App, kept: &Kept) -> Result<()> {
     let word = match kept.outcome {
         Outcome::Learned => "learned",
         Outcome::Strengthened => "strengthened",
-        Outcome::Known => "known already",
-        Outcome::Superseded { .. } => "learned, in the place of an older one",
+        Outcome::Known => "already known",
+        Outcome::Superseded { .. } => "learned, superseding an older memory",
     };
     Ok(writeln!(app.out, "{DIM}{}{DIM:#} {word}: {}", kept.memory.id, clean(&kept.memory.text))?)
 }
@@ -262,7 +313,7 @@ fn print_memory(app: &mut App, memory: &Memory, more: Value) -> Result<()> {
         return app.out.json(&value);
     }
     let old = if memory.is_current() { "" } else { " (superseded)" };
-    let whose = if memory.belongs == Belongs::Tenant { " (everybody's)" } else { "" };
+    let whose = if memory.belongs == Belongs::Tenant { " (tenant)" } else { "" };
     Ok(writeln!(
         app.out,
         "{DIM}{} {:<13}{DIM:#} {}{DIM}{whose}{old}{DIM:#}",

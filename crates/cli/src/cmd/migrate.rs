@@ -1,4 +1,4 @@
-//! `sapwood migrate`: everything from one store to another.
+//! `sapwood migrate`: copies a whole store to another one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,25 +16,30 @@ use crate::failure::{Failure, Result};
 use crate::key;
 use crate::render::{Format, Out, RED, clean, plural};
 
-/// Copy every session, blob and key from one store to another, and compare them
+/// Copy all data from one store to another and verify it
 ///
-/// The source is only read and may be in use. Running it again continues where it ended and adds what is new since.
+/// Copies sessions, blobs, API keys, memories and the audit log. The source is only read and may be in use. Running the
+/// command again continues where it stopped and adds new data.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood migrate --from sqlite:sapwood.db --to postgres://sapwood@localhost/sapwood
+  sapwood migrate --from sqlite:sapwood.db --to jsonl:backup --dry-run")]
 pub struct MigrateArgs {
-    /// The store to read: sqlite:FILE, jsonl:DIR or postgres://USER@HOST/DB
+    /// Source store: sqlite:FILE, jsonl:DIR or postgres://USER@HOST/DB
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The store to fill; it is made if it is not there
+    /// Target store; created if it does not exist
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Say what would be copied, and copy nothing
+    /// Show what would be copied, without copying it
     #[arg(long)]
     dry_run: bool,
 }
 
 pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
     if args.from == args.to {
-        return Err(Failure::usage("the two stores are the same", "name another one with --to"));
+        return Err(Failure::usage("source and target are the same store", "choose another target with --to"));
     }
     let (from, to) = (open(&args.from, global)?, open(&args.to, global)?);
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Copy };
@@ -57,7 +62,7 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
     print_total(&mut out, &total?, mode)
 }
 
-/// A key opens what can be encrypted; the other side has none.
+/// Opens a store. Only SQLite stores can be encrypted and use a key.
 fn open(url: &str, global: &Global) -> Result<Arc<dyn Store>> {
     let mut place = AppPaths::find(global)?;
     place.url = url.to_owned();
@@ -70,7 +75,7 @@ fn print_session(out: &mut Out, moved: &Moved) -> Result<()> {
     if out.is_json() {
         out.json(moved)?;
     } else if let Some(problem) = &moved.problem {
-        writeln!(out, "{RED}✗{RED:#} {} of {}: {}", moved.session, moved.tenant, clean(problem))?;
+        writeln!(out, "{RED}✗{RED:#} session {} of tenant {}: {}", moved.session, moved.tenant, clean(problem))?;
     }
     Ok(out.flush()?)
 }
@@ -81,7 +86,7 @@ fn print_total(out: &mut Out, total: &Total, mode: Mode) -> Result<()> {
     } else {
         let (would, compared) = match mode {
             Mode::DryRun => ("would be ", ""),
-            Mode::Copy => ("", "; every log and context is the same on both sides"),
+            Mode::Copy => ("", "; all logs and contexts are identical in both stores"),
         };
         writeln!(
             out,
@@ -97,8 +102,8 @@ fn print_total(out: &mut Out, total: &Total, mode: Mode) -> Result<()> {
         0 => Ok(()),
         problems => {
             let failure =
-                Failure::new("migrate.problems", plural(problems, "session") + " could not be moved");
-            Err(failure.with_hint("the lines above say why; the others are there"))
+                Failure::new("migrate.problems", plural(problems, "session") + " could not be migrated");
+            Err(failure.with_hint("see the reasons above; the other sessions were migrated"))
         }
     }
 }

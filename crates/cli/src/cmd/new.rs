@@ -1,4 +1,4 @@
-//! `sapwood new`: opens a session and prints its id.
+//! `sapwood new`: creates a session and prints its id.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,18 +13,25 @@ use super::session_options::StartArgs;
 use crate::app::App;
 use crate::failure::{Failure, Result};
 
-/// Make a session and print its id; an id that exists is left as it is
+/// Create a session and print its id
+///
+/// If a session with the given id exists, it is not changed.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood new --title \"Cache investigation\"
+  sapwood new --id experiment --agent reviewer --var project=sapwood")]
 pub struct NewArgs {
-    /// The id; one is made up if it is not given
+    /// Session id; default: generated
     #[arg(long)]
     id: Option<String>,
+    /// Session title
     #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
-    /// The agent that is to answer in it; the one of this name, if there is a file for it, is frozen into the session
+    /// Agent of the session; its current definition, if there is an agent file, is stored in the session
     #[arg(long)]
     agent: Option<String>,
-    /// The directory it is about; the current one if not given
+    /// Working directory of the session; default: the current directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     #[command(flatten)]
@@ -42,8 +49,8 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
             app.engine.start(&app.scope, options).await?
         }
         None if args.start.is_given() => {
-            let hint = "name one with --agent; sapwood agent ls shows them";
-            return Err(Failure::usage("variables and narrower rights need an agent", hint));
+            let hint = "choose one with --agent; run `sapwood agent ls` to list agents";
+            return Err(Failure::usage("--var, --tools, --fs-scope and --approvals require an agent", hint));
         }
         None => app.engine.open(&app.scope, open).await?,
     };
@@ -53,7 +60,7 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     Ok(writeln!(app.out, "{id}")?)
 }
 
-/// The agent of this name, if there is a file for it. Without one the name is kept for whoever runs the session.
+/// Returns the agent of this name if it has a file. Otherwise the session stores only the name.
 fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
     let Some(name) = name else { return Ok(None) };
     match app.place.agents().choose(Some(name), &app.place.config) {
@@ -62,17 +69,17 @@ fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
     }
 }
 
-/// A directory as sessions keep it: absolute, so that it means the same from everywhere.
+/// Returns the absolute path, as stored in sessions, so that it does not depend on the current directory.
 pub fn directory(given: Option<PathBuf>) -> Result<String> {
     let given = given.unwrap_or_else(|| PathBuf::from("."));
     let mut path = std::path::absolute(&given).map_err(|error| Failure::file(&given, &error))?;
-    // Links stay as they were given; only `..` has to be looked up.
+    // Keep symbolic links as given; only `..` needs resolving.
     if path.components().any(|part| part == std::path::Component::ParentDir) {
         path = path.canonicalize().unwrap_or(path);
     }
     let not_text = |path: std::ffi::OsString| {
         let message = format!("the path {} is not valid UTF-8", path.display());
-        Failure::usage(message, "give another with --cwd")
+        Failure::usage(message, "choose another directory with --cwd")
     };
     path.into_os_string().into_string().map_err(not_text)
 }

@@ -1,4 +1,4 @@
-//! `sapwood prune`: the old messages of a session that nobody uses leave its context; the log keeps them.
+//! `sapwood prune`: removes old messages from the context of inactive sessions. The log keeps them.
 
 use std::io::Write;
 
@@ -14,21 +14,26 @@ use crate::failure::Result;
 use crate::render::{note, plural};
 use crate::time_arg::duration_ms;
 
-/// Let the old messages of an inactive session leave its context
+/// Remove old messages from the context of inactive sessions
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood prune @last --inactive-for 30d
+  sapwood prune --all --inactive-for 30d --dry-run")]
 pub struct PruneArgs {
+    /// Session id, unique prefix, or @last
     #[arg(required_unless_present = "all")]
     session: Option<String>,
-    /// Every session that was not used for so long
+    /// Prune every session that was inactive for this time
     #[arg(long, conflicts_with = "session")]
     all: bool,
-    /// How long nobody must have written: 30d, 12h, 45m, 10s
+    /// Minimum time since the last write: 30d, 12h, 45m, 10s
     #[arg(long, value_name = "TIME", value_parser = duration_ms, allow_hyphen_values = true)]
     inactive_for: i64,
-    /// How many messages stay
+    /// Number of recent messages to keep
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     keep_last: Option<u32>,
-    /// Only say what would happen
+    /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
 }
@@ -49,8 +54,8 @@ pub async fn run(app: &mut App, args: PruneArgs) -> Result<()> {
     }
 }
 
-/// Every session that nobody used for so long. One that cannot be pruned, because it is archived or belongs to somebody
-/// else, is passed over.
+/// Prunes every inactive session. Skips sessions that cannot be pruned, such as archived sessions and sessions of other
+/// users.
 async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> {
     let (mut cursor, mut count) = (None, 0);
     loop {
@@ -63,7 +68,7 @@ async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> 
                     count += 1;
                     print_pruned(app, &summary.id, &pruned, is_dry)?;
                 }
-                Err(error) => note(app.format(), &format!("{} stays as it is: {error}", summary.id)),
+                Err(error) => note(app.format(), &format!("skipped session {}: {error}", summary.id)),
             }
         }
         cursor = page.next;
@@ -72,7 +77,7 @@ async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> 
         }
     }
     if count == 0 && !app.out.is_json() {
-        writeln!(app.out, "nothing to prune: no session was unused for so long")?;
+        writeln!(app.out, "nothing to prune: no session was inactive for this time")?;
     }
     Ok(())
 }
@@ -88,12 +93,12 @@ fn print_pruned(app: &mut App, session: &SessionId, pruned: &Pruned, is_dry: boo
         }
         return app.out.json(&line);
     }
-    let (kept, would) = (plural(pruned.kept as u64, "message"), if is_dry { "would leave" } else { "left" });
+    let (kept, would) = (plural(pruned.kept as u64, "message"), if is_dry { "would be removed" } else { "removed" });
     match pruned.removed {
         0 => Ok(writeln!(app.out, "nothing to prune: {kept} in the context")?),
         removed => {
             let removed = plural(removed as u64, "message");
-            Ok(writeln!(app.out, "{session}: {removed} {would} the context, {kept} in it")?)
+            Ok(writeln!(app.out, "{session}: {removed} {would} from the context, {kept} kept")?)
         }
     }
 }
@@ -103,7 +108,7 @@ mod tests {
     use super::duration_ms;
 
     #[test]
-    fn a_time_has_a_unit() {
+    fn a_duration_requires_a_unit() {
         assert_eq!(duration_ms("30d"), Ok(30 * 86_400_000));
         assert_eq!(duration_ms("0s"), Ok(0));
         for wrong in ["30", "d", "-1d", "3 d", "9223372036854775807w"] {

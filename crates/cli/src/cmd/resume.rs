@@ -1,4 +1,4 @@
-//! `sapwood resume`: carries on a turn whose process died or left, or takes up input that waits.
+//! `sapwood resume`: continues an interrupted turn, or starts a turn for queued input.
 
 use std::io::Write;
 
@@ -10,9 +10,13 @@ use super::send::{Told, Turn, deliver};
 use crate::app::App;
 use crate::failure::Result;
 
-/// Carry on a turn that was interrupted
+/// Resume an interrupted turn, or process queued input
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood resume @last")]
 pub struct ResumeArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 
@@ -27,6 +31,6 @@ pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
     match running {
         Some(running) => deliver(app, turn.with(running), Told::Report).await,
         None if app.out.is_json() => app.out.json(&json!({ "session": session, "outcome": "nothing" })),
-        None => Ok(writeln!(app.out, "nothing to resume: no turn is open, and nothing waits")?),
+        None => Ok(writeln!(app.out, "nothing to resume: no open turn and no queued input")?),
     }
 }

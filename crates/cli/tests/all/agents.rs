@@ -33,7 +33,7 @@ fn check_reports_every_mistake_of_every_file_with_its_place() {
     assert_eq!(ran.error()["code"], "agent.invalid");
     let text = world.run(&["agent", "check"]);
     assert!(text.out().contains("one.yaml:2:1: modle is not known: is model meant?"), "{}", text.out());
-    assert!(world.ok(&["agent", "check", "agents/three.yml"]).contains("1 agent in order"));
+    assert!(world.ok(&["agent", "check", "agents/three.yml"]).contains("1 agent valid"));
     assert_eq!(world.run(&["agent", "check", "nowhere.yaml"]).status, Some(1));
 }
 

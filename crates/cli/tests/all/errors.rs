@@ -64,7 +64,7 @@ fn text_errors_have_a_hint_on_stderr_and_nothing_on_stdout() {
     assert_eq!((ran.status, ran.out().as_str()), (Some(3), ""));
     assert_eq!(
         ran.stderr,
-        "error: there is no session ghost\n  hint: sapwood ls shows your sessions, sapwood new makes one\n"
+        "error: no session `ghost`\n  hint: run `sapwood ls` to list your sessions, or `sapwood new` to create one\n"
     );
 }
 

@@ -176,7 +176,7 @@ fn links_are_followed_and_a_directory_without_sessions_says_so() {
     assert_eq!((ran.status, &report["problems"][0]["code"]), (Some(1), &json!("import.empty")));
     std::fs::create_dir_all(world.path(".claude/projects")).unwrap();
     let nothing = world.fail(1, &["import"]);
-    assert!(nothing["message"].as_str().unwrap().contains("usual places"), "{nothing}");
+    assert!(nothing["message"].as_str().unwrap().contains("default locations"), "{nothing}");
 }
 
 #[test]

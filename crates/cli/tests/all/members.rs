@@ -80,7 +80,7 @@ fn the_audit_says_who_did_what_and_can_be_verified() {
             assert_eq!(world.fail(1, &["audit", "--verify", "--from", &wrong])["code"], "audit.broken");
         }
         assert_eq!(world.fail(2, &["audit", "--verify", "--from", "4"])["code"], "input.usage");
-        assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob no longer");
+        assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob removed");
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
         assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 2);
         // Somebody who sees a part of it cannot tell whether the whole is sound, and is not told that it is broken.

@@ -64,7 +64,7 @@ fn a_pipe_that_nothing_comes_through_does_not_hold_a_prompt_up() {
     let output = child.wait_with_output().unwrap();
     drop(open);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "Hello **you**.\n");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing came on stdin"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no input on stdin"));
 }
 
 #[test]

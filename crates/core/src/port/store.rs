@@ -1,8 +1,8 @@
-//! What a store of sessions does. Small traits, each a noun; [`Store`] is all of them.
+//! The store port: small traits, one per kind of record. [`Store`] combines all of them.
 //!
-//! Every method takes the caller's [`Scope`], and every implementation answers a session of another tenant, or one the
-//! caller may not see, exactly as it answers an id that was never used (I9). The conformance suite in `sapwood-store`
-//! is the contract in executable form.
+//! Every method takes the caller's [`Scope`]. A session of another tenant, or one the caller may not see, is
+//! indistinguishable from an id that was never used (I9). The conformance suite in `sapwood-store` is the executable
+//! form of this contract.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -20,28 +20,27 @@ use crate::tree::{Head, PlaceError};
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Most drafts in one append; a caller with more sends several.
+/// Maximum number of drafts in one append. A caller with more sends several appends.
 pub const APPEND_ENTRIES_MAX: usize = 10_000;
-/// Largest body of one entry, encoded; bigger content belongs in a blob.
+/// Maximum size of one encoded entry body. Larger content belongs in a blob.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
-/// Digits of a request's hash that are kept with its key: 128 bits.
+/// Number of hex digits of the request hash that are stored with its key: 128 bits.
 const REQUEST_HEX: usize = 32;
-/// Most rows one page of any list holds.
+/// Maximum number of rows in one page of any list.
 pub const PAGE_ROWS_MAX: usize = 10_000;
-/// About how many bytes of bodies a page of a log holds: it ends with the record that reaches this, so whoever stands still
-/// with a page holds no more than that and one record.
+/// Approximate number of body bytes in a page of a log. The page ends with the record that reaches this size, so a slow
+/// reader holds at most this much plus one record.
 pub const PAGE_BYTES: usize = 256 << 10;
 
-/// Longest life of a lease, in milliseconds. A store that finds one which claims to end later knows that the clock was
-/// wrong that wrote it.
+/// Maximum TTL of a lease, in milliseconds. A stored lease that ends later than this was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
 
-/// Whether a page of a log, asked for with this limit, ended because it was full: only then can there be more behind it.
+/// Whether a page of a log, read with this limit, is full. Only then can more records follow.
 pub fn is_full_page(page: &[Record], limit: usize) -> bool {
     page.len() >= limit.min(PAGE_ROWS_MAX) || bytes_of_page(page) >= PAGE_BYTES
 }
 
-/// What the bodies of a page weigh.
+/// Total size of a page's bodies.
 pub fn bytes_of_page(page: &[Record]) -> usize {
     page.iter().map(|record| record.body.len()).sum()
 }
@@ -58,21 +57,21 @@ pub enum StoreError {
     NoKey { key: String },
     #[error("there is no memory {memory}")]
     NoMemory { memory: MemoryId },
-    #[error("memory {memory} has changed: the caller expected version {expected}, and it is at {actual}")]
+    #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
     MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
-    #[error("{principal} may not change memory {memory}: it takes its owner, or whoever made it everybody's")]
+    #[error("{principal} may not change memory {memory}: only its owner, or the principal that shared it, may")]
     MemoryDenied { memory: MemoryId, principal: Principal },
-    #[error("a session {session} exists already")]
+    #[error("session {session} already exists")]
     Exists { session: SessionId },
-    #[error("the session moved on: the caller expected head {expected}, and it is at {actual}")]
+    #[error("the session has changed: the caller expected head {expected}, but it is at {actual}")]
     Conflict { expected: Seq, actual: Seq },
     #[error("the idempotency key {key:?} was used for another request")]
     KeyReused { key: String },
-    #[error("fence {given} is stale: the session's lease has moved on to fence {current}")]
+    #[error("fence {given} is stale: the session's lease is now at fence {current}")]
     StaleFence { given: u64, current: u64 },
     #[error("the session is being written by {holder} until its lease ends in {remaining_ms} ms")]
     Leased { holder: String, remaining_ms: i64 },
-    #[error("{principal} may not do this with session {session}: it takes {}", needed.whose())]
+    #[error("{principal} may not do this with session {session}: only {} may", needed.whose())]
     Denied { session: SessionId, principal: Principal, needed: Right },
     #[error("session {session} is archived and takes no more entries")]
     Archived { session: SessionId },
@@ -84,9 +83,9 @@ pub enum StoreError {
     Invalid { what: &'static str, why: String },
     #[error("{place}: {what}")]
     Damaged { place: String, what: String },
-    #[error("{place} was written by a newer Sapwood (format {found}, this one knows up to {known})")]
+    #[error("{place} was written by a newer Sapwood (format {found}; this version supports up to {known})")]
     TooNew { place: String, found: u32, known: u32 },
-    #[error("{place} is encrypted, and {why}")]
+    #[error("{place} is encrypted: {why}")]
     Locked { place: String, why: String },
     #[error("{place} cannot be written: {why}")]
     ReadOnly { place: String, why: String },
@@ -105,7 +104,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Stable, for programs. docs/errors has a page for each.
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::NoSession { .. } => "session.not_found",
@@ -139,22 +138,22 @@ impl StoreError {
     }
 }
 
-/// A session to be made. Whoever calls becomes its owner.
+/// A session to create. The caller becomes its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
     pub id: SessionId,
-    /// When it began: for an imported one, where it came from.
+    /// When the session began. For an imported session this is the time at its origin.
     pub at: TimestampMs,
-    /// When it is made here, which is what the audit says.
+    /// When the session is created in this store, for the audit.
     pub now: TimestampMs,
     pub title: Option<String>,
     pub agent: Option<String>,
     pub cwd: Option<String>,
-    /// The session an imported one was forked from, wherever that is. A fork made here gets this from its source.
+    /// The session that an imported session was forked from, in any store. A fork made here gets this from its source.
     pub parent: Option<Lineage>,
     /// Where an imported session came from.
     pub origin: Option<Origin>,
-    /// Whether a caller makes it or an import.
+    /// Whether a caller or an import creates the session.
     pub source: Source,
 }
 
@@ -177,25 +176,25 @@ impl NewSession {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
     New,
-    /// It was there already, and was left as it is.
+    /// The session already existed and was left unchanged.
     Existed,
 }
 
-/// A session that begins with another one's path, by reference.
+/// A session that starts with a path of another session, by reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
     pub source: SessionId,
-    /// An entry in the tree; the source's leaf if none. Seq zero, and a source without a leaf, give an empty fork.
+    /// The entry to fork at; defaults to the source's leaf. Seq zero, or a source without a leaf, gives an empty fork.
     pub at: Option<Seq>,
     pub new: NewSession,
-    /// The first own entries of the fork. The store leaves out labels of entries that the fork does not share.
+    /// The fork's first own entries. The store drops labels of entries that the fork does not share.
     pub drafts: Vec<Draft>,
 }
 
-/// What the caller knows of the head.
+/// The head that the caller expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Append after whatever is there.
+    /// Append after any head.
     Any,
     /// Append only if the log ends here; otherwise [`StoreError::Conflict`], and nothing is written (I5).
     Head(Seq),
@@ -206,20 +205,20 @@ pub enum Expect {
 pub struct Append {
     pub session: SessionId,
     pub expect: Expect,
-    /// The fence of the lease the caller holds. Without one only entries beside the tree may be written while somebody
-    /// holds a lease: a lease guards the leaf.
+    /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
+    /// entries outside the tree, because the lease guards the leaf.
     pub fence: Option<u64>,
-    /// The same key gives the first answer again and writes nothing (I5).
+    /// Repeating a key returns the first answer and writes nothing (I5).
     pub idempotency_key: Option<String>,
-    /// What was asked under the key, as [`hash_request`] says. The same key with another is refused; none of it gets the
-    /// first answer, whatever was asked.
+    /// The hash of the request, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
+    /// key always returns the first answer.
     pub request: Option<String>,
     pub drafts: Vec<Draft>,
-    /// Written in the same transaction.
+    /// An audit line to write in the same transaction.
     pub audit: Option<AuditNote>,
     /// Imported entries are recorded as such in the same transaction.
     pub source: Source,
-    /// What the audit says. Whether a lease is over is for the store's clock to say.
+    /// The time for the audit. Lease expiry uses the store's clock instead.
     pub now: TimestampMs,
 }
 
@@ -239,7 +238,7 @@ impl Append {
     }
 }
 
-/// What is asked by appending these, for [`Append::request`].
+/// Hash the bodies of an append, for [`Append::request`].
 pub fn hash_request(bodies: &[Body]) -> String {
     let mut hasher = blake3::Hasher::new();
     for body in bodies {
@@ -249,7 +248,7 @@ pub fn hash_request(bodies: &[Body]) -> String {
     hasher.finalize().to_hex()[..REQUEST_HEX].to_owned()
 }
 
-/// What became of an append.
+/// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
     pub head: Head,
@@ -260,16 +259,16 @@ pub struct Appended {
 /// How far back a path is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// To where the latest compaction on the path says the context begins: what a model needs.
+    /// To the start of the model's context, as set by the latest compaction on the path.
     ContextStart,
     /// To the root.
     Root,
-    /// At most so many entries.
+    /// At most this many entries.
     Entries(u32),
 }
 
-/// A piece of a path, oldest first, with what a fold needs to know about the part before it. Unlike a log that is paged
-/// through, a path is read to be folded, so its entries come decoded: a store can do that while it reads.
+/// A slice of a path, oldest first, with the fold's state before it. Unlike a page of a log, a path is read to be
+/// folded, so its entries are decoded: a store can decode while it reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSlice {
     pub head: Head,
@@ -278,8 +277,8 @@ pub struct PathSlice {
     pub inherited: u32,
     /// The settings in force before the first entry.
     pub settings_before: Settings,
-    /// How turns of this session's own ended that began (`turn_started`) after the entry the first one hangs from:
-    /// all they did on this path is in the slice.
+    /// Outcomes of this session's own turns whose `turn_started` comes after the parent of the first entry. All their
+    /// entries on this path are in the slice.
     pub ended_turns: Vec<(TurnId, Outcome)>,
     pub open_turn: Option<TurnId>,
 }
@@ -299,7 +298,7 @@ pub enum ListOrder {
     OldestFirst,
 }
 
-/// What a list is narrowed to. What it means is in [`crate::project::wanted`], for every store.
+/// The filter of a session list. [`crate::project::SessionFilter`] defines its meaning for every store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
     pub cwd: Option<String>,
@@ -310,26 +309,26 @@ pub struct ListFilter {
     pub since: Option<TimestampMs>,
     /// Updated before this time.
     pub until: Option<TimestampMs>,
-    /// Only sessions that are called so: each of these words is in what a list shows as the title, or in the id.
+    /// Only sessions whose displayed title or id contains each of these words.
     pub title: Option<String>,
     pub order: ListOrder,
-    /// Only sessions whose id begins so.
+    /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
     pub limit: usize,
-    /// What [`Page::next`] said.
+    /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchQuery {
-    /// Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word.
+    /// Words that must all occur. "Quoted words" must occur together; a trailing * matches the rest of a word.
     pub text: String,
     pub session: Option<SessionId>,
     pub limit: usize,
     pub cursor: Option<String>,
 }
 
-/// One entry that a search found, newest first.
+/// One entry that a search found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hit {
     pub session: SessionId,
@@ -342,18 +341,18 @@ pub struct Hit {
     pub snippet: String,
 }
 
-/// The right to write a session, until it ends.
+/// The exclusive right to write a session until the lease ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     pub session: SessionId,
     pub holder: String,
-    /// Grows each time the lease changes hands; a smaller one is refused.
+    /// Grows each time the lease changes its holder. A smaller fence is refused.
     pub fence: u64,
-    /// How long it lasts, by the store's clock, from when it was taken or renewed.
+    /// TTL by the store's clock, from when the lease was taken or renewed.
     pub ttl_ms: i64,
 }
 
-/// What somebody did, for the audit.
+/// An action for the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditNote {
     pub action: AuditAction,
@@ -381,10 +380,10 @@ pub enum AuditAction {
     MemoryChange,
 }
 
-/// As long as most lines: nearly every append over HTTP writes one.
+/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes one.
 const AUDIT_LINE_BYTES: usize = 512;
 
-/// One line of a tenant's audit: its hash covers the line and the hash before it.
+/// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditLine {
     pub number: u64,
@@ -399,7 +398,7 @@ pub struct AuditLine {
 }
 
 impl AuditLine {
-    /// The line that follows one with `previous` as its hash.
+    /// Build the line that follows the line with the hash `previous`.
     pub fn chained(number: u64, at: TimestampMs, by: Principal, note: AuditNote, previous: &str) -> Self {
         let mut line = Self {
             number,
@@ -417,7 +416,7 @@ impl AuditLine {
     pub fn expected_hash(&self, previous: &str) -> String {
         let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
         let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);
-        serde_json::to_writer(&mut text, &fields).expect("strings and numbers always print");
+        serde_json::to_writer(&mut text, &fields).expect("strings and numbers always serialize");
         blake3::hash(&text).to_hex().as_str().to_owned()
     }
 }
@@ -425,7 +424,7 @@ impl AuditLine {
 /// Something `doctor` found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The invariant that does not hold, such as `I1`, or what else is wrong, such as `cache`.
+    /// The violated invariant, such as `I1`, or another kind of problem, such as `cache`.
     pub rule: &'static str,
     pub place: String,
     pub what: String,
@@ -435,25 +434,25 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
     No,
-    /// Rebuild what is derived. The log itself is never changed.
+    /// Rebuild derived data. The log itself is never changed.
     Yes,
 }
 
-/// Sessions as wholes.
+/// Operations on whole sessions.
 #[async_trait]
 pub trait Sessions: Send + Sync {
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
-    /// One page, the newest first unless the filter says otherwise. A store looks through a limited number of sessions at
-    /// a time: a page of a narrowed list can be short, or empty, and still have a `next`.
+    /// Read one page, newest first unless the filter sets another order. A store scans a limited number of sessions per
+    /// call: a page of a filtered list can be short or empty and still have a `next`.
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>>;
     /// The sessions that were forked from this one.
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
-    /// Really deletes: entries, blobs nobody else refers to, the search index, memories that nothing else supports. What
-    /// forks need stays with them.
+    /// Delete permanently: entries, blobs without other references, search index rows, and memories without other sources.
+    /// Entries that forks need stay with the forks.
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
-    /// Where each log ends, in the order asked; none for a session the caller cannot see.
+    /// The head of each session's log, in the order of `sessions`. `None` for a session the caller cannot see.
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
         let mut heads = Vec::with_capacity(sessions.len());
         for session in sessions {
@@ -465,11 +464,11 @@ pub trait Sessions: Send + Sync {
         }
         Ok(heads)
     }
-    /// A number that is another one after any write, by whichever process. None if the store cannot tell cheaply.
+    /// A number that changes after any write by any process. `None` if the store cannot tell cheaply.
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
     }
-    /// Waits until the mark is another one, in a store that is told; in others, for ever.
+    /// Wait until the change mark differs from `_mark`. Stores without change notifications wait forever.
     async fn changed(&self, _mark: u64) {
         std::future::pending().await
     }
@@ -479,12 +478,12 @@ pub trait Sessions: Send + Sync {
 #[async_trait]
 pub trait Log: Send + Sync {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
-    /// Whether appends are done in the order in which they were first polled. Then a caller may begin one before it knows
-    /// what became of the one before, and expect the head that one will leave.
+    /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before the
+    /// previous one has returned, and expect the head that the previous append will leave.
     fn keeps_order(&self) -> bool {
         false
     }
-    /// In order, beginning after `after`: at most `limit`, and about [`PAGE_BYTES`], but always one if there is any.
+    /// Read records in order, starting after `after`: at most `limit` and about [`PAGE_BYTES`], but at least one if any.
     async fn read_after(
         &self,
         scope: &Scope,
@@ -492,7 +491,7 @@ pub trait Log: Send + Sync {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>>;
-    /// Only entries of these kinds, in order; what labels, archives, the ledger and members are folded from.
+    /// Read only entries of these kinds, in order. Labels, archiving, the ledger and members are folded from them.
     async fn read_kinds(
         &self,
         scope: &Scope,
@@ -518,15 +517,15 @@ pub trait Log: Send + Sync {
         count: u32,
     ) -> Result<Option<Seq>>;
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
-    /// At most two entries whose id begins with the prefix: enough to know whether it is unique.
+    /// Find at most two entries whose id has the prefix: enough to tell whether it is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
 }
 
-/// Who may write. The store's own clock says when a lease ends, never a caller's: stores on one machine go by the time
-/// since it was booted, PostgreSQL by the time of the database.
+/// Write leases. Expiry uses the store's own clock, never a caller's: local stores use the time since boot, PostgreSQL
+/// uses the database's time.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes a free or expired lease, or renews the holder's own (the fence stays). At most [`LEASE_TTL_MS_MAX`].
+    /// Take a free or expired lease, or renew the holder's own and keep its fence. The TTL is at most [`LEASE_TTL_MS_MAX`].
     async fn take_lease(
         &self,
         scope: &Scope,
@@ -537,14 +536,14 @@ pub trait Leases: Send + Sync {
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
 
-/// What this store wrote itself, and what was imported: [`Summary::authority`].
+/// Which parts of a session this store wrote and which were imported: [`Summary::authority`].
 #[async_trait]
 pub trait Authorities: Send + Sync {
-    /// The record of a session that has none because an earlier version wrote it: worked out from the audit, and stored if
-    /// the store can be written.
+    /// Reconstruct from the audit the record of a session that an earlier version wrote without one. The record is stored if
+    /// the store is writable.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority>;
-    /// Record a file-backed model that the local command line named for the session. No import and no HTTP request may
-    /// lead here.
+    /// Record a file-backed model that the local command line named for the session. Imports and HTTP requests must never
+    /// reach this method.
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()>;
 }
 
@@ -563,7 +562,7 @@ pub trait Audit: Send + Sync {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>>;
-    /// Lines about a session, newest first, back to the first that is older than that: the audit is read from its end.
+    /// Lines about a session, newest first, up to the first older than the given time. The audit is read from its end.
     async fn read_audit_since(
         &self,
         scope: &Scope,
@@ -573,23 +572,23 @@ pub trait Audit: Send + Sync {
     ) -> Result<Vec<AuditLine>>;
 }
 
-/// Upkeep of the store itself.
+/// Maintenance of the store itself.
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// Checks what only the store can see: its files, its derived rows. What the log promises is checked from outside.
+    /// Check what only the store can see: its files and derived rows. The log's invariants are checked by the caller.
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
-    /// Sessions, of any tenant, whose turn is open and whose lease is over: their process died. None if the store cannot
-    /// tell without going through its sessions.
+    /// Sessions of any tenant with an open turn and an expired lease: their process died. `None` if the store would have to
+    /// scan all sessions.
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
     }
-    /// Whether something could be written now, as far as that can be told without leaving anything behind.
+    /// Check whether a write would succeed now, as far as possible without leaving a trace.
     async fn check_writable(&self) -> Result<()> {
         Ok(())
     }
-    /// Finishes what is under way. A store that is dropped does the same.
+    /// Finish pending work. Dropping the store does the same.
     async fn flush(&self) -> Result<()>;
-    /// For people: what and where this store is.
+    /// The kind and location of this store, for display.
     fn describe(&self) -> String;
 }
 

@@ -1,5 +1,5 @@
-//! Flows: what is wrong with a graph is said, roles and handoffs do what they should, and from every prefix of a run's log
-//! the run goes on to the same end without beginning any visit twice.
+//! Flows: graph validation reports every mistake, and roles and handoffs follow the rules. A run resumed from any prefix
+//! of its log reaches the same end without starting a visit twice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,7 +26,7 @@ fn back(from: &str, to: &str) -> Edge {
     Edge { kind: EdgeKind::Backward, ..edge(from, to) }
 }
 
-/// `a>b b>c c<b`: forward and backward edges; nodes in the order in which they are named.
+/// Parse `a>b b>c c<b` into forward and backward edges. Nodes are created in order of first mention.
 fn flow(edges: &str) -> Flow {
     let mut flow = Flow { id: "f".into(), ..Flow::default() };
     flow.agents.insert("default".into(), Agent::default());
@@ -101,7 +101,7 @@ fn mistakes(flow: &Flow) -> Vec<String> {
 }
 
 #[test]
-fn every_mistake_of_a_graph_is_named_before_anything_runs() {
+fn every_graph_mistake_is_reported_before_the_run_starts() {
     let mut wrong = flow("in>a a>b");
     wrong.edges.push(edge("b", "nowhere"));
     wrong.nodes.push(node("a"));
@@ -132,7 +132,7 @@ fn every_mistake_of_a_graph_is_named_before_anything_runs() {
 }
 
 #[test]
-fn nodes_fan_out_side_by_side_and_a_join_waits_for_all() {
+fn nodes_fan_out_in_parallel_and_a_join_waits_for_all() {
     let mut split = flow("in>a a>b a>c b>d c>d d>out");
     split.nodes.iter_mut().find(|node| node.id == "d").unwrap().join = Join::All;
     let (mut machine, first) = begin(split);
@@ -149,7 +149,7 @@ fn nodes_fan_out_side_by_side_and_a_join_waits_for_all() {
 }
 
 #[test]
-fn what_goes_back_reopens_the_way_and_the_sender_waits() {
+fn a_backward_handoff_reopens_the_path_and_the_sender_waits() {
     let (mut machine, _) = begin(flow("in>a a>b b>c c>out c<a a>x"));
     assert_eq!(visits(&tell(&mut machine, "a", handed(&["b", "x"]))), ["b1", "x1"]);
     tell(&mut machine, "x", closed());
@@ -160,7 +160,7 @@ fn what_goes_back_reopens_the_way_and_the_sender_waits() {
     let key = VisitKey { node: "a".into(), visit: 2, attempt: 1 };
     let post = Assignment::of(state, state.any_node("a").unwrap(), &key);
     let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
-    assert_eq!(owed, ["b"], "what went elsewhere stays done");
+    assert_eq!(owed, ["b"], "nodes off the reopened path stay done");
     assert_eq!(visits(&tell(&mut machine, "a", handed(&["b"]))), ["b2"]);
     assert_eq!(visits(&tell(&mut machine, "b", handed(&["c"]))), ["c2"]);
     tell(&mut machine, "c", handed(&["out"]));
@@ -183,7 +183,7 @@ fn nodes_of_one_role_take_turns_and_share_its_session() {
 }
 
 #[test]
-fn a_node_has_the_session_it_names_its_roles_or_its_own() {
+fn a_node_uses_its_named_session_or_its_roles_session_or_its_own() {
     let own = Node::new("n", NodeKind::Agent);
     let of_role = Node { role: Some("owner_2".into()), ..own.clone() };
     let named = Node { session_id: Some("desk".into()), ..of_role.clone() };
@@ -193,7 +193,7 @@ fn a_node_has_the_session_it_names_its_roles_or_its_own() {
 }
 
 #[test]
-fn what_is_closed_skips_what_only_it_leads_to() {
+fn closing_a_node_skips_nodes_reachable_only_from_it() {
     let (mut machine, _) = begin(flow("in>a in>b a>c c>d b>d d>out"));
     assert!(visits(&tell(&mut machine, "a", closed())).is_empty());
     assert_eq!(status(&machine, "c"), NodeStatus::Skipped);
@@ -203,7 +203,7 @@ fn what_is_closed_skips_what_only_it_leads_to() {
 }
 
 #[test]
-fn a_run_that_waits_for_nobody_says_so_and_can_be_tried_again() {
+fn a_run_with_nothing_left_to_wait_for_reports_it_and_can_be_retried() {
     let (mut machine, _) = begin(flow("in>a a>out"));
     let waits = VisitResult::Handed(Handed { waits: Some("a sign".into()), ..Handed::default() });
     tell(&mut machine, "a", waits);
@@ -215,7 +215,7 @@ fn a_run_that_waits_for_nobody_says_so_and_can_be_tried_again() {
 }
 
 #[test]
-fn a_failed_node_lets_the_others_finish_and_is_tried_again_when_resumed() {
+fn other_nodes_finish_after_a_failure_and_resuming_retries_the_failed_node() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     let failed = VisitResult::Failed { code: "model.unreachable".into(), message: "no answer".into() };
     tell(&mut machine, "a", failed);
@@ -229,7 +229,7 @@ fn a_failed_node_lets_the_others_finish_and_is_tried_again_when_resumed() {
 }
 
 #[test]
-fn who_is_asked_is_looked_at_once_more_before_the_runner_leaves() {
+fn a_node_waiting_for_a_person_is_visited_again_before_the_run_pauses() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     let asks = || VisitResult::Waits { approvals: vec!["p".into()] };
     tell(&mut machine, "a", asks());
@@ -241,7 +241,7 @@ fn who_is_asked_is_looked_at_once_more_before_the_runner_leaves() {
 }
 
 #[test]
-fn a_cancelled_run_ends_when_nothing_runs_any_more() {
+fn a_cancelled_run_ends_when_its_last_visit_ends() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     assert_eq!(machine.advance(Input::CancelAsked).effects, [Effect::CancelVisits]);
     let stopped = || VisitResult::Failed { code: "turn.cancelled".into(), message: String::new() };
@@ -252,7 +252,7 @@ fn a_cancelled_run_ends_when_nothing_runs_any_more() {
 }
 
 #[test]
-fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
+fn roles_review_in_their_own_sessions_before_the_fresh_reviewer() {
     let mut looks = flow("in>a a>b b>out");
     looks.nodes[2].role = Some("a".into());
     looks.nodes.push(node("c"));
@@ -270,7 +270,7 @@ fn roles_look_back_in_their_own_sessions_and_fresh_eyes_come_last() {
     tell(&mut machine, "a", handed(&["b"]));
     tell(&mut machine, "b", handed(&["out", "c"]));
     let step = tell(&mut machine, "c", closed());
-    assert_eq!(visits(&step), ["@improve.a1"], "one role after the other");
+    assert_eq!(visits(&step), ["@improve.a1"], "roles review sequentially");
     let state = machine.state();
     assert_eq!(state.session_of(state.any_node("@improve.a").unwrap()), "r__a");
     assert_eq!(visits(&tell(&mut machine, "@improve.a", handed(&[]))), ["@improve.c1"]);
@@ -299,7 +299,7 @@ fn targets(targets: Vec<HandoffTarget>) -> Handoff {
 }
 
 #[test]
-fn a_wrong_handoff_is_told_what_is_wrong_with_it() {
+fn an_invalid_handoff_is_refused_with_the_reason() {
     let post = post();
     let why = |handoff: Handoff| post.check(&handoff).unwrap_err();
     assert!(why(Handoff::default()).starts_with("give exactly one of"));
@@ -329,7 +329,7 @@ fn a_node_owes_every_forward_edge_unless_it_chooses() {
 }
 
 #[test]
-fn a_person_is_asked_about_what_goes_forward_and_about_nothing_else() {
+fn only_forward_handoffs_ask_a_person() {
     let mut post = post();
     post.consent = Consent::Person;
     post.backward = vec!["z".into()];
@@ -346,7 +346,7 @@ fn a_person_is_asked_about_what_goes_forward_and_about_nothing_else() {
 }
 
 #[test]
-fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
+fn the_system_prompt_names_the_role_and_each_visit_note_names_the_node() {
     let mut graph = flow("in>a a>b b>out");
     graph.name = Some("Report".into());
     graph.roles.insert(
@@ -396,7 +396,7 @@ fn a_role_is_told_who_it_is_once_and_where_it_is_each_time() {
     }
 }
 
-/// What the export of a long session is: a straight chain of turns of one conversation.
+/// A straight chain of turns in one conversation, like the export of a long session.
 fn chain(turns: usize) -> Flow {
     let mut flow = Flow { id: "long".into(), ..Flow::default() };
     flow.agents.insert("default".into(), Agent::default());
@@ -427,7 +427,7 @@ fn a_chain_of_ten_thousand_turns_runs_to_its_end() {
     assert_eq!((outcome(&machine), status(&machine, "out")), (Some(RunOutcome::Completed), NodeStatus::Done));
 }
 
-/// One input that leads to so many agents.
+/// One input that leads to `agents` agent nodes.
 fn fan(agents: usize) -> Flow {
     let mut flow = Flow { id: "wide".into(), ..Flow::default() };
     flow.agents.insert("default".into(), Agent::default());
@@ -438,7 +438,7 @@ fn fan(agents: usize) -> Flow {
     flow
 }
 
-/// The same, and one agent that waits for all of them.
+/// A [`fan`] with one more agent that joins all of them.
 fn joined_fan(agents: usize) -> Flow {
     let mut flow = fan(agents);
     flow.edges.extend((1..=agents).map(|at| edge(&format!("a{at}"), "sum")));
@@ -446,7 +446,7 @@ fn joined_fan(agents: usize) -> Flow {
     flow
 }
 
-/// Tells the machine of every visit it wants, and answers with the events of all steps.
+/// Complete every visit that the machine starts, and return the events of all steps.
 fn hand_on_all(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
     let (mut events, mut open) = (Vec::new(), VecDeque::new());
     loop {
@@ -460,9 +460,9 @@ fn hand_on_all(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
     }
 }
 
-/// As with the chain, what is asked is that this ends: each node that looked at all the others would take minutes.
+/// Only the running time matters here, as in the chain test: quadratic work per node would take minutes.
 #[test]
-fn a_fan_of_a_hundred_thousand_agents_begins_is_read_back_and_is_cancelled() {
+fn a_fan_of_a_hundred_thousand_agents_starts_replays_and_cancels() {
     let (mut machine, step) = begin(fan(99_999));
     assert_eq!(visits(&step).len(), PARALLEL_MAX);
     let (recovered, again) = Machine::recover("r", &step.events);
@@ -471,7 +471,7 @@ fn a_fan_of_a_hundred_thousand_agents_begins_is_read_back_and_is_cancelled() {
 }
 
 #[test]
-fn a_fan_of_five_thousand_agents_runs_to_its_end_whether_they_share_a_session_or_not() {
+fn a_fan_of_five_thousand_agents_completes_with_shared_and_separate_sessions() {
     let mut shared = joined_fan(5_000);
     shared.nodes.iter_mut().skip(1).for_each(|node| node.role = Some("one".into()));
     for flow in [joined_fan(5_000), shared] {
@@ -484,7 +484,7 @@ fn a_fan_of_five_thousand_agents_runs_to_its_end_whether_they_share_a_session_or
 }
 
 #[test]
-fn a_wide_flow_with_many_ways_back_is_checked_at_once() {
+fn a_wide_flow_with_many_backward_edges_is_checked_quickly() {
     let mut wide = chain(3_000);
     for turn in 2..=3_000 {
         wide.nodes[turn].handoff = HandoffBy::Tool;
@@ -498,14 +498,14 @@ fn a_wide_flow_with_many_ways_back_is_checked_at_once() {
 }
 
 #[test]
-fn a_flow_that_no_entry_can_hold_is_refused_before_anything_runs() {
+fn a_flow_too_large_for_an_entry_is_refused_before_the_run_starts() {
     let mut large = chain(20);
     large.nodes.iter_mut().for_each(|node| node.prompt = Some("x".repeat(1 << 20)));
     let found = mistakes(&large);
     assert!(found.len() == 1 && found[0].ends_with("to write down; it may take 15728640"), "{found:?}");
 }
 
-/// What must hold after each event: nothing that is cut off waits, and no output that has all it can get.
+/// Check the invariant after each event: no unreachable node waits, and no output waits that has all its inputs.
 fn assert_settled(state: &RunState) {
     for node in &state.flow.nodes {
         let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().enumerate());
@@ -550,7 +550,7 @@ fn random_flow(dice: &mut Dice) -> Flow {
     flow
 }
 
-/// What roles do, the same for the same visit whoever makes it, and how often each visit was begun.
+/// Scripted roles: the result depends only on the visit. Counts how often each visit was started.
 struct Roles {
     seed: u64,
     begun: BTreeMap<VisitKey, u32>,
@@ -581,7 +581,7 @@ impl Roles {
     }
 }
 
-/// Runs from a log to the run's end, appending to it. Failed runs are taken up again.
+/// Drive a run from its log to the end, appending to the log. Failed runs are resumed.
 fn drive(log: &mut Vec<RunEvent>, roles: &mut Roles, order: &mut Dice) -> RunState {
     let (mut machine, mut step) = Machine::recover("r", &*log);
     if machine.state().ended.is_some() {
@@ -605,13 +605,13 @@ fn drive(log: &mut Vec<RunEvent>, roles: &mut Roles, order: &mut Dice) -> RunSta
         let result = roles.visit(machine.state(), &key);
         step = machine.advance(Input::Visited { key, result });
     }
-    panic!("the run did not come to an end: {log:?}");
+    panic!("the run did not end: {log:?}");
 }
 
 proptest! {
     #![proptest_config(cases_of(400))]
     #[test]
-    fn from_every_prefix_of_a_run_it_goes_on_and_begins_no_visit_twice(seed in any::<u64>()) {
+    fn a_run_resumed_from_any_prefix_starts_no_visit_twice(seed in any::<u64>()) {
         let mut dice = Dice::new(seed);
         let flow = random_flow(&mut dice);
         prop_assert_eq!(flow.mistakes(), []);
@@ -620,7 +620,7 @@ proptest! {
         let whole = drive(&mut log, &mut roles, &mut Dice::new(seed));
         prop_assert_eq!(whole.ended.as_ref().map(|ended| ended.outcome), Some(RunOutcome::Completed));
         for cut in 1..=log.len() {
-            // What roles did before the cut is in their own logs; what they did after it, nobody has seen.
+            // The roles' own logs keep their work before the cut. Work after the cut is lost.
             let mut prefix = log[..cut].to_vec();
             let entered = |key: &VisitKey| prefix.iter().any(|event| matches!(event,
                 RunEvent::Entered { node, visit, attempt, .. } | RunEvent::Retried { node, visit, attempt }
@@ -646,7 +646,7 @@ proptest! {
     }
 
     #[test]
-    fn a_runs_state_is_the_fold_of_its_log_as_it_is_read_back(seed in any::<u64>()) {
+    fn run_state_equals_the_fold_of_the_decoded_log(seed in any::<u64>()) {
         let mut dice = Dice::new(seed);
         let mut roles = Roles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
         let mut log = vec![started(random_flow(&mut dice))];

@@ -1,5 +1,5 @@
-//! Anthropic's Messages API. Its reasoning is signed, and is sent back with its signature within a turn; a part of it may be
-//! redacted, and goes back as it came. A request's stable beginning is marked for its cache.
+//! Anthropic's Messages API. Reasoning is signed and sent back with its signature within a turn. Redacted reasoning
+//! is sent back unchanged. The stable prefix of a request is marked for the provider's cache.
 
 use reqwest::header::{HeaderName, HeaderValue};
 use sapwood_core::entry::{Stop, Usage};
@@ -16,11 +16,11 @@ use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 const VERSION: &str = "2023-06-01";
-/// An answer needs a limit here; this is the one for a model that is in no table.
+/// Output limit for a model that is not in the catalog. The API requires a limit.
 const OUTPUT_TOKENS_DEFAULT: u64 = 8_192;
-/// The least the provider takes as a budget for thinking.
+/// Smallest thinking budget that the provider accepts.
 const BUDGET_TOKENS_MIN: u64 = 1_024;
-/// Signatures carry their kind, so that no other provider is sent them.
+/// Prefix of stored signatures. It names the vendor, so that no other provider is sent them.
 const SIGNED: &str = "anthropic:thinking:";
 const REDACTED: &str = "anthropic:redacted:";
 
@@ -65,7 +65,7 @@ fn cached() -> Value {
     json!({"type": "ephemeral"})
 }
 
-/// The `thinking` and the effort to ask for.
+/// The `thinking` field and the effort to request.
 fn think(
     request: &Request,
     row: &Row,
@@ -88,8 +88,8 @@ fn think(
     }
 }
 
-/// Such a model refuses to go on thinking after a call whose reasoning it does not see, as after a restart: then the rest
-/// of the turn goes without.
+/// With a budget, the provider rejects thinking after a tool call whose reasoning is missing, for example after a
+/// restart. In that case the rest of the turn runs without thinking.
 fn budget(thinking: Thinking, turns: &[Turn<'_>], output_max: u64) -> Option<Value> {
     let wanted = match thinking {
         Thinking::Off => return None,
@@ -105,7 +105,7 @@ fn budget(thinking: Thinking, turns: &[Turn<'_>], output_max: u64) -> Option<Val
     (tokens >= BUDGET_TOKENS_MIN && can_go_on).then(|| json!({"type": "enabled", "budget_tokens": tokens}))
 }
 
-/// The turn of the model whose results are what we send now.
+/// The assistant turn whose tool results this request sends.
 fn last_calls<'t, 'a>(turns: &'t [Turn<'a>]) -> Option<&'t Turn<'a>> {
     let [.., asked, answered] = turns else { return None };
     let is_answered = answered.items.iter().any(|item| matches!(item, Item::Result(_)));
@@ -114,10 +114,10 @@ fn last_calls<'t, 'a>(turns: &'t [Turn<'a>]) -> Option<&'t Turn<'a>> {
 
 fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
     let mut messages = Vec::new();
-    // A conversation must begin with the user.
+    // The API requires the first message to come from the user.
     if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
         messages.push(
-            json!({"role": "user", "content": [{"type": "text", "text": "(The conversation goes on.)"}]}),
+            json!({"role": "user", "content": [{"type": "text", "text": "(The conversation continues.)"}]}),
         );
     }
     for turn in turns {
@@ -194,7 +194,7 @@ fn media_block(media: &Media<'_>) -> Value {
     }
 }
 
-/// Marks the last block of the conversation: the next round begins with all of it.
+/// Mark the last block of the conversation for caching, because the next round starts with all of it.
 fn mark_last(messages: &mut [Value]) {
     let last = messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
     if let Some(block) = last
@@ -204,7 +204,7 @@ fn mark_last(messages: &mut [Value]) {
     }
 }
 
-/// Reads the stream: a message, its blocks one after the other, a stop.
+/// Decodes the stream: a message start, its blocks in order, a message stop.
 #[derive(Default)]
 pub struct Decoder {
     usage: Usage,
@@ -223,7 +223,7 @@ enum Open {
     },
     Call {
         index: u32,
-        /// Input that came with the start of the block, for when no piece of it follows.
+        /// Input from the start event of the block, used if no delta follows.
         whole: Option<String>,
     },
     Other,
@@ -232,7 +232,7 @@ enum Open {
 impl Decode for Decoder {
     fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let event = parse_frame(frame)?;
-        match event["type"].as_str().ok_or_else(|| DecodeError::missing("the type of an event"))? {
+        match event["type"].as_str().ok_or_else(|| DecodeError::missing("the event type"))? {
             "message_start" => self.take_usage(&event["message"]["usage"], pieces),
             "content_block_start" => self.open_block(&event, pieces)?,
             "content_block_delta" => self.take_delta(&event["delta"], pieces)?,
@@ -243,7 +243,7 @@ impl Decode for Decoder {
             }
             "message_stop" => self.is_over = true,
             "error" => return Err(DecodeError::Complaint(Complaint::of_event(&event))),
-            // `ping`, and what may be added one day: the protocol asks readers to ignore what they do not know.
+            // `ping` and future event types: the protocol asks clients to ignore unknown ones.
             _ => {}
         }
         Ok(())
@@ -255,7 +255,7 @@ impl Decode for Decoder {
 }
 
 impl Decoder {
-    /// The counts are totals, and a later event repeats some of them.
+    /// The counts are totals, and later events repeat some of them.
     fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
         if !usage.is_object() {
             return;
@@ -273,7 +273,7 @@ impl Decoder {
         self.close_block(pieces);
         let block = &event["content_block"];
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
-        self.open = match block["type"].as_str().ok_or_else(|| DecodeError::missing("the type of a block"))? {
+        self.open = match block["type"].as_str().ok_or_else(|| DecodeError::missing("the block type"))? {
             "text" => {
                 push_text(pieces, text("text"), Piece::Text);
                 Open::Text
@@ -301,7 +301,7 @@ impl Decoder {
                 .ok_or_else(|| DecodeError::missing(&format!("a delta's {name}")))
         };
         match (delta["type"].as_str(), &mut self.open) {
-            (None, _) => return Err(DecodeError::missing("the type of a delta")),
+            (None, _) => return Err(DecodeError::missing("the delta type")),
             (Some("text_delta"), _) => push_text(pieces, text("text")?, Piece::Text),
             (Some("thinking_delta"), _) => push_text(pieces, text("thinking")?, Piece::Reasoning),
             (Some("signature_delta"), Open::Thinking { signature }) => {
@@ -340,7 +340,7 @@ fn begin_call(event: &Value, pieces: &mut Vec<Piece>) -> Result<Open, DecodeErro
     let block = &event["content_block"];
     let index = event["index"].as_u64().and_then(|index| u32::try_from(index).ok());
     let (Some(index), Some(id), Some(name)) = (index, block["id"].as_str(), block["name"].as_str()) else {
-        return Err(DecodeError::missing("the index, id or name of a call"));
+        return Err(DecodeError::missing("the index, id or name of a tool call"));
     };
     pieces.push(Piece::CallBegan { index, call_id: id.to_owned(), name: name.to_owned() });
     let whole = block["input"].as_object().filter(|input| !input.is_empty());
@@ -358,7 +358,7 @@ fn stop_of(reason: &str) -> Stop {
         "max_tokens" | "model_context_window_exceeded" => Stop::Length,
         "tool_use" => Stop::ToolUse,
         "refusal" => Stop::ContentFilter,
-        // `end_turn`, `stop_sequence`, and `pause_turn`, which only tools of the provider's own cause.
+        // `end_turn`, `stop_sequence`, and `pause_turn`, which only the provider's own tools cause.
         _ => Stop::Stop,
     }
 }

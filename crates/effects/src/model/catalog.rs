@@ -1,5 +1,5 @@
-//! What is known about models: windows, prices, and how each is asked to think. The rows are data (`data/models.toml`);
-//! a table of the same shape that the caller gives wins over them, row by row.
+//! The model catalog: context windows, prices, and how to request thinking. The rows are data (`data/models.toml`).
+//! Rows of a table that the caller supplies in the same format take precedence.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use serde::Deserialize;
 use super::SettingsError;
 
 const SHIPPED: &str = include_str!("../../data/models.toml");
-/// Billionths of a dollar per token, for one dollar per million tokens.
+/// Converts dollars per million tokens to billionths of a dollar per token.
 const NANO_PER_DOLLAR_PER_MILLION: f64 = 1_000.0;
-/// The shortest ending that is taken for an edition, so that `claude-opus-4` is not a row for `claude-opus-4-5`.
+/// Shortest suffix that counts as an edition, so that `claude-opus-4` does not match `claude-opus-4-5`.
 const EDITION_CHARS_MIN: usize = 3;
 
 type Rows = BTreeMap<String, Row>;
 
-/// Rows by provider and name.
+/// Catalog rows by provider and model name.
 #[derive(Debug, Clone)]
 pub struct Catalog(BTreeMap<String, Rows>);
 
@@ -30,23 +30,23 @@ pub struct Row {
     pub price: Option<Dollars>,
 }
 
-/// How a model wants to be asked to think.
+/// How to request thinking from a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThinkingStyle {
-    /// Not in any table: it is asked in the way its provider's newest models are.
+    /// Not in the catalog: requested the way the provider's newest models expect.
     #[default]
     Unknown,
     None,
     Budget,
     Adaptive,
-    /// It thinks unless it is told not to.
+    /// Thinks unless the request disables it.
     AdaptiveByDefault,
     Effort,
     Level,
 }
 
-/// US dollars per million tokens, as providers publish them.
+/// Prices in US dollars per million tokens, as providers publish them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dollars {
@@ -60,7 +60,7 @@ pub struct Dollars {
 
 impl Dollars {
     fn price(&self) -> Price {
-        // A float becomes an integer by saturating: a negative price in somebody's table is nothing.
+        // The cast from float to integer saturates, so a negative price in a custom table becomes zero.
         let nano = |dollars: f64| (dollars * NANO_PER_DOLLAR_PER_MILLION).round() as u64;
         Price {
             input: nano(self.input),
@@ -82,7 +82,7 @@ impl Row {
 }
 
 impl Catalog {
-    /// The rows that come with the program, and over them those of `given`.
+    /// Load the built-in rows and override them with those in `given`.
     pub fn load(given: Option<&str>) -> Result<Self, SettingsError> {
         let mut table = parse(SHIPPED)?;
         for (provider, rows) in given.map(parse).transpose()?.unwrap_or_default() {
@@ -91,7 +91,7 @@ impl Catalog {
         Ok(Self(table))
     }
 
-    /// The row of exactly this name, else of the name without its edition, else of the longest pattern.
+    /// The row with this exact name, else the one for the name without its edition, else the longest matching pattern.
     pub fn row(&self, provider: &str, name: &str) -> Row {
         let Some(rows) = self.0.get(provider) else { return Row::default() };
         let edition_of = |(known, _): &(&String, &Row)| is_edition(name, known);
@@ -99,8 +99,8 @@ impl Catalog {
         found.or_else(|| by_pattern(rows, name)).cloned().unwrap_or_default()
     }
 
-    /// The row of a provider's own name; else that of the provider whose protocol it speaks, without the price: what a
-    /// gateway asks for a model is its own affair.
+    /// The provider's own row, else the row of the provider whose protocol it speaks, without the price, because a
+    /// gateway sets its own prices.
     pub fn row_or_kin(&self, provider: &str, kin: &str, name: &str) -> Row {
         let own = self.row(provider, name);
         if own != Row::default() || provider == kin {
@@ -109,7 +109,7 @@ impl Catalog {
         Row { price: None, ..self.row(kin, name.rsplit('/').next().unwrap_or(name)) }
     }
 
-    /// The names of a provider's models, without patterns.
+    /// Names of a provider's models, without patterns.
     pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
         let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
         names.map(String::as_str).filter(|name| !name.starts_with('*'))
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_per_million_becomes_billionths_per_token() {
+    fn converts_a_price_per_million_to_billionths_per_token() {
         let price = facts("anthropic", "claude-sonnet-4-5").price.unwrap();
         let expected = Price { input: 3_000, output: 15_000, cache_read: 300, cache_write: 3_750 };
         assert_eq!(price, expected);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edition_has_its_models_row_and_a_sibling_has_not() {
+    fn an_edition_uses_its_models_row_and_a_sibling_does_not() {
         let whole = facts("anthropic", "claude-opus-4-5");
         assert_eq!(facts("anthropic", "claude-opus-4-5-20251101"), whole);
         assert_eq!(facts("openai", "gpt-5-2025-08-07"), facts("openai", "gpt-5"));
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_local_model_is_free_and_an_unknown_one_is_unpriced() {
+    fn a_local_model_is_free_and_an_unknown_model_has_no_price() {
         assert_eq!(facts("ollama", "qwen3:8b").price, Some(Price::default()));
         assert_eq!(facts("ollama", "gpt-oss:120b-cloud").price, None);
         assert_eq!(facts("somewhere", "x").price, None);
     }
 
     #[test]
-    fn a_gateway_knows_its_models_but_not_their_price() {
+    fn a_gateway_inherits_the_window_but_not_the_price() {
         let table = Catalog::load(Some("[gate]\n\"big\" = { window = 5 }")).unwrap();
         let row = table.row_or_kin("gate", "openai", "openai/gpt-5");
         assert_eq!((row.window, row.price), (Some(272_000), None));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_ones_own_wins_row_by_row() {
+    fn a_custom_table_overrides_row_by_row() {
         let own = "[openai]\n\"gpt-5\" = { window = 1000 }\n[lab]\n\"*\" = { window = 5, price = { input = 0.5, output = 1.0 } }";
         let table = Catalog::load(Some(own)).unwrap();
         assert_eq!(table.row("openai", "gpt-5").facts().window_tokens, Some(1000));

@@ -1,6 +1,6 @@
-//! A request's messages as two sides that take turns, which is what providers can agree on. Pure. Results of tools, notes
-//! of the engine and what a person says stand on the user's side; messages of one side that follow each other become one
-//! turn; results come first in their turn, because they answer the calls right before it.
+//! A request's messages as alternating user and assistant turns, the structure that all providers accept. Pure. Tool
+//! results, engine notes and user messages belong to the user's side. Consecutive messages of one side are merged
+//! into one turn. Results come first in their turn, because they answer the calls of the turn before.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use sapwood_core::port::model::{Request, RequestPart, Signature};
 use sapwood_core::project::context::Role;
 use serde_json::{Map, Value, json};
 
-/// The longest call id that every provider takes.
+/// Longest call id that every provider accepts.
 const CALL_ID_CHARS_MAX: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Turn<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Item<'a> {
     Text(&'a str),
-    /// The engine speaking in the middle of the conversation.
+    /// A note from the engine in the middle of the conversation.
     Note(&'a str),
     Reasoning {
         text: &'a str,
@@ -57,13 +57,13 @@ pub struct Media<'a> {
 pub enum MediaKind {
     Image,
     Pdf,
-    /// Something that can be read as text.
+    /// Media that can be sent as text.
     Text,
     Audio,
     Other,
 }
 
-/// The request's messages as turns. Reasoning without a signature is left out, as are empty texts and messages.
+/// Fold the request's messages into turns. Omits unsigned reasoning, empty texts and empty messages.
 pub fn fold_turns(request: &Request) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for message in &request.messages {
@@ -102,7 +102,7 @@ fn item_of(role: Role, part: &RequestPart) -> Option<Item<'_>> {
 }
 
 impl<'a> Answer<'a> {
-    /// All its text; what it is when it is no text is said in place of it.
+    /// All text of the result. Parts that are not text are replaced by a mention.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             RequestPart::Text(text) => Some(text.clone()),
@@ -149,13 +149,13 @@ impl Media<'_> {
         format!("data:{};base64,{}", self.mime, self.base64())
     }
 
-    /// What stands where a model cannot be shown it.
+    /// Placeholder text for a model that cannot be shown the media.
     pub fn mention(&self) -> String {
         let name = self.name.unwrap_or("a file");
         format!("[{name}: {}, {} bytes]", self.mime, self.bytes.len())
     }
 
-    /// A text with its name above it; a mention of anything else.
+    /// Text with its file name above it, or a mention if the media is not text.
     pub fn as_text(&self) -> String {
         match self.kind() {
             MediaKind::Text => {
@@ -167,12 +167,12 @@ impl Media<'_> {
     }
 }
 
-/// A note of the engine for a provider that takes none in the middle.
+/// Wrap an engine note for a provider that accepts no system message in the middle of the conversation.
 pub fn note_text(text: &str) -> String {
     format!("<system_note>\n{text}\n</system_note>")
 }
 
-/// A call's input as the object that providers demand. What a model once wrote that is no object is shown inside of one.
+/// A call's input as the JSON object that providers require. Input that is not an object is wrapped in one.
 pub fn input_object(call: &ToolCall) -> Value {
     match serde_json::from_str::<Value>(call.input.get()) {
         Ok(Value::Object(input)) => Value::Object(input),
@@ -182,8 +182,8 @@ pub fn input_object(call: &ToolCall) -> Value {
     }
 }
 
-/// A call id that every provider takes. Ids that came from elsewhere, or from another provider, may be long or have
-/// characters that are refused; such a one becomes another, the same for the call and its result.
+/// A call id that every provider accepts. An id from an import or another provider may be too long or contain rejected
+/// characters. It is replaced by a hash, which is the same for the call and its result.
 pub fn wire_call_id(id: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
     if !id.is_empty() && id.len() <= CALL_ID_CHARS_MAX && id.chars().all(fits) {
@@ -195,7 +195,7 @@ pub fn wire_call_id(id: &str) -> String {
     format!("call_{hash:016x}")
 }
 
-/// An object from what is there.
+/// Build an object from the fields that have a value.
 pub fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let there = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value)));
     Value::Object(there.collect::<Map<String, Value>>())
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_side_become_one_turn_with_results_first() {
+    fn merges_neighbours_of_one_side_into_one_turn_with_results_first() {
         let result = RequestPart::ToolResult {
             call_id: "c".into(),
             tool: "ls".into(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_is_no_object_is_wrapped() {
+    fn wraps_input_that_is_not_an_object() {
         let input = |text: &str| {
             let call = ToolCall { call_id: "c".into(), name: "n".into(), input: Json::parse(text).unwrap() };
             input_object(&call).to_string()
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_id_is_kept_where_it_can_be() {
+    fn keeps_a_valid_call_id() {
         assert_eq!(wire_call_id("toolu_01A-b"), "toolu_01A-b");
         let other = wire_call_id("functions.ls:0");
         assert!(other.starts_with("call_") && other.len() == 21);

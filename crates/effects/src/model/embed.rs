@@ -1,5 +1,5 @@
-//! Embeddings of the providers that have them: OpenAI's shape, which many servers speak too, and Ollama's. They are named,
-//! found and given their keys as models are, and go out through the same clients.
+//! Embeddings from providers that offer them: OpenAI's API, which many servers implement too, and Ollama's. Embedding
+//! models use the same names, keys and HTTP clients as chat models.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use serde_json::json;
 use super::settings::ProviderKind;
 use super::{Models, Route};
 
-/// Most bytes of an answer: every text with the longest direction, written out.
+/// Maximum response size: every text with the longest vector, written as JSON.
 const ANSWER_BYTES_MAX: usize = EMBED_TEXTS_MAX * EMBEDDING_NUMBERS_MAX * 32;
-/// How long a provider may take.
+/// Timeout for a provider's response.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// One embedding model among the models.
+/// An embedder that calls one of the configured models.
 pub struct ModelEmbedder {
     models: Arc<Models>,
     /// `PROVIDER/NAME`.
     name: String,
 }
 
-/// OpenAI's answer. The order is said, and not promised.
+/// OpenAI's response. Each item has its index, because the order is not guaranteed.
 #[derive(Deserialize)]
 struct OpenaiAnswer {
     data: Vec<OpenaiRow>,
@@ -55,14 +55,14 @@ impl ModelEmbedder {
     async fn ask(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
         let route = self.models.route(&self.name).map_err(|error| EmbedderError(error.to_string()))?;
         let Route::Provider { provider, model, .. } = route else {
-            return Err(self.fail("it gives no embeddings"));
+            return Err(self.fail("this model offers no embeddings"));
         };
         let place = &provider.place;
         let path = match place.kind {
             ProviderKind::Openai | ProviderKind::OpenaiCompatible => "/embeddings",
             ProviderKind::Ollama => "/api/embed",
             ProviderKind::Anthropic | ProviderKind::Gemini => {
-                return Err(self.fail("embeddings are asked of OpenAI-compatible providers and of Ollama"));
+                return Err(self.fail("only OpenAI-compatible providers and Ollama offer embeddings"));
             }
         };
         let key =
@@ -73,7 +73,7 @@ impl ModelEmbedder {
             request = request.header(AUTHORIZATION, header);
         }
         let scrub = |text: String| key.as_ref().map_or_else(|| text.clone(), |key| key.scrub(&text));
-        // The address may carry a password, so it is not told.
+        // The URL may contain a password, so errors omit it.
         let told = |error: reqwest::Error| self.fail(scrub(error.without_url().to_string()));
         let response = request.json(&json!({"model": model, "input": texts})).send().await.map_err(told)?;
         let status = response.status();
@@ -86,7 +86,7 @@ impl ModelEmbedder {
     }
 
     fn read(&self, kind: ProviderKind, body: &[u8]) -> Result<Vec<Vec<f32>>, EmbedderError> {
-        let unreadable = |error: serde_json::Error| self.fail(format!("the answer cannot be read: {error}"));
+        let unreadable = |error: serde_json::Error| self.fail(format!("failed to parse the response: {error}"));
         if kind == ProviderKind::Ollama {
             return Ok(serde_json::from_slice::<OllamaAnswer>(body).map_err(unreadable)?.embeddings);
         }
@@ -100,7 +100,7 @@ async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| error.without_url().to_string())? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(format!("the answer is over {ANSWER_BYTES_MAX} bytes"));
+            return Err(format!("the response exceeds {ANSWER_BYTES_MAX} bytes"));
         }
         body.extend_from_slice(&chunk);
     }
@@ -111,7 +111,7 @@ async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
 impl Embedder for ModelEmbedder {
     async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
         if texts.len() > EMBED_TEXTS_MAX {
-            return Err(self.fail(format!("{} texts are over {EMBED_TEXTS_MAX} at a time", texts.len())));
+            return Err(self.fail(format!("{} texts exceed the limit of {EMBED_TEXTS_MAX} per request", texts.len())));
         }
         let directions = self.ask(texts).await?;
         let length = directions.first().map_or(0, Vec::len);
@@ -120,7 +120,7 @@ impl Embedder for ModelEmbedder {
             && directions.iter().all(|direction| direction.len() == length);
         match fits {
             true => Ok(directions),
-            false => Err(self.fail("the answer has not one direction of the same length for each text")),
+            false => Err(self.fail("the response must have one vector of equal length per text")),
         }
     }
 

@@ -1,14 +1,14 @@
-//! What a provider says when it does not answer, as a [`ModelError`]. Pure: status, headers and body go in. Whether a
-//! request is too large for a model stands in a text with most providers, so the texts are here.
+//! Maps a provider's error response to a [`ModelError`]. Pure: the inputs are status, headers and body. Most
+//! providers report a context overflow only in the message text, so this module lists those texts.
 
 use reqwest::header::HeaderMap;
 use sapwood_core::port::model::ModelError;
 use serde_json::Value;
 
-/// The most of a provider's own words that an error carries.
+/// Maximum length of the provider's message in an error.
 const WHY_CHARS_MAX: usize = 600;
 
-/// Parts of what providers and servers say when a conversation does not fit, in lower case.
+/// Lower-case fragments of the messages that providers send when a conversation does not fit.
 const OVERFLOW_TEXTS: &[&str] = &[
     "prompt is too long",
     "exceed context limit",
@@ -29,21 +29,21 @@ const OVERFLOW_TEXTS: &[&str] = &[
     "request_too_large",
 ];
 const KEY_TEXTS: &[&str] = &["api key not valid", "api_key_invalid", "api key expired", "invalid api key"];
-/// A quota that is used up does not come back in a moment, whatever its status says.
+/// Codes of an exhausted quota. Retrying soon does not help, whatever the status suggests.
 const QUOTA_CODES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"];
 
-/// What was complained about, as far as it could be read.
+/// A parsed error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Complaint {
     pub status: u16,
-    /// The provider's word for it, such as `overloaded_error`.
+    /// The provider's error type, such as `overloaded_error`.
     pub kind: String,
     pub message: String,
     pub retry_after_ms: Option<u64>,
 }
 
 impl Complaint {
-    /// From an answer that is not a stream. `now_ms` counts when the answer has no date of its own.
+    /// Parse a response that is not a stream. `now_ms` is used if the response has no date.
     pub fn of_answer(status: u16, headers: &HeaderMap, body: &str, now_ms: u64) -> Self {
         let mut complaint = match serde_json::from_str::<Value>(body) {
             Ok(value) => Self::of_body(&value),
@@ -52,12 +52,12 @@ impl Complaint {
         complaint.status = status;
         complaint.retry_after_ms = retry_after_ms(headers, now_ms).or(complaint.retry_after_ms);
         if complaint.message.is_empty() {
-            complaint.message = "it says nothing more".to_owned();
+            complaint.message = "the provider gave no details".to_owned();
         }
         complaint
     }
 
-    /// From an `error` object in the middle of a stream; its status is inferred from its kind.
+    /// Parse an `error` object in the middle of a stream. The status is inferred from its kind.
     pub fn of_event(body: &Value) -> Self {
         let mut complaint = Self::of_body(body);
         if complaint.status == 0 {
@@ -124,7 +124,7 @@ fn status_of_kind(kind: &str) -> u16 {
     kinds.iter().find(|(part, _)| kind.contains(part)).map_or(500, |(_, status)| *status)
 }
 
-/// `retry-after-ms`, or `retry-after` in seconds or as a date.
+/// Parse `retry-after-ms`, or `retry-after` in seconds or as a date.
 fn retry_after_ms(headers: &HeaderMap, now_ms: u64) -> Option<u64> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
@@ -135,7 +135,7 @@ fn retry_after_ms(headers: &HeaderMap, now_ms: u64) -> Option<u64> {
         return Some(ms);
     }
     let then_ms = date_ms(after)?;
-    // The provider's own clock where it shows it: ours may be wrong by more than the pause.
+    // Prefer the provider's clock: ours may be off by more than the delay.
     let now_ms = text("date").and_then(date_ms).unwrap_or(now_ms);
     Some(then_ms.saturating_sub(now_ms))
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_read_in_every_way_it_is_written() {
+    fn parses_every_form_of_retry_delay() {
         let now_ms = 1_445_412_480_000;
         let cases: &[(Pairs, Option<u64>)] = &[
             (&[("retry-after", "7")], Some(7_000)),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_providers_word_for_too_large_is_an_overflow() {
+    fn each_providers_overflow_message_is_an_overflow() {
         let bodies = [
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
             r#"{"error":{"message":"This model's maximum context length is 128000 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_told_apart_by_what_can_be_done_about_them() {
+    fn maps_each_status_to_its_error() {
         let cases = [
             (401, r#"{"error":{"message":"Incorrect API key provided"}}"#, "model.key_refused"),
             (403, "", "model.key_refused"),
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_in_the_body_counts_where_the_header_is_missing() {
+    fn uses_the_retry_delay_in_the_body_without_a_header() {
         let body = r#"{"error":{"code":429,"message":"Quota exceeded","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.5s"}]}}"#;
         assert_eq!(error(429, body).retry_after_ms(), Some(34_500));
     }
 
     #[test]
-    fn an_error_in_a_stream_has_the_status_its_kind_stands_for() {
+    fn an_error_in_a_stream_gets_the_status_of_its_kind() {
         let event = |kind: &str| {
             let body = serde_json::json!({"type": "error", "error": {"type": kind, "message": "m"}});
             Complaint::of_event(&body).into_error("p/m").code()
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_at_a_character() {
+    fn truncates_a_long_message_at_a_character_boundary() {
         let ModelError::Refused { why, .. } = error(400, &"ü".repeat(2_000)) else { panic!("not refused") };
         assert_eq!(why.chars().count(), WHY_CHARS_MAX + 1);
     }

@@ -1,5 +1,5 @@
-//! Google's Gemini API. It signs its calls rather than its reasoning, and wants to see those signatures again within a turn;
-//! here they travel with a reasoning part in front of the call. A reply's end is told by its finish reason alone.
+//! Google's Gemini API. It signs tool calls rather than reasoning, and requires those signatures again within a turn.
+//! They are stored with a reasoning part before the call. Only the finish reason marks the end of a reply.
 
 use reqwest::header::HeaderName;
 use sapwood_core::entry::{Stop, Usage};
@@ -15,9 +15,9 @@ use super::key::ProviderKey;
 use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
-/// Signatures carry their vendor, so that no other provider is sent them.
+/// Prefix of stored signatures. It names the vendor, so that no other provider is sent them.
 const SIGNED: &str = "gemini:call:";
-/// What the provider documents for calls that it did not sign itself, or whose signature is gone after a restart.
+/// Documented placeholder for calls without a signature: from another provider, or lost in a restart.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
 pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
@@ -33,9 +33,9 @@ pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option
 fn body(name: &str, request: &Request, row: &Row) -> Value {
     let turns = fold_turns(request);
     let mut contents = Vec::new();
-    // A conversation must begin with the user.
+    // The API requires the first message to come from the user.
     if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
-        contents.push(json!({"role": "user", "parts": [{"text": "(The conversation goes on.)"}]}));
+        contents.push(json!({"role": "user", "parts": [{"text": "(The conversation continues.)"}]}));
     }
     for turn in &turns {
         match turn.side {
@@ -66,7 +66,7 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-/// From its third generation on, a model refuses calls of this turn without a signature.
+/// Since their third generation, models reject unsigned calls in the current turn.
 fn must_sign(name: &str) -> bool {
     let version = name.strip_prefix("gemini-").unwrap_or_default();
     let major: String = version.chars().take_while(char::is_ascii_digit).collect();
@@ -119,7 +119,7 @@ fn model_parts(turn: &Turn<'_>, must_sign: bool) -> Vec<Value> {
     parts
 }
 
-/// Results have a content of their own, with exactly as many parts as there were calls.
+/// Results are sent in a separate content with exactly one part per call.
 fn push_user_contents(turn: &Turn<'_>, contents: &mut Vec<Value>) {
     let mut results = Vec::new();
     let mut said = Vec::new();
@@ -155,7 +155,7 @@ fn shown_part(media: &Media<'_>) -> Option<Value> {
     }
 }
 
-/// Reads the stream: chunks that each have some parts, the last one with a finish reason.
+/// Decodes the stream: chunks with parts, the last one with a finish reason.
 #[derive(Default)]
 pub struct Decoder {
     calls: u32,
@@ -167,7 +167,7 @@ impl Decode for Decoder {
     fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let chunk = parse_frame(frame)?;
         if !chunk.is_object() {
-            return Err(DecodeError::Malformed("a chunk that is no object".into()));
+            return Err(DecodeError::Malformed("a chunk that is not an object".into()));
         }
         if chunk.get("error").is_some() {
             return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
@@ -199,7 +199,7 @@ impl Decode for Decoder {
 impl Decoder {
     fn take_part(&mut self, part: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         if let Some(call) = part.get("functionCall") {
-            let name = call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a call"))?;
+            let name = call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
             let id = call["id"].as_str().filter(|id| !id.is_empty());
             let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
             self.close_reasoning(part["thoughtSignature"].as_str(), pieces);
@@ -224,7 +224,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A signature without any reasoning that was shown stands for reasoning that was not.
+    /// A signature without visible reasoning belongs to hidden reasoning.
     fn close_reasoning(&mut self, signed: Option<&str>, pieces: &mut Vec<Piece>) {
         let was_shown = std::mem::take(&mut self.is_reasoning);
         if was_shown || signed.is_some() {
@@ -234,7 +234,7 @@ impl Decoder {
     }
 }
 
-/// What was read from the cache is part of the prompt's count; thoughts are not part of the answer's.
+/// The prompt count includes cached tokens. The answer count excludes thoughts.
 fn take_usage(usage: &Value, pieces: &mut Vec<Piece>) {
     if !usage.is_object() {
         return;
@@ -260,7 +260,7 @@ fn stop_of(reason: &str) -> Stop {
             Stop::ContentFilter
         }
         _ if reason.starts_with("IMAGE_") => Stop::ContentFilter,
-        // STOP, and names of their own that servers have for a reply that is simply over.
+        // `STOP`, and other servers' names for a completed reply.
         _ => Stop::Stop,
     }
 }

@@ -1,5 +1,5 @@
-//! Keys of providers, and where they come from. A key has no `Display`, prints as `ProviderKey(…)`, and is wiped when dropped; it
-//! is looked up for each call, so one that was changed or taken back is noticed.
+//! Provider keys and their sources. A key has no `Display`, prints as `ProviderKey(…)`, and is wiped when dropped. It
+//! is looked up for every call, so that a changed or revoked key takes effect.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 pub struct ProviderKey(Zeroizing<String>);
 
 impl ProviderKey {
-    /// Blanks around it are dropped: they come from files and shells, and no key has any.
+    /// Trims whitespace, which comes from files and shells. No key contains any.
     pub fn new(value: String) -> Self {
         let value = Zeroizing::new(value);
         Self(Zeroizing::new(value.trim().to_owned()))
@@ -19,7 +19,8 @@ impl ProviderKey {
         self.0.is_empty()
     }
 
-    /// As a header's value behind `prefix`, marked so that nothing prints it. None when a header cannot carry it.
+    /// The key as a header value after `prefix`, marked as sensitive. None if it contains characters that headers do
+    /// not allow.
     pub(super) fn header(&self, prefix: &str) -> Option<HeaderValue> {
         let text = Zeroizing::new(format!("{prefix}{}", self.0.as_str()));
         let mut value = HeaderValue::from_str(&text).ok()?;
@@ -27,7 +28,7 @@ impl ProviderKey {
         Some(value)
     }
 
-    /// A provider may repeat the key in what it answers.
+    /// Remove the key from a provider's response, which may repeat it.
     pub(super) fn scrub(&self, text: &str) -> String {
         if self.is_empty() { text.to_owned() } else { text.replace(self.0.as_str(), "[key]") }
     }
@@ -39,8 +40,8 @@ impl fmt::Debug for ProviderKey {
     }
 }
 
-/// Where keys come from. They are asked for by the name of their environment variable, such as `OPENAI_API_KEY`; what a
-/// keychain calls them is its own affair. It is asked on the task that makes the call, so it should answer at once.
+/// A source of keys, queried by environment variable name such as `OPENAI_API_KEY`. A keychain may use other names
+/// internally. It is called on the task that makes the model call, so it must return quickly.
 pub trait KeySource: Send + Sync {
     fn find_key(&self, variable: &str) -> Option<ProviderKey>;
 }
@@ -51,7 +52,7 @@ impl<F: Fn(&str) -> Option<ProviderKey> + Send + Sync> KeySource for F {
     }
 }
 
-/// Keys from the environment.
+/// Reads keys from the environment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnvironmentKeys;
 
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_no_header_can_carry_is_no_header() {
+    fn a_key_with_invalid_header_characters_has_no_header() {
         assert!(ProviderKey::new("two\nlines".into()).header("").is_none());
     }
 }

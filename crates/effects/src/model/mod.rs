@@ -1,8 +1,9 @@
-//! Models behind the seam of `core/src/port/model.rs`. [`Models`] finds the adapter for a name, the key and the address for
-//! its provider, and makes the call. Durable messages were projected to a request before; each adapter writes that in its
-//! provider's shape ([`conversation`] has what they share) and reads the stream that comes back ([`wire`]).
+//! Model adapters that implement `core/src/port/model.rs`. [`Models`] resolves a name to an adapter, a key and an
+//! address, and makes the call. The engine projects durable messages to a request. Each adapter writes the request in
+//! its provider's format ([`conversation`] has the shared parts) and reads the stream that the provider returns
+//! ([`wire`]).
 //!
-//! Why the adapters are our own: `docs/adr/0009-own-model-adapters.md`.
+//! For the reasons for our own adapters, see `docs/adr/0009-own-model-adapters.md`.
 
 mod anthropic;
 mod catalog;
@@ -47,13 +48,13 @@ pub struct Models {
     keys: Arc<dyn KeySource>,
     demo: Demo,
     scripts_dir: Option<PathBuf>,
-    /// Cassettes by the model's name: a call counter goes on for as long as the process lives.
+    /// Cassettes by model name. Each keeps its call counter for the lifetime of the process.
     cassettes: Mutex<BTreeMap<String, Arc<Scripted>>>,
 }
 
 struct Provider {
     place: ProviderEndpoint,
-    /// Made when it is first needed: what needs no network must work where there is none.
+    /// Created on first use, because models without a network must work where there is none.
     client: OnceLock<Client>,
 }
 
@@ -64,7 +65,7 @@ enum Route<'a> {
 }
 
 impl Models {
-    /// Nothing is read or connected to before a call.
+    /// Reads no files and opens no connections before the first call.
     pub fn new(settings: Settings, keys: Arc<dyn KeySource>) -> Result<Self, SettingsError> {
         let table = Catalog::load(settings.table.as_deref())?;
         let demo = Demo::new(settings.demo_pace_ms);
@@ -101,7 +102,7 @@ impl Models {
     fn unknown(&self, model: &str) -> ModelError {
         let names: Vec<&str> = self.providers.keys().map(String::as_str).collect();
         let why = format!(
-            "a name is PROVIDER/NAME with a provider of {}, or demo, which needs no key",
+            "use PROVIDER/NAME with one of the providers {}, or demo, which needs no key",
             names.join(", ")
         );
         ModelError::Unknown { model: model.to_owned(), why }
@@ -111,7 +112,7 @@ impl Models {
         let is_plain = !name.is_empty() && !name.contains(['/', '\\']) && !name.starts_with('.');
         let Some(dir) = self.scripts_dir.as_ref().filter(|_| is_plain) else {
             let why =
-                "no directory with a cassette of this name is set; scripted:FILE names a file".to_owned();
+                "no cassette directory is set; use scripted:FILE to name a file".to_owned();
             return Err(ModelError::Unknown { model: model.to_owned(), why });
         };
         self.cassette(model, vec![dir.join(format!("{name}.toml")), dir.join(format!("{name}.json"))])
@@ -130,7 +131,7 @@ impl Models {
         Ok(scripted)
     }
 
-    /// The models that local servers have now, for people to choose from. A server that is not there has none.
+    /// List the models on local servers. A server that is not running has none.
     pub async fn local_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         for (name, provider) in &self.providers {
@@ -185,7 +186,7 @@ impl Models {
         let found = place.key_variables.iter().find_map(|variable| self.keys.find_key(variable));
         let found = found.filter(|key| !key.is_empty());
         if found.as_ref().is_some_and(|key| key.header("").is_none()) {
-            let why = "it has characters that no header can carry".to_owned();
+            let why = "it has characters that are not allowed in an HTTP header".to_owned();
             return Err(ModelError::KeyRefused { model: model.to_owned(), status: 0, why });
         }
         match (found, place.key_need) {
@@ -211,7 +212,7 @@ impl Provider {
         let unreachable = |why: String| ModelError::Unreachable { model: model.to_owned(), why };
         let url = Url::parse(&self.place.base_url).map_err(|error| unreachable(error.to_string()))?;
         let client = provider_client(&url, self.place.proxy.as_deref())
-            .map_err(|error| unreachable(format!("a client cannot be made: {error}")))?;
+            .map_err(|error| unreachable(format!("failed to create an HTTP client: {error}")))?;
         Ok(self.client.get_or_init(|| client).clone())
     }
 }
@@ -252,7 +253,7 @@ impl Model for Models {
     }
 }
 
-/// An id for a call whose provider gave it none. Chance keeps it apart from every other call of a session.
+/// A random id for a call to which the provider gave none. Unique within a session.
 fn fresh_call_id() -> String {
     format!("call_{:016x}", RandomState::new().build_hasher().finish())
 }

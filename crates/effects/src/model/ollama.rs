@@ -1,5 +1,5 @@
-//! Ollama's own chat API: local models, lines of JSON. The window is sent with each call, because the server otherwise drops
-//! the beginning of a conversation without saying so.
+//! Ollama's chat API: local models, JSON lines. Every call sends the window size, because the server otherwise
+//! silently drops the beginning of a long conversation.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::key::ProviderKey;
 use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
-/// Says that reasoning came in the field `thinking` and is to go back in it.
+/// Marks reasoning that arrived in the field `thinking` and is sent back in it.
 const SHOWN: &str = "ollama:thinking";
 const PORT: u16 = 11_434;
-/// How long a list of models is waited for, and how many of them are taken.
+/// Timeout for the list of models, and maximum number of models taken from it.
 const LIST_MS_MAX: u64 = 1_000;
 const NAMES_MAX: usize = 1_000;
 
-/// The base URL that `OLLAMA_HOST` stands for: it may lack a scheme, a host or a port, and may name every interface.
+/// The base URL for `OLLAMA_HOST`, which may lack a scheme, a host or a port, and may name every interface.
 pub fn base_url_of(host: &str) -> String {
     let host = host.trim().trim_end_matches('/');
     if host.contains("://") {
@@ -37,7 +37,7 @@ pub fn base_url_of(host: &str) -> String {
     format!("http://{name}:{port}")
 }
 
-/// The models a server has; none when it does not answer at once.
+/// List the models of a server. Empty if it does not answer promptly.
 pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
     let asked = client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
     let Ok(response) = asked.await else { return Vec::new() };
@@ -88,7 +88,7 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-/// Only one family of models has grades of thinking.
+/// Only one model family has levels of thinking.
 fn think(name: &str, thinking: Thinking) -> Value {
     match thinking {
         Thinking::Off => json!(false),
@@ -135,7 +135,7 @@ fn push_user_messages(turn: &Turn<'_>, messages: &mut Vec<Value>) {
                 messages.push(json!({"role": "tool", "tool_name": answer.tool, "content": text}));
                 let pictures: Vec<Value> = answer.media().filter_map(|media| image(&media)).collect();
                 if !pictures.is_empty() {
-                    texts.push(format!("What {} returned:", answer.tool));
+                    texts.push(format!("Result of {}:", answer.tool));
                     images.extend(pictures);
                 }
             }
@@ -161,7 +161,7 @@ fn image(media: &Media<'_>) -> Option<Value> {
     (media.kind() == MediaKind::Image).then(|| json!(media.base64()))
 }
 
-/// Reads the lines: each has a piece of the message, the last one says `done`.
+/// Decodes the lines: each has a part of the message, and the last one has `done`.
 #[derive(Default)]
 pub struct Decoder {
     calls: u32,
@@ -173,7 +173,7 @@ impl Decode for Decoder {
     fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let line = parse_frame(frame)?;
         if !line.is_object() {
-            return Err(DecodeError::Malformed("a line that is no object".into()));
+            return Err(DecodeError::Malformed("a line that is not an object".into()));
         }
         if line.get("error").is_some() {
             return Err(DecodeError::Complaint(Complaint::of_event(&line)));
@@ -216,7 +216,7 @@ impl Decoder {
 
     fn take_call(&mut self, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let function = &call["function"];
-        let name = function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a call"))?;
+        let name = function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
         pieces.push(Piece::CallBegan { index, call_id: super::fresh_call_id(), name: name.to_owned() });
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_becomes_an_address_in_every_way_it_is_written() {
+    fn every_form_of_host_becomes_an_address() {
         let cases = [
             ("", "http://127.0.0.1:11434"),
             ("0.0.0.0", "http://127.0.0.1:11434"),

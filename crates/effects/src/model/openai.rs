@@ -1,6 +1,6 @@
-//! OpenAI's chat completions, which many servers and gateways speak too. OpenAI's own models and the others differ in a
-//! few fields: see [`Dialect`]. Some servers send reasoning beside the answer, and some of those must be shown it again
-//! within a turn.
+//! OpenAI's chat completions API, which many servers and gateways implement too. They differ from OpenAI in a few
+//! fields: see [`Dialect`]. Some servers send reasoning in a separate field, and some of those require it to be sent
+//! back within a turn.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ use super::key::ProviderKey;
 use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
-/// Says that reasoning came in the field `reasoning_content` and is to go back in it.
+/// Marks reasoning that arrived in the field `reasoning_content` and is sent back in it.
 const SHOWN: &str = "openai:reasoning_content";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// OpenAI itself.
     Own,
-    /// Whatever else has a base URL: older names of fields, and no system message but the first.
+    /// Any other server: older field names, and a system message only at the beginning.
     Compatible,
 }
 
@@ -126,8 +126,8 @@ fn text_of<'a>(item: &Item<'a>) -> Option<&'a str> {
     }
 }
 
-/// Results first, each in a message of its own; then what is said, with the pictures the results had. A note of the engine
-/// is a message of its own only where that is taken in the middle.
+/// Push tool results first, each in its own message, then the user's text with the images from the results. An engine
+/// note becomes its own message only for servers that accept one in the middle of the conversation.
 fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Value>) {
     let mut said: Vec<Value> = Vec::new();
     for item in &turn.items {
@@ -139,7 +139,7 @@ fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Valu
                 messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
                 let pictures: Vec<Value> = answer.media().filter_map(|media| shown_part(&media)).collect();
                 if !pictures.is_empty() {
-                    said.push(json!({"type": "text", "text": format!("What {} returned:", answer.tool)}));
+                    said.push(json!({"type": "text", "text": format!("Result of {}:", answer.tool)}));
                     said.extend(pictures);
                 }
             }
@@ -156,7 +156,7 @@ fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Valu
     push_said(&mut said, messages);
 }
 
-/// Plain text as a plain string: not every server takes lists of parts.
+/// Push plain text as a string, because not every server accepts lists of parts.
 fn push_said(said: &mut Vec<Value>, messages: &mut Vec<Value>) {
     let parts = std::mem::take(said);
     if parts.is_empty() {
@@ -174,7 +174,7 @@ fn media_part(media: &Media<'_>) -> Value {
     shown_part(media).unwrap_or_else(|| json!({"type": "text", "text": media.as_text()}))
 }
 
-/// A picture or a document as a part that the model sees; none for what it can only be told about.
+/// An image or a document as a part that the model sees. None for other media, which are only mentioned.
 fn shown_part(media: &Media<'_>) -> Option<Value> {
     match media.kind() {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": media.data_url()}})),
@@ -186,7 +186,7 @@ fn shown_part(media: &Media<'_>) -> Option<Value> {
     }
 }
 
-/// Reads the stream: chunks with a choice's delta, one with the usage, `[DONE]`.
+/// Decodes the stream: chunks with a choice's delta, one chunk with the usage, `[DONE]`.
 #[derive(Default)]
 pub struct Decoder {
     calls: BTreeSet<u32>,
@@ -215,7 +215,7 @@ impl Decode for Decoder {
         }
         let chunk = parse_frame(frame)?;
         if !chunk.is_object() {
-            return Err(DecodeError::Malformed("a chunk that is no object".into()));
+            return Err(DecodeError::Malformed("a chunk that is not an object".into()));
         }
         if chunk.get("error").is_some_and(|error| !error.is_null()) {
             return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
@@ -231,7 +231,7 @@ impl Decode for Decoder {
     fn end(&self) -> End {
         match (self.is_over, self.stop) {
             (true, _) => End::Now(self.whole_stop()),
-            // Everything that was asked for has come, and some servers do not say more.
+            // The reply is complete, and some servers omit `[DONE]`.
             (false, Some(_)) if self.has_usage => End::IfNothingMore(self.whole_stop()),
             (false, _) => End::NotYet,
         }
@@ -242,7 +242,7 @@ impl Decoder {
     fn whole_stop(&self) -> Stop {
         match self.stop.unwrap_or(Stop::Stop) {
             Stop::Stop if self.is_refusal => Stop::ContentFilter,
-            // A model that calls is waiting for results, whatever a server calls that.
+            // Some servers report `stop` for a reply with tool calls.
             Stop::Stop if !self.calls.is_empty() => Stop::ToolUse,
             stop => stop,
         }
@@ -279,7 +279,7 @@ impl Decoder {
         }
     }
 
-    /// A call's first piece has its name; some servers leave the index out where there is only one call in a chunk.
+    /// The first delta of a call has its name. Some servers omit the index if a chunk has only one call.
     fn take_call(&mut self, place: usize, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let name = call["function"]["name"].as_str().filter(|name| !name.is_empty());
         let given = call["index"].as_u64().and_then(|index| u32::try_from(index).ok());
@@ -290,7 +290,7 @@ impl Decoder {
             (None, None) => self.calls.last().copied().unwrap_or(place as u32),
         };
         if !self.calls.contains(&index) {
-            let name = name.ok_or_else(|| DecodeError::missing("the name of a call"))?;
+            let name = name.ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
             let id = call["id"].as_str().filter(|id| !id.is_empty());
             let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
             pieces.push(Piece::CallBegan { index, call_id, name: name.to_owned() });
@@ -305,7 +305,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The counts include what the cache took part in.
+    /// The prompt count includes tokens read from or written to the cache.
     fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
         if !usage.is_object() {
             return;

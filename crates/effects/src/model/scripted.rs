@@ -1,6 +1,5 @@
-//! The scripted model plays a cassette: for each call an ordered list of stream pieces, with pauses and errors. A call that
-//! the cassette does not have fails loudly, and so does one that is not what the cassette expects. A cassette is a TOML or
-//! JSON file:
+//! The scripted model plays a cassette: for each call, an ordered list of stream pieces with pauses and errors. A call fails
+//! with an error if the cassette does not have it or expects a different one. A cassette is a TOML or JSON file:
 //!
 //! ```toml
 //! by = "history"                # or "order", which is the default
@@ -23,8 +22,8 @@
 //! pieces = [{ text = "It is " }, { text = "sunny." }, { stop = "stop" }]
 //! ```
 //!
-//! Calls are taken in order, by a counter of this process. By history, the call's number is how many assistant messages the
-//! request has, so that a process that starts again in the middle of a turn goes on where the log ends.
+//! By default calls are played in order, counted in this process. With `by = "history"`, the number of assistant
+//! messages in the request selects the call, so that a restarted process continues where the log ends.
 
 use std::io::Read;
 use std::path::Path;
@@ -40,7 +39,7 @@ use sapwood_core::project::context::Role;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Largest cassette that is read.
+/// Maximum size of a cassette file.
 pub const CASSETTE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -57,7 +56,7 @@ pub struct Cassette {
     pub price: Option<Price>,
 }
 
-/// How a call finds its place in the cassette.
+/// How a call selects its entry in the cassette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
@@ -75,8 +74,8 @@ pub struct Call {
     pub pieces: Vec<CassetteStep>,
 }
 
-/// One piece, a pause or an error. A call's list that has no `stop`, `cut` or `error` stops by itself: for tool use when it
-/// has calls.
+/// One piece, a pause or an error. A list without `stop`, `cut` or `error` gets a stop at its end: tool use if it has
+/// calls.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum CassetteStep {
@@ -88,7 +87,7 @@ pub enum CassetteStep {
         #[serde(default)]
         redacted: bool,
     },
-    /// A whole tool call.
+    /// A complete tool call.
     Call {
         id: String,
         name: String,
@@ -107,12 +106,12 @@ pub enum CassetteStep {
     Usage(Usage),
     Stop(Stop),
     WaitMs(u64),
-    /// The stream breaks off here.
+    /// Cuts the stream here.
     Cut(String),
     Error(Failure),
 }
 
-/// Errors that a provider could give.
+/// Errors that a provider can return.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Failure {
@@ -141,16 +140,16 @@ pub enum CassetteError {
     Unreadable { path: String, why: String },
 }
 
-/// Whether a model's name stands for a cassette.
+/// Whether a model's name refers to a cassette.
 pub fn is_scripted(model: &str) -> bool {
     model.starts_with("scripted:") || model.starts_with("scripted/")
 }
 
-/// The text of a regular file of at most [`CASSETTE_BYTES_MAX`] bytes. A device, a pipe or a file without end is refused.
+/// Read a regular file of at most [`CASSETTE_BYTES_MAX`] bytes as text. Refuses devices, pipes and larger files.
 fn read_regular(path: &Path) -> std::io::Result<String> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true);
-    // Opening a pipe would otherwise wait for a writer.
+    // Without this flag, opening a pipe waits for a writer.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(path)?;
@@ -174,7 +173,7 @@ fn line_of(text: &str, error: &toml::de::Error) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// A cassette in a player.
+/// A loaded cassette with its call counter.
 #[derive(Debug)]
 pub struct Scripted {
     cassette: Cassette,
@@ -186,7 +185,7 @@ impl Scripted {
         Self { cassette, played: AtomicU32::new(0) }
     }
 
-    /// A `.json` file is JSON; any other is TOML. Only a regular file is read, up to a limit, and no error quotes it.
+    /// Read a cassette: `.json` files as JSON, others as TOML. Errors never quote the file's content.
     pub fn read(path: &Path) -> Result<Self, CassetteError> {
         let fail = |why: String| CassetteError::Unreadable { path: path.display().to_string(), why };
         let text = read_regular(path).map_err(|error| fail(error.to_string()))?;
@@ -199,7 +198,7 @@ impl Scripted {
         cassette.map(Self::new)
     }
 
-    /// How many calls were made of it in this process.
+    /// Number of calls played in this process.
     pub fn calls_played(&self) -> u32 {
         self.played.load(Ordering::SeqCst)
     }
@@ -225,7 +224,7 @@ impl Scripted {
             && !last_text(request).contains(expected.as_str())
         {
             let why =
-                format!("the last message does not have the text that call {call} of the cassette expects");
+                format!("the last message lacks the text that call {call} of the cassette expects");
             return Err(ModelError::Refused { model, status: 0, why });
         }
         let beats = beats_of(&model, &script.pieces);
@@ -239,7 +238,7 @@ impl Scripted {
     }
 }
 
-/// An item of the stream and the pause before it.
+/// A stream item and the pause before it.
 struct Beat {
     wait_ms: u64,
     item: Result<Piece, ModelError>,
@@ -300,7 +299,7 @@ fn items_of(model: &str, step: &CassetteStep, calls: &mut u32) -> Vec<Result<Pie
 
 fn error_of(model: &str, failure: &Failure) -> ModelError {
     let model = model.to_owned();
-    let why = "as the cassette says".to_owned();
+    let why = "simulated by the cassette".to_owned();
     match *failure {
         Failure::RateLimited { retry_after_ms } => ModelError::RateLimited { model, retry_after_ms },
         Failure::Overloaded { status } => ModelError::Overloaded { model, status, retry_after_ms: None },

@@ -1,5 +1,5 @@
-//! Where providers are and what they need: built-in ones, and others by name with a base URL. Pure: variables come through
-//! a function, and what the settings say wins over them.
+//! Provider settings: built-in providers, and custom ones with a base URL. Pure: variables are read through a function.
+//! Settings take precedence over variables.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use serde::Deserialize;
 
 use super::ollama;
 
-/// How long a provider may be silent.
+/// Default idle timeout of a provider's stream.
 const IDLE_MS_DEFAULT: u64 = 120_000;
-/// A local model may have to be loaded first.
+/// Idle timeout of local providers, which may have to load the model first.
 const IDLE_MS_LOCAL: u64 = 300_000;
-/// Names that are taken: they are no providers.
+/// Reserved names, not available for providers.
 const RESERVED: &[&str] = &["demo", "scripted"];
 
-/// All that models need to be told. Strict: an unknown key is an error.
+/// Settings of all models. An unknown key is an error.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Built-in providers (`anthropic`, `openai`, `gemini`, `ollama`) with other settings, and providers of one's own.
+    /// Overrides for the built-in providers (`anthropic`, `openai`, `gemini`, `ollama`), and custom providers.
     pub providers: BTreeMap<String, ProviderSettings>,
-    /// A table in the shape of `data/models.toml`, as text; its rows win over the shipped ones.
+    /// A catalog in the format of `data/models.toml`, as text. Its rows override the built-in ones.
     pub table: Option<String>,
-    /// Where `scripted/NAME` finds NAME.toml or NAME.json.
+    /// The directory in which `scripted/NAME` finds NAME.toml or NAME.json.
     pub scripts_dir: Option<PathBuf>,
     /// The demo model's pause between words.
     pub demo_pace_ms: Option<u64>,
@@ -33,12 +33,12 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderSettings {
-    /// What it speaks; a provider of one's own speaks `openai-compatible` unless this says otherwise.
+    /// The provider's protocol. The default for a custom provider is `openai-compatible`.
     pub kind: Option<ProviderKind>,
     pub base_url: Option<String>,
     /// The environment variable, or keychain entry, with its key.
     pub key_variable: Option<String>,
-    /// The only proxy that is used: none is taken from the environment.
+    /// The proxy to use. None is taken from the environment.
     pub proxy: Option<String>,
     pub idle_ms: Option<u64>,
 }
@@ -54,7 +54,7 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// The built-in provider that speaks this.
+    /// The built-in provider with this protocol.
     pub(super) fn built_in(self) -> &'static str {
         match self {
             ProviderKind::Anthropic => "anthropic",
@@ -67,14 +67,14 @@ impl ProviderKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    #[error("the table of models cannot be read: {why}")]
+    #[error("failed to parse the model catalog: {why}")]
     Catalog { why: String },
     #[error("provider {provider}: {why}")]
     Provider { provider: String, why: String },
 }
 
 impl SettingsError {
-    /// Stable, for programs.
+    /// Stable error code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             SettingsError::Catalog { .. } => "model.bad_table",
@@ -89,11 +89,11 @@ pub(super) enum KeyNeed {
     Optional,
 }
 
-/// A provider, resolved.
+/// A resolved provider.
 #[derive(Debug, Clone)]
 pub(super) struct ProviderEndpoint {
     pub kind: ProviderKind,
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub base_url: String,
     pub key_variables: Vec<String>,
     pub key_need: KeyNeed,
@@ -101,7 +101,7 @@ pub(super) struct ProviderEndpoint {
     pub idle_ms: u64,
 }
 
-/// Name, what it speaks, address, variable of the address, variables of the key.
+/// Name, protocol, base URL, variable for the base URL, variables for the key.
 type BuiltIn = (&'static str, ProviderKind, &'static str, &'static str, &'static [&'static str]);
 
 const BUILT_IN: &[BuiltIn] = &[
@@ -124,7 +124,7 @@ const BUILT_IN: &[BuiltIn] = &[
 ];
 
 impl Settings {
-    /// Fills in addresses that variables give and the settings do not.
+    /// Fill in addresses from environment variables where the settings have none.
     pub fn with_variables(mut self, variable: impl Fn(&str) -> Option<String>) -> Self {
         for (name, kind, _, address, _) in BUILT_IN {
             let Some(value) = variable(address).filter(|value| !value.trim().is_empty()) else { continue };
@@ -157,7 +157,7 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Provid
     if given.kind.is_some_and(|other| other != kind) {
         return Err(fault(
             name,
-            "what a built-in provider speaks cannot be changed: give yours another name",
+            "the kind of a built-in provider cannot be changed: use another name for yours",
         ));
     }
     let base_url = given.base_url.as_deref().unwrap_or(address);
@@ -175,14 +175,14 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Provid
     })
 }
 
-/// A provider whose key is named needs it; without a name, one that is there is used.
+/// A custom provider that names a key requires it. Without a name, the key is optional.
 fn place_own(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if RESERVED.contains(&name) || name.is_empty() || !name.chars().all(is_plain) {
-        return Err(fault(name, "this cannot be a provider's name"));
+        return Err(fault(name, "invalid provider name"));
     }
     let kind = given.kind.unwrap_or(ProviderKind::OpenaiCompatible);
-    let base_url = given.base_url.as_deref().ok_or_else(|| fault(name, "it needs a base_url"))?;
+    let base_url = given.base_url.as_deref().ok_or_else(|| fault(name, "base_url is missing"))?;
     let guess = format!("{}_API_KEY", name.to_ascii_uppercase().replace(['-', '.'], "_"));
     let is_named = given.key_variable.is_some();
     Ok(ProviderEndpoint {
@@ -198,13 +198,13 @@ fn place_own(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, S
 fn check_url(name: &str, kind: ProviderKind, text: &str) -> Result<String, SettingsError> {
     let url = Url::parse(text.trim()).map_err(|error| fault(name, &format!("base_url: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(fault(name, "base_url must be http:// or https:// and a host"));
+        return Err(fault(name, "base_url must start with http:// or https:// and have a host"));
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(fault(name, "base_url cannot have a query or a fragment"));
     }
     let text = text.trim().trim_end_matches('/');
-    // Both ways of writing these addresses are common.
+    // Base URLs with and without the version are both common.
     let version = match kind {
         ProviderKind::Anthropic => "/v1",
         ProviderKind::Gemini => "/v1beta",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_win_over_variables_and_variables_over_the_built_in_address() {
+    fn settings_override_variables_and_variables_override_the_built_in_address() {
         let variable = |name: &str| match name {
             "OPENAI_BASE_URL" => Some("http://gateway:1/v1/".to_owned()),
             "OLLAMA_HOST" => Some("box".to_owned()),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_of_ones_own_speaks_chat_completions_and_needs_a_key_only_if_it_names_one() {
+    fn a_custom_provider_uses_chat_completions_and_requires_a_key_only_if_it_names_one() {
         let given = settings(
             "[providers.lab]\nbase_url = \"http://lab:8000/v1\"\n\
              [providers.my-gate]\nbase_url = \"https://g.example\"\nkind = \"anthropic\"\nkey_variable = \"GATE\"",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_work_are_refused_by_name() {
+    fn rejects_invalid_settings_by_provider_name() {
         let cases = [
             "[providers.lab]",
             "[providers.lab]\nbase_url = \"lab:8000\"",

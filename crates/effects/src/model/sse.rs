@@ -1,12 +1,12 @@
-//! Frames of a streamed answer: lines of JSON, or server-sent events. Bytes go in as they come, cut anywhere, also inside
-//! a character or between CR and LF; whole frames come out. A line and an event have a largest size.
+//! Splits a streamed response into frames: JSON lines or server-sent events. Bytes may be split anywhere, also inside a
+//! character or between CR and LF. The size of lines and events is limited.
 
-/// Largest line, and largest event, that is taken.
+/// Maximum size of a line and of an event.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// Server-sent events; a frame is an event's data.
+    /// Server-sent events. A frame is the data of an event.
     Events,
     /// A frame is a line that is not blank.
     Lines,
@@ -23,7 +23,7 @@ pub enum FrameError {
 pub struct Frames {
     framing: Framing,
     line: Vec<u8>,
-    /// The data of the event that is being read; none as long as it has no data line.
+    /// Data of the current event. None until its first data line.
     data: Option<String>,
     after_cr: bool,
     is_first_line: bool,
@@ -34,7 +34,7 @@ impl Frames {
         Self { framing, line: Vec::new(), data: None, after_cr: false, is_first_line: true }
     }
 
-    /// Takes the next bytes and appends the frames they complete.
+    /// Read the next bytes and append the frames they complete.
     pub fn push(&mut self, bytes: &[u8], frames: &mut Vec<String>) -> Result<(), FrameError> {
         let mut rest = bytes;
         if self.after_cr && !rest.is_empty() {
@@ -54,8 +54,7 @@ impl Frames {
         self.extend_line(rest)
     }
 
-    /// The bytes are over. What was not ended by a blank line is a frame too: a reader that gets half of one finds that
-    /// it does not parse.
+    /// End the input. A frame without its final blank line is returned too: if it is incomplete, it fails to parse.
     pub fn finish(&mut self, frames: &mut Vec<String>) -> Result<(), FrameError> {
         if !self.line.is_empty() {
             self.end_line(frames)?;
@@ -88,7 +87,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Only `data` matters: what kind of event it is stands in its JSON too, with every provider.
+    /// Read only `data`: with every provider, the JSON repeats the event type.
     fn take_field(&mut self, line: &str) {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         if name != "data" {
@@ -124,7 +123,7 @@ mod tests {
     const EVENTS: [&str; 4] = ["{\"t\":\"zwölf 🌳\"}", "1\n2", "", "end"];
 
     #[test]
-    fn events_are_the_same_wherever_the_bytes_are_cut() {
+    fn events_do_not_depend_on_how_the_bytes_are_split() {
         let bytes = STREAM.as_bytes();
         for at in 0..=bytes.len() {
             let (head, tail) = bytes.split_at(at);
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_wherever_the_bytes_are_cut() {
+    fn lines_do_not_depend_on_how_the_bytes_are_split() {
         let bytes = "{\"a\":\"ß\"}\r\n\n{\"b\":2}\n{\"c\"".as_bytes();
         for at in 0..=bytes.len() {
             let (head, tail) = bytes.split_at(at);
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_never_ends_is_refused() {
+    fn rejects_a_line_without_end() {
         let mut reader = Frames::new(Framing::Events);
         let chunk = vec![b'x'; FRAME_BYTES_MAX / 4];
         let mut frames = Vec::new();
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_many_lines_is_refused_when_it_is_too_large() {
+    fn rejects_an_event_of_many_lines_over_the_limit() {
         let mut reader = Frames::new(Framing::Events);
         let line = format!("data: {}\n", "x".repeat(FRAME_BYTES_MAX / 4));
         let results: Vec<_> = (0..5).map(|_| reader.push(line.as_bytes(), &mut Vec::new())).collect();
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf8_are_refused() {
+    fn rejects_bytes_that_are_not_utf8() {
         let mut reader = Frames::new(Framing::Lines);
         assert_eq!(reader.push(b"\xff\xfe\n", &mut Vec::new()), Err(FrameError::NotUtf8));
     }

@@ -1,6 +1,6 @@
-//! One exchange with a provider: a JSON body goes out, a stream of frames comes back and is decoded to pieces. What all
-//! providers share is here: silence has a limit, so have bytes; a stream that ends before its end was announced was cut;
-//! [`Piece::Stop`] comes exactly once, last.
+//! One exchange with a provider: sends a JSON body and decodes the streamed response to pieces. This module has the
+//! rules that apply to all providers: idle time and size are limited, a stream that ends early is an error, and
+//! [`Piece::Stop`] is returned exactly once, as the last piece.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use super::error_map::Complaint;
 use super::key::ProviderKey;
 use super::sse::{FRAME_BYTES_MAX, FrameError, Frames, Framing};
 
-/// The most that is read of one answer, its wrapping included.
+/// Maximum size of one response, including framing.
 pub const ANSWER_BYTES_MAX: usize = 128 << 20;
-/// The most that is read of an answer that is an error.
+/// Maximum size of an error response.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
-/// What goes out.
+/// The request to send.
 #[derive(Debug)]
 pub struct Ask {
     pub url: String,
@@ -33,27 +33,27 @@ pub struct Ask {
     pub framing: Framing,
 }
 
-/// Turns frames to pieces. It never gives [`Piece::Stop`]: that follows from [`Decode::end`].
+/// Decodes frames to pieces. It never returns [`Piece::Stop`], which follows from [`Decode::end`].
 pub trait Decode: Send {
     fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError>;
     fn end(&self) -> End;
 }
 
-/// How far a reply is.
+/// Progress of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     NotYet,
-    /// Whole if nothing more comes: everything was announced but the end itself.
+    /// Complete if nothing more arrives: only the end marker is missing.
     IfNothingMore(Stop),
-    /// Whole; what may follow means nothing.
+    /// Complete. Anything after this is ignored.
     Now(Stop),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodeError {
-    /// It cannot be read.
+    /// The frame cannot be parsed.
     Malformed(String),
-    /// The provider says that it fails.
+    /// The provider reports an error.
     Complaint(Complaint),
 }
 
@@ -63,12 +63,12 @@ impl DecodeError {
     }
 }
 
-/// A frame as JSON.
+/// Parse a frame as JSON.
 pub fn parse_frame(frame: &str) -> Result<Value, DecodeError> {
     serde_json::from_str(frame).map_err(|error| DecodeError::Malformed(error.to_string()))
 }
 
-/// A way to one provider, for one call.
+/// An HTTP client for one call to one provider.
 pub struct Wire {
     pub client: Client,
     pub model: String,
@@ -77,7 +77,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Sends what is asked and returns when the answer begins.
+    /// Send the request and return when the response starts.
     pub async fn open(self, ask: Ask, decoder: Box<dyn Decode>) -> Result<PieceStream, ModelError> {
         let headers: HeaderMap = ask.headers.into_iter().collect();
         let sent = self.client.post(&ask.url).headers(headers).json(&ask.body).send();
@@ -110,7 +110,7 @@ impl Wire {
         ModelError::Unreachable { model: self.model.clone(), why: self.explain(error) }
     }
 
-    /// The whole chain of causes, without the address: it may carry a password.
+    /// The whole chain of causes, without the URL, which may contain a password.
     fn explain(&self, error: reqwest::Error) -> String {
         let error = error.without_url();
         let mut why = error.to_string();
@@ -137,13 +137,13 @@ impl Wire {
         let body = self.scrub(&String::from_utf8_lossy(&body));
         if status.is_redirection() {
             let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
-            let why = format!("it sends us on to {to}, and calls with a key are not sent on");
+            let why = format!("the provider redirects to {to}, and requests with a key do not follow redirects");
             return ModelError::Refused { model: self.model.clone(), status: status.as_u16(), why };
         }
         let complaint = Complaint::of_answer(status.as_u16(), &headers, &body, now_ms());
         if status.is_success() && !body.contains("\"error\"") {
             let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no type");
-            let what = format!("an answer of type {kind} where a stream should be");
+            let what = format!("a response of type {kind} instead of a stream");
             return ModelError::Malformed { model: self.model.clone(), what };
         }
         if status.is_success() {
@@ -154,7 +154,7 @@ impl Wire {
     }
 }
 
-/// Some gateways answer errors, and login pages, with a status that says all is well.
+/// Some gateways send errors and login pages with a success status.
 fn may_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     !(kind.starts_with("text/html") || kind.starts_with("application/json"))
@@ -179,7 +179,7 @@ fn now_ms() -> u64 {
 
 type Body = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
 
-/// What is queued is given out before the end or the failure that came after it.
+/// Queued pieces are returned before the end or the error that followed them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Open,
@@ -188,7 +188,7 @@ enum State {
     Over,
 }
 
-/// An answer while it is heard.
+/// A response while it is being read.
 struct Hearing {
     wire: Wire,
     body: Body,
@@ -217,7 +217,7 @@ impl Hearing {
         }
     }
 
-    /// Reads once.
+    /// Read from the connection once.
     async fn hear(&mut self) -> Result<(), ModelError> {
         let idle = Duration::from_millis(self.wire.idle_ms);
         match timeout(idle, self.body.next()).await {
@@ -226,7 +226,7 @@ impl Hearing {
                 let why = self.wire.explain(error);
                 self.take_end(why)
             }
-            Ok(None) => self.take_end("it ended before its end was announced".to_owned()),
+            Ok(None) => self.take_end("the stream ended before its end marker".to_owned()),
             Err(_) => {
                 let waited_ms = self.wire.idle_ms;
                 self.end_with(|model| ModelError::Silent { model, waited_ms })
@@ -262,7 +262,7 @@ impl Hearing {
         Ok(())
     }
 
-    /// The connection was closed, or broke. Half a frame at the end is a cut, not a fault in what was sent.
+    /// Handle a closed or broken connection. Half a frame at the end is a cut stream, not malformed data.
     fn take_end(&mut self, why: String) -> Result<(), ModelError> {
         let mut frames = Vec::new();
         let mut is_read = self.frames.finish(&mut frames).is_ok();
@@ -280,7 +280,7 @@ impl Hearing {
         Ok(())
     }
 
-    /// Nothing more comes: that is the end of a reply that was whole but for its last word, and else an error.
+    /// No more data follows: a complete reply without its end marker ends normally, any other fails.
     fn end_with(&mut self, error: impl FnOnce(String) -> ModelError) -> Result<(), ModelError> {
         match self.decoder.end() {
             End::IfNothingMore(stop) | End::Now(stop) => {

@@ -1,5 +1,5 @@
-//! What a role's session knows of the node it is at: its latest post, how far the visit has come, and what of that is
-//! carried through a compaction.
+//! Recover a role's position in a flow from its session: the latest assignment, the progress of the visit,
+//! and the facts that a compaction must preserve.
 
 use sapwood_core::flow::prompts::standing;
 use sapwood_core::flow::{Assignment, Visit, VisitKey};
@@ -7,13 +7,13 @@ use sapwood_core::{Entry, Kind, Scope, Seq, SessionId};
 
 use crate::{Engine, Result};
 
-/// How much of the last user text is carried word for word, in bytes.
+/// How many bytes of the last user text are preserved verbatim.
 const USER_TEXT_BYTES_MAX: usize = 16 << 10;
-/// How many entries are looked at for a post at first; then eight times as many.
+/// Entries searched for an assignment at first; each further search covers eight times as many.
 const LOOKED_BACK_ENTRIES: u32 = 256;
 
 impl Engine {
-    /// The node of a flow that a session is at, if it is at one.
+    /// The flow node that a session is working on, if any.
     pub(crate) async fn post_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Assignment>> {
         let mut latest = None;
         self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
@@ -23,8 +23,8 @@ impl Engine {
         Ok(latest)
     }
 
-    /// The entries of a visit, from the beginning of the turn that began it; none if it was not begun. The visit is the
-    /// run's latest in the session, or was not begun: nodes that share a session take turns.
+    /// The entries of a visit, from the start of its first turn; `None` if it has not started. Only the run's
+    /// latest visit in the session is checked, because nodes that share a session take turns.
     pub(crate) async fn visit_entries(
         &self,
         scope: &Scope,
@@ -37,9 +37,9 @@ impl Engine {
             return Ok(None);
         };
         let end = posts.next().map(|(_, seq)| seq);
-        // The post stands directly behind the beginning of its turn, in the same append.
+        // The assignment directly follows the start of its turn, in the same append.
         let after = Seq(seq.0.saturating_sub(2));
-        // What the next visit begins with is not this one's: it stands before its post as well.
+        // Exclude the start of the next visit's turn, which precedes its assignment.
         let before = end.map_or(Seq(u32::MAX), |end: Seq| Seq(end.0.saturating_sub(1)));
         let mut entries = Vec::new();
         self.each_entry(scope, session, after, |entry| {
@@ -51,8 +51,8 @@ impl Engine {
         Ok(Some((post, entries)))
     }
 
-    /// The latest post of a run in a session, and those of other runs behind it. It is looked for from the end: a role may
-    /// have been at thousands of nodes.
+    /// The latest assignment of a run in a session, and later ones of other runs. Searched from the end,
+    /// because a role may have visited thousands of nodes.
     async fn posts_since(
         &self,
         scope: &Scope,
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// How far the visit of a post has come.
+    /// The progress of an assignment's visit.
     pub(crate) async fn visit_of(
         &self,
         scope: &Scope,
@@ -88,7 +88,7 @@ impl Engine {
         Ok(found.map(|(_, entries)| Visit::fold(&entries)).unwrap_or_default())
     }
 
-    /// What a compaction of a role carries word for word; none for a session that is no role's.
+    /// The facts that a compaction of a role's session preserves verbatim; `None` for other sessions.
     pub(crate) async fn flow_facts(&self, scope: &Scope, session: &SessionId) -> Result<Option<String>> {
         let Some(post) = self.post_of(scope, session).await? else { return Ok(None) };
         let visit = self.visit_of(scope, session, &post).await?;

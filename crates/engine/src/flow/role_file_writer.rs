@@ -1,5 +1,5 @@
-//! Role files beside a run: while it runs, each role's `transcript.json` and `feed.json` are written again whenever its
-//! session has grown. Where they go is the sink's business; they are copies, and nothing is ever read from them.
+//! Write role files next to a run: while it runs, each role's `transcript.json` and `feed.json` are rewritten
+//! whenever its session has grown. The sink decides where they go. They are copies and never read back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use tokio::task::JoinHandle;
 
 use crate::{Engine, Result};
 
-/// How often it is looked whether a session has grown.
+/// How often the sessions are checked for new entries.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Takes role files. A file is replaced as a whole: whoever reads it meanwhile sees the old one or the new one.
+/// Stores role files. A file is replaced atomically, so a concurrent reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
     fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()>;
 }
 
-/// A run whose role files are kept up to date.
+/// A background task that keeps a run's role files up to date.
 pub struct Mirror {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Mirror {
-    /// Writes everything once more, and ends.
+    /// Write all files once more, then stop.
     pub async fn finish(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
@@ -36,8 +36,8 @@ impl Mirror {
 }
 
 impl Engine {
-    /// Keeps the role files of a run up to date until it is told to finish. What cannot be written is logged, and harms
-    /// nothing.
+    /// Keep the role files of a run up to date until `finish` is called. Write failures are logged and have
+    /// no other effect.
     pub fn mirror_flow(&self, scope: &Scope, run: &SessionId, sink: Arc<dyn RoleFileSink>) -> Mirror {
         let (engine, scope, run) = (self.clone(), scope.clone(), run.clone());
         let (stop, mut stopped) = oneshot::channel();
@@ -46,7 +46,7 @@ impl Engine {
             let mut is_last = false;
             loop {
                 if let Err(error) = engine.write_role_files(&scope, &run, &*sink, &mut seen).await {
-                    tracing::warn!(%run, %error, "role files could not be written");
+                    tracing::warn!(%run, %error, "failed to write role files");
                 }
                 if is_last {
                     return;
@@ -85,7 +85,7 @@ impl Engine {
             for (name, text) in [("transcript.json", transcript), ("feed.json", feed)] {
                 if let Err(error) = sink.write(&state.flow.id, run.as_str(), node.who(), name, &text) {
                     seen.remove(session.as_str());
-                    tracing::warn!(%run, %error, role = node.who(), name, "a role file could not be written");
+                    tracing::warn!(%run, %error, role = node.who(), name, "failed to write a role file");
                 }
             }
         }

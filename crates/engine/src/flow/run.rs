@@ -1,5 +1,6 @@
-//! The loop of a run, and the verbs that start, resume and cancel one. What the machine wants is appended to the run's
-//! session, then done, and what came of it goes back into the machine, until only people can bring the run on, or nobody.
+//! The loop of a run, and the operations that start, resume and cancel one. The loop appends the state
+//! machine's events to the run's session, performs its effects, and feeds the results back. It stops when the
+//! run has ended or only waits for answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,31 +22,31 @@ use crate::turn::PendingApproval;
 use crate::write::{OpenOptions, edit};
 use crate::{Engine, EngineError, Follower, Result};
 
-/// A run to be started.
+/// Options for starting a run.
 #[derive(Debug, Clone, Default)]
 pub struct StartFlow {
     pub flow: Flow,
     pub input: String,
-    /// The run's id; made up if none.
+    /// The run's id; generated if `None`.
     pub run: Option<SessionId>,
     /// Whether roles reflect after the forward pass.
     pub improve: bool,
-    /// Where roles work.
+    /// The working directory of the roles.
     pub cwd: Option<String>,
-    /// Where role files are kept: written down, for whoever carries the run on.
+    /// Where role files are written. Stored in the log, so that a process that resumes the run knows it.
     pub mirror: Option<String>,
 }
 
-/// How a run stands when its runner leaves it.
+/// The state of a run when its runner stops.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowReport {
     pub run: SessionId,
-    /// None if it waits for people.
+    /// `None` if the run is waiting for answers.
     pub ended: Option<Ended>,
     pub waiting: Vec<PendingApproval>,
 }
 
-/// A run that is run in this process. Dropping this does not end it.
+/// A run that is running in this process. Dropping this does not stop it.
 #[derive(Debug)]
 pub struct RunningFlow {
     pub run: SessionId,
@@ -53,7 +54,7 @@ pub struct RunningFlow {
 }
 
 impl RunningFlow {
-    /// Waits until the run has ended, or waits for people only.
+    /// Wait until the run has ended, or only waits for answers.
     pub async fn ended(self) -> Result<FlowReport> {
         let lost = EngineError::TurnLost { session: self.run };
         self.report.await.unwrap_or(Err(lost))
@@ -61,7 +62,7 @@ impl RunningFlow {
 }
 
 impl Engine {
-    /// Starts a run. Everything that is wrong with the flow is said before anything is written.
+    /// Start a run. All errors in the flow are reported before anything is written.
     pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
         self.world()?;
         let mistakes = aside(|| start.flow.mistakes());
@@ -75,7 +76,7 @@ impl Engine {
         let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
         let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
         if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_MARK) {
-            let why = format!("it has to begin with {RUN_PREFIX} and may not contain {ROLE_MARK}");
+            let why = format!("it must begin with {RUN_PREFIX} and must not contain {ROLE_MARK}");
             return Err(EngineError::Invalid { what: "the run's id", why });
         }
         let title = fit_title(start.flow.title());
@@ -95,17 +96,18 @@ impl Engine {
         self.spawn_run(scope, run, hold, machine, step).await
     }
 
-    /// Carries on a run whose process died, that waits, or that failed. None if it has ended for good.
+    /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if it has finally
+    /// ended.
     pub async fn resume_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         self.world()?;
-        // Looked at first, so that a session that is no run is not held.
+        // Read the events first, so that a session that is not a run is not leased.
         self.run_events(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
         let hold = self.await_hold(scope, run).await?;
         self.carry_on(scope, run, hold).await
     }
 
-    /// The same, for whoever holds the run already.
+    /// Like [`Engine::resume_flow`], for a caller that already holds the run.
     pub(crate) async fn carry_on(
         &self,
         scope: &Scope,
@@ -130,7 +132,7 @@ impl Engine {
         self.spawn_run(scope, run.clone(), hold, machine, step).await.map(Some)
     }
 
-    /// A run that was imported, whole or in part, is history.
+    /// A run that was imported, even in part, cannot be resumed.
     async fn check_run_is_own(&self, scope: &Scope, run: &SessionId) -> Result<()> {
         let summary = self.store.summary(scope, run).await?;
         match self.authority_of(scope, &summary).await?.has_imports() {
@@ -144,7 +146,7 @@ impl Engine {
         self.run_events(scope, run).await
     }
 
-    /// Asks a run to end. Its runner does so, in whatever process; one that nobody runs is ended here.
+    /// Request the end of a run. Its runner, in any process, ends it; a run without a runner is ended here.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let state = self.run_state(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
@@ -159,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// The first events are durable when this returns.
+    /// Run the loop as its own task. The first events are durable when this returns.
     async fn spawn_run(
         &self,
         scope: &Scope,
@@ -187,7 +189,7 @@ impl Engine {
                 Ok(()) => runner.report().await,
                 Err(error) => Err(error),
             };
-            // The run is free before whoever waits hears of its end, so that they can go on at once.
+            // Release the run before reporting its end, so that the caller can continue immediately.
             runner.hold.release().await;
             let _ = tell.send(reported);
         });
@@ -253,7 +255,7 @@ impl Runner {
         }
     }
 
-    /// Asks every open turn of the run to end; one that is about to begin sees the mark.
+    /// Request the end of every open turn of the run. A turn that is about to start checks the flag.
     async fn cancel_visits(&self) -> Result<()> {
         self.is_cancelled.store(true, Ordering::SeqCst);
         let state = self.machine.state();
@@ -287,7 +289,7 @@ impl Runner {
     }
 }
 
-/// Resolves when somebody asks the run to end.
+/// Resolves when the run's cancellation is requested.
 async fn next_cancel(inbox: &mut Follower) -> Result<()> {
     loop {
         let record: Record = inbox.next().await?;

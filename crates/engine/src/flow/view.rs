@@ -1,5 +1,5 @@
-//! A run as people and programs look at it: its graph with the state of each node and edge, the sessions of its roles, what
-//! it waits for, what came out of it.
+//! Views of a run: its graph with the state of each node and edge, the sessions of its roles, its pending
+//! approvals and its results.
 
 use sapwood_core::flow::{EdgeKind, EdgeStatus, NodeKind, NodeStatus, Phase, RunOutcome, RunState};
 use sapwood_core::port::store::ListFilter;
@@ -10,16 +10,16 @@ use super::{ROLE_MARK, RUN_PREFIX, aside};
 use crate::turn::PendingApproval;
 use crate::{Engine, EngineError, Result};
 
-/// Most sessions that are looked at to fill one page of runs.
+/// Most sessions checked to fill one page of runs.
 const LOOKED_MAX: usize = 5_000;
 const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// It has not ended; if no process runs it, it can be resumed.
+    /// Not ended. If no process runs it, it can be resumed.
     Open,
-    /// Only people can bring it on.
+    /// Waiting for answers only.
     Waiting,
     Completed,
     Failed,
@@ -67,7 +67,7 @@ pub struct RunView {
     pub edges: Vec<EdgeView>,
     pub approvals: Vec<PendingApproval>,
     pub results: Vec<ResultView>,
-    /// Where role files are kept, if they are.
+    /// Where role files are written, if enabled.
     pub mirror: Option<String>,
 }
 
@@ -82,9 +82,9 @@ pub struct NodeView {
     pub status: NodeStatus,
     pub visits: u32,
     pub attempt: u32,
-    /// The session of the role; it exists once the node was entered.
+    /// The session of the role; it exists once the node has been entered.
     pub session: Option<String>,
-    /// What the role said last.
+    /// The role's last text.
     pub said: Option<String>,
     pub why: Option<String>,
     pub code: Option<String>,
@@ -128,7 +128,7 @@ pub struct RunList {
 }
 
 impl Engine {
-    /// A run, with its graph and where each node stands.
+    /// A run with its graph and the state of each node.
     pub async fn show_flow(&self, scope: &Scope, run: &SessionId) -> Result<RunView> {
         let summary = self.summary(scope, run).await?;
         let state = self.run_state(scope, run).await?;
@@ -164,7 +164,7 @@ impl Engine {
         Ok(RunStatus::of(&self.run_state(scope, run).await?))
     }
 
-    /// Runs that the caller can see, newest first.
+    /// The runs that the caller can see, newest first.
     pub async fn list_flows(&self, scope: &Scope, limit: usize, cursor: Option<String>) -> Result<RunList> {
         let mut items = Vec::new();
         let mut filter = ListFilter {
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// The run that somebody meant: its id, with or without the beginning that all have, a unique prefix, or `@last`.
+    /// Resolve a run by its id, with or without the common prefix, by a unique prefix of it, or by `@last`.
     pub async fn find_run(&self, scope: &Scope, given: &str) -> Result<SessionId> {
         if given == "@last" {
             let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();
@@ -234,7 +234,7 @@ impl Engine {
         }))
     }
 
-    /// What the roles of a run ask people.
+    /// The pending approvals of a run's roles.
     pub(crate) async fn run_approvals(
         &self,
         scope: &Scope,

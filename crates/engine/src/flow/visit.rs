@@ -1,5 +1,6 @@
-//! One visit: open the role's session, begin its turn or go on with it, have a wrong handoff mended, and read what came of
-//! it. Everything is decided from the role's log under its lease, so doing it again changes nothing that was done.
+//! Make one visit: open the role's session, start or continue its turn, have the role repair an invalid
+//! handoff, and read the result. Every decision is made from the role's log under its lease, so a visit can
+//! safely be repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +27,13 @@ use crate::turn::{OnWait, Opening, Running, settings_of};
 use crate::write::{ForkAt, OpenOptions};
 use crate::{Engine, EngineError, Result};
 
-/// Turns of one visit: the first, its repairs, and what was interrupted in between.
+/// Most turns of one visit: the first, its repairs, and interrupted ones.
 const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
-/// How long a visit waits for somebody else's turn in the session, and how often it looks.
+/// How long a visit waits for another turn in the session, and how often it checks.
 const BUSY_TRIES_MAX: u32 = 720;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// What a visit needs: the run as it was when the visit was decided.
+/// Makes visits, with the run's state at the time of the decision.
 pub(super) struct Visitor {
     pub engine: Engine,
     pub scope: Scope,
@@ -41,8 +42,8 @@ pub(super) struct Visitor {
 }
 
 impl Visitor {
-    /// Makes the visit, or goes on with it. What the run can live with is a result; what only another process or another
-    /// day can mend is an error, and leaves the run as it is.
+    /// Make or continue the visit. Failures that belong to the node become a result. Failures that may be
+    /// temporary, or that another process can solve, are returned as errors and leave the run unchanged.
     pub(super) async fn visit(&self, key: &VisitKey) -> Result<VisitResult> {
         match self.try_visit(key).await {
             Err(error) if is_of_the_node(&error) => {
@@ -53,7 +54,7 @@ impl Visitor {
     }
 
     async fn try_visit(&self, key: &VisitKey) -> Result<VisitResult> {
-        let unknown = || EngineError::Invalid { what: "the node", why: format!("there is no {}", key.node) };
+        let unknown = || EngineError::Invalid { what: "the node", why: format!("no node `{}`", key.node) };
         let node = self.state.any_node(&key.node).ok_or_else(unknown)?.clone();
         let session: SessionId = self.state.session_of(&node).parse()?;
         self.open_session(&node, &session).await?;
@@ -75,15 +76,15 @@ impl Visitor {
         Ok(VisitResult::Failed { code: "flow.visit_limit".to_owned(), message })
     }
 
-    /// The run was cancelled while this turn was about to begin.
+    /// Cancel the turn if the run was cancelled while the turn was starting.
     async fn cancel_if_asked(&self, session: &SessionId) {
         if self.is_cancelled.load(Ordering::SeqCst) {
-            // One that has ended by now needs no cancelling.
+            // The turn may have ended by now, so ignore errors.
             let _ = self.engine.cancel(&self.scope, session).await;
         }
     }
 
-    /// The session's lease, as soon as whoever has it is done.
+    /// Take the session's lease once its current holder has released it.
     async fn hold(&self, session: &SessionId) -> Result<Hold> {
         let mut tries = 0;
         loop {
@@ -99,7 +100,7 @@ impl Visitor {
         }
     }
 
-    /// Looks how far the visit is, and does the next thing.
+    /// Read the progress of the visit, and take the next step.
     async fn look(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Looked> {
         let run = &self.state.run;
         let found = match self.engine.visit_entries(&self.scope, session, run, key).await {
@@ -139,7 +140,7 @@ impl Visitor {
         resumed.map(Looked::Runs).ok_or_else(|| EngineError::TurnLost { session: session.clone() })
     }
 
-    /// Opens the session, or the branch, that the node works in.
+    /// Open the session, or the fork, that the node works in.
     async fn open_session(&self, node: &Node, session: &SessionId) -> Result<()> {
         if self.engine.exists(&self.scope, session).await? {
             return Ok(());
@@ -156,13 +157,13 @@ impl Visitor {
         };
         let source = self.source_of(source)?;
         match self.engine.fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
-            // Somebody was quicker, or we were before a crash.
+            // Created by another process, or by this one before a crash.
             Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
             forked => forked.map(drop),
         }
     }
 
-    /// A role or a node of this run, else a session by its id.
+    /// Resolve a role or node of this run, or else a session id.
     fn source_of(&self, named: &str) -> Result<SessionId> {
         let nodes = &self.state.flow.nodes;
         let is_meant = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
@@ -171,7 +172,8 @@ impl Visitor {
         Ok(id.parse()?)
     }
 
-    /// The first entry into a session builds its system prompt; every one begins a turn with a note about the node.
+    /// Start the visit's turn with a note about the node. The first visit in a session also sets its system
+    /// prompt.
     async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
         if let Err(error) = self.settle_prompt(node, session, &hold).await {
             hold.release().await;
@@ -189,7 +191,7 @@ impl Visitor {
         self.engine.begin_held(&self.scope, session, hold, opening).await
     }
 
-    /// Writes the settings of the role once per run and session: the key answers a second time with the first.
+    /// Write the role's settings once per run and session; the idempotency key makes repetitions harmless.
     async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
         let had_turns = self.engine.summary(&self.scope, session).await?.turns;
         let (agent, prompt) = self.role_agent(node, had_turns)?;
@@ -208,10 +210,11 @@ impl Visitor {
         Ok(())
     }
 
-    /// The agent that plays the role, able to hand over and to be at every node, and what it is told.
+    /// The agent that plays the role, with the handoff tool and enough turns for all nodes, and its memory
+    /// text.
     fn role_agent(&self, node: &Node, had_turns: u32) -> Result<(Agent, String)> {
         let id = self.state.flow.agent_of(node);
-        let unknown = || EngineError::Invalid { what: "the agent", why: format!("there is no {id}") };
+        let unknown = || EngineError::Invalid { what: "the agent", why: format!("no agent `{id}`") };
         let mut agent = self.state.flow.agents.get(&id).cloned().ok_or_else(unknown)?;
         let prompt = prompts::system_prompt(&self.state, node, agent.system_prompt.as_deref());
         if !agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) {
@@ -263,7 +266,7 @@ impl Visitor {
         for handoff in &visit.handed {
             for target in &handoff.targets {
                 let artifact = self.artifact(session, &target.artifact, target.content.as_deref()).await?;
-                // What was handed over twice counts as it was the last time.
+                // If a target was handed over twice, the last handoff counts.
                 handed.to.retain(|(node, _)| *node != target.node);
                 handed.to.push((target.node.clone(), artifact));
             }
@@ -273,7 +276,7 @@ impl Visitor {
         Ok(handed)
     }
 
-    /// An artifact as the next role gets it: its beginning, and where the rest is.
+    /// An artifact as shown to the next role: its beginning, and a reference to the rest.
     async fn artifact(&self, session: &SessionId, name: &str, content: Option<&str>) -> Result<Artifact> {
         let artifacts = self.engine.artifacts(&self.scope, session).await?;
         let blob = artifacts.named(name).map(|artifact| artifact.content.blob);
@@ -290,7 +293,7 @@ impl Visitor {
         Ok(Artifact { blob, bytes, ..Artifact::of_text(name, &text) })
     }
 
-    /// An answer that is too long for an event is kept as an artifact of the role.
+    /// Store an answer that is too long for an event as an artifact of the role.
     async fn kept(&self, session: &SessionId, name: &str, text: &str) -> Result<Artifact> {
         let artifact = Artifact::of_text(name, text);
         if !artifact.is_cut() {
@@ -302,7 +305,7 @@ impl Visitor {
         Ok(Artifact { blob: Some(blob), ..artifact })
     }
 
-    /// What a role found is an artifact of the run.
+    /// Store a role's findings as an artifact of the run.
     async fn keep_findings(&self, node: &Node, post: &Assignment, text: &str) -> Result<()> {
         let name = match node.id.as_str() {
             FEEDBACK => "feedback.md".to_owned(),
@@ -327,13 +330,14 @@ impl Visitor {
     }
 }
 
-/// The most turns that a flow can give to one session: every node may be its role's, and the role may look back.
+/// The most turns that a flow can give to one session: every node may belong to its role, plus the
+/// reflection.
 fn turns_of(flow: &Flow) -> u32 {
     let nodes = u32::try_from(flow.nodes.len()).unwrap_or(u32::MAX).saturating_add(1);
     nodes.saturating_mul(VISITS_MAX * TURNS_MAX)
 }
 
-/// The session of a role is called by its flow and by itself: what is too long is cut before the role.
+/// The title of a role's session: flow and role. If it is too long, the flow's name is shortened.
 fn role_title(flow: &str, who: &str) -> Option<String> {
     let mark = " · ";
     let room = TITLE_CHARS_MAX.saturating_sub(who.chars().count() + mark.chars().count());
@@ -357,13 +361,13 @@ fn repair(post: Assignment, visit: &Visit, why: String) -> Opening {
     Opening { bodies, post: Some(post), ..Opening::default() }
 }
 
-/// Words that the flow says, and not a person.
+/// A user message written by the flow.
 fn said(text: String) -> UserMessage {
     let origin = Origin { channel: "flow".to_owned(), reply_to: None, attachments: Vec::new() };
     UserMessage { parts: vec![Part::text(text)], origin: Some(origin) }
 }
 
-/// Whether an error is the node's own, rather than the store's or the process's.
+/// Whether an error belongs to the node, and not to the store or the process.
 fn is_of_the_node(error: &EngineError) -> bool {
     let code = error.code();
     let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
@@ -375,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_flow_is_called_its_roles_sessions_can_be_called_by_it() {
+    fn role_session_titles_are_valid_for_any_flow_title() {
         assert_eq!(role_title("Shop\nand more", "writer").as_deref(), Some("Shop and more · writer"));
         for title in ["x".repeat(500), "\n".repeat(500), "ä b\u{7}".repeat(300)] {
             let fit = role_title(&title, "writer").unwrap();

@@ -1,5 +1,5 @@
-//! What hooks want done in other sessions. It is done beside what the hook was asked about, with the rights of whoever
-//! installed the hook, one step deeper; how deep hooks may lead to hooks is limited, and so is how much is under way.
+//! Perform actions that hooks request in other sessions. They run in the background with the rights of the
+//! hook's installer, one level deeper. The nesting depth and the number of concurrent actions are limited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::turn::{IfRunning, OnWait, SendOptions, Sent, StartOptions};
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
 
-/// Most actions under way at a time; what comes beyond is not done, and said so.
+/// Most concurrent actions; further ones are dropped with a warning.
 const ACTING_MAX: usize = 64;
-/// How long an action waits for a session in which a turn runs.
+/// How long an action waits for a session with a running turn.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Counts an action as under way for as long as it lives.
+/// Counts an action as running until dropped.
 struct Acting(Arc<watch::Sender<usize>>);
 
 impl Acting {
@@ -40,7 +40,7 @@ impl Drop for Acting {
 }
 
 impl Engine {
-    /// Waits until everything that hooks began elsewhere has been done: before a program ends.
+    /// Wait until all actions of hooks are done. Call this before the process exits.
     pub async fn hooks_settled(&self) {
         if let Some(hooks) = &self.hooks {
             let _ = hooks.acting.subscribe().wait_for(|count| *count == 0).await;
@@ -51,10 +51,10 @@ impl Engine {
         let Some(hooks) = self.hooks.as_ref().filter(|_| !actions.is_empty()) else { return };
         let (engine, event, installed) = (self.clone(), event.clone(), installed.clone());
         let Some(acting) = Acting::begin(&hooks.acting) else {
-            tracing::warn!(hook = %installed.name, "too many actions of hooks are under way: this one is left out");
+            tracing::warn!(hook = %installed.name, "too many hook actions are running; this one is dropped");
             return;
         };
-        // Not awaited: the session that is acted upon may be the one that waits for this hook.
+        // Not awaited: the target session may itself be waiting for this hook.
         tokio::spawn(async move {
             for action in actions {
                 engine.act(&event, &installed, action).await;
@@ -72,7 +72,7 @@ impl Engine {
             Ok(session) => (HookResult::Acted, format!("session {session}")),
             Err(error) => {
                 tracing::warn!(session = %event.session, hook = %installed.name, %error, "a hook's action failed");
-                (HookResult::Failed, format!("its action: {error}"))
+                (HookResult::Failed, format!("action failed: {error}"))
             }
         };
         let note =
@@ -94,7 +94,7 @@ impl Engine {
                 Ok(session)
             }
             HookAction::Open { id, title, text } => {
-                // The same agent goes on elsewhere; it can do no more there than here.
+                // The new session uses the same agent and so has no additional rights.
                 let agent = self.agent_of(scope, &event.session).await?;
                 let open = OpenOptions { id, title, ..OpenOptions::default() };
                 let start = StartOptions { open, agent, ..StartOptions::default() };
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// Begins a turn and waits for its end, so that a program does not end before it.
+    /// Run a turn and wait for its end, so that the process does not exit before it.
     async fn say(&self, installed: &Installed, session: &SessionId, text: String) -> Result<()> {
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
         let deadline = tokio::time::Instant::now() + BUSY_WAIT;

@@ -1,4 +1,4 @@
-//! Hooks around a compaction: the seam that a compaction has, filled with the hooks that are installed.
+//! Connect the installed hooks to a compaction.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ struct HookedCompaction {
 }
 
 impl Engine {
-    /// The compaction with the hooks that are installed, unless it brought one of its own.
+    /// Add the installed hooks to a compaction, unless it has its own.
     pub(crate) fn hooked(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
         let listens = self.has_hooks(HookName::BeforeCompact) || self.has_hooks(HookName::AfterCompact);
         if how.hook.is_some() || !listens {
@@ -37,7 +37,7 @@ impl Engine {
             session: session.clone(),
             turn: how.turn,
             trigger: how.trigger,
-            // A turn writes what it planned itself.
+            // A turn plans with a dry run but appends the compaction itself, so this is no dry run for hooks.
             writing: if how.turn.is_some() { Writing::Write } else { how.writing },
         };
         Compacting { hook: Some(Arc::new(hook)), ..how }
@@ -70,7 +70,7 @@ impl CompactHook for HookedCompaction {
 }
 
 impl HookedCompaction {
-    /// What hooks would say; nothing is written down, because nothing happens.
+    /// Ask the hooks without recording anything, for a dry run.
     async fn rehearse(&self, data: Value) -> BeforeCompact {
         let name = HookName::BeforeCompact;
         let mut said = BeforeCompact::GoOn;
@@ -107,7 +107,7 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
     })
 }
 
-/// What leaves the context, a line per message.
+/// The messages that leave the context, one line each.
 fn told(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
     let lines: Vec<String> =

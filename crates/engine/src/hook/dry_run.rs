@@ -1,4 +1,4 @@
-//! What hooks would say to an event, without anything coming of it: nothing is refused, changed, written or sent.
+//! Dry-run hooks: call them with an event without any effect on sessions.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{At, OnFailure, ask, put_into};
 use crate::Engine;
 
-/// What one hook said.
+/// The answer of one hook.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rehearsed {
     pub by: String,
@@ -20,16 +20,16 @@ pub struct Rehearsed {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<HookAction>,
-    /// Why its answer would not count.
+    /// Why its answer would be rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Whether the event would go on to the next hook, and then happen.
+    /// Whether the event would continue to the next hook and then happen.
     pub goes_on: bool,
 }
 
 impl Engine {
-    /// Calls the hooks of a name with an event that did not happen. The hooks themselves do run: only they know what they
-    /// would say. The event tells them that it is a rehearsal.
+    /// Call the hooks of a name with a simulated event. The hooks really run, because only they know their
+    /// answer. The event has a flag that tells them.
     pub async fn rehearse(
         &self,
         name: HookName,

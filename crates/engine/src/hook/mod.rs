@@ -1,6 +1,6 @@
-//! Running hooks: in the order of their priority, each within its time, each answer checked before it counts. Whoever has
-//! something to ask or to tell calls [`Engine::ask_hooks`] or [`Engine::fire`]; where no hook listens, both return at once
-//! and the event is never put together.
+//! Run hooks in priority order, each with a timeout; answers are validated before they take effect. Callers
+//! use [`Engine::ask_hooks`] or [`Engine::fire`]. If no hook is installed for an event, both return at once
+//! without building the event.
 
 mod actions;
 mod compact;
@@ -23,10 +23,10 @@ use serde_json::Value;
 
 use crate::{Engine, EngineError, Result};
 
-/// How far hooks may lead to hooks: an action of a hook this deep is not done.
+/// Maximum nesting of hooks: a hook at this depth cannot act.
 pub const DEPTH_MAX: u8 = 3;
 
-/// Where an event happens.
+/// The place of an event: scope, session and turn.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
     pub scope: &'a Scope,
@@ -40,13 +40,13 @@ impl<'a> At<'a> {
     }
 }
 
-/// What hooks made of what was about to happen.
+/// The combined answer of the hooks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Said {
     GoOn,
-    /// Goes on with this data.
+    /// Continue with this data.
     Changed(Value),
-    /// This takes its place, and that hook gave it.
+    /// A hook supplied this result instead.
     Supplied {
         by: String,
         data: Value,
@@ -54,18 +54,18 @@ pub(crate) enum Said {
 }
 
 impl Engine {
-    /// The same engine, with hooks.
+    /// Install hooks.
     pub fn with_hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = (!hooks.is_empty()).then(|| std::sync::Arc::new(hooks));
         self
     }
 
-    /// The hooks that are installed, in the order in which they are called.
+    /// The installed hooks, in call order.
     pub fn hooks(&self) -> Hooks {
         self.hooks.as_deref().cloned().unwrap_or_default()
     }
 
-    /// The same engine for what hooks themselves lead to.
+    /// Set the hook nesting depth, for actions caused by hooks.
     pub fn at_depth(mut self, depth: u8) -> Self {
         self.depth = depth;
         self
@@ -75,7 +75,7 @@ impl Engine {
         self.hooks.as_ref().is_some_and(|hooks| hooks.listens(name))
     }
 
-    /// Tells whoever listens. Nothing can go wrong for the caller.
+    /// Notify the hooks of an event. Failures do not affect the caller.
     pub async fn fire(
         &self,
         name: HookName,
@@ -85,12 +85,12 @@ impl Engine {
         data: impl FnOnce() -> Value,
     ) {
         if self.has_hooks(name) {
-            // A telling hook can only go on: an error here would be an answer it cannot give.
+            // A notified hook cannot refuse, so an error here is not a valid answer.
             let _ = Box::pin(self.ask_each(name, At { scope, session, turn }, data())).await;
         }
     }
 
-    /// Asks whoever listens. A refusal is an error with its reason.
+    /// Ask the hooks about an event. A refusal is returned as an error with its reason.
     pub(crate) async fn ask_hooks(
         &self,
         name: HookName,
@@ -129,7 +129,7 @@ impl Engine {
         Ok(said)
     }
 
-    /// What one hook says; nothing if it failed and that is ignored.
+    /// The answer of one hook; `None` if it failed and failures are ignored.
     async fn hear(&self, at: At<'_>, installed: &Installed, event: &HookEvent) -> Result<Option<HookAnswer>> {
         let error = match ask(installed, event).await {
             Ok(answer) => return Ok(Some(answer)),
@@ -168,7 +168,8 @@ impl Engine {
         }
     }
 
-    /// What a hook did, for whoever follows the session. One that takes no entries has the program's own log.
+    /// Append a note about a hook's answer for followers of the session. If the session accepts no entries,
+    /// it is logged.
     async fn note(
         &self,
         at: At<'_>,
@@ -186,12 +187,12 @@ impl Engine {
         let draft = Draft { turn: at.turn, ..Draft::new(now, note.to_info()) };
         let appended = self.append(at.scope, Append::new(at.session.clone(), now, vec![draft])).await;
         if let Err(error) = appended {
-            tracing::debug!(session = %at.session, %note, %error, "what a hook did is not in the session");
+            tracing::debug!(session = %at.session, %note, %error, "failed to append a hook note to the session");
         }
     }
 }
 
-/// One hook, within its time; an answer it may not give is a failure.
+/// Call one hook with its timeout, and validate its answer.
 async fn ask(installed: &Installed, event: &HookEvent) -> Result<HookAnswer, HookError> {
     let after_ms = u64::try_from(installed.timeout.as_millis()).unwrap_or(u64::MAX);
     let called = tokio::time::timeout(installed.timeout, installed.hook.call(event)).await;
@@ -208,17 +209,17 @@ fn shortened(reason: &str) -> String {
     reason.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// The fields of a change, over those that were there: the next hook sees them, and so does whoever asked.
+/// Merge the changed fields into the event data, for the next hook and the caller.
 fn put_into(data: &mut Value, change: Value) {
     if let (Some(fields), Value::Object(changed)) = (data.as_object_mut(), change) {
         fields.extend(changed);
     }
 }
 
-/// Text of a change, if the hook gave one.
+/// A text field of a change, if the hook set it.
 pub(crate) fn text_of(data: &Value, field: &str) -> Option<String> {
     data[field].as_str().map(str::to_owned)
 }
 
-/// How long hooks may take at most, whatever they are set to.
+/// Upper limit for hook timeouts.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(300);

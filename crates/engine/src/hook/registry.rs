@@ -1,5 +1,5 @@
-//! Which hooks are installed, by whom, and in which order they are called. A book is a value: an engine that gets another
-//! hook is another engine, and a turn that runs keeps the hooks it began with.
+//! The installed hooks, their installers and their call order. The registry is a value: adding a hook makes a
+//! new engine, and a running turn keeps the hooks it started with.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use tokio::sync::watch;
 use super::TIMEOUT_MAX;
 use crate::{EngineError, Result};
 
-/// How long a hook may take if nothing else is said.
+/// Default timeout of a hook.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// Most hooks of one name.
+/// Most hooks per event name.
 const HOOKS_MAX: usize = 16;
-/// Longest name of a hook, in bytes.
+/// Longest hook name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a failing hook means for what it was asked about.
+/// What a hook's failure means for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// It goes on as if there were no hook.
+    /// Continue as if the hook did not exist.
     #[default]
     Ignore,
     Refuse,
@@ -41,20 +41,20 @@ impl OnFailure {
     }
 }
 
-/// A hook, and under which conditions it is called.
+/// A hook and the conditions under which it is called.
 #[derive(Clone)]
 pub struct Installed {
-    /// Its own name, for people and for the log.
+    /// Identifies the hook to users and in the log.
     pub name: String,
     pub on: HookName,
     pub hook: Arc<dyn Hook>,
-    /// Lower ones are called first; of equal ones, the one that was installed first.
+    /// Lower values are called first; equal ones in installation order.
     pub priority: i32,
     pub timeout: Duration,
     pub on_failure: OnFailure,
-    /// Only for these tools; for every one if empty.
+    /// Call only for these tools; for all tools if empty.
     pub tools: Vec<String>,
-    /// Whoever installed it: the hook sees sessions of this tenant only, and acts with these rights.
+    /// The installer's scope: the hook only sees sessions of this tenant and acts with these rights.
     pub installer: Scope,
 }
 
@@ -72,7 +72,7 @@ impl Installed {
         }
     }
 
-    /// Nothing crosses a tenant, and who is not its operator hears only of what they do themselves.
+    /// Hooks never cross tenants, and a hook of a non-operator only receives that user's own events.
     pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
         let is_theirs = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
         let tool = event.data["tool"].as_str().unwrap_or_default();
@@ -84,15 +84,15 @@ impl Installed {
         let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
-            let why = "its name takes 1 to 64 letters, digits and - _ .";
+            let why = "the name must have 1 to 64 letters, digits and - _ .";
             return fail(format!("{:.80?}: {why}", self.name));
         }
         if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
-            return fail(format!("{}: its timeout is from 1 ms to {} s", self.name, TIMEOUT_MAX.as_secs()));
+            return fail(format!("{}: the timeout must be between 1 ms and {} s", self.name, TIMEOUT_MAX.as_secs()));
         }
         let is_about_tools = matches!(self.on, HookName::BeforeTool | HookName::AfterTool);
         if !self.tools.is_empty() && !is_about_tools {
-            return fail(format!("{}: {} is not about tools", self.name, self.on));
+            return fail(format!("{}: {} does not support a tool filter", self.name, self.on));
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Installed {
 #[derive(Clone)]
 pub struct Hooks {
     installed: Vec<Installed>,
-    /// Actions that are under way, in this book and in those made from it.
+    /// Number of running actions, shared with registries cloned from this one.
     pub(super) acting: Arc<watch::Sender<usize>>,
 }
 
@@ -121,15 +121,15 @@ impl Hooks {
         self.installed.iter()
     }
 
-    /// Kept in the order of calls: by name, then by priority, then as they came.
+    /// Add a hook. Hooks are sorted in call order: by name, priority, then installation.
     pub fn install(&mut self, installed: Installed) -> Result<()> {
         installed.check()?;
         let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
         if self.of(installed.on).len() >= HOOKS_MAX {
-            return fail(format!("{} has {HOOKS_MAX} hooks already", installed.on));
+            return fail(format!("{} already has {HOOKS_MAX} hooks", installed.on));
         }
         if self.of(installed.on).iter().any(|other| other.name == installed.name) {
-            return fail(format!("{} has a hook {} already", installed.on, installed.name));
+            return fail(format!("{} already has a hook {}", installed.on, installed.name));
         }
         let place = |one: &Installed| (one.on, one.priority);
         let at = self.installed.partition_point(|other| place(other) <= place(&installed));

@@ -1,10 +1,12 @@
-//! Taking a session in: entries with their own ids, times and authors, in batches, on the ordinary append path.
+//! Import sessions: entries with their own ids, times and authors, appended in batches like any others.
 //!
-//! A file speaks for whoever brings it. Only an owner extends a session that is there; whom the file's session was shared
-//! with gets nothing here; and who is no operator writes in nobody else's name (ADR 0030).
+//! A file is only as trustworthy as the importing user. Only an owner may extend an existing session,
+//! memberships in the file are not granted here, and only an operator may write entries of other users (ADR
+//! 0030).
 //!
-//! [`Import`] writes drafts. [`OwnIntake`] takes Sapwood's own files, [`Intake`] foreign ones: what a reader gives is compared
-//! with what the store has of the session, and what is new is written, behind what was compared or not at all.
+//! [`Import`] writes drafts. [`OwnIntake`] reads Sapwood's own files, [`Intake`] foreign ones. Both compare
+//! the file with the session in the store and append what is new, directly after the compared entries or not
+//! at all.
 
 mod own;
 
@@ -37,29 +39,29 @@ use crate::read::check_role;
 use crate::write::note;
 use crate::{Engine, EngineError, Result};
 
-/// How many entries one append of an import carries.
+/// Entries per append of an import.
 pub const BATCH_ENTRIES: usize = 1_000;
-/// How much text one append carries, unless a single entry has more.
+/// Text bytes per append, unless a single entry is larger.
 pub const BATCH_BYTES: usize = 4 << 20;
-/// How many records of the store's log are asked for at a time.
+/// Records per page when reading the store's log.
 const PAGE_RECORDS: usize = 1_000;
-/// How many sessions are looked at for one that a new one repeats.
+/// Most sessions checked for one that a new session repeats.
 const KIN_LOOKED_MAX: usize = 100;
 
-/// A session that is being taken in.
+/// A session that is being imported.
 pub struct Import {
     engine: Engine,
     scope: Scope,
     session: SessionId,
-    /// Made with the first batch, so that a file that comes to nothing leaves nothing.
+    /// Created with the first batch, so that an empty file creates no session.
     new: Option<NewSession>,
-    /// Whether this import has made it.
+    /// Whether this import created the session.
     made: Created,
-    /// Where the log ends: the last entry that was there before, or that this import has written.
+    /// The end of the log: the last existing entry, or the last one written by this import.
     head: Seq,
     pending: Vec<Draft>,
     pending_bytes: usize,
-    /// The batch that the store is writing while the next one is gathered.
+    /// The batch that the store is writing while the next one is collected.
     writing: Option<Writing>,
     pub added: u64,
 }
@@ -67,8 +69,7 @@ pub struct Import {
 type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
-    /// Begins an import. A session that is there already is extended, if it is the caller's own and ends where it is
-    /// expected to.
+    /// Start an import. An existing session is extended if the caller owns it and it ends where expected.
     pub async fn begin_import(&self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
         let session = new.id.clone();
         let (new, head) = match self.store.summary(scope, &session).await {
@@ -114,7 +115,7 @@ impl Import {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Write the remaining entries.
     pub async fn finish(mut self) -> Result<u64> {
         let written = match self.make().await {
             Ok(()) => self.write().await,
@@ -125,8 +126,8 @@ impl Import {
         Ok(self.added)
     }
 
-    /// What a file says of others is true where it came from. Here a membership is its owner's to give, and only an
-    /// operator can say what somebody else said.
+    /// Neutralize what the file says about other users. Only the owner here can grant a membership, and only
+    /// an operator can write entries in another user's name.
     fn disarm(&self, draft: &mut Draft) {
         if let Body::MemberChanged(changed) = &mut draft.body {
             changed.elsewhere = true;
@@ -137,20 +138,20 @@ impl Import {
         }
     }
 
-    /// Makes the session, if it is still to be made.
+    /// Create the session if necessary.
     async fn make(&mut self) -> Result<()> {
         let Some(mut new) = self.new.take() else { return Ok(()) };
         new.now = self.engine.clock.now();
         new.source = Source::Imported;
         self.made = self.engine.store.create(&self.scope, new).await?;
         if self.made == Created::Existed {
-            // Somebody was quicker, and may have shared it.
+            // Another process created the session and may have shared it.
             self.engine.check_right(&self.scope, &self.session, Right::Own).await?;
         }
         Ok(())
     }
 
-    /// A session that was made for a file of which nothing could be written goes again.
+    /// After a failure, erase a session that this import created if it is still empty.
     async fn keep_if(&mut self, written: Result<()>) -> Result<()> {
         if written.is_ok() || self.made == Created::Existed {
             return written;
@@ -158,14 +159,15 @@ impl Import {
         let summary = self.engine.store.summary(&self.scope, &self.session).await;
         if summary.is_ok_and(|summary| summary.head.seq == Seq::ZERO) {
             let now = self.engine.clock.now();
-            // What it failed with is what has to be told.
+            // Report the original error, not one from the cleanup.
             let _ = self.engine.store.erase(&self.scope, &self.session, now).await;
         }
         written
     }
 
-    /// Has the store write what is pending. Where it keeps the order of appends, the next batch is begun before the last is
-    /// done: at most two are on their way. If the last one fails, the log does not end where the next one expects it to.
+    /// Write the pending entries. If the store keeps the order of appends, the next batch starts before the
+    /// last is done, with at most two in flight. If the last one fails, the next fails too because the head
+    /// does not match.
     async fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -175,7 +177,7 @@ impl Import {
         self.pending_bytes = 0;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
-        // With the first of them: there is no import without its line.
+        // The audit line is part of the first append, so there is no import without it.
         let said =
             || note(AuditAction::Import, &self.session, Some(format!("from entry {} on", self.head.next())));
         let audit = (self.added == 0).then(said);
@@ -198,7 +200,7 @@ impl Import {
         Ok(())
     }
 
-    /// Waits for the batch that is being written.
+    /// Wait for the batch that is being written.
     async fn settle(&mut self) -> Result<()> {
         let Some(mut writing) = self.writing.take() else { return Ok(()) };
         (&mut writing).await;
@@ -206,8 +208,8 @@ impl Import {
     }
 }
 
-/// Only an operator brings in what a trigger did elsewhere: another user could take the id of a trigger's log, and the trigger
-/// would find it in use.
+/// Only an operator may import the log of a trigger: otherwise a user could occupy the id of another user's
+/// trigger log.
 fn check_imported_id(scope: &Scope, id: &SessionId) -> Result<()> {
     if scope.reach != Reach::Tenant && id.as_str().starts_with(TRIGGER_PREFIX) {
         return Err(EngineError::ReservedId { id: id.clone(), prefix: TRIGGER_PREFIX });
@@ -215,12 +217,12 @@ fn check_imported_id(scope: &Scope, id: &SessionId) -> Result<()> {
     Ok(())
 }
 
-/// Lets it go as far as it can without waiting.
+/// Poll the write once without waiting.
 async fn poll_once(writing: &mut Writing) {
     let _ = poll_fn(|context| Poll::Ready(Pin::new(&mut *writing).poll(context))).await;
 }
 
-/// About how much room a body takes.
+/// Estimated size of a body.
 fn text_bytes(body: &Body) -> usize {
     let of_part = |part: &Part| match part {
         Part::Text(text) => text.text.len(),
@@ -235,15 +237,15 @@ fn text_bytes(body: &Body) -> usize {
     beside + body.parts().iter().map(of_part).sum::<usize>()
 }
 
-/// Whether an intake writes.
+/// Whether an intake writes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Write,
-    /// Only says what would be added.
+    /// Only report what would be added.
     DryRun,
 }
 
-/// A foreign session that is being taken in.
+/// A foreign session that is being imported.
 pub struct Intake {
     engine: Engine,
     scope: Scope,
@@ -252,20 +254,20 @@ pub struct Intake {
     grower: Reconciler,
     target: Target,
     drafts: Vec<Draft>,
-    /// Where the log ended when it was looked at last.
+    /// The end of the log when it was last read.
     learnt: Seq,
     kin: Option<SiblingSessions>,
 }
 
-/// When the sessions of a store began: listed once, and kept up to date by the imports that share it. One that comes alone
-/// looks only at those that were updated soon after it began.
+/// An index of the store's sessions by start time, read once and shared by the imports of a batch. A single
+/// import instead lists only sessions that were updated soon after its own start.
 #[derive(Clone, Default)]
 pub struct SiblingSessions(Arc<Mutex<Option<Begun>>>);
 
 type Begun = HashMap<TimestampMs, Vec<SessionId>>;
 
 impl SiblingSessions {
-    /// The sessions that began when a new one did.
+    /// The other sessions with the same start time.
     async fn meet(&self, engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Vec<SessionId>> {
         let is_listed = self.begun().is_some();
         if !is_listed {
@@ -277,7 +279,7 @@ impl SiblingSessions {
         Ok(alike.into_iter().flatten().filter(|other| **other != new.id).cloned().collect())
     }
 
-    /// A new one that is in the store from now on.
+    /// Add a session that was just created.
     fn join(&self, new: &NewSession) {
         if let Some(begun) = self.begun().as_mut() {
             begun.entry(new.at).or_default().push(new.id.clone());
@@ -289,7 +291,7 @@ impl SiblingSessions {
     }
 }
 
-/// All sessions of whoever imports that come from the same program, by when they began.
+/// All sessions of the importing user from the same program, by start time.
 async fn list_begun(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Begun> {
     let mut begun = Begun::new();
     let mut filter = ListFilter { since: None, limit: PAGE_RECORDS, ..alike(scope, new) };
@@ -305,7 +307,7 @@ async fn list_begun(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<
     }
 }
 
-/// Sessions that were updated after a new one began, the first of them first.
+/// Sessions updated after the start of a new one, oldest first.
 fn alike(scope: &Scope, new: &NewSession) -> ListFilter {
     ListFilter {
         since: Some(new.at),
@@ -322,9 +324,9 @@ fn is_alike(other: &Summary, new: &NewSession) -> bool {
 }
 
 enum Target {
-    /// Its name is not known yet.
+    /// The session's id is not known yet.
     Unknown,
-    /// It was compared, and nothing is new so far: a session that nothing comes of is not begun.
+    /// Compared, with nothing new so far. The session is not created until there is something to write.
     Ready {
         new: Box<NewSession>,
         is_known: bool,
@@ -332,20 +334,20 @@ enum Target {
     Import(Box<Import>),
     Counted {
         is_known: bool,
-        /// A session that is there, until it is certain that the caller may extend it.
+        /// An existing session, until the caller's right to extend it is checked.
         unproven: Option<SessionId>,
     },
-    /// The store has something else under this name.
+    /// The store has a different session under this id.
     Refused,
 }
 
-/// What became of it.
+/// The result of an intake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     pub added: u64,
-    /// Records that the store had already.
+    /// Records that the store already had.
     pub skipped: u64,
-    /// Whether the session is in the store now, as far as its source is good.
+    /// Whether the session is in the store now, except for unreadable parts of its source.
     pub is_in: bool,
 }
 
@@ -366,18 +368,18 @@ impl Engine {
 }
 
 impl Intake {
-    /// One of many: they share what they know of the store's sessions.
+    /// Share the session index with the other imports of a batch.
     pub fn among(mut self, kin: &SiblingSessions) -> Self {
         self.kin = Some(kin.clone());
         self
     }
 
-    /// Takes what was harvested so far. Until the session's name is known, it stays where it is.
+    /// Import what was read so far. Does nothing until the session's id is known.
     pub async fn take(&mut self, harvest: &mut StepBatch) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
             let Some(mut session) = harvest.session.clone() else { return Ok(()) };
             if session.at == TimestampMs::default() {
-                // Neither the source nor its file says when it was: it is dated by when it came.
+                // Neither the source nor its file has a time, so use the time of the import.
                 session.at = self.engine.clock.now();
             }
             self.target = self.open(session, harvest).await?;
@@ -426,8 +428,8 @@ impl Intake {
         })
     }
 
-    /// What sessions have that began at the same time, and so perhaps with the same record: what both of them hold counts
-    /// in the one that came first.
+    /// Read sessions that began at the same time, because they may repeat the same records. Records in both
+    /// count only in the session that was imported first.
     async fn learn_elsewhere(&mut self, new: &NewSession) -> Result<()> {
         let others = match &self.kin {
             Some(kin) => kin.meet(&self.engine, &self.scope, new).await?,
@@ -449,13 +451,14 @@ impl Intake {
         let grower = &mut self.grower;
         let know = |entry: Entry| grower.know_elsewhere(entry.meta.id, &entry.body);
         match self.engine.each_of_kinds(&self.scope, other, &kinds, know).await {
-            // It came to nothing, or is gone since it was listed.
+            // The session was never written, or was erased since it was listed.
             Err(error) if error.code() == "session.not_found" => Ok(()),
             learnt => learnt,
         }
     }
 
-    /// Whoever sends a file may take their time. As long as nothing of it was new, others may have written meanwhile.
+    /// Catch up with the store. Reading the file may be slow, and until there is something to write others
+    /// may append.
     async fn keep_up(&mut self) -> Result<()> {
         if let Target::Ready { new, is_known: true } = &self.target {
             let session = new.id.clone();
@@ -464,7 +467,7 @@ impl Intake {
         Ok(())
     }
 
-    /// What the store has of the session since it was looked at last.
+    /// Read what the store added to the session since the last call.
     async fn learn(&mut self, session: &SessionId) -> Result<()> {
         let known = self.learnt;
         loop {
@@ -475,7 +478,7 @@ impl Intake {
             for record in &records {
                 let meta = &record.meta;
                 self.grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
-                // What cannot be read is compared with nothing.
+                // Unreadable bodies are not compared.
                 if self.format.rewrites()
                     && let Ok(body) = record.decode()
                 {
@@ -484,18 +487,18 @@ impl Intake {
             }
         }
         if self.learnt == known {
-            // The leaf is where it was, too.
+            // No new entries, so the leaf has not moved.
             return Ok(());
         }
         let head = self.engine.store.summary(&self.scope, session).await?.head;
         if head.seq == self.learnt {
             self.grower.know_leaf(head.leaf.map(|leaf| leaf.0));
         }
-        // Otherwise somebody is writing at this moment, and what is new is refused.
+        // Otherwise there is a concurrent writer, and the append will fail with a conflict.
         Ok(())
     }
 
-    /// What would be refused is refused in a dry run, too.
+    /// A dry run refuses the same cases as a real import.
     async fn prove(&mut self) -> Result<()> {
         if let Target::Counted { unproven, .. } = &mut self.target
             && !self.drafts.is_empty()
@@ -522,9 +525,9 @@ impl Intake {
             self.drafts.clear();
             return Ok(());
         };
-        // What a step names comes with it, so what no draft names is of steps that the store has already.
+        // Blobs that no draft names belong to steps that the store already has.
         let wanted: HashSet<BlobHash> = self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
-        // Before the entries that name them.
+        // Blobs must be stored before the entries that name them.
         for bytes in blobs {
             if wanted.contains(&BlobHash::of(&bytes)) {
                 self.engine.store.put_blob(&self.scope, bytes).await?;

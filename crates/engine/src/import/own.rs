@@ -1,5 +1,5 @@
-//! Sapwood's own file into the store. The n-th entry of a file has seq n: what the store has is compared with it, entry by
-//! entry, and what follows is new. A log that differs is left as it is.
+//! Import Sapwood's own files. The n-th entry of a file has seq n. Existing entries are compared with the
+//! file one by one, and the rest is appended. If the store's log differs, it is left unchanged.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,13 +12,13 @@ use sapwood_formats::import::sapwood::Importer;
 use super::{Import, Mode, PAGE_RECORDS};
 use crate::{Engine, Result};
 
-/// A session of our own that is being taken in as it is.
+/// A Sapwood session that is being imported unchanged.
 pub struct OwnIntake {
     engine: Engine,
     scope: Scope,
     mode: Mode,
     target: Target,
-    /// Blobs whose entry has not come, and what they weigh.
+    /// Blobs whose entry has not been read yet, and their total size.
     blobs: HashMap<BlobHash, Vec<u8>>,
     blob_bytes: usize,
     added: u64,
@@ -26,37 +26,37 @@ pub struct OwnIntake {
 }
 
 enum Target {
-    /// Its header has not come.
+    /// The header has not been read yet.
     Unknown,
-    /// What is there already is compared first.
+    /// Existing entries are compared first.
     Known(Known),
     Import(Box<Import>),
     Counted,
-    /// Nothing more is written: the store has something else under this name from an entry on, or it did not go on.
+    /// Nothing more is written: the store's log differs from some entry on, or writing failed.
     Refused {
         differs_at: Option<Seq>,
     },
 }
 
-/// A session that the store has, as far as it was compared.
+/// A session in the store and the progress of its comparison.
 struct Known {
     header: Box<Header>,
-    /// Whether there was one.
+    /// Whether the session exists.
     is_there: bool,
     compared: Seq,
     after: Seq,
     page: VecDeque<EntryId>,
 }
 
-/// What became of it.
+/// The result of an intake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnTaken {
     pub added: u64,
-    /// Entries that the store had already.
+    /// Entries that the store already had.
     pub skipped: u64,
-    /// Whether the session is in the store now, as far as its file is good.
+    /// Whether the session is in the store now, except for unreadable parts of its file.
     pub is_in: bool,
-    /// The entry from which on the store has another log under this name. Nothing was added then.
+    /// The first entry at which the store's log differs. Nothing was added in that case.
     pub differs_at: Option<Seq>,
 }
 
@@ -76,7 +76,7 @@ impl Engine {
 }
 
 impl OwnIntake {
-    /// Takes what was read so far. Once that fails, nothing more is taken.
+    /// Import what was read so far. After a failure, nothing more is imported.
     pub async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
         for bytes in importer.take_blobs() {
             self.hold(bytes);
@@ -93,13 +93,13 @@ impl OwnIntake {
         Ok(())
     }
 
-    /// What is held of blobs whose entry has not come.
+    /// Bytes of buffered blobs whose entry has not been read yet.
     pub fn held_bytes(&self) -> usize {
         self.blob_bytes
     }
 
     pub async fn finish(mut self) -> Result<OwnTaken> {
-        // A session without entries is one, too.
+        // A session without entries is created too.
         if matches!(&self.target, Target::Known(known) if !known.is_there) {
             self.begin().await?;
         }
@@ -144,7 +144,7 @@ impl OwnIntake {
         let blobs = self.blobs_of(&draft);
         match &mut self.target {
             Target::Import(import) => {
-                // Before the entry that names them.
+                // Blobs must be stored before the entries that name them.
                 for bytes in blobs {
                     self.engine.store.put_blob(&self.scope, bytes).await?;
                 }
@@ -159,7 +159,7 @@ impl OwnIntake {
         }
     }
 
-    /// Everything that is there was compared: what follows is new, and goes behind what was compared or nowhere.
+    /// All existing entries were compared. Append the rest directly after them or not at all.
     async fn begin(&mut self) -> Result<()> {
         let Target::Known(known) = &self.target else { return Ok(()) };
         self.target = match self.mode {
@@ -177,7 +177,7 @@ impl OwnIntake {
         Ok(())
     }
 
-    /// The blobs that came for this entry.
+    /// The buffered blobs of this entry.
     fn blobs_of(&mut self, draft: &Draft) -> Vec<Vec<u8>> {
         if self.blobs.is_empty() {
             return Vec::new();
@@ -190,7 +190,7 @@ impl OwnIntake {
 }
 
 impl Known {
-    /// The next entry that the store has of the session; none at its end.
+    /// The next entry of the stored session; `None` at its end.
     async fn next_id(&mut self, engine: &Engine, scope: &Scope) -> Result<Option<EntryId>> {
         if self.page.is_empty() && self.is_there {
             let page = engine.store.read_after(scope, &self.header.id, self.after, PAGE_RECORDS).await?;

@@ -1,5 +1,6 @@
-//! Learning from a session: when it is closed or archived, when it was idle for a while, or when somebody says so. A mark
-//! in its log says how far it was learned from, so nothing is learned twice, and what was forgotten stays forgotten.
+//! Learn memories from a session: when it is closed or archived, after an idle time, or on request. A mark in
+//! its log records how far it was processed, so that nothing is learned twice and forgotten memories stay
+//! forgotten.
 
 use std::time::Duration;
 
@@ -20,15 +21,15 @@ use super::{AtEnd, Outcome};
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
-/// How long a model may take to put memories into words before the rules are used.
+/// How long a model may take to extract memories before the rules are used.
 const MODEL_WAIT: Duration = Duration::from_secs(20);
-/// How often learning looks at what is known again before it gives up.
+/// How often learning is retried after a conflict.
 const TRIES_MAX: u32 = 8;
-/// Sessions of one page while idle ones are looked for, and pages at most.
+/// Page size and most pages when searching for idle sessions.
 const IDLE_ROWS: usize = 200;
 const IDLE_PAGES_MAX: usize = 1_000;
 
-/// What was learned from a session.
+/// The result of learning from a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Learning {
     pub session: SessionId,
@@ -37,18 +38,18 @@ pub struct Learning {
     /// Why the model's answer was not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<String>,
-    /// How many entries were looked at.
+    /// How many entries were read.
     pub entries: usize,
 }
 
-/// Sessions that were last used in this time, both ends excluded.
+/// Sessions that were last used in this time range, both ends excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleWindow {
     pub after: TimestampMs,
     pub before: TimestampMs,
 }
 
-/// What is new in a session.
+/// The entries of a session that were not processed yet.
 struct News {
     summary: Summary,
     entries: Vec<Entry>,
@@ -56,7 +57,7 @@ struct News {
 }
 
 impl Engine {
-    /// Learns from what is new in a session. It takes its owner.
+    /// Learn from the new entries of a session. Requires its owner.
     pub async fn learn(&self, scope: &Scope, session: &SessionId) -> Result<Learning> {
         self.check_right(scope, session, Right::Own).await?;
         let news = self.news_of(scope, session).await?;
@@ -67,7 +68,8 @@ impl Engine {
         }
         let learned = kept.iter().filter(|kept| kept.outcome != Outcome::Known).count();
         let asked_model = how != Learned::ByRules || fell_back.is_some();
-        // Rules find the same again for nothing, so an empty session is not marked; a model is not asked twice.
+        // Rules give the same result at no cost, so an empty result needs no mark. A model is not asked
+        // twice.
         if !kept.is_empty() || asked_model {
             let learned = u32::try_from(learned).unwrap_or(u32::MAX);
             let mark = Mark { upto: news.upto, learned, how: how.clone(), fell_back: fell_back.clone() };
@@ -76,17 +78,18 @@ impl Engine {
         Ok(Learning { session: session.clone(), kept, how, fell_back, entries: news.entries.len() })
     }
 
-    /// As the house, before a session ends: learning must not keep it from ending.
+    /// Learn as the system before a session ends. A failure must not prevent the end.
     pub(crate) async fn learn_at_end(&self, tenant: &TenantId, session: &SessionId) {
         if self.care.at_end == AtEnd::Leave {
             return;
         }
         if let Err(error) = self.learn_if_wanted(tenant, session).await {
-            tracing::warn!(%session, %error, "a session could not be learned from");
+            tracing::warn!(%session, %error, "failed to learn from a session");
         }
     }
 
-    /// Learns from the sessions of a tenant that were last used in this time. Says how many taught something.
+    /// Learn from the sessions of a tenant that were last used in this time range. Returns how many gave
+    /// memories.
     pub async fn learn_from_idle(&self, tenant: &TenantId, window: IdleWindow) -> Result<usize> {
         let house = house(tenant);
         let mut filter = ListFilter { limit: IDLE_ROWS, ..ListFilter::default() };
@@ -98,8 +101,8 @@ impl Engine {
             for summary in idle {
                 match self.learn_if_wanted(tenant, &summary.id).await {
                     Ok(learning) => taught += usize::from(learning.is_some_and(|one| !one.kept.is_empty())),
-                    // It may have been erased or reopened meanwhile; the others are not to suffer.
-                    Err(error) => tracing::warn!(session = %summary.id, %error, "not learned from"),
+                    // The session may have been erased or reopened; continue with the others.
+                    Err(error) => tracing::warn!(session = %summary.id, %error, "failed to learn from a session"),
                 }
             }
             filter.cursor = page.next;
@@ -119,7 +122,8 @@ impl Engine {
         self.learn(&house, session).await.map(Some)
     }
 
-    /// What the session's own path has had since the last mark. What a fork shares was its source's to teach.
+    /// The session's own entries on the path since the last mark. Inherited entries are processed in the
+    /// fork's source.
     async fn news_of(&self, scope: &Scope, session: &SessionId) -> Result<News> {
         let summary = self.store.summary(scope, session).await?;
         if summary.state == SessionState::Archived {
@@ -137,7 +141,8 @@ impl Engine {
         Ok(News { summary, entries, upto })
     }
 
-    /// With the model if there is one and it answers as asked; by rules otherwise, and then why.
+    /// Extract candidates with the model. Falls back to rules, with the reason, if there is no model or its
+    /// answer is invalid.
     async fn candidates(&self, news: &News) -> (Vec<Candidate>, Learned, Option<String>) {
         let by_rules = || rules::extract(&news.entries, &news.summary.owner);
         let Some(name) = &self.care.model else { return (by_rules(), Learned::ByRules, None) };
@@ -147,7 +152,7 @@ impl Engine {
         match self.ask_model(name, &shown).await {
             Ok(found) => (found, Learned::ByModel(name.clone()), None),
             Err(why) => {
-                tracing::warn!(session = %news.summary.id, why, "memories are learned by rules");
+                tracing::warn!(session = %news.summary.id, why, "falling back to rules for learning memories");
                 (by_rules(), Learned::ByRules, Some(why))
             }
         }
@@ -181,7 +186,7 @@ impl Engine {
             let mut tries = 0;
             kept.push(loop {
                 match self.keep_candidate(scope, &candidate, &new, &mut known).await {
-                    // Another server learns from the same session, or somebody edits: look again.
+                    // Another server is learning from the same session, or a user edited a memory: retry.
                     Err(EngineError::Store(StoreError::MemoryConflict { .. })) if tries < TRIES_MAX => {
                         tries += 1;
                         known = self.all_memories(scope, whose(), Standing::Current).await?;
@@ -193,7 +198,8 @@ impl Engine {
         Ok(kept)
     }
 
-    /// Beside the tree, at the time of the session's last use: that somebody learned from it is no use of it.
+    /// Append the mark outside the tree, dated at the session's last use, because learning does not count as
+    /// use.
     async fn append_mark(&self, scope: &Scope, news: &News, mark: &Mark) -> Result<()> {
         let session = &news.summary.id;
         let draft = Draft::new(news.summary.updated_at, mark.to_body());
@@ -205,7 +211,8 @@ impl Engine {
 }
 
 impl News {
-    /// The id follows from what was said and where, so that two servers that learn at once learn one thing.
+    /// The id is derived from the source and the text, so that two servers learning at once create one
+    /// memory.
     fn new_memory(&self, candidate: &Candidate, belongs: Belongs, learned: Learned) -> NewMemory {
         let first = candidate.entries.first();
         let said = self.entries.iter().find(|entry| Some(&entry.meta.id) == first);
@@ -225,7 +232,7 @@ impl News {
     }
 }
 
-/// What a hook hears of a memory.
+/// The data of a memory event for hooks.
 fn told_of(kept: &Kept) -> serde_json::Value {
     let memory = &kept.memory;
     let mut told = serde_json::json!({ "memory": memory.id, "kind": memory.kind, "text": memory.text });
@@ -234,7 +241,7 @@ fn told_of(kept: &Kept) -> serde_json::Value {
     told
 }
 
-/// Whoever keeps the house acts for the owner: what is learned belongs to the session's owner, whoever ended it.
+/// The system's scope. Memories belong to the session's owner, no matter who ended the session.
 fn house(tenant: &TenantId) -> Scope {
     Scope::operator(tenant.clone(), Principal::System)
 }

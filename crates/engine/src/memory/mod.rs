@@ -1,9 +1,9 @@
-//! What sessions teach and later ones are told: learning when a session ends ([`learn`]), writing and forgetting
-//! ([`write`]), answering questions and telling new sessions ([`recall`]). What is worth remembering is decided without
-//! any effect, in `sapwood_core::memory`.
+//! Memories: facts learned from sessions and given to later ones. [`learn`] extracts them when a session
+//! ends, [`write`] stores and deletes them, [`recall`] searches them and briefs new sessions.
+//! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
-//! A memory belongs to its session's owner. It reaches other users only when somebody makes it the tenant's, and it is
-//! put into no session that others read: see [`Engine::tellable`](Engine).
+//! A memory belongs to its session's owner. It reaches other users only when it is explicitly given to the
+//! tenant, and it is never put into a session that other users read: see [`Engine::tellable`](Engine).
 
 mod learn;
 mod recall;
@@ -22,7 +22,7 @@ pub use write::{Edit, Kept, Outcome, Written};
 
 use crate::{Engine, Result};
 
-/// Whether sessions are learned from when they are closed or archived.
+/// Whether to learn from sessions when they are closed or archived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtEnd {
     #[default]
@@ -30,21 +30,21 @@ pub enum AtEnd {
     Leave,
 }
 
-/// How memories are made and found.
+/// How memories are extracted and searched.
 #[derive(Clone, Default)]
 pub struct MemoryCare {
-    /// The model that puts memories into words, `PROVIDER/NAME`; rules if none.
+    /// The model that extracts memories, `PROVIDER/NAME`; rules if `None`.
     pub model: Option<String>,
-    /// Finds what is asked in other words; words alone if none.
+    /// Finds memories by meaning; without it only by words.
     pub embedder: Option<Arc<dyn Embedder>>,
     pub at_end: AtEnd,
 }
 
-/// Pages that are read at most: an owner's memories and the tenant's.
+/// Most pages read: an owner's memories and the tenant's.
 const PAGES_MAX: usize = 2 * MEMORIES_MAX.div_ceil(PAGE_ROWS_MAX) + 1;
 
 impl Engine {
-    /// Every memory of these, the newest first.
+    /// All memories that match, newest first.
     async fn all_memories(&self, scope: &Scope, whose: Whose, standing: Standing) -> Result<Vec<Memory>> {
         let mut filter = MemoryFilter { whose, standing, limit: PAGE_ROWS_MAX, ..MemoryFilter::default() };
         let mut memories = Vec::new();

@@ -1,4 +1,4 @@
-//! Answering questions from memory, and telling new sessions what earlier ones taught.
+//! Search memories, and brief new sessions with what earlier ones taught.
 
 use sapwood_core::agent::Agent;
 use sapwood_core::id::MemoryId;
@@ -12,26 +12,26 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// Most memories one question is answered with.
+/// Most memories per answer.
 pub const FOUND_MAX: usize = 100;
 
-/// A memory, and how well it answers: from 0 to about 1.
+/// A memory and its relevance, from 0 to about 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RecalledMemory {
     pub memory: Memory,
     pub score: f64,
 }
 
-/// What a question was answered with.
+/// The result of a memory search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recollection {
     pub found: Vec<RecalledMemory>,
-    /// Whether directions were compared, or words alone.
+    /// Whether embeddings were compared, or only words.
     pub by_embedding: bool,
 }
 
 impl Engine {
-    /// The memories that answer a question, asked in whatever words, the best first.
+    /// The memories that match a question, best first.
     pub async fn recollect(
         &self,
         scope: &Scope,
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Recollection { found, by_embedding: asked.is_some() })
     }
 
-    /// Gives memories from before there was an embedder theirs: some with every question, until all have one.
+    /// Add embeddings to memories that were stored without one: a few with every question.
     async fn embed_more(&self, scope: &Scope, asked: &Embedding, memories: &mut [Memory]) {
         let Some(embedder) = &self.care.embedder else { return };
         let lacks = |memory: &&mut Memory| {
@@ -70,13 +70,13 @@ impl Engine {
             let embedded = Memory { embedding: Some(embedding), ..memory.clone() };
             match self.write_memory(scope, embedded, version).await {
                 Ok(written) => *memory = written,
-                // Somebody else was quicker; the next question tries again.
-                Err(error) => tracing::debug!(%error, "a memory was not embedded"),
+                // A concurrent change; the next question tries again.
+                Err(error) => tracing::debug!(%error, "failed to store a memory's embedding"),
             }
         }
     }
 
-    /// The memory that an id, or the beginning of one, means to the caller.
+    /// Resolve a memory by its id or a unique prefix of it.
     pub async fn find_memory(&self, scope: &Scope, given: &str) -> Result<MemoryId> {
         if let Ok(id) = given.parse() {
             return Ok(id);
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// What a new session of the caller's is told, as its agent wants it. Not being told must not keep it from starting.
+    /// The memory text for a new session, as configured by its agent. A failure must not prevent the start.
     pub(crate) async fn told(&self, scope: &Scope, agent: &Agent) -> Option<String> {
         let tokens = agent.memory.unwrap_or_default().tokens;
         if tokens == 0 {
@@ -106,14 +106,14 @@ impl Engine {
         match self.all_memories(scope, whose, Standing::Current).await {
             Ok(memories) => brief(&memories, tokens),
             Err(error) => {
-                tracing::warn!(%error, "a session starts without memories");
+                tracing::warn!(%error, "failed to read memories; the session starts without them");
                 None
             }
         }
     }
 
-    /// Whose memories may be put into a session: its owner's when the owner alone reads it; the tenant's otherwise. What
-    /// is put there is in its log, and everybody it is shared with reads it.
+    /// Which memories may be put into a session: the owner's if only the owner reads it, else the tenant's.
+    /// They become part of its log, which all its members can read.
     pub(crate) fn tellable(&self, scope: &Scope, summary: &Summary) -> Whose {
         let is_alone = summary.members.is_empty() && summary.owner == scope.principal;
         match is_alone {
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Whether everybody who reads one session may read the other, so that nothing is carried to where it may not be.
+    /// Whether all readers of one session may also read the other, so that quoting does not leak content.
     pub(crate) async fn may_quote(&self, scope: &Scope, into: &Summary, from: &SessionId) -> bool {
         let Ok(from) = self.store.summary(scope, from).await else { return false };
         let may_read = |reader: &Principal| from.owner == *reader || from.members.contains_key(reader);
@@ -130,7 +130,7 @@ impl Engine {
     }
 }
 
-/// A memory as it is shown to people and programs: without its direction, which means nothing to either.
+/// A memory for display and the API, without its embedding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shown {
     pub id: MemoryId,
@@ -146,7 +146,7 @@ pub struct Shown {
     pub updated_at: TimestampMs,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<MemoryId>,
-    /// In words.
+    /// The origin in plain text.
     pub provenance: String,
 }
 

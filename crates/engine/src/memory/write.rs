@@ -1,5 +1,5 @@
-//! Writing memories: by hand, as learned, changed, forgotten. What repeats strengthens; what contradicts takes the place
-//! of the older one, which stays and is linked to it.
+//! Store memories: by hand, learned, edited, deleted. A repeated memory is strengthened; a contradicting one
+//! supersedes the older one, which is kept and linked.
 
 use sapwood_core::id::MemoryId;
 use sapwood_core::memory::compare::{Relation, relate};
@@ -14,39 +14,39 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// How often a change looks again before it gives up.
+/// How often a change is retried after a conflict.
 const TRIES_MAX: u32 = 16;
 
-/// Something to be remembered by hand.
+/// A memory to store by hand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     pub text: String,
     pub kind: MemoryKind,
-    /// The caller's own if none.
+    /// Defaults to the caller.
     pub belongs: Option<Belongs>,
 }
 
-/// What is to be different.
+/// Changes to a memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Edit {
     pub text: Option<String>,
     pub kind: Option<MemoryKind>,
-    /// The tenant's, or the caller's own again: an explicit act.
+    /// Give the memory to the tenant, or back to the caller.
     pub belongs: Option<Belongs>,
-    /// Fails with a conflict unless the memory has this version.
+    /// Fail with a conflict unless the memory has this version.
     pub expected: Option<u64>,
 }
 
-/// What became of something that was to be remembered.
+/// What happened to a candidate memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Outcome {
     Learned,
-    /// It was known, and has more support now.
+    /// It was already known and now has more support.
     Strengthened,
-    /// It was known, by these very entries.
+    /// It was already known from the same entries.
     Known,
-    /// It stands in the place of another.
+    /// It supersedes another memory.
     Superseded {
         old: MemoryId,
     },
@@ -60,7 +60,7 @@ pub struct Kept {
 }
 
 impl Engine {
-    /// Remembers something by hand.
+    /// Store a memory by hand.
     pub async fn remember(&self, scope: &Scope, written: Written) -> Result<Kept> {
         let belongs = written.belongs.unwrap_or_else(|| Belongs::To(scope.principal.clone()));
         let text = checked(&written.text)?;
@@ -86,18 +86,18 @@ impl Engine {
         Ok(self.store.get_memory(scope, id).await?)
     }
 
-    /// One page, the newest first; with words, those in which all of them occur.
+    /// One page of memories, newest first. With search words, only those that contain all of them.
     pub async fn memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
         Ok(self.store.list_memories(scope, filter).await?)
     }
 
-    /// The memories that this one stands in for, the newest first.
+    /// The memories that this one supersedes, newest first.
     pub async fn superseded(&self, scope: &Scope, memory: &Memory) -> Result<Vec<Memory>> {
         let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         Ok(all.into_iter().filter(|other| other.superseded_by == Some(memory.id)).collect())
     }
 
-    /// Changes a memory. Whoever made it stays who it was.
+    /// Change a memory. Its author stays the same.
     pub async fn edit_memory(&self, scope: &Scope, id: MemoryId, edit: Edit) -> Result<Memory> {
         let text = edit.text.as_deref().map(checked).transpose()?;
         for _ in 0..TRIES_MAX {
@@ -117,7 +117,7 @@ impl Engine {
         Err(contended(id))
     }
 
-    /// Really deletes a memory, and what it stood in for: nobody wants the older version back. Says how many.
+    /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
     pub async fn forget(&self, scope: &Scope, id: MemoryId) -> Result<usize> {
         let memory = self.store.get_memory(scope, id).await?;
         if !memory.yields_to(scope) {
@@ -126,7 +126,7 @@ impl Engine {
         }
         let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         let mut doomed = vec![id];
-        // Grows while it is walked: each memory is superseded by one, so this ends.
+        // The list grows while it is iterated. Each memory is superseded by at most one, so this ends.
         let mut next = 0;
         while let Some(newer) = doomed.get(next).copied() {
             let older =
@@ -145,7 +145,7 @@ impl Engine {
         Ok(doomed.len())
     }
 
-    /// Writes what something new is to what is known, and keeps `known` as it then is.
+    /// Store a candidate in relation to the known memories, and update `known`.
     pub(super) async fn keep_candidate(
         &self,
         scope: &Scope,
@@ -202,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The one place where a memory is written.
+    /// Write a memory. All writes go through here.
     pub(super) async fn write_memory(
         &self,
         scope: &Scope,
@@ -215,7 +215,7 @@ impl Engine {
         Ok(self.store.put_memory(scope, memory, expected, self.clock.now()).await?)
     }
 
-    /// A text's direction, where there is an embedder and it answers: words are enough to go on without.
+    /// The embedding of a text. Without an embedder, or if it fails, search uses words only.
     pub(super) async fn embed_one(&self, text: &str) -> Option<Embedding> {
         let embedder = self.care.embedder.as_ref()?;
         match embedder.embed(&[text.to_owned()]).await {
@@ -224,14 +224,14 @@ impl Engine {
                 Some(Embedding { model: embedder.model().to_owned(), numbers })
             }
             Err(error) => {
-                tracing::warn!(%error, "a memory has no embedding");
+                tracing::warn!(%error, "failed to embed a memory");
                 None
             }
         }
     }
 }
 
-/// What is known of a memory before it is compared with others.
+/// The metadata of a new memory before it is compared with others.
 pub(super) struct NewMemory {
     pub id: MemoryId,
     pub belongs: Belongs,
@@ -248,7 +248,7 @@ impl NewMemory {
             text: candidate.text.clone(),
             sources: self.source.clone().into_iter().collect(),
             learned: self.learned.clone(),
-            // These four are the store's to say.
+            // The store sets these four.
             by: Principal::System,
             version: 0,
             created_at: TimestampMs(0),
@@ -259,7 +259,7 @@ impl NewMemory {
     }
 }
 
-/// A text that may be kept: not empty, and no secret.
+/// Validate a memory's text: not empty and no secret.
 fn checked(text: &str) -> Result<String> {
     let text = text.trim();
     let fail = |why: &str| Err(EngineError::Invalid { what: "the memory", why: why.to_owned() });
@@ -267,7 +267,7 @@ fn checked(text: &str) -> Result<String> {
         return fail("it is empty");
     }
     if !is_fit_to_keep(text) {
-        return fail("it looks like a key or a password, and those are not kept as memories");
+        return fail("it looks like a key or a password, which cannot be stored as memories");
     }
     Ok(text.to_owned())
 }

@@ -1,5 +1,5 @@
-//! Noticing that it is time. Every server looks; what it concludes rests on the log as it was read, and is written only if
-//! the log still ends there. So what one has noticed the others do not notice again.
+//! Detect that a trigger is due. Every server checks. A firing is appended only if the trigger's log has not
+//! changed since it was read, so it is recorded by one server only.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use serde_json::{Value, json};
 use super::{Installed, Source, Terms};
 use crate::{Engine, EngineError, Result};
 
-/// Times that are counted as missed at once; a calendar that ticks quicker than it is looked at has more.
+/// Most missed times counted per check. A calendar with very frequent times may have more.
 const MISSED_MAX: usize = 10_000;
-/// A time this long ago was missed.
+/// A scheduled time older than this counts as missed.
 const MISSED_AFTER_MS: i64 = 60_000;
-/// How often other sessions are looked at.
+/// Poll interval for events of other sessions.
 const EVENT_POLL_MS: u64 = 500;
-/// Longest pause of a calendar: clocks are set.
+/// Longest wait for a calendar time, because the system clock may be changed.
 const CALENDAR_PAUSE_MS_MAX: i64 = 30_000;
-/// Entries of another session that are looked at in one go.
+/// Entries of another session read per check.
 const EVENTS_MAX: usize = 500;
-/// Files that a payload names.
+/// Most files named in a payload.
 const NAMED_MAX: usize = 100;
-/// How long a file must stay as it is before a change counts.
+/// How long a file must be unchanged before a change counts.
 const SETTLE_MS: u64 = 100;
 
 impl Engine {
-    /// Looks once. Says in how many milliseconds to look again, if at all.
+    /// Check once. Returns the milliseconds until the next check, or `None` if none is needed.
     pub(super) async fn detect(
         &self,
         installed: &Installed,
@@ -72,7 +72,8 @@ impl Engine {
         }
     }
 
-    /// Somebody was quicker: then the log says so, and it is read again.
+    /// Append a note at the head that was read. On a conflict another server was faster, and the log is read
+    /// again.
     async fn note_at_head(
         &self,
         installed: &Installed,
@@ -106,7 +107,7 @@ impl Engine {
         })
     }
 
-    /// The next event that counts.
+    /// Find the next matching event.
     async fn notice_event(
         &self,
         installed: &Installed,
@@ -130,10 +131,10 @@ impl Engine {
     }
 }
 
-/// What a look at another session gave.
+/// The result of checking another session.
 enum Looked {
     Nothing,
-    /// Up to here there is nothing that counts.
+    /// No matching event up to here.
     Passed(Seq),
     Due(TriggerNote),
 }
@@ -142,7 +143,7 @@ fn unwatchable(why: String) -> EngineError {
     EngineError::Invalid { what: "the files of a trigger", why }
 }
 
-/// An event that was asked for, as a payload.
+/// The payload for an event of a matching type.
 fn payload_of(session: &SessionId, record: &Record, types: &[String]) -> Option<(Value, Seq)> {
     let event = Event::of(session, record).ok()?;
     if !types.is_empty() && !types.iter().any(|name| name == event.name) {
@@ -156,13 +157,13 @@ fn payload_of(session: &SessionId, record: &Record, types: &[String]) -> Option<
     Some((payload, record.meta.seq))
 }
 
-/// What a look at the calendar gave.
+/// The result of checking the calendar.
 struct Noticed {
     note: Option<TriggerNote>,
     pause_ms: Option<u64>,
 }
 
-/// Pure: what has become due since `since`. However many times have passed, they make one firing.
+/// Compute what is due since `since`, without side effects. All times that have passed make one firing.
 fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now: TimestampMs) -> Noticed {
     let Some(first) = calendar.next_after(since) else { return Noticed { note: None, pause_ms: None } };
     if first > now {
@@ -186,9 +187,9 @@ fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now:
     Noticed { note: Some(note), pause_ms: Some(0) }
 }
 
-/// What changed, once it stays as it is: a file that is being written is not looked into yet.
+/// Detect changed files, once they are stable: a file that is still being written is ignored for now.
 async fn notice_files(watcher: &dyn Watcher, before: &BTreeMap<String, String>) -> Option<TriggerNote> {
-    let now = watcher.look().await.inspect_err(|why| tracing::warn!(%why, "files cannot be watched")).ok()?;
+    let now = watcher.look().await.inspect_err(|why| tracing::warn!(%why, "failed to watch files")).ok()?;
     if now == *before {
         return None;
     }
@@ -210,7 +211,7 @@ async fn notice_files(watcher: &dyn Watcher, before: &BTreeMap<String, String>) 
 mod tests {
     use super::*;
 
-    /// Every ten seconds.
+    /// Fires every ten seconds.
     struct Tens;
 
     impl Calendar for Tens {
@@ -233,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn a_time_fires_when_it_has_come() {
+    fn fires_when_a_scheduled_time_has_passed() {
         assert_eq!(notice(Missed::Once, 0, 9_000), (None, Some(1_000)));
         assert_eq!(notice(Missed::Once, 0, 10_001), (Some(due(10_000, 1)), Some(0)));
         assert_eq!(notice(Missed::Once, 10_000, 10_001), (None, Some(9_999)));
     }
 
     #[test]
-    fn times_that_nobody_saw_fire_once_or_not_at_all() {
-        // Looked at at half past the minute: the latest one is not long ago.
+    fn missed_times_fire_once_or_not_at_all() {
+        // Checked at 95 s: the latest scheduled time is recent.
         assert_eq!(notice(Missed::Skip, 0, 95_000), (Some(due(90_000, 9)), Some(0)));
         struct Once;
         impl Calendar for Once {

@@ -1,9 +1,9 @@
-//! Triggers at work. What a trigger did is a session of its own, so leases, fences and idempotency keys hold for it too:
-//! of several servers each may notice that it is time, one entry says so, and one of them does it. A server that dies is
-//! followed by another one that finds the same log.
+//! Run triggers. Each trigger has a log session of its own, so leases, fences and idempotency keys apply to
+//! it. Several servers may detect that a trigger is due, but only one entry records it and one server acts on
+//! it. If that server dies, another continues from the same log.
 //!
-//! The words of a firing go into the queue of their session under a key of the firing: they are said once, whatever is
-//! repeated. [`detect`] notices, [`run`] does.
+//! The text of a firing is queued in its target session under the firing's idempotency key, so it is sent
+//! exactly once. [`detect`] finds due firings, [`run`] performs them.
 
 mod detect;
 mod run;
@@ -26,10 +26,10 @@ use crate::{Engine, EngineError, Result};
 
 pub use run::{Drained, Runner};
 
-/// What sets a trigger off.
+/// What fires a trigger.
 #[derive(Clone)]
 pub enum Source {
-    /// Somebody calls.
+    /// An HTTP request.
     Webhook,
     Cron {
         calendar: Arc<dyn Calendar>,
@@ -39,7 +39,7 @@ pub enum Source {
         watcher: Arc<dyn Watcher>,
         poll_ms: u64,
     },
-    /// Entries of another session whose events have these names; every one if there are none.
+    /// Entries of another session with one of these event names; any event if empty.
     Event {
         session: SessionId,
         types: Vec<String>,
@@ -66,14 +66,14 @@ impl Source {
     }
 }
 
-/// A trigger with all that it needs: what sets it off, who acts, and with which agent.
+/// A trigger with everything it needs: its source, its owner and its agent.
 #[derive(Clone)]
 pub struct Installed {
     pub trigger: Trigger,
     pub source: Source,
     pub agent: Agent,
     pub cwd: Option<String>,
-    /// Whoever installed it: its sessions are theirs.
+    /// The scope of the installer, who owns the trigger's sessions.
     pub scope: Scope,
 }
 
@@ -82,7 +82,7 @@ impl Installed {
         Ok(self.trigger.log_id().parse()?)
     }
 
-    /// When it fires next, where a calendar says so.
+    /// The next scheduled time, for a calendar trigger.
     pub fn next_at(&self, now: TimestampMs) -> Option<TimestampMs> {
         match &self.source {
             Source::Cron { calendar, .. } => calendar.next_after(now),
@@ -92,7 +92,8 @@ impl Installed {
 }
 
 impl Engine {
-    /// Opens a trigger's log. One that somebody else owns is not touched: whoever owns it could fire at will.
+    /// Open a trigger's log. Refuses a log with another owner, because that owner could fire the trigger at
+    /// will.
     async fn open_trigger_log(&self, installed: &Installed) -> Result<SessionId> {
         let id = installed.log_id()?;
         let title = Some(format!("trigger {}", installed.trigger.name));
@@ -109,7 +110,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Fires a trigger by its name, as whoever may write its log. The same key fires once.
+    /// Fire a trigger by name. The caller needs write access to its log. The same key fires only once.
     pub async fn fire_trigger(
         &self,
         scope: &Scope,
@@ -132,7 +133,7 @@ impl Engine {
         Ok(appended.entries.first().map_or(appended.head.seq, |(seq, _)| *seq))
     }
 
-    /// Opens a trigger's log if it is not there, and fires it.
+    /// Open a trigger's log if necessary, and fire the trigger.
     pub async fn fire_installed(
         &self,
         installed: &Installed,
@@ -143,7 +144,7 @@ impl Engine {
         self.fire_trigger(&installed.scope, &installed.trigger.name, key, payload).await
     }
 
-    /// What a trigger's log shows; nothing yet for one that never ran.
+    /// The state of a trigger from its log; empty if it never ran.
     pub async fn trigger_state(&self, installed: &Installed) -> Result<TriggerState> {
         let mut state = TriggerState::default();
         match self
@@ -170,7 +171,7 @@ impl Engine {
         self.append(scope, append).await
     }
 
-    /// The session a firing goes to, opened if it is not there.
+    /// The target session of a firing, created if necessary.
     async fn open_target(&self, installed: &Installed, firing: Seq) -> Result<SessionId> {
         let id: SessionId = installed.trigger.target_of(firing).parse()?;
         self.check_target(installed, &id).await?;
@@ -185,8 +186,9 @@ impl Engine {
         }
     }
 
-    /// A session that is there is addressed only if it belongs to the trigger's owner, or was shared with them to write. An
-    /// operator's reach is not enough: the owner of that session would receive what the trigger says.
+    /// Check that an existing target session belongs to the trigger's owner, or is shared with them for
+    /// writing. An operator's reach is not enough: the owner of that session would receive the trigger's
+    /// text.
     async fn check_target(&self, installed: &Installed, session: &SessionId) -> Result<()> {
         let scope = Scope { reach: Reach::Own, ..installed.scope.clone() };
         let summary = match self.store.summary(&installed.scope, session).await {
@@ -201,7 +203,7 @@ impl Engine {
     }
 }
 
-/// Under which conditions a note is written.
+/// Conditions for appending a note.
 #[derive(Default)]
 struct Terms {
     key: Option<String>,

@@ -1,5 +1,6 @@
-//! Doing what is due. Whoever holds the lease of a trigger's log sends its words and waits for what comes of them; the
-//! others look on. Everything that counts is in the log before the next step, so that whoever comes after knows it.
+//! Perform due firings. The holder of the lease of a trigger's log sends the text and waits for the result;
+//! other servers only watch. Every step is in the log before the next one, so another server can continue
+//! after a crash.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,18 +22,18 @@ use crate::lease::{Hold, LEASE_TTL_MS};
 use crate::turn::OnWait;
 use crate::{Engine, EngineError, Result};
 
-/// How long to wait after something went wrong, and while another server has the lease.
+/// Wait time after a failure, and while another server has the lease.
 const RETRY_MS: u64 = 1_000;
-/// How often a session is looked at in which somebody else runs a turn.
+/// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(300);
-/// How often a session is looked at that waits for a person.
+/// Poll interval for a session that is waiting for an answer.
 const PERSON_PAUSE: Duration = Duration::from_secs(3);
-/// Longest pause: a lease that somebody else let go is found by then.
+/// Longest pause; a lease released by another server is noticed within this time.
 const PAUSE_MS_MAX: u64 = 30_000;
 
 type Done = (Seq, Result<(String, Option<String>)>);
 
-/// One trigger at work in this process.
+/// Runs one trigger in this process.
 pub struct Runner {
     engine: Engine,
     installed: Arc<Installed>,
@@ -40,10 +41,10 @@ pub struct Runner {
     state: TriggerState,
     follower: Follower,
     hold: Option<Hold>,
-    /// Firings whose end this process waits for.
+    /// Firings whose result this process is waiting for.
     attended: BTreeSet<Seq>,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// How far another session was looked at without finding anything.
+    /// How far another session was checked without a matching event.
     seen: Option<Seq>,
 }
 
@@ -64,14 +65,14 @@ impl Runner {
         })
     }
 
-    /// Works until it is dropped. What goes wrong is said and tried again.
+    /// Run until dropped. Failures are logged and retried.
     pub async fn run(mut self) {
         loop {
             let pause_ms = match self.tick(Looking::Yes).await {
                 Ok(pause_ms) => pause_ms.min(PAUSE_MS_MAX),
                 Err(error) => {
                     let trigger = &self.installed.trigger.name;
-                    tracing::warn!(%trigger, %error, "a trigger cannot go on; it is tried again");
+                    tracing::warn!(%trigger, %error, "a trigger failed; retrying");
                     self.hold = None;
                     RETRY_MS
                 }
@@ -80,8 +81,8 @@ impl Runner {
         }
     }
 
-    /// Does what is due and waits for what comes of it; nothing new is noticed. Says whether another process has it:
-    /// one that died holds the lease for a while yet.
+    /// Perform due firings and wait for their results, without detecting new ones. Reports if another process
+    /// runs the trigger, after waiting long enough for the lease of a dead one to expire.
     pub async fn drain(mut self) -> Result<Drained> {
         let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
         loop {
@@ -108,12 +109,12 @@ impl Runner {
             Some((firing, done)) = self.work.next() => {
                 if let Err(error) = self.settle(firing, done).await {
                     let trigger = &self.installed.trigger.name;
-                    tracing::warn!(%trigger, %firing, %error, "the end of a firing is not in its log");
+                    tracing::warn!(%trigger, %firing, %error, "failed to record the result of a firing");
                 }
             }
             record = self.follower.next() => match record.map(|record| record.into_entry()) {
                 Ok(Ok(entry)) => self.state.apply(&entry),
-                // The next look says what is wrong.
+                // The next tick reports the error.
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
             },
             () = lost => self.let_go(),
@@ -121,14 +122,14 @@ impl Runner {
         }
     }
 
-    /// Another process has the lease: it waits for the firings from here on.
+    /// Another process has taken the lease and now waits for the firings.
     fn let_go(&mut self) {
         self.hold = None;
         self.attended.clear();
         self.work = FuturesUnordered::new();
     }
 
-    /// Looks, and does what can be done now. Says how long nothing else is to be done.
+    /// Detect and perform what is due. Returns the milliseconds until the next tick.
     async fn tick(&mut self, looking: Looking) -> Result<u64> {
         self.catch_up().await?;
         let mut pause_ms = PAUSE_MS_MAX;
@@ -154,7 +155,7 @@ impl Runner {
             }
         }
         self.attend_all();
-        // What was read while acting has not been looked at, and nobody will be woken for it again.
+        // Entries read while acting are not processed yet and cause no further wake-up, so run again at once.
         Ok(if has_acted { 0 } else { again_ms.unwrap_or(pause_ms).min(pause_ms) })
     }
 
@@ -166,7 +167,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Whether this process is the one that does it. What was written before the lease was taken is read first.
+    /// Try to take the lease. Entries written before that are read first.
     async fn take_hold(&mut self) -> Result<bool> {
         if self.hold.is_some() {
             return Ok(true);
@@ -192,12 +193,12 @@ impl Runner {
         self.catch_up().await
     }
 
-    /// Puts the words into their session's queue, once, and writes down that they are there.
+    /// Queue the text in its session exactly once, and record that.
     async fn send(&mut self, firing: Seq) -> Result<()> {
         let Some(firing) = self.state.open.get(&firing).cloned() else { return Ok(()) };
         let (engine, installed) = (self.engine.clone(), self.installed.clone());
         if is_busy(&engine, &installed).await? {
-            let why = "its session runs another turn".to_owned();
+            let why = "its session is running another turn".to_owned();
             return self.note(TriggerNote::Skipped { firing: firing.seq, why }).await;
         }
         match queue_words(&engine, &installed, &firing).await {
@@ -212,7 +213,7 @@ impl Runner {
         }
     }
 
-    /// Waits for every firing that was sent, also those that another process sent before it died.
+    /// Wait for every firing that was sent, including those sent by a process that died.
     fn attend_all(&mut self) {
         for firing in self.state.running() {
             let Some(sent) = firing.sent.clone().filter(|_| !self.attended.contains(&firing.seq)) else {
@@ -235,11 +236,11 @@ impl Runner {
     }
 }
 
-/// What became of draining.
+/// The result of draining a trigger.
 #[derive(Debug)]
 pub enum Drained {
     Done(Box<TriggerState>),
-    /// Another process does it.
+    /// Another process is running the trigger.
     Elsewhere,
 }
 
@@ -249,7 +250,7 @@ enum Looking {
     No,
 }
 
-/// Whether trying again can end otherwise.
+/// Whether a retry may succeed.
 fn may_pass(error: &EngineError) -> bool {
     matches!(
         error,
@@ -265,7 +266,7 @@ fn may_pass(error: &EngineError) -> bool {
     )
 }
 
-/// Whether the one session that a skipping trigger addresses is in use.
+/// Whether the target session of a trigger with the skip policy is in use.
 async fn is_busy(engine: &Engine, installed: &Installed) -> Result<bool> {
     let (Conflict::Skip, Target::Session(session)) = (installed.trigger.conflict, &installed.trigger.target)
     else {
@@ -282,7 +283,7 @@ fn key_of(installed: &Installed, firing: Seq) -> String {
     format!("{}:{firing}", installed.trigger.log_id())
 }
 
-/// Queues the words: the entry is the same one, however often this is called.
+/// Queue the text. Idempotent: repeated calls return the same entry.
 async fn queue_words(engine: &Engine, installed: &Installed, firing: &Firing) -> Result<SentTo> {
     let session = engine.open_target(installed, firing.seq).await?;
     let now = engine.clock.now();
@@ -295,7 +296,7 @@ async fn queue_words(engine: &Engine, installed: &Installed, firing: &Firing) ->
     Ok(SentTo { session, input })
 }
 
-/// Carries the session on until the turn of these words has ended, whoever runs it.
+/// Resume the session until the turn with this input has ended, in this or another process.
 async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result<(String, Option<String>)> {
     let SentTo { session, input } = sent;
     loop {
@@ -306,7 +307,7 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
         }
         match engine.resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
-                // An earlier turn of the session waits for a person: so do these words.
+                // An earlier turn of the session waits for an answer, and so does this input.
                 if running.ended().await?.ended.is_none() {
                     tokio::time::sleep(PERSON_PAUSE).await;
                 }
@@ -325,7 +326,7 @@ enum FiringStatus {
     Ended(String, Option<String>),
 }
 
-/// The turn that took this input, and how it ended.
+/// The turn that consumed this input, and its outcome.
 async fn turn_of(
     engine: &Engine,
     installed: &Installed,

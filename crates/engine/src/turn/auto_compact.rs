@@ -1,5 +1,5 @@
-//! Keeping the context within the model's window while a turn runs: before a call if it is nearly full, after a provider
-//! said that it is over, and after the turn the cheap way.
+//! Keep the context within the model's window while a turn runs: compact before a call if it is nearly full,
+//! after a provider's overflow error, and cheaply after the turn.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::fragments::News;
 use crate::pressure::Situation;
 use crate::summarise::ModelSummariser;
 
-/// What an answer may take of the window, where nothing says.
+/// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
 const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 
 impl TurnContext {
-    /// Whether room has to be made before the model is called. Asked once per answer: a compaction that gained nothing is
-    /// not tried again before something new was said.
+    /// Whether to compact before calling the model. Checked once per answer: a compaction that gained nothing
+    /// is not retried until there is a new message.
     pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
@@ -42,7 +42,7 @@ impl TurnContext {
         (is_due && !has_tried).then_some(Input::TooFull { trigger: Trigger::Pressure })
     }
 
-    /// Plans a compaction; the machine has it appended like everything else.
+    /// Plan a compaction; the state machine appends it like any other entry.
     pub(super) async fn compact(&self, trigger: Trigger) -> Result<Input> {
         self.tell(News::Compacting);
         let situation = self.situation(Writing::DryRun);
@@ -56,7 +56,7 @@ impl TurnContext {
         Ok(Input::Compacted { trigger, compaction })
     }
 
-    /// After the turn, while the session is still held. A failure here is no failure of the turn.
+    /// Compact after the turn, while the session is still held. A failure here does not fail the turn.
     pub(super) async fn tidy_up(&self) {
         let situation = self.situation(Writing::Write);
         let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;
@@ -67,7 +67,7 @@ impl TurnContext {
                 }
             }
             Err(error) => {
-                tracing::warn!(session = %self.session, %error, "the session could not be compacted after its turn");
+                tracing::warn!(session = %self.session, %error, "failed to compact the session after its turn");
             }
         }
     }
@@ -91,7 +91,7 @@ impl TurnContext {
         self.agent.pressure.unwrap_or(self.engine.thresholds)
     }
 
-    /// The window less what the answer may take of it; none where the window is not known.
+    /// The window minus room for the answer; `None` if the window is unknown.
     fn budget_tokens(&self) -> Option<u64> {
         budget_tokens(&self.world, &self.agent, &self.chain.first()?.model)
     }

@@ -1,5 +1,5 @@
-//! One round's call of the model: the budget is checked before anything leaves the house, then each model of the chain is
-//! asked, with pauses where a failure may pass. Once output has come, nothing is tried again.
+//! Call the model for one round. The budget is checked before any request is sent. Then each model of the
+//! chain is tried, with backoff between retries. Once output has streamed, nothing is retried.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,19 @@ use crate::Result;
 use crate::fragments::News;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
-/// Output a model is assumed to give at most, where neither the agent nor the model's facts say.
+/// Assumed maximum output tokens if neither the agent nor the model's facts set one.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
-/// Longest explanation of a failure that is kept.
+/// Longest error message that is kept.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
-/// A call that failed, and whether anything had been shown by then.
+/// A failed call, and whether any output had been shown.
 struct Failed {
     error: ModelError,
     has_begun: bool,
 }
 
 impl TurnContext {
-    /// Calls the model on the session as it is now.
+    /// Call the model on the session's current context.
     pub(super) async fn call_model(&self) -> Result<Input> {
         if let Some(refused) = self.ask_before_turn().await? {
             return Ok(refused);
@@ -54,7 +54,7 @@ impl TurnContext {
         }
     }
 
-    /// What stops the call, if what is spent and the worst this call can cost is over the cap.
+    /// Check the budget: stop the call if the cost so far plus the worst case of this call exceeds the cap.
     async fn check_budget(&self, context: &Context) -> Result<Option<Input>> {
         let Some(budget) = self.agent.budget else { return Ok(None) };
         if self.with_now(|now| now.is_budget_waived) {
@@ -68,14 +68,14 @@ impl TurnContext {
         }
         let dollars = |nano: u64| nano as f64 / 1e9;
         let text = format!(
-            "${:.4} of ${:.4} are spent, and the next call may cost ${:.4}.",
+            "${:.4} of ${:.4} spent; the next call may cost up to ${:.4}.",
             dollars(spent),
             dollars(cap),
             dollars(worst)
         );
         Ok(match budget.on_exceed {
             OnExceed::Fail => Some(Input::OverBudget { question: text, ask: false }),
-            OnExceed::Ask => Some(Input::OverBudget { question: format!("{text} Go on?"), ask: true }),
+            OnExceed::Ask => Some(Input::OverBudget { question: format!("{text} Continue?"), ask: true }),
             OnExceed::Warn => {
                 self.tell(News::OverBudget { text });
                 None
@@ -83,8 +83,8 @@ impl TurnContext {
         })
     }
 
-    /// The dearest that any model of the chain can make it. Models without a known price cannot be counted here; their
-    /// calls show as unpriced.
+    /// The highest price that any model of the chain can charge for this call. Models without a known price
+    /// are ignored here; their calls are reported as unpriced.
     fn worst_cost_nano_usd(&self, context: &Context) -> u64 {
         let schemas: usize = self.specs.iter().map(|spec| spec.input_schema.get().len()).sum();
         let input = context.tokens + schemas.div_ceil(4) as u64;
@@ -127,13 +127,13 @@ impl TurnContext {
             }
         }
         let code = last.as_ref().map_or("model.none", ModelError::code).to_owned();
-        let words = last.map_or_else(|| "no model is set".to_owned(), |error| error.to_string());
+        let words = last.map_or_else(|| "no model is configured".to_owned(), |error| error.to_string());
         let message = words.chars().take(MESSAGE_CHARS_MAX).collect();
         let partial = self.broken(Stop::Error);
         Ok(Input::ModelFailed { code, message, partial })
     }
 
-    /// Asks one model, again as often as its link says and the failure allows.
+    /// Try one model, with as many retries as its link and the failure allow.
     async fn ask_link(
         &self,
         link: &ChainLink,
@@ -162,7 +162,7 @@ impl TurnContext {
         }
     }
 
-    /// One attempt, traced.
+    /// Make one attempt, with a trace span.
     async fn attempt(&self, request: &Request) -> Result<(), Failed> {
         let span = model_span(Some(&self.session), &request.model);
         let came = self.stream(request).instrument(span.clone()).await;
@@ -191,7 +191,7 @@ impl TurnContext {
         match self.with_now(|now| (now.reply.stop, !now.reply.is_empty())) {
             (Some(_), _) => Ok(()),
             (None, has_begun) => {
-                let why = "it ended without saying so".to_owned();
+                let why = "the stream ended without a stop reason".to_owned();
                 Err(Failed { error: ModelError::Cut { model: request.model.clone(), why }, has_begun })
             }
         }
@@ -227,7 +227,8 @@ impl TurnContext {
         Input::Answered { answer, faults, leaf }
     }
 
-    /// What had come of an answer that will not be finished. Its calls are not kept: they may be half.
+    /// The partial answer of a call that will not be finished. Its tool calls are dropped because they may be
+    /// incomplete.
     pub(super) fn broken(&self, stop: Stop) -> Option<Answer> {
         let (reply, model) = self.with_now(|now| (std::mem::take(&mut now.reply), now.model.clone()));
         let (parts, usage) = (reply.parts_without_calls(), reply.usage);
@@ -240,7 +241,7 @@ impl TurnContext {
     }
 }
 
-/// Gives calls that share an id, or have none, ids of their own: a result must find its one call.
+/// Give tool calls with a missing or duplicate id a unique one: each result must match exactly one call.
 fn unique_calls(mut parts: Vec<Part>) -> Vec<Part> {
     let mut seen = std::collections::HashSet::new();
     for (at, part) in parts.iter_mut().enumerate() {

@@ -1,5 +1,6 @@
-//! The tool that ends a role's work on a node. It changes nothing but the role's own session: the call and its result are
-//! the handoff, and whoever runs the flow reads them there when the turn has ended. So it may be run again after a crash.
+//! The tool that ends a role's work on a node. It only changes the role's own session: the call and its
+//! result are the handoff, which the flow's runner reads after the turn. It is therefore safe to run again
+//! after a crash.
 
 use sapwood_core::content::ToolCall;
 use sapwood_core::flow::assignment::HandoffTarget;
@@ -12,7 +13,7 @@ use super::TurnContext;
 use super::builtin_tools::{PutArtifact, spec};
 use crate::Result;
 
-/// The tool, where the role has to use it.
+/// The spec of the handoff tool, if the role has to use it.
 pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
     let text = json!({"type": "string"});
     let target = json!({
@@ -20,7 +21,7 @@ pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
         "properties": {"node": text, "artifact": text, "content": text},
     });
     let about = format!(
-        "Ends your work on node {}: give exactly one of targets, closed, prompt and wait. Here: {}.",
+        "End your work on node {}. Give exactly one of targets, closed, prompt and wait. Here: {}.",
         post.node,
         post.targets_text()
     );
@@ -30,12 +31,12 @@ pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
 }
 
 impl TurnContext {
-    /// What can be said about a handoff without looking at the session; said before a person is asked.
+    /// Check a handoff without reading the session, before an approval is requested.
     pub(super) fn check_handoff(&self, call: &ToolCall) -> Result<Handoff, String> {
         let handoff = Handoff::of_call(call)?;
         match &self.post {
             Some(post) => post.check(&handoff).map(|()| handoff),
-            None => Err("this session is at no node of a flow".to_owned()),
+            None => Err("this session is not working on a flow node".to_owned()),
         }
     }
 
@@ -43,12 +44,12 @@ impl TurnContext {
         let (handoff, post) = match (self.check_handoff(call), &self.post) {
             (Ok(handoff), Some(post)) => (handoff, post),
             (Err(why), _) => return Ok(ToolOutput::error(why)),
-            (Ok(_), None) => return Ok(ToolOutput::error("this session is at no node of a flow")),
+            (Ok(_), None) => return Ok(ToolOutput::error("this session is not working on a flow node")),
         };
         let mut visit = self.engine.visit_of(&self.scope, &self.session, post).await?;
         if visit.faults >= REPAIRS_MAX {
             return Ok(ToolOutput::error(format!(
-                "There were {REPAIRS_MAX} wrong handoffs: the node has failed."
+                "The node has failed after {REPAIRS_MAX} invalid handoffs."
             )));
         }
         for target in &handoff.targets {
@@ -58,13 +59,13 @@ impl TurnContext {
         }
         visit.handed.push(handoff);
         let what_next = match post.is_ended_by(&visit.handed) {
-            true => "The node is handed off. Say in a sentence what you did, and end here.".to_owned(),
+            true => "The node is handed off. Summarize your work in one sentence, then stop.".to_owned(),
             false => owed_text(post, &visit.handed),
         };
         Ok(ToolOutput::text(what_next))
     }
 
-    /// Puts the artifact, or says that there is none of its name.
+    /// Store the target's artifact. Returns an error text if it has no content and no such artifact exists.
     async fn settle_artifact(&self, target: &HandoffTarget) -> Result<Option<String>> {
         let HandoffTarget { artifact, content, node } = target;
         if let Some(content) = content.clone() {
@@ -74,7 +75,7 @@ impl TurnContext {
         let artifacts = self.engine.artifacts(&self.scope, &self.session).await?;
         let is_there = artifacts.named(artifact).is_some();
         Ok((!is_there).then(|| {
-            format!("There is no artifact {artifact} to hand to {node}: give its text as content, or put it first.")
+            format!("No artifact `{artifact}` to hand to {node}: pass its text as content, or put it first.")
         }))
     }
 }

@@ -1,5 +1,5 @@
-//! Where a turn asks and tells hooks. What comes of a hook is what could have come of the model or the tool itself, so the
-//! machine needs to know nothing about hooks. A hook can take away from what a turn may do, and never add to it.
+//! Where a turn calls hooks. A hook's result has the same form as a result of the model or the tool, so the
+//! state machine knows nothing about hooks. A hook can restrict what a turn may do, but never extend it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,17 +20,17 @@ use super::TurnContext;
 use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
-/// What approvals about confidence are called.
+/// The kind of approvals about confidence.
 const CONFIDENCE: &str = "confidence";
 
-/// Whether something is done, with what hooks made of it, or already came out otherwise.
+/// Either continue, with the input that hooks may have changed, or stop with a result.
 pub(super) enum Gate<P, D> {
     Pass(P),
     Done(D),
 }
 
 impl Engine {
-    /// The words as hooks let them through.
+    /// Ask the hooks about the input, and return it with their changes.
     pub(super) async fn ask_before_send(
         &self,
         scope: &Scope,
@@ -40,7 +40,7 @@ impl Engine {
         if !self.has_hooks(HookName::BeforeSend) {
             return Ok(words);
         }
-        // Nobody is asked about a session that is not there.
+        // Check that the session exists before any hook is called.
         self.store.summary(scope, session).await?;
         let about = || json!({"text": joined_text(&words)});
         match self.ask_hooks(HookName::BeforeSend, At::new(scope, session), about).await? {
@@ -62,14 +62,15 @@ impl TurnContext {
         self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
-    /// The turn is a new one.
+    /// Mark the turn as new, so that the hooks are asked about it.
     pub(super) fn begin_with(&self, words: &[Part]) {
         if self.engine.has_hooks(HookName::BeforeTurn) {
             self.with_now(|now| now.begins_with = Some(joined_text(words)));
         }
     }
 
-    /// A turn that was interrupted before the model said anything is asked about again: perhaps it never was.
+    /// Ask again for a turn that was interrupted before the model answered: the hooks may not have been
+    /// asked.
     pub(super) fn begin_again(&self, entries: &[Entry]) {
         let said = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
         if let (Some(words), None) = (said(Kind::UserMessage), said(Kind::AssistantMessage)) {
@@ -77,7 +78,8 @@ impl TurnContext {
         }
     }
 
-    /// A refusal ends the turn like a failure, with the reason as its message.
+    /// Ask the hooks about a new turn. A refusal ends the turn like a failure, with the reason as its
+    /// message.
     pub(super) async fn ask_before_turn(&self) -> Result<Option<Input>> {
         let Some(words) = self.with_now(|now| now.begins_with.take()) else { return Ok(None) };
         let about = || json!({"text": event_text(&words), "agent": self.agent.id});
@@ -87,7 +89,7 @@ impl TurnContext {
         }
     }
 
-    /// The system prompt for this call, or what came instead of it.
+    /// The system prompt for this call, or the answer that a hook supplied instead.
     pub(super) async fn ask_before_model(
         &self,
         context: &Context,
@@ -107,8 +109,8 @@ impl TurnContext {
         }
     }
 
-    /// The call as it is run, or what came instead of it. A changed input is checked like the model's own; and what a
-    /// person had to agree to cannot be changed after they did.
+    /// The call to run, or the result that a hook supplied instead. An input that a hook changed is validated
+    /// like the model's own. A call that a user approved cannot be changed afterwards.
     pub(super) async fn ask_before_tool<'a>(
         &self,
         call: &'a ToolCall,
@@ -121,7 +123,7 @@ impl TurnContext {
                 Ok(Gate::Pass(Cow::Owned(ToolCall { input, ..call.clone() })))
             }
             Ok(Said::Changed(_)) => {
-                let why = "A hook wanted to change a call that a person had agreed to: it was not run.";
+                let why = "The call was not run: a hook tried to change it after the user had approved it.";
                 Ok(Gate::Done(ToolOutput::error(why)))
             }
             Ok(Said::Supplied { data, .. }) => {
@@ -130,7 +132,7 @@ impl TurnContext {
                 Ok(Gate::Done(if is_error { ToolOutput::error(text) } else { ToolOutput::text(text) }))
             }
             Err(EngineError::HookRefused { hook, reason, .. }) => {
-                Ok(Gate::Done(ToolOutput::error(format!("The hook {hook} refused this call: {reason}"))))
+                Ok(Gate::Done(ToolOutput::error(format!("Hook {hook} refused this call: {reason}"))))
             }
             Err(error) => Err(error),
         }
@@ -138,7 +140,7 @@ impl TurnContext {
 
     fn runs_unasked(&self, tool: &str) -> bool {
         if tool == HANDOFF_TOOL {
-            // What was called is what is handed over, and a person may have agreed to it.
+            // A handoff is taken from the call as logged, and a user may have approved it.
             return false;
         }
         let spec = self.specs.iter().find(|spec| spec.name == tool);
@@ -181,7 +183,7 @@ impl TurnContext {
         .await;
     }
 
-    /// What hooks are told about entries, once those are durable.
+    /// The hook events for these entries, sent once the entries are durable.
     pub(super) fn news_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
         let listens = |name| self.engine.has_hooks(name);
         if !listens(HookName::AfterCompact) && !listens(HookName::OnLowConfidence) {
@@ -227,7 +229,7 @@ impl TurnContext {
     }
 }
 
-/// A turn that may not go on ends; anything else that went wrong is the turn's own trouble.
+/// A hook's refusal becomes a failed turn; other errors are returned.
 fn refusal(error: EngineError) -> Result<Input> {
     match error {
         EngineError::HookRefused { .. } => Ok(Input::ModelFailed {
@@ -239,7 +241,7 @@ fn refusal(error: EngineError) -> Result<Input> {
     }
 }
 
-/// An answer that no model gave: it costs nothing, and the log says whose it is.
+/// An answer from a hook: free of charge, with the hook recorded as its model.
 fn supplied_answer(by: &str, text: String, leaf: Option<EntryId>) -> Input {
     let answer = Answer {
         parts: vec![Part::text(text)],

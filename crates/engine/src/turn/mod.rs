@@ -1,6 +1,6 @@
-//! Running turns. [`run`] has the one loop: append, then act, until the turn has ended. [`send`] has the verbs that start,
-//! resume and talk to a turn; [`call_model`] and [`run_tool`] act; [`builtin_tools`] are the tools that work on the log;
-//! [`take_over`] carries on what other processes left.
+//! Run turns. [`run`] has the loop: append entries, then perform effects, until the turn ends. [`send`] has
+//! the operations that start, resume and message a turn. [`call_model`] and [`run_tool`] perform the effects;
+//! [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
 mod auto_compact;
 mod builtin_tools;
@@ -38,10 +38,10 @@ use crate::Engine;
 use crate::backends::Backends;
 use crate::fragments::{Fragment, News};
 
-/// Attempts for a model that no chain says more about.
+/// Default number of attempts per model.
 const ATTEMPTS_DEFAULT: u32 = 3;
 
-/// What every part of a running turn needs, shared by what runs side by side.
+/// Shared state of a running turn, used by its concurrent tasks.
 pub(crate) struct TurnContext {
     engine: Engine,
     world: Backends,
@@ -51,48 +51,48 @@ pub(crate) struct TurnContext {
     agent: Agent,
     chain: Vec<ChainLink>,
     toolbox: Arc<dyn Toolbox>,
-    /// The toolbox's, our own, and the caller's.
+    /// Tools of the toolbox, built-in tools, and tools of the caller.
     specs: Vec<ToolSpec>,
-    /// The skills that are active, as the model is told about them.
+    /// Cards of the active skills, as shown to the model.
     skills: Vec<SkillCard>,
-    /// In the place of the session's system prompt.
+    /// Replaces the session's system prompt.
     instructions: Option<String>,
     thinking: Option<Thinking>,
     fence: u64,
-    /// Open for as long as the stage is.
+    /// Open while this context is alive.
     span: tracing::Span,
     trace_id: String,
-    /// The node of a flow that the session is at.
+    /// The flow node that the session is working on.
     post: Option<Assignment>,
-    /// Entries that put the session's configuration in force on the path, and what the caller is told about them.
+    /// Entries that put the session's configuration in force on the path, and the notice for the caller.
     changes: Vec<Body>,
     notice: Option<String>,
     now: Mutex<Now>,
 }
 
-/// What changes while the turn runs.
+/// Mutable state of a running turn.
 #[derive(Default)]
 struct Now {
-    /// The answer that streams, or streamed last, and the model it comes from.
+    /// The answer that is streaming, or streamed last, and its model.
     reply: Reply,
     model: String,
-    /// What vendors want to see again within the turn.
+    /// Signatures that providers require in later requests of the turn.
     signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
     head: Seq,
     is_budget_waived: bool,
-    /// The level of pressure that was told last.
+    /// The pressure level that was last reported.
     level: Option<Level>,
     has_made_room: bool,
-    /// What the model said last.
+    /// The last text from the model.
     said: String,
-    /// The words of a turn that has just begun, until its first call.
+    /// The input of a new turn, until its first model call.
     begins_with: Option<String>,
-    /// Pieces of the reply that streams that were told.
+    /// Number of fragments sent for the current reply.
     told: u32,
 }
 
 impl TurnContext {
-    /// Looks at or changes what changes. Never held over an await: the closure cannot.
+    /// Access the mutable state. The closure cannot await, so the lock is never held across an await.
     fn with_now<T>(&self, look: impl FnOnce(&mut Now) -> T) -> T {
         look(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }

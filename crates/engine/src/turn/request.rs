@@ -1,5 +1,5 @@
-//! From a durable context to what a model is asked. Blobs become bytes here, and the signatures of this turn's reasoning
-//! are put back; neither is ever written down.
+//! Build the model request from a durable context. Blobs are loaded and this turn's reasoning signatures are
+//! added here; neither is ever stored in the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sapwood_core::{BlobHash, Part};
 use super::TurnContext;
 use crate::Result;
 
-/// Most bytes of media in one request; older media is named and left out.
+/// Most media bytes in one request; older media is replaced by a placeholder.
 const MEDIA_BYTES_MAX: u64 = 24 << 20;
 
 impl TurnContext {
@@ -47,7 +47,7 @@ impl TurnContext {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// The bytes of the newest media, as much as fits.
+    /// Load the newest media, up to the limit.
     async fn load_media(&self, context: &Context) -> Result<HashMap<BlobHash, Arc<[u8]>>> {
         let mut loaded: HashMap<BlobHash, Arc<[u8]>> = HashMap::new();
         let mut left_bytes = MEDIA_BYTES_MAX;
@@ -57,7 +57,7 @@ impl TurnContext {
             if loaded.contains_key(&media.blob) || media.bytes > left_bytes {
                 continue;
             }
-            // What an entry says of a blob's size need not be so.
+            // The size that an entry states for a blob may be wrong.
             if self.engine.store.blob_size(&self.scope, media.blob).await? > left_bytes {
                 continue;
             }
@@ -109,5 +109,5 @@ fn part_of(part: &Part, media: &Media, signature: Option<&Signature>) -> Request
 
 fn left_out(blob: &BlobRef) -> String {
     let name = blob.name.as_deref().unwrap_or("unnamed");
-    format!("[{} {name}, {} bytes, is left out of this request]", blob.mime, blob.bytes)
+    format!("[{} {name}, {} bytes, omitted from this request]", blob.mime, blob.bytes)
 }

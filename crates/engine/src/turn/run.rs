@@ -1,5 +1,5 @@
-//! The one loop: what the machine wants is appended, then done, and what came of it goes back into the machine, until the
-//! turn has ended. Nothing is done that is not durable first.
+//! The turn loop: append the entries of a step, perform its effects, and feed the results back into the state
+//! machine until the turn ends. Entries are durable before their effects start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::{EngineError, Result};
 
-/// Whose entries these are.
+/// Who is recorded as the author of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
-    /// What a turn begins with is its caller's.
+    /// The first entries of a turn, written by its caller.
     Caller,
-    /// What the user said is the user's; the rest is the agent's own.
+    /// User input keeps its user; the rest is written by the agent.
     Agent,
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
 
-/// Runs a turn to its end, or to where it waits for a person and nobody stays to wait with it.
+/// Run a turn until it ends, or until it waits for an answer and `on_wait` is [`OnWait::Leave`].
 pub(super) async fn run_turn(
     stage: &Arc<TurnContext>,
     machine: &mut Machine,
@@ -52,7 +52,7 @@ pub(super) async fn run_turn(
         if machine.state().ended.is_some() || (waits && on_wait == OnWait::Leave) {
             return Ok(());
         }
-        // In this order, so that a simulation can do the same again; and whoever lost the session stops first.
+        // Biased, so that simulations are reproducible. A lost lease is checked first.
         let input = tokio::select! {
             biased;
             () = hold.lost() => return Err(EngineError::LeaseLost { session: stage.session.clone() }),
@@ -65,7 +65,7 @@ pub(super) async fn run_turn(
 }
 
 impl TurnContext {
-    /// Begins an effect; what comes of it comes out of `work`.
+    /// Start an effect; its result is delivered through `work`.
     fn perform(self: &Arc<Self>, effect: Effect, work: &Work, machine: &Machine) {
         self.with_now(|now| now.is_budget_waived = machine.state().is_budget_waived);
         let stage = self.clone();
@@ -80,7 +80,7 @@ impl TurnContext {
         }
     }
 
-    /// An end from outside stops what runs, and takes along what had streamed by then.
+    /// A cancel or timeout stops running effects and takes the partial answer along.
     fn complete(&self, input: Input, work: &mut Work) -> Input {
         match input {
             Input::Cancelled { .. } => {
@@ -95,7 +95,7 @@ impl TurnContext {
         }
     }
 
-    /// Appends what the machine wants to have said, under the lease's fence.
+    /// Append the entries of a step under the lease's fence.
     pub(super) async fn append(&self, bodies: Vec<Body>) -> Result<()> {
         self.append_as(Author::Agent, bodies, None).await
     }
@@ -129,7 +129,7 @@ impl TurnContext {
         Ok(())
     }
 
-    /// Words that waited are whoever's who sent them, and not whoever's whose turn takes them up.
+    /// Queued input keeps its original sender, not the principal of the turn that consumes it.
     async fn speakers_of(&self, bodies: &[Body]) -> Result<Vec<Option<Principal>>> {
         let mut speakers = Vec::with_capacity(bodies.len());
         let mut speaker = None;
@@ -155,7 +155,7 @@ impl TurnContext {
         Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
     }
 
-    /// Keeps the head for those who watch, and an answer's signatures for the rest of the turn.
+    /// Remember the head for fragments, and an answer's signatures for the rest of the turn.
     fn remember(&self, appended: &Appended, answer_at: Option<usize>) {
         self.with_now(|now| {
             now.head = appended.head.seq;

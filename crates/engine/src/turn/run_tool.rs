@@ -1,5 +1,5 @@
-//! One tool call: the last check of its input, the run itself, and what of its output goes into the log. What is big goes
-//! into a blob, and the model sees its head, its tail and how to read on.
+//! Run one tool call: check its input, run it, and store its output. Large output goes into a blob; the model
+//! sees its head, its tail and how to read the rest.
 
 use tokio::time::Instant;
 
@@ -20,11 +20,11 @@ use crate::spans::{record_failure, record_tool_failure, tool_span};
 /// Output over either limit goes into a blob.
 const OUTPUT_BYTES_MAX: usize = 50 << 10;
 const OUTPUT_LINES_MAX: usize = 2_000;
-/// What stays of it at either end.
+/// Bytes shown from each end of a large output.
 const END_BYTES: usize = 8 << 10;
 
 impl TurnContext {
-    /// One run, traced.
+    /// Run a call, with a trace span.
     pub(super) async fn run_tool(&self, call: &ToolCall) -> Result<Input> {
         let span = tool_span(&self.session, call);
         let done = self.run_and_settle(call).instrument(span.clone()).await;
@@ -58,13 +58,13 @@ impl TurnContext {
 
     async fn run_checked(&self, call: &ToolCall) -> Result<ToolOutput> {
         Ok(match self.fault(call) {
-            Some(fault) => ToolOutput::error(format!("The input does not fit the tool: {fault}")),
+            Some(fault) => ToolOutput::error(format!("Invalid tool input: {fault}")),
             None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
             None => self.toolbox.run(call).await,
         })
     }
 
-    /// Why the input does not fit. A tool nobody has is the machine's to refuse.
+    /// Why the input is invalid. Unknown tools are refused by the state machine.
     pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
         let is_callers = |spec: &ToolSpec| spec.name == call.name && spec.touch == Touch::Callers;
         if self.specs.iter().any(is_callers) {
@@ -95,7 +95,7 @@ impl TurnContext {
                     let blob = self.engine.store.put_blob(&self.scope, text.into_bytes()).await?;
                     let mime = "text/plain".to_owned();
                     full = Some(BlobRef { blob, mime, name: None, bytes, duration_ms: None });
-                    parts.push(Part::text(format!("{shown}\n[read on with {READ_OUTPUT}, output {blob}]")));
+                    parts.push(Part::text(format!("{shown}\n[read more with {READ_OUTPUT}, output {blob}]")));
                 }
                 OutputPart::Text(text) => parts.push(Part::text(text)),
             }
@@ -114,7 +114,7 @@ fn head_and_tail(text: &str) -> String {
     let left_out = text.len() - head.len() - tail.len();
     let lines = text.lines().count();
     format!(
-        "{head}\n[… {left_out} of {} bytes, {lines} lines in all, are left out here …]\n{tail}",
+        "{head}\n[… {left_out} of {} bytes omitted, {lines} lines in total …]\n{tail}",
         text.len()
     )
 }
@@ -124,14 +124,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn big_output_shows_its_head_and_tail_and_never_half_a_character() {
+    fn large_output_shows_head_and_tail_without_splitting_characters() {
         let text = "ä".repeat(OUTPUT_BYTES_MAX);
         let shown = head_and_tail(&text);
         assert!(shown.starts_with('ä') && shown.ends_with('ä') && shown.len() < 2 * END_BYTES + 200);
     }
 
     #[test]
-    fn many_short_lines_are_big_too() {
+    fn output_with_many_short_lines_is_large() {
         assert!(is_big(&"x\n".repeat(OUTPUT_LINES_MAX + 1)));
         assert!(!is_big(&"x\n".repeat(OUTPUT_LINES_MAX)));
     }

@@ -1,5 +1,5 @@
-//! The verbs of turns: start a session with an agent, send it words, and from anywhere cancel, steer, answer or resume
-//! what runs. A turn runs as a task of its own: whoever sent it may go away.
+//! The turn operations: start a session with an agent, send it input, and cancel, steer, answer or resume a
+//! turn from any process. A turn runs as its own task and does not depend on its sender.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,32 +29,32 @@ use crate::spans::{record_end, record_failure};
 use crate::write::{OpenOptions, TRIES_MAX, edit, edit_by_other};
 use crate::{Engine, EngineError, Result};
 
-/// A session to be started with an agent.
+/// Options for starting a session with an agent.
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
     pub open: OpenOptions,
     pub agent: Agent,
     pub narrowing: Narrowing,
-    /// Plain text for the model, never secrets: what looks like a key is refused.
+    /// Plain text for the model, never secrets: values that look like a key are refused.
     pub variables: BTreeMap<String, String>,
 }
 
-/// What becomes of words that are sent while a turn runs.
+/// What to do with input that is sent while a turn runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfRunning {
     #[default]
     Refuse,
-    /// They wait, durably, and become the next turn.
+    /// Queue the input durably; it becomes the next turn.
     Queue,
 }
 
-/// What becomes of a turn that waits for a person.
+/// What a turn does while it waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnWait {
-    /// It stays, and holds the session.
+    /// Keep running and hold the session.
     #[default]
     Stay,
-    /// It leaves; answering and resuming carries it on, in any process.
+    /// Stop; answering and resuming continues the turn in any process.
     Leave,
 }
 
@@ -64,17 +64,17 @@ pub struct SendOptions {
     pub on_wait: OnWait,
 }
 
-/// What a turn begins with, where that is more than words.
+/// The first entries of a turn that starts with more than user input.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
     /// Messages, and results of calls that an earlier turn handed over.
     pub bodies: Vec<Body>,
     pub terms: Terms,
-    /// Written beside them, in the turn: what the caller wants to find again.
+    /// Written with them, in the same turn, so that the caller can find the turn again.
     pub mark: Option<CustomInfo>,
-    /// Fails with a conflict unless the leaf is this one.
+    /// Fail with a conflict unless this is the leaf.
     pub expected_leaf: Option<Seq>,
-    /// Where in a flow, if a flow begins it.
+    /// The flow assignment, if a flow starts the turn.
     pub post: Option<Assignment>,
 }
 
@@ -88,19 +88,19 @@ impl Opening {
         infos.chain(self.bodies).collect()
     }
 
-    /// What the user says in it.
+    /// The user input in it.
     fn words(&self) -> Option<&[Part]> {
         self.bodies.iter().find(|body| body.kind() == Kind::UserMessage).map(Body::parts)
     }
 }
 
-/// What became of words that were sent.
+/// The result of sending input.
 pub enum Sent {
     Started(Running),
     Queued(EntryId),
 }
 
-/// Something a person was asked and has not answered.
+/// A question that is waiting for an answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct PendingApproval {
     pub approval: String,
@@ -108,36 +108,36 @@ pub struct PendingApproval {
     pub question: String,
     /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,
-    /// The call that waits, if it is about one.
+    /// The call that needs approval, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<ToolCall>,
 }
 
-/// How a turn came out.
+/// The result of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnReport {
     pub turn: TurnId,
-    /// None if it waits for a person.
+    /// `None` if the turn is waiting for an answer.
     pub ended: Option<TurnEnded>,
     pub waiting: Vec<PendingApproval>,
-    /// What the model said last.
+    /// The last text from the model.
     pub text: String,
-    /// What the caller should know about how the turn ran: see [`Running::notice`].
+    /// A notice for the caller about how the turn ran: see [`Running::notice`].
     pub notice: Option<String>,
 }
 
-/// A turn that runs.
+/// A running turn.
 #[derive(Debug)]
 pub struct Running {
     pub session: SessionId,
     pub turn: TurnId,
-    /// What the caller should know about how the turn runs: that an imported session continues under another agent.
+    /// A notice for the caller about how the turn runs: an imported session continues with another agent.
     pub notice: Option<String>,
     report: oneshot::Receiver<Result<TurnReport>>,
 }
 
 impl Running {
-    /// Waits until the turn has ended, or waits for a person and left. Dropping this does not end the turn.
+    /// Wait until the turn ends, or stops to wait for an answer. Dropping this does not end the turn.
     pub async fn ended(self) -> Result<TurnReport> {
         let lost = EngineError::TurnLost { session: self.session };
         self.report.await.unwrap_or(Err(lost))
@@ -145,13 +145,13 @@ impl Running {
 }
 
 impl Engine {
-    /// Opens a session with an agent, which is frozen into it. Idempotent: a session that exists keeps its own.
+    /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its own agent.
     pub async fn start(&self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
         self.check_id(scope, options.open.id.as_ref()).await?;
         self.start_any(scope, options).await
     }
 
-    /// The same for ids that are reserved.
+    /// Like [`Engine::start`], but also accepts reserved ids.
     pub(crate) async fn start_any(
         &self,
         scope: &Scope,
@@ -173,7 +173,7 @@ impl Engine {
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             let expect = Expect::Head(Seq::ZERO);
             match self.append(scope, Append { expect, ..Append::new(session.clone(), now, drafts) }).await {
-                // Somebody else finished it, or wrote to it first.
+                // Another process finished the setup, or wrote to the session first.
                 Err(EngineError::Store(StoreError::Conflict { .. })) => return Ok((session, created)),
                 appended => appended?,
             };
@@ -185,13 +185,13 @@ impl Engine {
         Ok((session, created))
     }
 
-    /// Whether a process made this session for this agent and died before it wrote the agent down.
+    /// Whether a process created this session for this agent and died before it wrote the agent.
     async fn is_unfinished(&self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<bool> {
         let looked = self.store.summary(scope, session).await?;
         Ok(looked.head.seq == Seq::ZERO && looked.agent.as_deref() == Some(agent.id.as_str()))
     }
 
-    /// Sends words to a session and runs the turn they begin.
+    /// Send input to a session and run the turn that it starts.
     pub async fn send(
         &self,
         scope: &Scope,
@@ -215,7 +215,8 @@ impl Engine {
             .map(Sent::Started)
     }
 
-    /// Runs a turn that begins with more than words. While another runs this is refused: only words can wait.
+    /// Run a turn that starts with more than user input. Refused while another turn runs: only user input can
+    /// be queued.
     pub async fn send_opening(
         &self,
         scope: &Scope,
@@ -258,7 +259,8 @@ impl Engine {
         }
     }
 
-    /// A lease without an open turn is one that just begins, just ended, or died before it began: that is waited for.
+    /// Take the lease for a new turn. A lease without an open turn belongs to a turn that is starting, has
+    /// just ended, or whose process died: wait for it.
     pub(crate) async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         match self.take_hold(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. }))
@@ -323,7 +325,8 @@ impl Engine {
         Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Author::Caller, audit }).await
     }
 
-    /// Carries on a turn whose process died or left, or takes up input that waits. None if there is nothing to do.
+    /// Resume a turn whose process died or left it, or start a turn from queued input. Returns `None` if
+    /// there is neither.
     pub async fn resume(
         &self,
         scope: &Scope,
@@ -335,8 +338,8 @@ impl Engine {
         self.resume_held(scope, session, hold, on_wait).await
     }
 
-    /// Continue an imported session whose last turn was not finished where it came from: a new turn under the caller's own
-    /// configuration. None if there is no such turn, or a local turn followed it.
+    /// Continue an imported session whose last turn was unfinished, with a new turn under the caller's own
+    /// configuration. Returns `None` if there is no such turn, or a local turn followed it.
     pub async fn continue_imported(
         &self,
         scope: &Scope,
@@ -356,7 +359,7 @@ impl Engine {
                 is_unfinished = !authority.is_own(entry.meta.seq);
             }
             Body::TurnEnded(_) if entry.meta.turn == turn => is_unfinished = false,
-            // Role files have no turns, and say whether the role was at work.
+            // Role files have no turns, but record whether the role was active.
             Body::CustomInfo(info) if !authority.is_own(entry.meta.seq) => {
                 is_unfinished = role_is_active(info).unwrap_or(is_unfinished);
             }
@@ -370,7 +373,7 @@ impl Engine {
         self.send_opening(scope, session, opening, on_wait).await.map(Some)
     }
 
-    /// The summary, with what an earlier version left undecided decided: an imported turn is never open.
+    /// The summary after settling what an earlier version left undecided: an imported turn is never open.
     pub(super) async fn settled_summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
         let summary = self.store.summary(scope, session).await?;
         if summary.authority.is_some() {
@@ -380,7 +383,7 @@ impl Engine {
         Ok(self.store.summary(scope, session).await?)
     }
 
-    /// The same for whoever holds the session already.
+    /// Like [`Engine::resume`], for a caller that already holds the session.
     pub(crate) async fn resume_held(
         &self,
         scope: &Scope,
@@ -405,7 +408,7 @@ impl Engine {
         }
     }
 
-    /// Begins a turn of a flow in a session that is held. Its first entries say which visit it is of.
+    /// Start a flow turn in a held session. Its first entries identify the visit.
     pub(crate) async fn begin_held(
         &self,
         scope: &Scope,
@@ -446,7 +449,7 @@ impl Engine {
         Ok(Some(Prepared::new(stage, machine, step, last, opened).await?))
     }
 
-    /// The next input that waits, as a turn.
+    /// Prepare the next queued input as a turn.
     async fn prepare_queued(
         &self,
         scope: &Scope,
@@ -465,12 +468,12 @@ impl Engine {
         let words = UserMessage { parts: queued.parts, origin: None };
         let bodies = stage.changes.iter().cloned().chain([words.into()]).collect();
         let (machine, step) = Machine::begin_with(stage.rules(), bodies, Some(id));
-        // Whoever queued it has their line.
+        // The sender's audit line was written when the input was queued.
         let opened = Opened { voice: Author::Caller, audit: None };
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
     }
 
-    /// Everything the turn wrote, and what was said to it, in order; nothing for a turn that never was.
+    /// All entries of a turn and the messages to it, in order; empty for an unknown turn.
     pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
@@ -489,7 +492,7 @@ impl Engine {
         Ok(entries)
     }
 
-    /// The entry the turn's first message hangs from.
+    /// The parent of the turn's first message.
     async fn entry_before(
         &self,
         scope: &Scope,
@@ -501,7 +504,7 @@ impl Engine {
         Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
     }
 
-    /// Writes something down about a turn, also one that has ended. The audit calls it `what`.
+    /// Append a note to a turn, even after it has ended. `what` names the operation in the audit.
     pub async fn note_in_turn(
         &self,
         scope: &Scope,
@@ -513,8 +516,8 @@ impl Engine {
         self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
     }
 
-    /// Asks the turn that runs, or was interrupted, to end. It does so where it runs, in whatever process; one that runs
-    /// nowhere ends when it is resumed.
+    /// Request the end of the open turn. The process that runs it ends it; a turn without a process ends when
+    /// it is resumed.
     pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
         let looked = self.store.summary(scope, session).await?;
         let turn = looked.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })?;
@@ -523,21 +526,21 @@ impl Engine {
         Ok(turn)
     }
 
-    /// Adds words to the turn that runs; the model hears them before its next call.
+    /// Add input to the running turn; the model sees it in its next call.
     pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
         self.open_turn(scope, session).await?;
         let parts = self.ask_before_send(scope, session, parts).await?;
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
-    /// Asks this turn to end, and no other that may be open by now.
+    /// Request the end of this turn, and of no other that may be open by now.
     pub async fn cancel_turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
         let now = self.clock.now();
         let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
         self.append_while_open(scope, session, turn, "cancel", draft).await.map(|_| ())
     }
 
-    /// Adds words to this turn, and to no other that may be open by now.
+    /// Add input to this turn, and to no other that may be open by now.
     pub async fn steer_turn(
         &self,
         scope: &Scope,
@@ -551,7 +554,7 @@ impl Engine {
         appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
     }
 
-    /// Appends on the head at which the turn was still open, and looks again if somebody was quicker.
+    /// Append only while the turn is open: on a conflict, check again and retry.
     async fn append_while_open(
         &self,
         scope: &Scope,
@@ -597,7 +600,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Answers what a turn asked. The first answer counts.
+    /// Answer a pending approval. The first answer counts.
     pub async fn answer(
         &self,
         scope: &Scope,
@@ -623,7 +626,7 @@ impl Engine {
         Ok(session)
     }
 
-    /// What the session waits for.
+    /// The pending approvals of a session.
     pub async fn approvals(&self, scope: &Scope, session: &SessionId) -> Result<Vec<PendingApproval>> {
         let summary = self.store.summary(scope, session).await?;
         let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
@@ -663,14 +666,14 @@ struct Prepared {
     inbox: Inbox,
 }
 
-/// Who opens a turn, and the line that the audit has of it.
+/// The author of a turn's first entries, and the audit line for it.
 struct Opened {
     voice: Author,
     audit: Option<AuditNote>,
 }
 
 impl Prepared {
-    /// The first step is durable when this returns: whoever sent the words knows that they are not lost.
+    /// The first step is durable when this returns, so the sender knows that the input is not lost.
     async fn new(
         stage: Arc<TurnContext>,
         machine: Machine,
@@ -683,7 +686,7 @@ impl Prepared {
         Ok(Self { stage, machine, step, inbox })
     }
 
-    /// Runs it as a task of its own, and then whatever waits in the queue.
+    /// Run the turn as its own task, then any queued input.
     fn spawn(self, mut hold: Hold, on_wait: OnWait) -> Running {
         let (tell, report) = oneshot::channel();
         let (session, notice) = (self.stage.session.clone(), self.stage.notice.clone());
@@ -701,7 +704,8 @@ impl Prepared {
                     next = engine.take_next(&scope, &session, &world, hold.fence).await;
                 }
                 if next.is_none() {
-                    // The session is free before whoever waits hears of the end, so that they can go on at once.
+                    // Release the session before reporting the end, so that the caller can continue
+                    // immediately.
                     hold.release().await;
                     if let Some(tell) = tell.take() {
                         let _ = tell.send(report);

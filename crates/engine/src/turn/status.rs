@@ -1,4 +1,4 @@
-//! Looking at a turn from outside: how it stands, what it said, what it waits for.
+//! The status of a turn: its outcome, its last text, and its pending approvals.
 
 use sapwood_core::entry::{Body, TurnEnded};
 use sapwood_core::{Scope, SessionId, TimestampMs, TurnId};
@@ -7,19 +7,19 @@ use super::PendingApproval;
 use super::send::pending_of;
 use crate::{Engine, Result};
 
-/// A turn as its entries tell it.
+/// The state of a turn, derived from its entries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnLook {
     pub turn: TurnId,
     pub started_at: TimestampMs,
     pub ended: Option<(TimestampMs, TurnEnded)>,
-    /// What the model said last.
+    /// The last text from the model.
     pub text: Option<String>,
     pub waiting: Vec<PendingApproval>,
 }
 
 impl Engine {
-    /// None if the session has no such turn.
+    /// Returns `None` if the session has no such turn.
     pub async fn turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Option<TurnLook>> {
         let entries = self.turn_entries(scope, session, turn).await?;
         let Some(started) = entries.first().filter(|entry| matches!(entry.body, Body::TurnStarted(_))) else {

@@ -1,8 +1,11 @@
-//! Taking over turns and runs of flows whose process died. A server looks at its start and then again and again for turns
-//! that are open and that nobody holds, and carries them on as `resume` would, each as the one who began it; if such a
-//! turn is a visit of a run, the run is carried on, and the turn with it. Less often it looks for runs that died between two
-//! turns. The lease decides between servers that look at the same time. What waits for a person is left alone until
-//! somebody has answered; and what keeps dying is given up by this process after a few tries, and stays for `resume` by hand.
+//! Take over turns and flow runs whose process died. A server regularly searches for open turns that no
+//! process holds and resumes each as the principal who started it. If the turn belongs to a flow run, the run
+//! is resumed together with the turn. Less often, the server searches for runs that stopped between two
+//! turns.
+//!
+//! The lease decides between servers that find the same turn. A turn that waits for an answer is left alone
+//! until it is answered. A turn that keeps failing is skipped by this process after a few attempts and can be
+//! resumed manually.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,22 +19,22 @@ use super::OnWait;
 use crate::flow::RunStatus;
 use crate::{Engine, EngineError, Result};
 
-/// How often a server looks. With the life of a lease, this is how long a turn stands still when its server died.
+/// Search interval. A turn stands still for this long plus the lease TTL after its server died.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
-/// Turns taken over at one look.
+/// Turns taken over per search.
 const TAKEN_MAX: usize = 16;
 /// How often one process takes over the same turn or run.
 const TRIES_MAX: u32 = 3;
-/// Looks for turns between two looks for runs.
+/// Turn searches between two run searches.
 const LOOKS_PER_RUN_LOOK: u64 = 10;
-/// Runs looked at for each tenant, the newest first.
+/// Runs checked per tenant, newest first.
 const RUNS_MAX: usize = 50;
-/// Sessions looked through for each tenant, the newest first, in a store that cannot tell open turns by itself.
+/// Sessions checked per tenant, newest first, if the store cannot list open turns.
 const LOOKED_THROUGH_MAX: usize = 200;
-/// Turns and runs remembered for [`TRIES_MAX`]; when there are more, all are forgotten.
+/// Turns and runs remembered for [`TRIES_MAX`]; when full, all are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Looks for abandoned turns and runs until it is dropped.
+/// Background task that takes over abandoned turns and runs. Dropping it stops the search.
 pub struct Keeper(JoinHandle<()>);
 
 impl Drop for Keeper {
@@ -40,7 +43,7 @@ impl Drop for Keeper {
     }
 }
 
-/// How often what was taken over, by its id.
+/// Number of takeovers by this process, by turn or run id.
 #[derive(Default)]
 struct Tries(HashMap<String, u32>);
 
@@ -58,7 +61,7 @@ impl Tries {
 }
 
 impl Engine {
-    /// Begins to look for abandoned turns and runs.
+    /// Start searching for abandoned turns and runs.
     pub fn keep_turns(&self) -> Result<Keeper> {
         self.world()?;
         let engine = self.clone();
@@ -70,7 +73,7 @@ impl Engine {
                     looked = looked.and(engine.take_over_runs(&mut tries).await);
                 }
                 if let Err(error) = looked {
-                    tracing::warn!(%error, "abandoned turns cannot be looked for just now");
+                    tracing::warn!(%error, "failed to search for abandoned turns");
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
@@ -84,7 +87,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs that go on by themselves and that nobody holds.
+    /// Take over open runs that no process holds.
     async fn take_over_runs(&self, tries: &mut Tries) -> Result<()> {
         for tenant in self.store.list_tenants().await? {
             let operator = Scope::operator(tenant.clone(), Principal::System);
@@ -101,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sessions with an open turn that nobody holds, as far as the store can tell.
+    /// Sessions with an open turn that no process holds. Without store support, held ones are included.
     async fn abandoned_turns(&self) -> Result<Vec<(TenantId, SessionId)>> {
         if let Some(found) = self.store.abandoned_turns(TAKEN_MAX).await? {
             return Ok(found);
@@ -148,7 +151,7 @@ impl Engine {
         Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
     }
 
-    /// Of one that is open.
+    /// Take over an open run.
     async fn take_over_run(&self, scope: &Scope, run: &SessionId, tries: &mut Tries) -> Result<Taken> {
         if !tries.are_left(run) {
             return Ok(Taken::Nothing);
@@ -160,14 +163,14 @@ impl Engine {
     }
 }
 
-/// What came of a look at something that seemed abandoned.
+/// The result of a takeover attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     Up,
     Nothing,
 }
 
-/// Who began something may do what it does, or no longer.
+/// Act with the current rights of the principal who started the turn, not with those at its start.
 fn scope_of(tenant: &TenantId, principal: Principal) -> Scope {
     match principal {
         Principal::System => Scope::operator(tenant.clone(), Principal::System),
@@ -177,12 +180,12 @@ fn scope_of(tenant: &TenantId, principal: Principal) -> Scope {
 
 fn report(session: &SessionId, taken: Result<Taken>) {
     match taken {
-        Ok(Taken::Up) => tracing::info!(%session, "took over what another process left"),
+        Ok(Taken::Up) => tracing::info!(%session, "took over an abandoned turn or run"),
         Ok(Taken::Nothing) => {}
-        // Another process was faster, or it is being erased.
+        // Another process was faster, or the session was erased.
         Err(EngineError::Store(StoreError::Leased { .. } | StoreError::NoSession { .. })) => {}
-        // History, and not left by any process here.
+        // An imported run was not abandoned by a local process.
         Err(EngineError::FlowImported { .. }) => {}
-        Err(error) => tracing::warn!(%session, %error, "what another process left cannot be taken over"),
+        Err(error) => tracing::warn!(%session, %error, "failed to take over an abandoned turn or run"),
     }
 }

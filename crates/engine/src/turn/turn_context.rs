@@ -1,5 +1,5 @@
-//! What a turn runs on: the session's frozen agent, the models that are asked, the tools that are granted, and what is
-//! refused before anything is written or asked.
+//! Set up a turn: the session's frozen agent, the chain of models, the granted tools, and the checks before
+//! any entry is written or any model is called.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,12 +28,12 @@ use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
-/// Whose turn it is, and on what terms.
+/// The parameters under which a turn starts.
 pub(super) struct Entrance<'t> {
     pub fence: u64,
     pub turn: TurnId,
     pub terms: &'t Terms,
-    /// Where in a flow, if it is known.
+    /// The flow assignment, if the caller knows it.
     pub post: Option<Assignment>,
 }
 
@@ -93,7 +93,8 @@ impl Engine {
         }))
     }
 
-    /// The node of a flow that the session is at. Only the agents of flows have the tool, so others need no look.
+    /// The flow node that the session is working on. Only flow agents have the handoff tool, so others skip
+    /// the lookup.
     async fn post_for(
         &self,
         scope: &Scope,
@@ -108,13 +109,13 @@ impl Engine {
         }
     }
 
-    /// The id of the trace as it is exported; where none is, one that only the log knows.
+    /// The exported trace id, or a generated one that only the log has.
     fn trace_id(&self, span: &tracing::Span) -> String {
         let exported = self.trace_ids.as_ref().and_then(|trace_id_of| trace_id_of(span));
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    /// A model to write summaries with: the one that is named, else the session's own.
+    /// A summariser that uses the named model, or the session's own.
     pub async fn summariser_of(
         &self,
         scope: &Scope,
@@ -131,7 +132,7 @@ impl Engine {
         Ok(ModelSummariser::new(world.model, model))
     }
 
-    /// How full the context is for the model that would answer next; what the tools' schemas take is not in it.
+    /// The pressure for the model that would answer next, not counting the tools' schemas.
     pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
         let world = self.world()?;
         let (agent, chain) = match self.agent_and_chain(scope, session, &world).await {
@@ -144,7 +145,7 @@ impl Engine {
         self.pressure(scope, session, &situation).await
     }
 
-    /// Who would answer next, with models that may be called.
+    /// The agent and the chain of allowed models for the next answer.
     async fn agent_and_chain(
         &self,
         scope: &Scope,
@@ -159,17 +160,17 @@ impl Engine {
         Ok((agent, chain))
     }
 
-    /// The agent a session was started with.
+    /// The agent that a session was started with.
     pub async fn agent_of(&self, scope: &Scope, session: &SessionId) -> Result<Agent> {
         agent_of(&self.settings(scope, session).await?)
     }
 }
 
-/// Every variable of the prompt must be given, and none may be a secret.
+/// Every variable of the prompt must be set, and no value may look like a secret.
 pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
     let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
     if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
-        let why = format!("the prompt of agent {} needs {missing}, and it was not given", agent.id);
+        let why = format!("the prompt of agent {} needs {missing}, which is missing", agent.id);
         return Err(EngineError::Invalid { what: "the list of variables", why });
     }
     match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
@@ -177,13 +178,13 @@ pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String
         Some((name, _)) => Err(EngineError::Invalid {
             what: "a variable",
             why: format!(
-                "{name} looks like a key or a password; keep it as a secret and name it secret:NAME"
+                "{name} looks like a key or a password; store it as a secret and refer to it as secret:NAME"
             ),
         }),
     }
 }
 
-/// The first entries of a session: how it is to be answered.
+/// The first entries of a session, which hold its configuration.
 pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
@@ -211,16 +212,17 @@ pub(crate) fn settings_of(
     bodies
 }
 
-/// The frozen agent, or the default one for a session that was made without.
+/// The frozen agent, or the default agent for a session that was created without one.
 fn agent_of(settings: &Settings) -> Result<Agent> {
     let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
     serde_json::from_str(frozen.get()).map_err(|error| {
-        let why = format!("cannot be read back: {error}");
+        let why = format!("failed to parse: {error}");
         AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
     })
 }
 
-/// Who is asked: what the session was switched to, else the agent's model, else the default; then the agent's chain.
+/// The models to call: the session's current model, else the agent's, else the default; then the agent's
+/// fallback chain.
 fn chain_of(settings: &Settings, agent: &Agent, world: &Backends) -> Vec<ChainLink> {
     let asked = settings.model_asked.clone().or_else(|| agent.model.clone());
     let model = asked.unwrap_or_else(|| world.default_model.clone());
@@ -229,12 +231,12 @@ fn chain_of(settings: &Settings, agent: &Agent, world: &Backends) -> Vec<ChainLi
     std::iter::once(first.clone()).chain(rest).collect()
 }
 
-/// What the turn's caller wants instead of what the agent says.
+/// Apply the options of the turn's caller, which override the agent's.
 fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
     agent.temperature = terms.temperature.or(agent.temperature);
     agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
     if let Some(model) = &terms.model {
-        // Whoever names a model wants this one, and no other in its place.
+        // A caller that names a model wants no fallback.
         *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
     }
 }
@@ -253,7 +255,7 @@ fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Age
     }
 }
 
-/// What is refused before anything is written or asked.
+/// Limits that are checked before anything is written.
 pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
     if summary.turns >= agent.limits.turns() {
         return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });

@@ -1,4 +1,5 @@
-//! What tools were called by, for results that came without a name: Claude Code and Codex name a call only where it is made.
+//! Tool names by call id, for results without a tool name: Claude Code and Codex name the tool only in the
+//! call.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use sapwood_core::Body;
 use sapwood_core::content::Part;
 use sapwood_core::entry::ToolResult;
 
-/// Calls whose names are remembered.
+/// Maximum number of remembered call names.
 const NAMES_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -15,7 +16,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Remembers the calls of an answer.
+    /// Remember the calls of a message.
     pub(super) fn learn(&mut self, body: &Body) {
         for call in body.parts().iter().filter_map(Part::as_tool_call) {
             if self.names.len() >= NAMES_MAX {
@@ -25,7 +26,7 @@ impl Calls {
         }
     }
 
-    /// The tool that a result is of, as far as anybody said.
+    /// Return the tool of a result, if its name is known.
     pub(super) fn tool_of<'a>(&'a self, result: &'a ToolResult) -> Option<&'a str> {
         let own = result.tool.as_deref().filter(|tool| !tool.is_empty());
         own.or_else(|| self.names.get(&result.call_id).map(String::as_str).filter(|name| !name.is_empty()))

@@ -1,7 +1,8 @@
-//! The active path as one HTML file: no network, no script, safe to open whatever the transcript says.
+//! The active path as one HTML file without network access or scripts, safe to open for any transcript.
 //!
-//! Everything from the session is escaped. Markdown is rendered, but HTML in it stays text, links keep only http, https
-//! and mailto, and images are named instead of loaded. A content security policy in the file forbids the rest.
+//! All session content is escaped. Markdown is rendered, but HTML inside it stays text. Links are limited to
+//! http, https and mailto. Images are named instead of loaded. A content security policy in the file forbids
+//! everything else.
 
 use std::fmt::Write;
 
@@ -30,7 +31,7 @@ code{font-family:ui-monospace,monospace;font-size:.9em}details{margin:.4rem 0}su
 .cut{border-left:3px solid var(--line);padding-left:1rem}p.meta{opacity:.65;margin:.2rem 0}
 ";
 
-/// `path` is the active path from its root, oldest first; images in `blobs` are put into the page.
+/// Render the page. `path` is the active path from its root, oldest first. Images in `blobs` are embedded.
 pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
     let title = escape(summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("A session"));
     let mut page = format!(
@@ -38,7 +39,7 @@ pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <meta name=\"referrer\" content=\"no-referrer\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <header><h1>{title}</h1><p class=\"meta\">Session {} · begun {}</p></header>\n<main>\n",
+         <header><h1>{title}</h1><p class=\"meta\">Session {} · started {}</p></header>\n<main>\n",
         escape(summary.id.as_str()),
         write_rfc3339(summary.created_at),
     );
@@ -59,11 +60,11 @@ fn write_entry(page: &mut String, entry: &Entry, calls: &Calls, blobs: &Blobs) {
         Body::ToolResult(result) => write_result(page, result, calls.tool_of(result), blobs),
         Body::SystemNote(note) => section(page, "note", "Note", &[Part::text(note.text.clone())], blobs),
         Body::Compaction(compaction) => {
-            let text = compaction.summary.clone().unwrap_or_else(|| "(left out)".to_owned());
-            section(page, "cut", "What came before, in short", &[Part::text(text)], blobs);
+            let text = compaction.summary.clone().unwrap_or_else(|| "(omitted)".to_owned());
+            section(page, "cut", "Summary of earlier messages", &[Part::text(text)], blobs);
         }
         Body::BranchSummary(branch) => {
-            section(page, "cut", "A branch that was left", &[Part::text(branch.summary.clone())], blobs);
+            section(page, "cut", "Summary of an abandoned branch", &[Part::text(branch.summary.clone())], blobs);
         }
         _ => {}
     }
@@ -112,7 +113,7 @@ fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>, blob
     page.push_str("</details></section>\n");
 }
 
-/// Images of kinds that cannot carry anything but an image; the rest is named.
+/// Embed images of types that cannot contain active content, and name all other media.
 fn write_media(page: &mut String, media: &BlobRef, blobs: &Blobs) {
     let safe = ["image/png", "image/jpeg", "image/gif", "image/webp"].contains(&media.mime.as_str());
     let _ = match blobs.get(&media.blob).filter(|_| safe) {
@@ -129,12 +130,12 @@ fn render_markdown(page: &mut String, text: &str) {
     html::push_html(page, parser.map(make_safe));
 }
 
-/// HTML stays text; links go nowhere but to pages and mail; images are not loaded.
+/// Turn HTML into text, restrict links to web pages and mail, and replace images by their address.
 fn make_safe(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(raw) | Event::InlineHtml(raw) => Event::Text(raw),
         Event::Start(Tag::Link { link_type, dest_url, .. }) => {
-            // An address in angle brackets comes without its scheme, which the writer puts before it.
+            // An autolink in angle brackets has no scheme; the HTML writer adds `mailto:`.
             let dest_url = if link_type == LinkType::Email { dest_url } else { safe_link(dest_url) };
             let title = CowStr::Borrowed("");
             Event::Start(Tag::Link { link_type, dest_url, title, id: CowStr::Borrowed("") })

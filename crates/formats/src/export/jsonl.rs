@@ -1,11 +1,12 @@
-//! Sapwood's own JSONL, lossless: a header, then an entry a line in the order of their seqs. A fork's file holds the
-//! entries it shares too, so every file stands alone.
+//! Lossless export as Sapwood's JSONL: a header, then one line per entry in seq order. The file of a fork
+//! includes its shared entries, so every file is self-contained.
 //!
-//! Media stands before the first entry that names it, in lines of type `blob`: its hash, and its bytes in base64, in
-//! pieces of at most [`PIECE_BYTES_MAX`].
+//! Media is written before the first entry that refers to it, in lines of type `blob`. Each line has the hash
+//! and up to [`PIECE_BYTES_MAX`] bytes in base64.
 //!
-//! Memory: constant, but for 32 bytes for each blob. A line names its parent by id, and the parent of every entry is the leaf, which the entries before
-//! it tell: the last one in the tree, unless a `leaf_moved` named another. So no table from seq to id is needed.
+//! Memory: constant, plus 32 bytes per blob. A line names its parent by id, and the parent of every entry is
+//! the current leaf. The leaf is the last entry in the tree, unless a `leaf_moved` named another. So no table
+//! from seq to id is needed.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -18,15 +19,15 @@ use super::ExportError;
 use crate::header::Header;
 use crate::import::text::encode_base64;
 
-/// Most bytes of a blob in one line.
+/// Maximum number of blob bytes in one line.
 pub const PIECE_BYTES_MAX: usize = 3 << 20;
 
-/// Into how many lines a blob of this size goes.
+/// Return the number of lines needed for a blob of this size.
 pub fn pieces_of(bytes: u64) -> u64 {
     bytes.div_ceil(PIECE_BYTES_MAX as u64).max(1)
 }
 
-/// Writes one session. What it writes to should be buffered.
+/// Writes one session. The writer should be buffered.
 pub struct Exporter<W> {
     out: W,
     buffer: Vec<u8>,
@@ -35,12 +36,12 @@ pub struct Exporter<W> {
     blobs: HashSet<BlobHash>,
 }
 
-/// The leaf as the entries so far leave it.
+/// The leaf after the entries so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaf {
     None,
     At(Seq, EntryId),
-    /// Where a `leaf_moved` put it; its seq shows when something hangs from it.
+    /// The target of a `leaf_moved`. Its seq becomes known with the next entry.
     Moved(EntryId),
 }
 
@@ -63,9 +64,9 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
-    /// The blobs that have to be written before a record.
+    /// Return the blobs that must be written before a record.
     pub fn missing_blobs(&self, record: &Record) -> Result<Vec<BlobHash>, ExportError> {
-        // Most bodies have none, and are not read for it.
+        // Most bodies name no blob, so skip decoding them.
         if !names_blob(&record.body) {
             return Ok(Vec::new());
         }
@@ -77,8 +78,8 @@ impl<W: Write> Exporter<W> {
         Ok(missing)
     }
 
-    /// A piece of a blob that the next record names. They come in order, numbered from one, each but the last of
-    /// [`PIECE_BYTES_MAX`]; an empty blob has one, too.
+    /// Write one chunk of a blob that the next record refers to. Chunks are written in order and numbered
+    /// from one. Each except the last has [`PIECE_BYTES_MAX`] bytes. An empty blob has one chunk, too.
     pub fn blob_piece(
         &mut self,
         blob: BlobHash,
@@ -96,7 +97,7 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
-    /// The next record; they must come in order and without gaps, beginning with seq 1.
+    /// Write the next record. Records must be in order and without gaps, beginning with seq 1.
     pub fn line(&mut self, record: &Record) -> Result<(), ExportError> {
         let meta = &record.meta;
         if meta.seq != self.last.next() {
@@ -104,7 +105,8 @@ impl<W: Write> Exporter<W> {
         }
         let parent_id = self.parent_of(record)?;
         self.buffer.clear();
-        // A membership's body says whether it counts here, and a file tells it to nobody.
+        // The body of a membership records whether it is valid in this store, which an export must not
+        // contain.
         if record.version == LOG_VERSION && meta.kind != Kind::MemberChanged {
             jsonl::write_line(record, parent_id, &mut self.buffer);
         } else {
@@ -115,7 +117,7 @@ impl<W: Write> Exporter<W> {
         self.move_leaf(record)
     }
 
-    /// Gives back what was written to, flushed.
+    /// Flush and return the writer.
     pub fn finish(mut self) -> Result<W, ExportError> {
         self.out.flush()?;
         Ok(self.out)
@@ -147,7 +149,7 @@ impl<W: Write> Exporter<W> {
     }
 }
 
-/// A record of an older format, as today's, and a membership without where it counts.
+/// Convert a record to the current format version. A membership loses the field that is local to this store.
 fn renewed(record: &Record) -> Result<Record, ExportError> {
     let unreadable = |source| ExportError::Unreadable { seq: record.meta.seq, source };
     let mut body = record.decode().map_err(unreadable)?;

@@ -1,5 +1,5 @@
-//! The active path as Markdown, for people: who said what, tools and their results in fences that nothing in them can
-//! close.
+//! The active path as Markdown, for people. Tool calls and results are in code fences that their content
+//! cannot close.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ use super::messages::name_of;
 use super::without_controls;
 use crate::import::text::write_rfc3339;
 
-/// `path` is the active path from its root, oldest first.
+/// Render the page. `path` is the active path from its root, oldest first.
 pub fn page(summary: &Summary, path: &[Entry]) -> String {
     let mut page = String::new();
     let title = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("A session");
     let _ = writeln!(page, "# {}\n", one_line(title));
-    let _ = write!(page, "Session `{}`, begun {}", summary.id, write_rfc3339(summary.created_at));
+    let _ = write!(page, "Session `{}`, started {}", summary.id, write_rfc3339(summary.created_at));
     if let Some(model) = &summary.model {
         let _ = write!(page, ", model `{}`", one_line(model));
     }
@@ -42,9 +42,9 @@ fn write_entry(page: &mut String, entry: &Entry, calls: &Calls) {
         Body::SystemNote(note) => quote(page, "Note", &note.text),
         Body::Compaction(compaction) => {
             page.push_str("\n---\n");
-            quote(page, "What came before, in short", compaction.summary.as_deref().unwrap_or("(left out)"));
+            quote(page, "Summary of earlier messages", compaction.summary.as_deref().unwrap_or("(omitted)"));
         }
-        Body::BranchSummary(branch) => quote(page, "A branch that was left", &branch.summary),
+        Body::BranchSummary(branch) => quote(page, "Summary of an abandoned branch", &branch.summary),
         _ => {}
     }
 }
@@ -82,7 +82,7 @@ fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>) {
     }
 }
 
-/// A fence longer than any in the text.
+/// Write a code fence that is longer than any in the text.
 fn fence(page: &mut String, kind: &str, text: &str) {
     let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);
     let ticks = "`".repeat(longest.max(2) + 1);

@@ -1,5 +1,5 @@
-//! The context as plain messages, in the shapes that OpenAI's and Anthropic's APIs take. Reasoning stays behind: neither
-//! takes it back without the vendor's signature, which is never kept (I12).
+//! The context as plain messages, in the shapes of the OpenAI and Anthropic APIs. Reasoning is left out: both
+//! APIs accept it only with the vendor's signature, which is never stored (I12).
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::import::text::encode_base64;
 
-/// Bytes of media, by hash; what is not here is named in words.
+/// Bytes of media by hash. Missing media is described in text.
 pub type Blobs = HashMap<BlobHash, Vec<u8>>;
 
-/// OpenAI's chat messages: an array.
+/// Convert the context to an array of OpenAI chat messages.
 pub fn openai(context: &Context, blobs: &Blobs) -> Value {
     let system = context.system.iter().map(|text| json!({ "role": "system", "content": text }));
     let messages = context.messages.iter().map(|message| openai_message(message, blobs));
@@ -61,8 +61,8 @@ fn openai_content(parts: &[Part], blobs: &Blobs) -> Value {
     Value::Array(parts.iter().filter_map(block).collect())
 }
 
-/// Anthropic's messages: an object with `system` and `messages`. Results of tools go into the user's message, and two
-/// messages of one role become one, as that API wants them.
+/// Convert the context to an Anthropic object with `system` and `messages`. As that API requires, tool
+/// results become user messages, and adjacent messages of one role are merged.
 pub fn anthropic(context: &Context, blobs: &Blobs) -> Value {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in &context.messages {
@@ -119,7 +119,7 @@ fn anthropic_block(part: &Part, blobs: &Blobs) -> Option<Value> {
     }
 }
 
-/// The image types that both vendors take.
+/// Return the image as base64 if both vendors accept its type.
 fn image_data(media: &BlobRef, blobs: &Blobs) -> Option<String> {
     let known = ["image/png", "image/jpeg", "image/gif", "image/webp"].contains(&media.mime.as_str());
     blobs.get(&media.blob).filter(|_| known).map(|bytes| encode_base64(bytes))
@@ -130,7 +130,7 @@ pub(super) fn name_of(media: &BlobRef) -> String {
     format!("[{}: {name}, {} bytes, {}]", media.mime, media.bytes, media.blob)
 }
 
-/// All that can be said of parts in words.
+/// Render parts as text.
 pub(super) fn words(parts: &[Part]) -> String {
     let word = |part: &Part| match part {
         Part::Text(text) => Some(text.text.clone()),

@@ -1,5 +1,6 @@
-//! Sessions out, one file per format. [`jsonl`] and [`tree`] write the whole log, record by record, so that memory stays
-//! flat. [`messages`] writes what a model would receive; the others the active path, for people or other programs.
+//! Session exports, one module per format. [`jsonl`] and [`tree`] write the whole log record by record, so
+//! memory use stays constant. [`messages`] writes what a model would receive. The others write the active
+//! path, for people or other programs.
 
 mod calls;
 pub mod html;
@@ -12,11 +13,11 @@ pub mod tree;
 use sapwood_core::Seq;
 use sapwood_core::entry::codec::CodecError;
 
-/// What stands for a compaction without a summary, in formats that want one. Imports know it again.
+/// Placeholder for a compaction without a summary, in formats that require one. Imports recognise it.
 pub(crate) const LEFT_OUT: &str = "(Earlier messages were left out.)";
 
-/// A page for people, without what a terminal would obey and a browser would not show: U+FFFD stands for it, and a line
-/// break for what moves the cursor to the beginning of its line.
+/// Remove control characters that a terminal would interpret. Carriage returns become line breaks, and other
+/// control characters become U+FFFD.
 pub(crate) fn without_controls(page: String) -> String {
     let is_fine = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
     if page.chars().all(is_fine) {
@@ -32,18 +33,18 @@ pub(crate) fn without_controls(page: String) -> String {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    #[error("the export cannot be written: {0}")]
+    #[error("failed to write the export: {0}")]
     Io(#[from] std::io::Error),
     #[error("entry {seq}: {source}")]
     Unreadable { seq: Seq, source: CodecError },
-    #[error("entry {found} came where entry {expected} was due (I1)")]
+    #[error("expected entry {expected}, but got entry {found} (I1)")]
     OutOfOrder { expected: Seq, found: Seq },
-    #[error("entry {seq} does not hang from the leaf that the entries before it leave (I2)")]
+    #[error("the parent of entry {seq} is not the leaf at that point (I2)")]
     OffLeaf { seq: Seq },
 }
 
 impl ExportError {
-    /// Stable, for programs.
+    /// Return the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             ExportError::Io(_) => "export.io",

@@ -1,4 +1,5 @@
-//! The active path as a role's `transcript.json`: the conversation as it is now, and for each compaction what it replaced.
+//! The active path as a role's `transcript.json`: the current conversation, and the messages that each
+//! compaction replaced.
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Entry, Stop, Trigger};
@@ -11,7 +12,7 @@ use super::calls::Calls;
 use super::tree::plain;
 use crate::import::text::write_rfc3339;
 
-/// `path` is the active path from its root, oldest first.
+/// Build the transcript. `path` is the active path from its root, oldest first.
 pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
     let said = messages_of(path);
     let mut history: Vec<Value> = Vec::new();
@@ -28,7 +29,8 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
                     "nodeId": "", "compactedAt": write_rfc3339(entry.meta.at),
                     "archivedTranscriptHistory": std::mem::take(&mut history), "replacementMessage": replacement,
                 }));
-                // It may keep from an entry that is no message, such as a setting: what counts is its place.
+                // The first kept entry may not be a message (e.g. a setting), so use its position on the
+                // path.
                 let first = compaction.first_kept.and_then(|id| place_of(&path[..place], id));
                 let kept = said[first.unwrap_or(place)..place].iter().flatten().cloned();
                 history.extend(std::iter::once(replacement).chain(kept));
@@ -49,16 +51,16 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
     document
 }
 
-/// What a flow knows of a role beyond its session.
+/// The state of a role in a flow, beyond its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleAt {
     pub role: String,
-    /// The node it is at, and the messages that were exchanged there.
+    /// The current node, and the seq after which its messages begin.
     pub node: Option<(String, Seq)>,
     pub context_tokens: u64,
 }
 
-/// The transcript of a flow's role: the same, with where the role is.
+/// Build the transcript of a flow's role, including its position in the flow.
 pub fn role_transcript(summary: &Summary, path: &[Entry], at: &RoleAt) -> Value {
     let mut document = transcript(summary, path);
     document["roleName"] = json!(at.role);
@@ -76,7 +78,7 @@ fn place_of(path: &[Entry], id: EntryId) -> Option<usize> {
     path.iter().rposition(|entry| entry.meta.id == id)
 }
 
-/// What each entry of a path is as a message, if it is one.
+/// Convert each entry of a path to a message, if it is one.
 fn messages_of(path: &[Entry]) -> Vec<Option<Value>> {
     let mut calls = Calls::default();
     let message = |entry: &Entry| {

@@ -1,9 +1,9 @@
-//! The whole tree as pi's session file, or operator's: the same records under other names. A record's id is its seq in
-//! eight hexadecimal digits, so that no table is needed but the one from entry ids to seqs, which compactions and labels
-//! name: 16 bytes for each entry.
+//! The whole tree as pi's or operator's session file: the same records under different names. A record's id
+//! is its seq in eight hexadecimal digits. Compactions and labels refer to entry ids, so a table from entry
+//! ids to seqs is kept, with 16 bytes per entry.
 //!
-//! pi takes the last line for the leaf, so one is written for it at the end if the log's last entry is elsewhere;
-//! operator has `leaf` records. What has no counterpart goes out as an extension's data.
+//! pi treats the last line as the leaf, so an extra line is written at the end if the log's last entry is not
+//! on the leaf. operator has `leaf` records. Entries without a counterpart are written as extension data.
 
 use std::io::Write;
 
@@ -22,12 +22,12 @@ use crate::import::text::{encode_base64, write_rfc3339};
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
-    /// Held until the first entry, which may be the instructions that operator's header has.
+    /// Kept until the first entry, which may hold the instructions for operator's header.
     header: Option<Value>,
     ids: Vec<EntryId>,
     calls: Calls,
     leaf: Option<Seq>,
-    /// What a reader takes for the leaf after the last line.
+    /// The leaf that a reader would infer from the lines so far.
     shown: Option<Seq>,
     last_at: TimestampMs,
 }
@@ -74,7 +74,7 @@ impl<W: Write> Exporter<W> {
         self.write(&header)
     }
 
-    /// The next record, in order. `blobs` has the media it names, as far as they are wanted.
+    /// Write the next record, in order. `blobs` has the bytes of the media to embed.
     pub fn line(&mut self, record: &Record, blobs: &Blobs) -> Result<(), ExportError> {
         let seq = record.meta.seq;
         let entry = record.clone().into_entry().map_err(|source| ExportError::Unreadable { seq, source })?;
@@ -235,7 +235,7 @@ impl<W: Write> Exporter<W> {
         message
     }
 
-    /// The files a summary tells of, as pi keeps them.
+    /// Add the files named by a summary, in pi's format.
     fn put_files(&self, fields: &mut Value, details: &Details) {
         if details.files_read.is_empty() && details.files_changed.is_empty() {
             return;
@@ -271,7 +271,7 @@ impl<W: Write> Exporter<W> {
     }
 }
 
-/// `parentId` for pi is `parent_id` for operator.
+/// Convert pi's `parentId` to operator's `parent_id`.
 fn dialect_name(dialect: Dialect, name: &str) -> String {
     if dialect == Dialect::Pi {
         return name.to_owned();
@@ -298,7 +298,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
         Part::ToolCall(call) => {
             let (input, mut block) = (call.input.to_value(), json!({ "type": call_type }));
             (block["id"], block["name"]) = (json!(call.call_id), json!(call.name));
-            // Both take an object only. The mark tells an import that there was none.
+            // Both formats accept only an object. The mark tells an import that the input was not one.
             match input.is_object() {
                 true => block["arguments"] = input,
                 false => {
@@ -320,7 +320,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
     parts.iter().map(block).collect()
 }
 
-/// pi names a provider beside the model.
+/// Split a model name into pi's provider and model.
 fn provider_of(model: &str) -> (&str, &str) {
     if let Some((provider, name)) = model.split_once('/') {
         return (if provider == "gemini" { "google" } else { provider }, name);
@@ -334,7 +334,7 @@ fn provider_of(model: &str) -> (&str, &str) {
     (provider, model)
 }
 
-/// Words for a role's transcript, which holds text only.
+/// Render parts as text, because a role's transcript holds only text.
 pub(super) fn plain(parts: &[Part]) -> String {
     words(parts)
 }

@@ -1,5 +1,5 @@
-//! The pieces of a message as agents write them down: Anthropic's, OpenAI's and pi's blocks in one tolerant shape. Keys
-//! that are not known here are ignored; vendor signatures are among them, so they never get further (I12).
+//! Content blocks of messages: the shapes of Anthropic, OpenAI and pi in one tolerant type. Unknown keys are
+//! ignored, including vendor signatures, so signatures are never stored (I12).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::steps::StepBatch;
 use super::text::{arguments_json, decode_base64, decode_data_url, input_json, keep_json};
 use crate::message::PARTS_MAX;
 
-/// About how much room a part takes, with the bytes of its media, which are held as long as it is.
+/// Return the approximate size of a part, including the bytes of its media, which stay in memory with it.
 pub(super) fn part_bytes(part: &Part) -> usize {
     const FRAME_BYTES: usize = 64;
     FRAME_BYTES
@@ -28,7 +28,7 @@ pub(super) fn part_bytes(part: &Part) -> usize {
         }
 }
 
-/// A message's content: a string, a block, or many.
+/// The content of a message: a string, a block, or several blocks.
 #[derive(Debug, Default)]
 pub(super) enum Content<'a> {
     #[default]
@@ -52,7 +52,8 @@ pub(super) struct Block<'a> {
     pub input: Option<&'a RawValue>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
-    /// An export's mark: the arguments are an object only because pi and operator take no other.
+    /// Set by an export if the arguments were wrapped in an object, because pi and operator accept nothing
+    /// else.
     #[serde(alias = "bareInput")]
     bare_input: Flag,
     #[serde(alias = "tool_call_id", alias = "toolCallId")]
@@ -79,7 +80,7 @@ pub(super) struct Block<'a> {
     stderr: Words,
 }
 
-/// Whether a key says `true`, and nothing else.
+/// Whether the value is exactly `true`.
 #[derive(Debug, Default)]
 struct Flag(bool);
 
@@ -89,7 +90,7 @@ impl<'de> Deserialize<'de> for Flag {
     }
 }
 
-/// What an export has put into an object.
+/// Unwrap the input that an export wrapped in an object.
 fn bare_input(raw: &RawValue) -> Json {
     #[derive(Deserialize)]
     struct Wrapped<'a> {
@@ -100,7 +101,7 @@ fn bare_input(raw: &RawValue) -> Json {
     inner.and_then(|wrapped| keep_json(wrapped.input.get())).unwrap_or_else(|| input_json(Some(raw)))
 }
 
-/// A string, where somebody else may have something else under the same key.
+/// A string, ignoring other types that may occur under the same key.
 #[derive(Debug, Default)]
 struct Words(Option<String>);
 
@@ -120,7 +121,7 @@ pub(super) struct Source<'a> {
     url: Option<String>,
 }
 
-/// OpenAI's two ways to name an image.
+/// OpenAI's two notations for an image URL.
 #[derive(Debug)]
 pub(super) struct ImageUrl<'a>(Cow<'a, str>);
 
@@ -182,7 +183,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
         let mut blocks = Vec::new();
         while let Some(Piece(block)) = seq.next_element::<Piece<'a>>()? {
             if blocks.len() >= PARTS_MAX {
-                return Err(serde::de::Error::custom(format!("it has more than {PARTS_MAX} parts")));
+                return Err(serde::de::Error::custom(format!("the content has more than {PARTS_MAX} parts")));
             }
             blocks.push(block);
         }
@@ -190,7 +191,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
     }
 }
 
-/// An element of an array of blocks: a block, or its bare text.
+/// An element of an array of blocks: a block, or plain text.
 struct Piece<'a>(Block<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
@@ -217,7 +218,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Parts of a message by anybody. Blocks that say nothing go.
+    /// Convert to the parts of a message. Empty blocks are dropped.
     pub(super) fn into_parts(self, harvest: &mut StepBatch) -> Vec<Part> {
         self.into_blocks().into_iter().filter_map(|block| block.into_part(harvest)).collect()
     }
@@ -228,7 +229,7 @@ impl Block<'_> {
         self.kind == "tool_result"
     }
 
-    /// The part this block is, if it is one. What has no counterpart is reported.
+    /// Convert to a part. A block without an equivalent is reported.
     pub(super) fn into_part(self, harvest: &mut StepBatch) -> Option<Part> {
         match self.kind.as_ref() {
             "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => {
@@ -241,7 +242,8 @@ impl Block<'_> {
                 Some(Part::Reasoning(Reasoning { text, redacted }))
             }
             "redacted_thinking" => Some(Part::Reasoning(Reasoning { text: String::new(), redacted: true })),
-            // The provider calls these itself and answers within the message, where no result has a place: so both are words.
+            // The provider runs these tools itself and answers within the message, where a tool result is not
+            // allowed. So both become text.
             "server_tool_use" | "mcp_tool_use" => {
                 let (name, input) = (self.name.unwrap_or_default(), input_json(self.input));
                 Some(Part::text(format!("[{name}: {}]", input.get())))
@@ -275,7 +277,7 @@ impl Block<'_> {
         }
     }
 
-    /// What came of a call that the provider ran itself: titles, addresses and whatever words there are.
+    /// Describe the result of a call that the provider ran: titles, addresses and any text.
     fn told_result(self) -> String {
         let what = self.kind.trim_end_matches("_tool_result").to_owned();
         let mut told = Vec::new();
@@ -311,10 +313,10 @@ impl Block<'_> {
                 let mime = mime.as_deref().unwrap_or("application/octet-stream");
                 return Some(harvest.media(mime, bytes, self.file_name));
             }
-            harvest.report(Trouble::LeftOut { why: "its media is not valid base64".to_owned() });
+            harvest.report(Trouble::LeftOut { why: "the media is not valid base64".to_owned() });
             return None;
         }
-        // Media that is elsewhere: what is known of it stays readable.
+        // Media stored elsewhere: keep what is known about it as text.
         let link = source.url.or(link.map(Cow::into_owned)).or(self.file_name);
         link.map(|link| Part::text(format!("[{}: {link}]", self.kind)))
     }

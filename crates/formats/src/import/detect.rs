@@ -1,15 +1,15 @@
-//! Which format a file is in, by its first lines. A format is told by what only it has.
+//! Detect the format of a file by features of its first lines that are unique to a format.
 
 use serde_json::Value;
 
 use super::Format;
 
-/// How much of a file is looked at.
+/// Number of bytes to inspect.
 pub const PEEK_BYTES: usize = 256 << 10;
-/// How many of its lines.
+/// Number of lines to inspect.
 const LINES_MAX: usize = 64;
 
-/// The format of a file that begins so.
+/// Return the format of a file with this beginning.
 pub fn detect(beginning: &[u8]) -> Option<Format> {
     if beginning.starts_with(b"SQLite format 3\0") {
         return Some(Format::OpenCode);
@@ -24,7 +24,7 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
     let Some(first) = first.filter(Value::is_object) else { return detect_document(text) };
     match of_first(&first) {
         Guess::Sure(format) => Some(format),
-        // Two formats share a header; what follows tells them apart.
+        // Two formats share a header. The next line distinguishes them.
         Guess::Header => Some(match values.next() {
             Some(second) if is_operator(&second) => Format::Operator,
             None if first.get("version").is_none()
@@ -51,7 +51,7 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
 enum Guess {
     Sure(Format),
     Header,
-    /// pi's header, or operator's.
+    /// The header of pi or operator.
     Session,
     Unknown,
 }
@@ -91,7 +91,8 @@ fn of_any(line: &Value) -> Option<Format> {
     }
 }
 
-/// Which of the two a record behind that header is of, by how it spells its keys. pi's oldest have none that tell.
+/// Distinguish records of pi and operator by the spelling of their keys. pi's oldest records have no such
+/// keys.
 fn dialect_of(line: &Value) -> Option<Format> {
     const SNAKES: &[&str] = &["parent_id", "target_id", "first_kept_entry_id", "from_id", "custom_type"];
     const CAMELS: &[&str] = &["parentId", "targetId", "firstKeptEntryId", "fromId", "customType"];
@@ -121,7 +122,7 @@ fn is_operator(line: &Value) -> bool {
     line.get("seq").is_none() && line["type"].as_str().is_some_and(|kind| KINDS.contains(&kind))
 }
 
-/// A document that is longer than what was looked at, or laid out over several lines: its first keys tell.
+/// Detect a document that is longer than the inspected part or spans several lines, by its first keys.
 fn detect_document(text: &[u8]) -> Option<Format> {
     if !text.starts_with(b"{") {
         return None;
@@ -136,7 +137,7 @@ fn detect_document(text: &[u8]) -> Option<Format> {
     has("\"messages\"").then_some(Format::Messages).or_else(|| detect_long(text))
 }
 
-/// A file whose first telling line is longer than what was looked at.
+/// Detect a file whose first distinctive line is longer than the inspected part.
 fn detect_long(text: &[u8]) -> Option<Format> {
     let has = |key: &str| text.windows(key.len()).any(|window| window == key.as_bytes());
     if has("\"parentUuid\"") {

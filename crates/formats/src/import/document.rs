@@ -1,5 +1,5 @@
-//! Files that are one JSON document. One that is damaged is read as far as it is good: what is not Unicode is mended, and
-//! where the text ends or stops being JSON, it is cut behind the last whole record and closed there.
+//! Files that are one JSON document. A damaged document is read as far as it is valid: invalid UTF-8 is
+//! replaced, and a truncated or invalid document is cut after the last complete record and closed there.
 
 use std::borrow::Cow;
 
@@ -9,28 +9,28 @@ use serde_json::value::RawValue;
 use super::steps::StepBatch;
 use super::{LINE_BYTES_MAX, LineSplitter, PROBLEMS_MAX, Reader, Trouble, text};
 
-/// Whether a line is one JSON value by itself.
+/// Whether a line is a complete JSON value.
 pub(super) fn is_value(line: &[u8]) -> bool {
     let line = without_mark(line).trim_ascii();
     line.len() <= LINE_BYTES_MAX && !line.is_empty() && serde_json::from_slice::<IgnoredAny>(line).is_ok()
 }
 
-/// Without the mark that some programs put before UTF-8.
+/// Strip a UTF-8 byte order mark.
 fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
-/// Where a document's records are: a document that is cut is cut between two of them, or between two keys of what holds
-/// them.
+/// Where a document has its records. A damaged document is cut between two records, or between two keys of an
+/// object that contains them.
 #[derive(Clone, Copy)]
 pub(super) struct Records {
-    /// Keys whose arrays hold records.
+    /// Keys whose arrays contain records.
     pub of: &'static [&'static str],
-    /// Keys whose arrays hold objects that hold records themselves.
+    /// Keys whose arrays contain objects that contain records.
     pub inside: &'static [&'static str],
 }
 
-/// Hands a document to `read`, which takes it in if it can. If it cannot, it gets what is good of it.
+/// Pass a document to `read`. If `read` fails, pass it the valid beginning of the document instead.
 pub(super) fn read_document(
     bytes: &[u8],
     records: Records,
@@ -48,31 +48,32 @@ pub(super) fn read_document(
     let fault = salvage.take_value(None).and_then(|()| salvage.expect_end());
     let (line, why) = match fault {
         Err(fault) => (line_at(&bytes, fault.at), fault.why),
-        // It is JSON, and not what it should be.
+        // Valid JSON, but not of the expected shape.
         Ok(()) => (error.line() as u64, Some(error.to_string())),
     };
     if let Some(good) = salvage.good.take() {
-        // What cannot be read even so was reported before it was cut.
+        // The error was already reported before the document was cut.
         let _ = read(&good.closed(&bytes), harvest);
     }
     harvest.line = line;
     harvest.report(why.map_or(Trouble::Torn, |why| Trouble::BadLine { why }));
 }
 
-/// A file that was taken for a document and has a record a line.
+/// Read a file with one record per line that was mistaken for a document.
 pub(super) fn read_lines(bytes: &[u8], reader: &mut impl Reader, harvest: &mut StepBatch) {
     let mut lines = LineSplitter::default();
     lines.push(bytes, |line, number| reader.push_line(line, number, harvest));
     lines.finish(|line, number| reader.push_line(line, number, harvest));
 }
 
-/// Whether a file whose first line is damaged has a record a line: its second one is JSON by itself.
+/// Whether a file with a damaged first line has one record per line: its second line must be JSON.
 pub(super) fn has_lines(bytes: &[u8]) -> bool {
     let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
     lines.nth(1).is_some_and(|line| line.trim_ascii().starts_with(b"{") && is_value(line))
 }
 
-/// JSON's strings have no line breaks, so what is wrong with one is wrong with one line.
+/// Replace invalid UTF-8 and report it by line. JSON strings have no line breaks, so an error affects only
+/// one line.
 fn mend<'a>(bytes: &'a [u8], harvest: &mut StepBatch) -> Cow<'a, [u8]> {
     let mut mended: Option<Vec<u8>> = None;
     let mut from = 0;
@@ -96,13 +97,13 @@ fn line_at(bytes: &[u8], at: usize) -> u64 {
     1 + bytes[..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Where a document stops being one. No reason if it just ends.
+/// The position where a document stops being valid. `why` is `None` if the document just ends.
 struct Fault {
     at: usize,
     why: Option<String>,
 }
 
-/// How far a document is good, and what closes it there.
+/// How far a document is valid, and the brackets that close it there.
 struct Good {
     end: usize,
     closing: Vec<u8>,
@@ -114,21 +115,22 @@ impl Good {
     }
 }
 
-/// Goes through what holds the records; the records themselves are read as a whole.
+/// Walks through the containers of records. Each record is read as a whole.
 struct Salvage<'a> {
     bytes: &'a [u8],
     at: usize,
     records: Records,
-    /// What closes what is open, innermost last. As deep as keys can name it: what is named is never inside itself.
+    /// Closing brackets of all open containers, innermost last. The depth is bounded, because containers are
+    /// found by key and cannot contain themselves.
     open: Vec<u8>,
     good: Option<Good>,
 }
 
-/// Deepest nesting of what holds records: objects in arrays of an object.
+/// Maximum nesting of record containers: objects in arrays of an object.
 const HOLDERS_MAX: usize = 8;
 
 impl Salvage<'_> {
-    /// A value under a key, or the document itself.
+    /// Read the value of a key, or the document itself.
     fn take_value(&mut self, key: Option<&str>) -> Result<(), Fault> {
         let is_root = self.open.is_empty();
         let holds = key.is_some_and(|key| self.records.of.contains(&key));
@@ -198,13 +200,13 @@ impl Salvage<'_> {
     fn expect_end(&mut self) -> Result<(), Fault> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => Err(self.fault("the document is over, and there is more")),
+            Some(_) => Err(self.fault("there is data after the end of the document")),
         }
     }
 
     fn enter(&mut self, closing: u8) -> Result<(), Fault> {
         if self.open.len() >= HOLDERS_MAX {
-            return Err(self.fault("it is nested too deep"));
+            return Err(self.fault("it is nested too deeply"));
         }
         self.at += 1;
         self.open.push(closing);
@@ -218,7 +220,7 @@ impl Salvage<'_> {
         self.mark();
     }
 
-    /// Up to here it is good.
+    /// Record that the document is valid up to here.
     fn mark(&mut self) {
         let good = self.good.get_or_insert_with(|| Good { end: 0, closing: Vec::new() });
         good.end = self.at;
@@ -226,14 +228,14 @@ impl Salvage<'_> {
         good.closing.extend(self.open.iter().rev());
     }
 
-    /// The next byte that says something.
+    /// Skip whitespace and return the next byte.
     fn peek(&mut self) -> Option<u8> {
         let blank = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         self.at += blank;
         self.bytes.get(self.at).copied()
     }
 
-    /// At the end of the bytes nothing is wrong but that there are no more.
+    /// Build an error. At the end of the bytes it has no reason, because the document is only truncated.
     fn fault(&self, why: &str) -> Fault {
         Fault { at: self.at, why: Some(why.to_owned()).filter(|_| self.at < self.bytes.len()) }
     }
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_cut_anywhere_keeps_its_whole_records() {
+    fn a_truncated_document_keeps_its_complete_records() {
         let whole = json!({ "id": "x", "archives": [{ "old": [{ "n": 1 }, { "n": 2 }], "by": "me" }],
             "messages": [{ "n": 3, "deep": [[1], { "a": [] }] }, { "n": 4 }], "end": true });
         let text = serde_json::to_string_pretty(&whole).unwrap();
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_ends_it_and_is_reported_by_its_line() {
+    fn invalid_json_ends_the_document_and_is_reported_by_line() {
         let text = b"[\n{\"n\":1},\n{\"n\":2},\n{\"n\" 3},\n{\"n\":4}\n]";
         assert_eq!(read(text), (Some(json!([{ "n": 1 }, { "n": 2 }])), vec![(4, "import.bad_line")]));
         assert_eq!(read(b"[1, 2] 3"), (Some(json!([1, 2])), vec![(1, "import.bad_line")]));
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_goes_and_what_is_not_unicode_is_mended_by_line() {
+    fn a_byte_order_mark_is_removed_and_invalid_utf8_is_replaced() {
         let text = b"\xef\xbb\xbf[\n\"a\",\n\"b\xff\",\n\"c\\ud83d\"\n]";
         let (taken, problems) = read(text);
         assert_eq!(taken, Some(json!(["a", "b\u{fffd}", "c\u{fffd}"])));

@@ -1,22 +1,22 @@
-//! What an importer remembers of the entries it has taken: 20 bytes each, in pieces, so that growing never copies, and no
-//! more is held than is needed.
+//! A compact table of imported entries: 20 bytes each, stored in fixed-size chunks so that growing never
+//! copies.
 
 use sapwood_core::EntryId;
 use sapwood_core::entry::Stance;
 
-/// An entry taken, by its place among those taken.
+/// The position of an entry in the table.
 pub(super) type Index = u32;
 
-/// Rows in one piece.
+/// Rows per chunk.
 const PIECE: usize = 4_096;
-/// The top bit of a link says that the entry stands beside the tree; the rest is the parent's place plus one.
+/// The top bit of a link marks an entry outside the tree. The other bits are the parent's index plus one.
 const BESIDE: u32 = 1 << 31;
-/// Most entries of one file.
+/// Maximum number of entries in one file.
 pub(super) const ENTRIES_MAX: usize = BESIDE as usize - 1;
 
-/// A list that grows piece by piece.
+/// A list that grows chunk by chunk.
 pub(super) struct Pieces<T> {
-    /// Every piece but the last is full.
+    /// Every chunk except the last is full.
     pieces: Vec<Vec<T>>,
 }
 
@@ -63,7 +63,8 @@ impl Rows {
         self.0.len()
     }
 
-    /// Ids come in order (I13). For an entry beside the tree, `parent` is the leaf when it was written.
+    /// Add a row. Ids must be in ascending order (I13). For an entry outside the tree, `parent` is the leaf
+    /// when it was written.
     pub(super) fn push(&mut self, id: EntryId, parent: Option<Index>, stance: Stance) {
         let parent = parent.map_or(0, |index| index + 1);
         let link = if stance == Stance::Beside { parent | BESIDE } else { parent };
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_found_by_their_ids_across_pieces() {
+    fn rows_are_found_by_id_across_chunks() {
         let id = |number: u32| EntryId::mint(TimestampMs(i64::from(number) * 2), 0);
         let mut rows = Rows::default();
         assert_eq!((rows.len(), rows.last_id(), rows.find(id(0))), (0, None, None));

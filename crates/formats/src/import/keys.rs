@@ -1,27 +1,28 @@
-//! Where the records of a source are, by their keys. An entry's key is the end of its id, which its row has already, so it
-//! takes only a slot here; a record that has no entry takes 12 bytes more. Nothing else grows with the source.
+//! A hash table from record keys to tree positions. The key of an entry is part of its id, which its row
+//! already has, so an entry needs only a slot here. A record without an entry needs 12 more bytes. Nothing
+//! else grows with the source.
 
 use std::hash::BuildHasher;
 
 use super::entry_table::{Index, Pieces, Rows};
 use super::steps::RecordKey;
 
-/// A place in the tree: a row, or before the first entry.
+/// A position in the tree: a row, or `None` before the first entry.
 pub(super) type KeySlot = Option<Index>;
 
-/// What stands behind a key.
+/// The result of a key lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Met {
     Entry(Index),
-    /// A record without an entry, and the place it stands for.
+    /// A record without an entry, and the position it maps to.
     StandIn(KeySlot),
 }
 
-/// Slots at first.
+/// Initial number of slots.
 const SLOTS: usize = 64;
-/// The top bit of a slot says that it leads to a stand-in; the rest is where that, or the row, is, plus one.
+/// The top bit of a slot marks an alias. The other bits are the index of the alias or row, plus one.
 const STANDS_IN: u32 = 1 << 31;
-/// Most stand-ins.
+/// Maximum number of aliases.
 pub(super) const STAND_INS_MAX: usize = STANDS_IN as usize - 2;
 
 #[derive(Clone, Copy)]
@@ -30,12 +31,12 @@ struct StandIn {
     place: [u8; 4],
 }
 
-/// Open addressing: whoever finds his slot taken goes on to the next.
+/// A hash table with open addressing and linear probing.
 pub(super) struct Keys {
     slots: Vec<u32>,
     taken: usize,
     stand_ins: Pieces<StandIn>,
-    /// Not to be foreseen, so that no file can be made whose keys all want the same slot.
+    /// Unpredictable, so that no file can force all keys into the same slot.
     seed: u64,
 }
 
@@ -55,13 +56,13 @@ impl Keys {
         self.met(self.slots[self.slot_of(key.bits(), rows)])
     }
 
-    /// The key is that of a row's id.
+    /// Add a row under the key of its id.
     pub(super) fn put_entry(&mut self, index: Index, rows: &Rows) {
         let slot = self.slot_of(RecordKey::of_id(rows.id(index)).bits(), rows);
         self.fill(slot, index + 1, rows);
     }
 
-    /// A record that has an entry needs nobody to stand in for it.
+    /// Map a record without an entry to a position. Has no effect if the record has an entry.
     pub(super) fn put_stand_in(&mut self, key: RecordKey, place: KeySlot, rows: &Rows) {
         let stand_in = StandIn { key: key.bits(), place: place.map_or(0, |index| index + 1).to_le_bytes() };
         let slot = self.slot_of(stand_in.key, rows);
@@ -97,7 +98,7 @@ impl Keys {
         }
     }
 
-    /// The slot of a key, or the empty one it would take.
+    /// Return the slot of a key, or the empty slot for it.
     fn slot_of(&self, key: [u8; 8], rows: &Rows) -> usize {
         let mask = self.slots.len() - 1;
         let wide = u128::from(u64::from_le_bytes(key) ^ self.seed) * 0x9e37_79b9_7f4a_7c15;
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_found_while_the_table_grows() {
+    fn keys_are_found_while_the_table_grows() {
         let (mut rows, mut keys) = (Rows::default(), Keys::default());
         for number in 0..20_000_u32 {
             assert_eq!(keys.find(key(number), &rows), None);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_moves_without_taking_more_room_and_gives_way_to_its_entry() {
+    fn an_alias_moves_in_place_and_is_replaced_by_its_entry() {
         let (mut rows, mut keys) = (Rows::default(), Keys::default());
         for place in 0..1_000 {
             keys.put_stand_in(key(1), Some(place), &rows);

@@ -1,6 +1,6 @@
-//! Plain messages, as OpenAI's and Anthropic's APIs take them: an array, an object with `messages`, or a message a line.
-//! There are no ids: a message is known by what stands before it and what it says, so that a conversation that grew is
-//! extended, and one that was edited becomes a branch from there.
+//! Plain messages in the shapes of the OpenAI and Anthropic APIs: an array, an object with `messages`, or one
+//! message per line. Messages have no ids and are identified by their content and the messages before them.
+//! So a conversation that grew is extended, and an edited one becomes a branch.
 
 use std::borrow::Cow;
 
@@ -53,7 +53,7 @@ struct Message<'a> {
     usage: Option<Counts>,
     #[serde(alias = "finish_reason", alias = "stop")]
     stop_reason: Option<String>,
-    /// A line that is no message, and a whole conversation.
+    /// Present in a whole conversation, absent in a message.
     messages: Option<IgnoredAny>,
 }
 
@@ -99,7 +99,7 @@ struct Cached {
 pub struct Importer {
     name: String,
     last: Option<RecordKey>,
-    /// Whether anything was said yet, or the system's prompt given.
+    /// Whether a message or the system prompt was read.
     begun: bool,
 }
 
@@ -132,7 +132,7 @@ impl Importer {
         Self { name: name.to_owned(), last: None, begun: false }
     }
 
-    /// An array of messages, or an object with one.
+    /// Read an array of messages, or an object with one.
     fn take_whole(&mut self, bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         let conversation = match bytes.trim_ascii_start().starts_with(b"[") {
             true => Conversation { messages: serde_json::from_slice(bytes)?, ..Conversation::default() },
@@ -142,7 +142,7 @@ impl Importer {
         Ok(())
     }
 
-    /// A conversation has the name of its file; one without a file is known by its first message.
+    /// Name the session after the file. Without a file name, derive the name from the first message.
     fn open(&mut self, id: Option<String>, first: &[u8], harvest: &mut StepBatch) {
         if harvest.session.is_some() {
             return;
@@ -206,14 +206,14 @@ impl Importer {
                 let parts = message.content.into_parts(harvest);
                 let text = harvest.words(&parts);
                 vec![match self.begun {
-                    // The first words of all are the system's prompt, whatever settings stand before them.
+                    // Text before the first message is the system prompt, even after settings.
                     false => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
                     true => SystemNote { text, reason: None }.into(),
                 }]
             }
             role => {
                 let role: String = role.chars().take(40).collect();
-                return harvest.report(Trouble::BadLine { why: format!("role {role:?} is not known") });
+                return harvest.report(Trouble::BadLine { why: format!("unknown role {role:?}") });
             }
         };
         self.begun = true;
@@ -233,7 +233,8 @@ impl Importer {
     }
 }
 
-/// A user's message holds their words and, in Anthropic's shape, the results of tools; each result is an entry.
+/// Convert a user message to bodies. In Anthropic's shape it may include tool results, and each result
+/// becomes an entry.
 pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut StepBatch) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();
     let mut said: Vec<Part> = Vec::new();

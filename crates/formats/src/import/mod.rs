@@ -1,9 +1,9 @@
-//! Sessions in, one file per format. An importer is fed lines; what it cannot use it reports by line, and goes on with
-//! the rest.
+//! Session imports, one module per format. An importer reads lines, reports the lines it cannot use, and
+//! continues with the rest.
 //!
-//! Sapwood's own files ([`sapwood`]) become drafts as they are. Foreign ones take two steps: a [`Reader`] turns lines into
-//! a [`steps::StepBatch`], which says what was there and how it hung together, and a [`reconcile::Reconciler`] turns that into
-//! drafts that extend what the store has of the session already.
+//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files take two passes. A [`Reader`]
+//! turns lines into a [`steps::StepBatch`], which describes the records and their relations. Then a
+//! [`reconcile::Reconciler`] turns the steps into drafts that extend the session in the store.
 
 mod blocks;
 pub mod claude_code;
@@ -28,14 +28,14 @@ use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{EntryId, Kind, Seq};
 use steps::{RecordKey, StepBatch};
 
-/// Longest line, its line break included: the largest body with its envelope around it.
+/// Maximum line length, including the line break: the largest body and its envelope.
 pub const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + (64 << 10);
-/// After so many problems a file is given up: it is not what it was taken for.
+/// The import of a file stops after this many problems, because the file is probably in another format.
 pub const PROBLEMS_MAX: usize = 1_000;
-/// Largest file that is read as one JSON document.
+/// Maximum size of a file that is read as one JSON document.
 pub const DOCUMENT_BYTES_MAX: usize = 256 << 20;
 
-/// Something that is wrong with a file, and where.
+/// A problem in a file, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct Problem {
@@ -45,65 +45,65 @@ pub struct Problem {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    #[error("the file does not begin with a session header")]
+    #[error("the file does not start with a session header")]
     NoHeader,
-    #[error("the session header cannot be used: {why}")]
+    #[error("invalid session header: {why}")]
     BadHeader { why: String },
-    #[error("another session's header begins here; what follows was left out")]
+    #[error("another session header begins here; the lines after it were skipped")]
     SecondHeader,
-    #[error("the file has format version {found}, and this version of Sapwood reads up to {LOG_VERSION}")]
+    #[error("the file has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}")]
     TooNew { found: u32 },
-    #[error("this is not an entry and was left out: {why}")]
+    #[error("not a valid entry, skipped: {why}")]
     BadLine { why: String },
-    #[error("the file ends in the middle of this line; the rest of it is missing")]
+    #[error("the file ends in the middle of this line")]
     Torn,
-    #[error("the line is longer than {LINE_BYTES_MAX} bytes and was left out")]
+    #[error("the line is longer than {LINE_BYTES_MAX} bytes and was skipped")]
     TooLong,
-    #[error("entries of type {found:?} are not known; it was kept as custom_info")]
+    #[error("unknown entry type {found:?}; the entry was kept as custom_info")]
     UnknownType { found: String },
-    #[error("entry {id} was there already; this line was left out")]
+    #[error("duplicate entry {id}; this line was skipped")]
     Duplicate { id: EntryId },
-    #[error("entry {id} is older than the one before it (I13); it was left out")]
+    #[error("entry {id} is older than the previous one (I13) and was skipped")]
     WrongOrder { id: EntryId },
-    #[error("entry {found} comes where entry {expected} was due: lines are missing or out of order")]
+    #[error("expected entry {expected}, but found entry {found}: lines are missing or out of order")]
     Gap { expected: Seq, found: Seq },
-    #[error("its parent {parent} is not in the file; it hangs from the entry before the missing one")]
+    #[error("its parent {parent} is not in the file; it was attached to the entry before the missing one")]
     MissingParent { parent: EntryId },
-    #[error("it hangs from another entry than the leaf; a leaf_moved was put before it")]
+    #[error("its parent is not the current leaf; a leaf_moved was inserted before it")]
     Rehung,
-    #[error("its parent is not the leaf; it stands beside the tree, so that changes nothing")]
+    #[error("its parent is not the current leaf; this has no effect, because it is not in the tree")]
     BesideLeaf,
-    #[error("a {kind} names entry {id}, which is not in the tree; it was left out", kind = kind.as_str())]
+    #[error("a {kind} names entry {id}, which is not in the tree; it was skipped", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
-    #[error("a compaction keeps from entry {id}, which is not on the path it closes; it was left out")]
+    #[error("a compaction keeps from entry {id}, which is not on its path; it was skipped")]
     KeptOffPath { id: EntryId },
-    #[error("there are too many problems or entries; the rest of the file was left out")]
+    #[error("too many problems or entries; the rest of the file was skipped")]
     GivenUp,
-    #[error("its parent is not in the file before it; it hangs from the entry before it")]
+    #[error("its parent is not earlier in the file; it was attached to the previous entry")]
     LostParent,
-    #[error("a record with this id was there already; this one was left out")]
+    #[error("duplicate record id; this record was skipped")]
     Repeated,
-    #[error("a {kind} names a record that is not in the file; it was left out", kind = kind.as_str())]
+    #[error("a {kind} names a record that is not in the file; it was skipped", kind = kind.as_str())]
     UnknownSource { kind: Kind },
-    #[error("{what}; U+FFFD stands for it now")]
+    #[error("{what}, replaced by U+FFFD")]
     Mended { what: &'static str },
-    #[error("part of it was left out: {why}")]
+    #[error("part of it was skipped: {why}")]
     LeftOut { why: String },
     #[error(
-        "this is a JSONL store's own file of a fork, which holds only what is its own: export the session instead"
+        "the file belongs to a fork in a JSONL store and has only the fork's own entries: export the session instead"
     )]
     StoreFork,
-    #[error("the store has another session under this id; it is left as it is")]
+    #[error("the store has a different session with this id, which is left unchanged")]
     Differs,
-    #[error("it continues {base}, which is not beside it; only its own part was taken")]
+    #[error("it continues {base}, which is not next to it; only its own part was imported")]
     MissingBase { base: String },
 }
 
-/// Longest part of what is wrong that is told: it may repeat the source.
+/// Maximum length of a reason, which may quote the source.
 const WHY_CHARS_MAX: usize = 200;
 
 impl Trouble {
-    /// With no more of the source's words than are worth saying back.
+    /// Shorten the quoted part of the source.
     fn brief(mut self) -> Self {
         if let Trouble::BadHeader { why: said }
         | Trouble::BadLine { why: said }
@@ -117,7 +117,7 @@ impl Trouble {
         self
     }
 
-    /// Stable, for programs.
+    /// Return the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             Trouble::NoHeader => "import.no_header",
@@ -149,7 +149,7 @@ impl Trouble {
     }
 }
 
-/// The formats that are told apart.
+/// The supported formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Sapwood,
@@ -190,14 +190,14 @@ impl Format {
         }
     }
 
-    /// Who signs what the source's agent said.
+    /// Return the principal for messages of the source's agent.
     pub fn agent(self) -> Option<sapwood_core::Principal> {
         let name = self.as_str().parse().ok()?;
         Some(sapwood_core::Principal::Agent(name))
     }
 
-    /// Whether a file that begins with this line is one JSON document, which is read as a whole: where both are usual, a
-    /// line that is JSON by itself is followed by others.
+    /// Whether a file with this first line is read as one JSON document. For formats that also have files
+    /// with one record per line, a first line that is complete JSON indicates such a file.
     pub fn is_document(self, first_line: &[u8]) -> bool {
         match self {
             Format::RoleFiles => true,
@@ -206,31 +206,31 @@ impl Format {
         }
     }
 
-    /// Whether the source writes anew what it said before, so that what the log has of it must be compared: messages, or
-    /// the role's instructions.
+    /// Whether the source rewrites earlier messages or instructions, so that they must be compared with the
+    /// log.
     pub fn rewrites(self) -> bool {
         matches!(self, Format::OpenCode | Format::GeminiCli | Format::RoleFiles)
     }
 
-    /// Whether a session that is resumed may go on in a new file that begins with the records of the old one.
+    /// Whether a resumed session may continue in a new file that repeats the records of the old one.
     pub fn repeats(self) -> bool {
         self == Format::ClaudeCode
     }
 }
 
-/// An importer of a foreign format.
+/// An importer for a foreign format.
 pub trait Reader {
-    /// Reads the next line, its line break included. Of a line that is too long only the beginning comes.
+    /// Read the next line, including its line break. A line that is too long is passed truncated.
     fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch);
-    /// Reads a file that is one JSON document.
+    /// Read a file that is one JSON document.
     fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
         self.push_line(bytes, 1, harvest);
     }
-    /// What was held back until the end.
+    /// Emit the records that were held back until the end.
     fn finish(&mut self, _harvest: &mut StepBatch) {}
 }
 
-/// The reader of a format. `name` is what the source is called, for formats that have no id of their own.
+/// Return the reader for a format. `name` names the source, for formats without a session id.
 pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
     Some(match format {
         Format::Sapwood => return None,
@@ -245,7 +245,7 @@ pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
     })
 }
 
-/// What the end of a line says of it.
+/// How a line ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Whole,
@@ -253,7 +253,7 @@ enum Ending {
     Cut,
 }
 
-/// Where pieces of a document begin. They are asked for mostly in order, so that each byte is looked at once.
+/// Finds the line of a slice in a document. Mostly called in order, so that each byte is scanned once.
 struct Lines<'a> {
     document: &'a [u8],
     offset: usize,
@@ -265,7 +265,7 @@ impl<'a> Lines<'a> {
         Self { document, offset: 0, line: 1 }
     }
 
-    /// The line that `piece`, a slice of the document, begins on.
+    /// Return the line on which `piece`, a slice of the document, starts.
     fn of(&mut self, piece: &str) -> u64 {
         let offset = (piece.as_ptr() as usize).saturating_sub(self.document.as_ptr() as usize);
         let offset = offset.min(self.document.len());
@@ -279,8 +279,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Hands a line to `read`, which parses it and takes it in if that worked. A line that cannot be read is reported, after
-/// what can be mended of it was mended.
+/// Pass a line to `read`, which parses and imports it. If that fails, repair invalid text and try again. A
+/// line that still cannot be read is reported.
 fn read_json_line(
     line: &[u8],
     number: u64,
@@ -310,7 +310,7 @@ fn read_json_line(
     });
 }
 
-/// A record that has no counterpart here, kept as it is.
+/// Keep a record without an equivalent unchanged.
 fn keep_record(format: Format, kind: &str, key: RecordKey, line: &[u8], harvest: &mut StepBatch) {
     let kind: String = kind.chars().take(64).collect();
     let kept = std::str::from_utf8(line).ok().and_then(text::keep_json);
@@ -319,12 +319,12 @@ fn keep_record(format: Format, kind: &str, key: RecordKey, line: &[u8], harvest:
             let custom_type = format!("{}:{kind}", format.as_str());
             harvest.note(key, CustomInfo { custom_type, data });
         }
-        None => harvest.report(Trouble::BadLine { why: "it is nested too deep to be kept".to_owned() }),
+        None => harvest.report(Trouble::BadLine { why: "it is nested too deeply".to_owned() }),
     }
 }
 
-/// Cuts a stream of bytes into numbered lines, each with its line break. Holds one line at the most, and of a line that
-/// is too long only its beginning, which is enough for an importer to say so.
+/// Splits a byte stream into numbered lines, each with its line break. Buffers at most one line. Of a line
+/// that is too long only the beginning is kept, which is enough to report it.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
@@ -348,12 +348,12 @@ impl LineSplitter {
         self.keep(chunk);
     }
 
-    /// What is held of a line that has not ended.
+    /// Return the number of buffered bytes of the unfinished line.
     pub fn held_bytes(&self) -> usize {
         self.partial.len()
     }
 
-    /// The last line, if it has no line break.
+    /// Emit the last line, if it has no line break.
     pub fn finish(mut self, mut each: impl FnMut(&[u8], u64)) {
         if !self.partial.is_empty() {
             self.lines += 1;
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_however_the_bytes_arrive() {
+    fn lines_do_not_depend_on_chunk_boundaries() {
         let text = b"one\n\ntwo and more\nthree";
         let whole = split(&[text]);
         assert_eq!(whole.len(), 4);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_does_not_fill_the_memory() {
+    fn an_endless_line_uses_bounded_memory() {
         let mut splitter = LineSplitter::default();
         let chunk = vec![b'x'; 1 << 20];
         for _ in 0..40 {

@@ -1,10 +1,10 @@
-//! Steps become drafts. The log only knows "behind the leaf" and "move the leaf", so a step that hangs elsewhere gets a
-//! `leaf_moved` before it; ids grow (I13) and end in the record's [`RecordKey`], so that what the log has already is known by
-//! it and left alone. So a source that grew is extended, one that went back becomes a branch, and the same file adds
-//! nothing.
+//! Turns steps into drafts. The log only supports "append after the leaf" and "move the leaf", so a step with
+//! another parent gets a `leaf_moved` before it. Ids ascend (I13) and end in the record's [`RecordKey`],
+//! which identifies records that the log already has. So a source that grew extends the session, a source
+//! that went back creates a branch, and the same file adds nothing.
 //!
-//! Memory: some 25 bytes for each entry and some 20 for each record without one ([`super::keys`]), a little for each time that
-//! the instructions changed, and nothing else that grows. Whatever the steps are, the drafts can be placed.
+//! Memory: about 25 bytes per entry, about 20 per record without an entry ([`super::keys`]), and a little per
+//! change of instructions. Nothing else grows. The drafts are valid for any sequence of steps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,21 +20,21 @@ use super::revisions::{Meeting, Version, Versions};
 use super::steps::{Act, By, Earlier, ImportStep, Name, Path, RecordKey, Under, believable, usage_beyond};
 use super::{PROBLEMS_MAX, Problem, Trouble};
 
-/// Most steps taken up paths, in all: a file that asks for more is made to.
+/// Maximum number of steps when walking up paths, in total. Only a malicious file needs more.
 const WALK_STEPS_MAX: u64 = 1 << 30;
-/// From this size of its texts on, a body is measured exactly.
+/// A body whose texts are larger than this is measured exactly.
 const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
-/// The last time an id can hold, less some room to count up.
+/// The latest time that an id can hold, minus a reserve for increments.
 const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
-/// Which part of a response's key its late usage has.
+/// The part number of the key for late usage of a response.
 const USAGE_PART: usize = usize::MAX;
 
-/// The key of usage that came after its response was imported.
+/// Return the key for usage that became known after its response was imported.
 pub(super) fn usage_key(response: RecordKey) -> RecordKey {
     response.part(USAGE_PART)
 }
 
-/// An entry in the tree that is to be taken.
+/// An entry to add to the tree.
 struct Add {
     key: RecordKey,
     body: Body,
@@ -43,10 +43,10 @@ struct Add {
     earlier: Earlier,
 }
 
-/// A response of which the log has a shorter version: its results are grown again behind it.
+/// A response with a shorter version in the log. Its results are added again after the longer version.
 struct Regrown {
     response: RecordKey,
-    /// The key that the source knows the last of them by, and where that is now.
+    /// The source's key of the last result, and its current position.
     last: RecordKey,
     place: KeySlot,
 }
@@ -56,41 +56,42 @@ pub struct Reconciler {
     rows: Rows,
     keys: Keys,
     versions: Versions,
-    /// Which of the entries that the log had before the source has named in this run.
+    /// For each entry the log had before: whether the source named it in this run.
     named: Vec<bool>,
-    /// Records that another session has and counts.
+    /// Records whose usage another session counts.
     elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
     last: Option<EntryId>,
-    /// Where the log's leaf is, and where the source's is.
+    /// The leaf of the log, and below it the leaf of the source.
     leaf: KeySlot,
     source_leaf: KeySlot,
-    /// The leaf before this run, if somebody has gone on from the imported part since.
+    /// The leaf before this run, if the session was continued after the import.
     own_leaf: Option<KeySlot>,
-    /// The record that put the source's leaf where it is, if that was going back.
+    /// The record that moved the source's leaf back, if it did.
     rewound: Option<RecordKey>,
     regrown: Option<Regrown>,
-    /// Whether an import put the log's leaf where it is; known of sources whose entries' bodies are.
+    /// Whether an import last moved the log's leaf. Known only for sources whose bodies were read.
     is_leaf_imported: bool,
-    /// Whether the source's leaf stands where it is, however it came there.
+    /// Whether the source's leaf is authoritative, even without a recorded move.
     stands: bool,
-    /// What the source last called the session.
+    /// The latest title from the source.
     title: Option<String>,
-    /// The last instructions that an import brought.
+    /// The latest instructions from an import.
     system: Option<(Index, String)>,
-    /// Instructions that an earlier import put behind an entry: what comes to hang from that hangs from them.
+    /// Instructions that an earlier import added after an entry. New children of the entry are attached to
+    /// them.
     set_behind: HashMap<Index, Index>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
     given_up: bool,
-    /// Problems that steps had, besides those of reading them.
+    /// Number of problems in steps, not counting read errors.
     reported: usize,
     pub added: u64,
     pub skipped: u64,
 }
 
 impl Reconciler {
-    /// `agent` signs what the source's agent said.
+    /// Create a reconciler. `agent` is the principal for messages of the source's agent.
     pub fn new(agent: Option<Principal>) -> Self {
         Self {
             agent,
@@ -120,7 +121,7 @@ impl Reconciler {
         }
     }
 
-    /// An entry the log has already, in the order of seqs. `parent` is its parent's seq; seqs begin with 1.
+    /// Register an entry of the log, in seq order. `parent` is its parent's seq; seqs begin with 1.
     pub fn know(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
         let parent =
             parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
@@ -128,7 +129,7 @@ impl Reconciler {
         self.named.push(false);
     }
 
-    /// What the entry says that was made known last: needed for sources that write messages anew.
+    /// Register the body of the last registered entry. Needed for sources that rewrite messages.
     pub fn know_body(&mut self, body: &Body) {
         let Some(row) = self.rows.len().checked_sub(1).map(|row| row as Index) else { return };
         self.versions.know(row, body);
@@ -153,7 +154,8 @@ impl Reconciler {
         }
     }
 
-    /// An entry of another session that may begin with the same records: what it counts is not counted again.
+    /// Register an entry of another session that may begin with the same records. Its usage is not counted
+    /// again.
     pub fn know_elsewhere(&mut self, id: EntryId, body: &Body) {
         let key = RecordKey::of_id(id);
         let counts = match body {
@@ -166,23 +168,23 @@ impl Reconciler {
         }
     }
 
-    /// When the session began: the time of steps before the first that says one.
+    /// Set the start time of the session, used for steps before the first timestamp.
     pub fn begin_at(&mut self, at: TimestampMs) {
         self.at = at;
     }
 
-    /// Where the leaf is, once everything is known.
+    /// Set the leaf of the log, after all entries were registered.
     pub fn know_leaf(&mut self, seq: Option<u32>) {
         self.leaf = seq.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
         self.own_leaf = Some(self.leaf);
     }
 
-    /// Whether the log has a record of the source.
+    /// Whether the log has an entry for this record.
     pub fn has(&self, key: RecordKey) -> bool {
         matches!(self.keys.find(key, &self.rows), Some(Met::Entry(_)))
     }
 
-    /// Puts what a step adds behind `drafts`.
+    /// Append the drafts of a step to `drafts`.
     pub fn take(&mut self, step: ImportStep, drafts: &mut Vec<Draft>, problems: &mut Vec<Problem>) {
         if self.given_up {
             return;
@@ -198,7 +200,7 @@ impl Reconciler {
         self.reported += problems.len() - before;
     }
 
-    /// Of the problems that were read together with a step, those behind it are no reason to leave it out.
+    /// Whether there are too many problems before this line. Later problems from the same read do not count.
     fn is_hopeless(&self, line: u64, problems: &[Problem]) -> bool {
         let is_much = |count: usize| count + 2 >= PROBLEMS_MAX;
         let before = || problems.iter().filter(|problem| problem.line < line).count();
@@ -211,7 +213,7 @@ impl Reconciler {
         match step.act {
             Act::Alias { under, path } => {
                 let place = self.place(under, &mut report);
-                // A record without an entry of its own stands for the place it hangs from.
+                // A record without an entry maps to the position of its parent.
                 self.keys.put_stand_in(step.key, place, &self.rows);
                 self.follow(path, place);
             }
@@ -261,14 +263,14 @@ impl Reconciler {
                 let add = Add { key: step.key, body, by, names, earlier: Earlier::default() };
                 let place = self.place(under, &mut report);
                 let row = self.take_version(add, place, &mut report, drafts);
-                // Whatever hangs from the message hangs from its latest version.
+                // Children of the message are attached to its latest version.
                 self.keys.put_stand_in(step.key, row, &self.rows);
                 self.follow(path, row);
             }
         }
     }
 
-    /// Puts the leaf where the source has it, or leaves it where its user went on meanwhile.
+    /// Move the leaf to the source's leaf, or keep the user's leaf if the session was continued.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
         let rewound = self.rewound.filter(|key| !self.has(*key));
         if self.added == 0 && rewound.is_none() && !self.is_leaf_moved() {
@@ -283,14 +285,14 @@ impl Reconciler {
         }
     }
 
-    /// Whether the source has moved its leaf without leaving a trace of that. One that has it above the log's, and did not
-    /// go back, is an older copy.
+    /// Whether the source moved its leaf without recording it. A source whose leaf is an ancestor of the
+    /// log's leaf, without a rewind, is an older copy.
     fn is_leaf_moved(&mut self) -> bool {
         let may_move = self.stands && self.is_leaf_imported && self.leaf != self.source_leaf;
         may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
     }
 
-    /// A title that the source went back to is new, too.
+    /// Add a title, also one that was used before.
     fn take_title(&mut self, key: RecordKey, title: String, drafts: &mut Vec<Draft>) {
         if self.title.as_ref() == Some(&title) {
             self.skipped += 1;
@@ -301,7 +303,7 @@ impl Reconciler {
         self.keep(fresh, SessionNamed { title }.into(), Stance::Beside, None, drafts);
     }
 
-    /// Instructions other than those in force go behind the leaf, also if they are earlier ones again.
+    /// Add instructions after the leaf if they differ from the current ones, even if they were used before.
     fn take_system(
         &mut self,
         key: RecordKey,
@@ -321,7 +323,7 @@ impl Reconciler {
         self.follow(Path::Main, row);
     }
 
-    /// The last of the instructions that an import put behind an entry.
+    /// Return the last instructions that an import added after an entry.
     fn behind_set(&self, place: KeySlot) -> KeySlot {
         let mut place = place?;
         while let Some(row) = self.set_behind.get(&place) {
@@ -330,13 +332,13 @@ impl Reconciler {
         Some(place)
     }
 
-    /// A key that the log does not have: of what came before, went, and comes again.
+    /// Return a key that the log does not have, for a value that returns after it was replaced.
     fn fresh_key(&self, key: RecordKey) -> RecordKey {
         let mut keys = (0..).map(|number| key.part(number));
         keys.find(|key| !self.has(*key)).unwrap_or(key)
     }
 
-    /// An entry in the tree, unless the log has it. Gives its place.
+    /// Add an entry to the tree, unless the log has it. Returns its position.
     fn take_entry(
         &mut self,
         mut add: Add,
@@ -364,7 +366,7 @@ impl Reconciler {
         place
     }
 
-    /// An entry that the log has from before its usage was known: that comes now.
+    /// Add the usage of an entry that was imported before its usage was known.
     fn take_late(&mut self, mut add: Add, known: KeySlot, drafts: &mut Vec<Draft>) -> KeySlot {
         self.keys.put_stand_in(add.key, known, &self.rows);
         let note = usage_key(add.key);
@@ -375,7 +377,8 @@ impl Reconciler {
         known
     }
 
-    /// `shorter` is what a shorter version of it had taken, if the log has one: only the rest is counted.
+    /// Add a new entry. `shorter` is the usage of its shorter version in the log; only the difference is
+    /// counted.
     fn take_new(
         &mut self,
         mut add: Add,
@@ -399,7 +402,8 @@ impl Reconciler {
         row
     }
 
-    /// What was counted of a new entry's call elsewhere: with the entry that it goes on from, or in another session.
+    /// Return the usage of a new entry's call that was already counted: with the entry it continues, or in
+    /// another session.
     fn counted_before(&self, earlier: &Earlier) -> Option<Option<Usage>> {
         if earlier.continues {
             return Some(Some(Usage::default()));
@@ -449,7 +453,7 @@ impl Reconciler {
         self.leaf
     }
 
-    /// A message that may be known in other versions.
+    /// Add a message that may have other versions in the log.
     fn take_version(
         &mut self,
         mut add: Add,
@@ -507,9 +511,9 @@ impl Reconciler {
         self.known_again(key, report).is_none()
     }
 
-    /// The place of a record that the log has. One that the source itself brings twice is a fault of it.
+    /// Return the position of a record that the log has. A record that the source repeats is reported.
     fn known_again(&mut self, key: RecordKey, report: &mut impl FnMut(Trouble)) -> Option<KeySlot> {
-        // A stand-in is no record: one that others hung from before it came itself.
+        // An alias is not a record: others referred to it before it was read.
         let Some(Met::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
         match self.named.get_mut(row as usize) {
             Some(named) if !*named => {
@@ -565,8 +569,8 @@ impl Reconciler {
         }
     }
 
-    /// What a compaction behind `from` keeps from, if that is on its path. A record without an entry stands for what it
-    /// hung from, which is not kept.
+    /// Return the first entry kept by a compaction after `from`, if it is on the path. A record without an
+    /// entry maps to its parent, which is not kept itself.
     fn first_kept(&mut self, name: Name, from: KeySlot) -> KeySlot {
         match (name, self.keys.find(name.key(), &self.rows)?) {
             (Name::Record(_), Met::StandIn(place)) => self.child_on_path(place, from),
@@ -574,7 +578,8 @@ impl Reconciler {
         }
     }
 
-    /// What follows a place on the way down to `from`: the first entry of all, if that is before it.
+    /// Return the entry after a position on the path down to `from`, or the first entry of the path for
+    /// `None`.
     fn child_on_path(&mut self, place: KeySlot, from: KeySlot) -> KeySlot {
         let mut child = from?;
         while self.rows.parent(child) != place {
@@ -584,7 +589,7 @@ impl Reconciler {
         Some(child)
     }
 
-    /// Whether a place is `from` or above it. Parents have smaller places than their children.
+    /// Whether a position is `from` or an ancestor of it. Parents have smaller indexes than their children.
     fn is_on_path(&mut self, wanted: KeySlot, from: KeySlot) -> bool {
         let Some(wanted) = wanted else { return true };
         let mut at = from;
@@ -631,7 +636,7 @@ impl Reconciler {
     fn push_row(&mut self, id: EntryId, parent: KeySlot, stance: Stance) -> Index {
         self.rows.push(id, parent, stance);
         let row = self.rows.len() as Index - 1;
-        // What was minted here is no record, and nobody asks for it.
+        // Ids minted here are not records and are never looked up.
         if RecordKey::of_id(id).is_of_source() {
             self.keys.put_entry(row, &self.rows);
         }
@@ -639,7 +644,8 @@ impl Reconciler {
         row
     }
 
-    /// Where times go back or stand still, the id's time goes on by a millisecond; the entry keeps its own.
+    /// Build the next id. If time does not advance, the id's time is incremented by a millisecond; the entry
+    /// keeps its own time.
     fn next_id(&self, key: RecordKey) -> EntryId {
         let at = TimestampMs(self.at.0.clamp(0, ID_MS_MAX));
         let fresh = key.id_at(at);
@@ -650,7 +656,7 @@ impl Reconciler {
     }
 }
 
-/// What a body says its calls took, taken out of it.
+/// Remove the usage from a body and return it.
 fn take_usage(body: &mut Body) -> Option<WrittenBy> {
     match body {
         Body::AssistantMessage(answer) => {
@@ -663,7 +669,7 @@ fn take_usage(body: &mut Body) -> Option<WrittenBy> {
     }
 }
 
-/// What a call took beyond what was counted of it.
+/// Return the usage that was not counted yet.
 fn rest_of(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
     let Some(before) = counted else { return Some(by) };
     let usage = believable(usage_beyond(by.usage, before))?;

@@ -1,8 +1,8 @@
-//! Messages that a source writes anew under their ids. Every version is an entry of its own, known by the message's key
-//! and the version's number; what tells versions apart is where they hang and what they say. What the model calls took
-//! counts once: with the first version that says it; what a later one took more stands beside it.
+//! Messages that a source rewrites under the same id. Every version becomes its own entry, identified by the
+//! message's key and the version number. Versions differ by parent or content. Usage is counted once, with
+//! the first version that reports it. A later increase is recorded in a separate entry.
 //!
-//! Memory: some 150 bytes for each version, of the formats that have them.
+//! Memory: about 150 bytes per version, only for formats that rewrite messages.
 
 use std::collections::HashMap;
 
@@ -14,27 +14,27 @@ use super::entry_table::Index;
 use super::keys::KeySlot;
 use super::steps::{RecordKey, believable, usage_beyond};
 
-/// What a body says, as a hash.
+/// Hash of a body's content.
 pub(super) type Says = u64;
 
-/// What calls took: no cost where the price is not known.
+/// Token usage and cost. The cost is `None` if the price is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Bill {
     usage: Usage,
     cost_nano_usd: Option<u64>,
 }
 
-/// A message, as far as the log has it.
+/// The versions of a message that are in the log.
 #[derive(Default)]
 struct Message {
     versions: usize,
-    /// Notes of what a version took that was said after the version was there.
+    /// Number of usage entries for versions that were already in the log.
     late: usize,
-    /// None while no version says what it took.
+    /// `None` until a version reports usage.
     bill: Option<Bill>,
 }
 
-/// Where the log has a version: its row, what that hangs from, and the row of what it took more.
+/// A version in the log: its row, its parent, and the row of its additional usage.
 pub(super) struct Version {
     pub row: Index,
     pub place: KeySlot,
@@ -43,16 +43,17 @@ pub(super) struct Version {
 
 #[derive(Default)]
 pub(super) struct Versions {
-    /// What the log's entries say, until their message is met.
+    /// Content hashes of log entries whose message has not been read yet.
     told: HashMap<Index, (Says, Option<Bill>)>,
     messages: HashMap<RecordKey, Message>,
     rows: HashMap<(RecordKey, KeySlot, Says), Index>,
 }
 
 pub(super) enum Meeting {
-    /// The log has it just so, in this row. `late` is what it took that was not said before, and which such note that is.
+    /// The log has this version in this row. `late` is usage not reported before, with the number of its
+    /// usage entry.
     Known { row: Index, late: Option<(usize, WrittenBy)> },
-    /// It is new, as this version of its message. `rest` is what it took more, if what it took was counted before.
+    /// A new version of the message. `rest` is its additional usage if usage was counted before.
     New { number: usize, says: Says, rest: Option<WrittenBy> },
 }
 
@@ -61,7 +62,7 @@ impl Versions {
         self.told.insert(row, (says(body), bill_of(body)));
     }
 
-    /// Compares a message with what the log has of it. `version` finds one by its number, `late` what came later.
+    /// Compare a message with the log. `version` finds a version by its number, and `late` a usage entry.
     pub(super) fn meet(
         &mut self,
         key: RecordKey,
@@ -98,7 +99,7 @@ impl Versions {
         Meeting::New { number: message.versions + 1, says, rest }
     }
 
-    /// The version that was met last is in the log.
+    /// Record that the new version is now in the log.
     pub(super) fn keep(&mut self, key: RecordKey, place: KeySlot, says: Says, row: KeySlot) {
         let Some(row) = row else { return };
         self.messages.entry(key).or_default().versions += 1;
@@ -116,7 +117,7 @@ impl Message {
         }
     }
 
-    /// What a version that the log has took, as far as nobody said so before.
+    /// Return the usage of a version already in the log that was not counted before.
     fn owe(&mut self, body: &mut Body) -> Option<WrittenBy> {
         let bill = bill_of(body)?;
         if self.bill.is_some() {
@@ -127,7 +128,8 @@ impl Message {
         Some(WrittenBy { model: take_bill(body), calls: 1, usage, cost_nano_usd })
     }
 
-    /// Lets a body say what it took if no other version did. Otherwise gives what is more.
+    /// Keep the usage in the body if no other version reported any. Otherwise move the difference out and
+    /// return it.
     fn charge(&mut self, body: &mut Body) -> Option<WrittenBy> {
         let bill = bill_of(body)?;
         let Some(counted) = self.bill else {
@@ -168,7 +170,7 @@ fn bill_of(body: &Body) -> Option<Bill> {
     }
 }
 
-/// Takes out what a body took. The model that it took it of.
+/// Remove the usage from a body, and return the model.
 fn take_bill(body: &mut Body) -> String {
     let model = match body {
         Body::AssistantMessage(message) => {
@@ -181,7 +183,7 @@ fn take_bill(body: &mut Body) -> String {
     model.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Without what it took, which may become known later, and without what the log itself puts in.
+/// Hash the content without usage, which may become known later, and without fields that the log fills in.
 fn says(body: &Body) -> Says {
     let mut said = body.clone();
     match &mut said {
@@ -194,7 +196,7 @@ fn says(body: &Body) -> Says {
     Says::from_le_bytes(hash)
 }
 
-/// JSON without the blanks between its values: a store may keep a tool's input without those its source had.
+/// Remove whitespace between JSON values, because a store may not keep the whitespace of a tool's input.
 fn without_layout(mut json: Vec<u8>) -> Vec<u8> {
     let (mut in_string, mut is_escaped) = (false, false);
     json.retain(|byte| {
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layout_goes_and_what_is_in_strings_stays() {
+    fn whitespace_is_removed_except_in_strings() {
         let json = br#"{ "a b" : [ 1 , "x \" y" ], "c\\" : " " }"#.to_vec();
         assert_eq!(without_layout(json), br#"{"a b":[1,"x \" y"],"c\\":" "}"#);
     }

@@ -1,12 +1,13 @@
-//! Sapwood's own JSONL, back in. Placing the drafts in an empty session gives the same seqs, ids and parents, so that
-//! exporting again writes the same bytes (I11); and whatever the file holds, the drafts can be placed.
+//! Import of Sapwood's own JSONL. Appending the drafts to an empty session gives the same seqs, ids and
+//! parents, so exporting again writes the same bytes (I11). The drafts are valid for any file.
 //!
-//! What is damaged is reported and left out, and the rest is taken as far as it makes sense: what hung from a lost entry
-//! hangs from the one before it; a lost `leaf_moved` is put back; a line of an unknown type is kept as custom_info.
+//! Damaged lines are reported and skipped, and the rest is imported as far as possible. Children of a lost
+//! entry are attached to the entry before it, a lost `leaf_moved` is restored, and a line of an unknown type
+//! is kept as custom_info.
 //!
-//! Memory: 20 bytes for each entry taken, and nothing else that grows. References (a label's target, where a leaf moved,
-//! what a compaction keeps) may go back to any entry, and a draft that names an unknown one would make its whole batch
-//! fail.
+//! Memory: 20 bytes per imported entry; nothing else grows. References (a label's target, a moved leaf, a
+//! compaction's first kept entry) may point to any entry. A draft with an unknown reference would make its
+//! whole batch fail.
 
 use std::collections::HashMap;
 
@@ -22,27 +23,27 @@ use super::text::decode_base64;
 use super::{LINE_BYTES_MAX, PROBLEMS_MAX, Problem, Trouble};
 use crate::header::{HEADER_TYPE, Header};
 
-/// A line of this length or less cannot hold a body that is too large.
+/// A line up to this length cannot contain a body that is too large.
 const BODY_BYTES_SURE: usize = BODY_BYTES_MAX - (4 << 10);
 
-/// How a line with a piece of a blob begins.
+/// The beginning of a line with a blob chunk.
 const BLOB_HEAD: &[u8] = b"{\"type\":\"blob\",";
 
-/// Takes one file in, line by line.
+/// Imports one file, line by line.
 #[derive(Default)]
 pub struct Importer {
     header: Option<Header>,
     rows: Rows,
     leaf: Option<Index>,
-    /// What stands in for entries that others hang from and that are not there. Bounded by [`PROBLEMS_MAX`].
+    /// Positions that replace missing parents. Bounded by [`PROBLEMS_MAX`].
     stand_ins: HashMap<EntryId, Option<Index>>,
-    /// The leaf when the last unreadable line went by: the likeliest parent of what that line held.
+    /// The leaf at the last unreadable line: the most likely parent of the lost entry.
     lost_from: Option<Option<Index>>,
-    /// The seq the next line should have; unknown after a line that could not be read.
+    /// The expected seq of the next line; unknown after an unreadable line.
     due: Option<Seq>,
     problems: Vec<Problem>,
     seen: Seen,
-    /// A blob that goes on in the next line.
+    /// A blob that continues in the next line.
     partial: Option<Partial>,
     blobs: Vec<Vec<u8>>,
 }
@@ -53,7 +54,7 @@ struct Partial {
     bytes: Vec<u8>,
 }
 
-/// A piece of a blob.
+/// A chunk of a blob.
 #[derive(Deserialize)]
 struct BlobLine<'a> {
     blob: BlobHash,
@@ -67,13 +68,13 @@ struct BlobLine<'a> {
 enum Seen {
     #[default]
     Nothing,
-    /// A header, good or bad, or an entry without one.
+    /// A header, valid or not, or an entry without a header.
     Beginning,
-    /// Nothing more is taken.
+    /// No more lines are imported.
     End,
 }
 
-/// The envelope of a line whose body cannot be read.
+/// The envelope of a line with an unreadable body.
 #[derive(Deserialize)]
 struct Envelope {
     #[serde(rename = "type")]
@@ -91,12 +92,12 @@ struct Envelope {
 }
 
 impl Importer {
-    /// The session's header, once its line was pushed.
+    /// Return the session header, after its line was read.
     pub fn header(&self) -> Option<&Header> {
         self.header.as_ref()
     }
 
-    /// The same, for whoever does not believe all it says.
+    /// Return the header for changes, for callers that do not trust all its fields.
     pub fn header_mut(&mut self) -> Option<&mut Header> {
         self.header.as_mut()
     }
@@ -105,34 +106,35 @@ impl Importer {
         &self.problems
     }
 
-    /// Whether this line was another session's header. Whoever takes that in as well has no problem with it.
+    /// Whether this line was the header of another session. Removes the problem report, because the caller
+    /// imports that session, too.
     pub fn take_end(&mut self, number: u64) -> bool {
         let is_end = |last: &mut Problem| last.line == number && last.what == Trouble::SecondHeader;
         self.problems.pop_if(is_end).is_some()
     }
 
-    /// Leaves out the rest of this session.
+    /// Skip the rest of this session.
     pub fn skip_rest(&mut self) {
         self.seen = Seen::End;
     }
 
-    /// The blobs that came since this was asked last; the entries that name them come after.
+    /// Return the blobs read since the last call. The entries that refer to them follow.
     pub fn take_blobs(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.blobs)
     }
 
-    /// What is held of a blob whose last line has not come.
+    /// Return the number of buffered bytes of an unfinished blob.
     pub fn held_bytes(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.bytes.len())
     }
 
-    /// Entries taken so far.
+    /// Return the number of entries imported so far.
     pub fn entries(&self) -> usize {
         self.rows.len()
     }
 
-    /// Reads the next line, with its line break if it has one (only a file's last line has none), and puts what is to be
-    /// appended behind `drafts`. The n-th draft in all gets seq n in an empty session.
+    /// Read the next line, including its line break if it has one (only the last line of a file may lack it),
+    /// and append the resulting entries to `drafts`. The n-th draft in total gets seq n in an empty session.
     pub fn push_line(&mut self, line: &[u8], number: u64, drafts: &mut Vec<Draft>) {
         if self.seen == Seen::End {
             self.look_for_header(line, number);
@@ -166,7 +168,7 @@ impl Importer {
         }
         let version = self.header.as_ref().map_or(LOG_VERSION, |header| header.version);
         match read_line(version, line) {
-            // The canonical body can be a little longer than what was written by hand.
+            // The canonical body may be slightly longer than a handwritten one.
             Ok(read) if line.len() > BODY_BYTES_SURE && read.encoded().len() > BODY_BYTES_MAX => {
                 self.stand_ins.insert(read.id, self.leaf);
                 self.lose(number, Trouble::TooLong);
@@ -179,15 +181,15 @@ impl Importer {
     fn take_blob(&mut self, line: &[u8], number: u64) {
         let bad = |why: &str| Trouble::BadLine { why: why.to_owned() };
         let Ok(piece) = serde_json::from_slice::<BlobLine<'_>>(line) else {
-            return self.report(number, bad("a piece of a blob cannot be read"));
+            return self.report(number, bad("a blob chunk cannot be read"));
         };
         let Some(bytes) = decode_base64(&piece.data) else {
-            return self.report(number, bad("a piece of a blob is not base64"));
+            return self.report(number, bad("a blob chunk is not valid base64"));
         };
         let partial = self.partial.take().filter(|partial| partial.blob == piece.blob);
         let mut partial = partial.unwrap_or(Partial { blob: piece.blob, piece: 0, bytes: Vec::new() });
         if piece.piece != partial.piece + 1 || partial.bytes.len() + bytes.len() > BLOB_BYTES_MAX {
-            return self.report(number, bad("a piece of a blob is missing, or it is too large"));
+            return self.report(number, bad("a blob chunk is missing, or the blob is too large"));
         }
         partial.piece = piece.piece;
         partial.bytes.extend_from_slice(&bytes);
@@ -196,7 +198,7 @@ impl Importer {
         } else if BlobHash::of(&partial.bytes) == piece.blob {
             self.blobs.push(partial.bytes);
         } else {
-            self.report(number, bad("a blob does not have the hash it goes by"));
+            self.report(number, bad("a blob does not match its hash"));
         }
     }
 
@@ -222,7 +224,7 @@ impl Importer {
         }
     }
 
-    /// Behind a session of which nothing more is taken there may be another.
+    /// Look for the header of another session after the end of this one.
     fn look_for_header(&mut self, line: &[u8], number: u64) {
         let is_told = self.problems.last().is_some_and(|last| last.what == Trouble::SecondHeader);
         if !is_told && line.len() <= LINE_BYTES_MAX && is_header(line.trim_ascii()) {
@@ -277,7 +279,8 @@ impl Importer {
             Body::LeafMoved(LeafMoved { to: Some(to) }) => {
                 moved_to = self.find(*to);
                 let unknown = moved_to.is_none().then_some(*to);
-                // What is not in the tree has a stand-in there, which may be the place before the first entry.
+                // A target that is not in the tree has a replacement, possibly the position before the first
+                // entry.
                 if let Some(place) = moved_to.filter(|_| self.in_tree(*to).is_none()) {
                     line.body = LeafMoved { to: place.map(|index| self.rows.id(index)) }.into();
                 }
@@ -298,14 +301,14 @@ impl Importer {
         }
     }
 
-    /// What is wrong with what a compaction keeps, if it would hang from `parent`.
+    /// Check the first kept entry of a compaction with this parent.
     fn kept_wrongly(&self, body: &Body, parent: Option<Index>) -> Option<Trouble> {
         let Body::Compaction(compaction) = body else { return None };
         let id = compaction.first_kept?;
         let Some(kept) = self.in_tree(id) else {
             return Some(Trouble::UnknownTarget { kind: Kind::Compaction, id });
         };
-        // Parents are older than their children, so the walk ends when it has passed what it looks for.
+        // Parents are older than their children, so stop when the walk has passed the target.
         let mut at = parent;
         while let Some(index) = at.filter(|index| *index > kept) {
             at = self.rows.parent(index);
@@ -313,7 +316,7 @@ impl Importer {
         (at != Some(kept)).then_some(Trouble::KeptOffPath { id })
     }
 
-    /// A line that is no entry of this version: what can be saved of it, and what hung from it.
+    /// Salvage a line that is not an entry of this version, and remember its parent for its children.
     fn take_unreadable(
         &mut self,
         line: &[u8],
@@ -369,7 +372,7 @@ impl Importer {
         false
     }
 
-    /// Where a line that names this parent hangs: an entry in the tree, or nowhere.
+    /// Find the tree position for this parent id.
     fn parent_of(&mut self, parent: Option<EntryId>, number: u64) -> Option<Index> {
         let parent = parent?;
         if let Some(place) = self.find(parent) {
@@ -381,7 +384,8 @@ impl Importer {
         place
     }
 
-    /// The place of an entry in the tree, or of what stands in for one that is not: `Some(None)` is before the first.
+    /// Return the position of an entry in the tree, or of the replacement for a missing one. `Some(None)` is
+    /// the position before the first entry.
     fn find(&self, id: EntryId) -> Option<Option<Index>> {
         if let Some(place) = self.stand_ins.get(&id) {
             return Some(*place);
@@ -398,8 +402,8 @@ impl Importer {
         (self.rows.stance(index) == Stance::InTree).then_some(index)
     }
 
-    /// The entry that moves the leaf to where `line` hangs. Its id lies between the last one and the line's; the same
-    /// file gives the same id again.
+    /// Build the entry that moves the leaf to the parent of `line`. Its id is between the previous id and the
+    /// line's id, and is the same for each import of the file.
     fn leaf_moved(&self, to: Option<Index>, line: &Line) -> Option<Draft> {
         let last = self.rows.last_id()?;
         let id = EntryId::after(Some(last), TimestampMs(0), 0);
@@ -417,7 +421,7 @@ impl Importer {
         drafts.push(draft);
     }
 
-    /// A line of which nothing can be read.
+    /// Record a line that is completely unreadable.
     fn lose(&mut self, number: u64, trouble: Trouble) {
         if self.seen == Seen::Nothing {
             self.seen = Seen::Beginning;
@@ -427,7 +431,7 @@ impl Importer {
         self.report(number, trouble);
     }
 
-    /// After a loss it is no news that entries hang elsewhere.
+    /// Report a problem, unless an earlier loss explains it.
     fn report_unless_lost(&mut self, number: u64, trouble: Trouble) {
         if self.stand_ins.is_empty() && self.lost_from.is_none() {
             self.report(number, trouble);
@@ -457,7 +461,7 @@ fn is_header(line: &[u8]) -> bool {
         #[serde(rename = "type", borrow)]
         kind: std::borrow::Cow<'a, str>,
     }
-    // Entries are told by their first bytes, so that each of them is not read twice.
+    // Entries are recognised by their first bytes, so that they are not parsed twice.
     if line.starts_with(b"{\"type\":\"") && !line.starts_with(b"{\"type\":\"session_header\"") {
         return false;
     }

@@ -1,6 +1,6 @@
-//! What an importer of a foreign format gives: a session, and steps that grow its log. Sources name their records by ids
-//! of their own, in any shape; a [`RecordKey`] is such an id as bits that fit into an entry's id, so that a later import knows
-//! again what the log has already. [`super::grow`] turns steps into drafts.
+//! The output of a foreign importer: a session, and the steps that build its log. Sources identify records by
+//! ids of any shape. A [`RecordKey`] is a hash of such an id that fits into an entry id, so that a later
+//! import recognises records already in the log. [`super::reconcile`] turns steps into drafts.
 
 use std::collections::HashMap;
 
@@ -12,43 +12,44 @@ use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
 
 use super::{Format, PROBLEMS_MAX, Problem, Trouble};
 
-/// A record of the source, as the end of an entry's id: 58 bits of its hash, and 16 that say that it is one.
+/// Identifies a source record, stored in the last bytes of an entry id: 58 bits of its hash and a 16-bit
+/// mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey([u8; 10]);
 
 impl RecordKey {
-    /// The same text gives the same key, whatever the machine.
+    /// Hash a source id. The same text gives the same key on every machine.
     pub fn of(text: &str) -> Self {
         Self::of_hash(&BlobHash::of(text.as_bytes()))
     }
 
-    /// A record that stands behind others: where a source has no ids, its place and what it says are its id.
+    /// Derive the key of a record without an id from the record before it and its content.
     pub fn after(before: RecordKey, content: &[u8]) -> Self {
         let mut bytes = before.0.to_vec();
         bytes.extend_from_slice(BlobHash::of(content).as_bytes());
         Self::of_hash(&BlobHash::of(&bytes))
     }
 
-    /// One of several entries that a record becomes.
+    /// Return the key of the n-th entry that a record becomes.
     pub fn part(self, number: usize) -> Self {
         if number == 0 { self } else { Self::after(self, &number.to_le_bytes()) }
     }
 
-    /// The key an entry's id was made of, if it was made here.
+    /// Return the key part of an entry id.
     pub fn of_id(id: EntryId) -> Self {
         let mut tail = [0; 10];
         tail.copy_from_slice(&id.as_bytes()[6..]);
         Self(tail)
     }
 
-    /// What tells keys of records apart: the rest is made of it.
+    /// Return the bits that distinguish keys. The other bytes are derived from them.
     pub(super) fn bits(self) -> [u8; 8] {
         let mut bits = [0; 8];
         bits.copy_from_slice(&self.0[..8]);
         bits
     }
 
-    /// The entry's id for this key at a time.
+    /// Build the entry id for this key at a time.
     pub(super) fn id_at(self, at: TimestampMs) -> EntryId {
         EntryId::mint(at, self.random())
     }
@@ -56,15 +57,15 @@ impl RecordKey {
     fn of_hash(hash: &BlobHash) -> Self {
         let mut random = [0; 16];
         random.copy_from_slice(&hash.as_bytes()[..16]);
-        // Through a real id and back: its version bits take the place of six of ours.
+        // Convert to an entry id and back: six bits are replaced by the id's version bits.
         let mut key = Self::of_id(EntryId::mint(TimestampMs(0), u128::from_be_bytes(random)));
         let mark = key.mark();
         key.0[8..].copy_from_slice(&mark);
         key
     }
 
-    /// Whether this is the key of an imported record, and not the end of an id that was minted here. One in 65,536 of
-    /// those is taken for one.
+    /// Whether this is the key of an imported record, not part of an id minted by the store. False-positive
+    /// rate: 1/65,536.
     pub(super) fn is_of_source(self) -> bool {
         self.0[8..] == self.mark()
     }
@@ -81,39 +82,39 @@ impl RecordKey {
     }
 }
 
-/// Where a step hangs.
+/// The parent of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Under {
-    /// Behind the step before it on the main path.
+    /// The previous step on the main path.
     Leaf,
     /// A new root.
     Root,
     RecordKey(RecordKey),
 }
 
-/// Who said it.
+/// The author of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// Whoever imports: the user's own words.
+    /// The importing user.
     Caller,
     /// The source's agent.
     Agent,
 }
 
-/// Whether the leaf follows what was added.
+/// Whether the leaf moves to the added entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     Main,
-    /// Beside the main path, such as a helper's own conversation: in the tree, and never the leaf.
+    /// In the tree, but never the leaf, for example the conversation of a subagent.
     Side,
 }
 
 /// A record that an entry refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// The entry that the key leads to.
+    /// The entry with this key.
     Entry(RecordKey),
-    /// A link of the source's chain, which may have no entry: then what is kept from there begins with what follows it.
+    /// A record that may have no entry. In that case the kept part starts with the entry after it.
     Record(RecordKey),
 }
 
@@ -125,51 +126,53 @@ impl Name {
     }
 }
 
-/// What the log may have of a record from an import when its source said less of it.
+/// What an earlier, less complete version of the source may have left in the log for this record.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Earlier {
-    /// Shorter versions of the same response, the shortest first, each with what it had taken by then.
+    /// Shorter versions of the same response, shortest first, each with its usage so far.
     pub shorter: Vec<(RecordKey, Option<Usage>)>,
-    /// The same entry under its other key: one is for before its usage was known, one for after.
+    /// The other key of the same entry. One key is for the entry without usage, the other for the entry with
+    /// usage.
     pub same: Option<RecordKey>,
-    /// Where its usage was counted, if the log has one of these.
+    /// Keys of entries that may already count this usage.
     pub counted: Vec<RecordKey>,
-    /// The response that this answers: behind a longer version of it, it is grown again.
+    /// The response that this entry answers. If a longer version of the response is imported, the entry is
+    /// added again after it.
     pub answers: Option<RecordKey>,
-    /// Whether it goes on with a call that was counted with an earlier entry: its usage is what the call took more.
+    /// Whether it continues a call already counted with an earlier entry. Its usage is then additional.
     pub continues: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// An entry in the tree. `names` are records it may refer to, of which the first that is there counts: what a
-    /// compaction keeps from, if that is on its path, or the leaf that a branch's summary tells of.
+    /// Add an entry to the tree. `names` are candidate records that it may refer to; the first one found is
+    /// used. A compaction refers to its first kept entry, a branch summary to the leaf of the branch.
     Add { body: Body, under: Under, by: By, path: Path, names: Vec<Name>, earlier: Earlier },
-    /// A message that the source may write anew: the step's key is that of the message, whatever it says. Versions are
-    /// told apart by where they hang and what they say, and what the calls took counts once.
+    /// Add a message that the source may rewrite. The step's key identifies the message, not its content.
+    /// Versions differ by parent and content, and usage is counted once.
     Version { body: Body, under: Under, by: By, path: Path, names: Option<RecordKey> },
-    /// An entry beside the tree.
+    /// Add an entry outside the tree.
     Note(Body),
-    /// A label, once its target is known.
+    /// Add a label once its target is known.
     Label { target: RecordKey, text: Option<String> },
-    /// A record without an entry of its own, from which others hang: it stands for the one it hangs from.
+    /// Map a record without an entry to its parent, so that other records can refer to it.
     Alias { under: Under, path: Path },
-    /// The source went back. Where nothing follows, the leaf is moved under the record's key, and so only once.
+    /// The source went back. If no entry follows, a `leaf_moved` with the record's key is added, and only
+    /// once.
     Rewind(Under),
-    /// What a conversation begins with, if there is nothing of it yet. To one that is there it comes too late: what hangs from
-    /// it hangs from nothing.
+    /// The first entry of a conversation, added only to an empty log. Otherwise its children become roots.
     Opening(Body),
-    /// What the session is called, by a source that keeps only its latest title.
+    /// The session title, for sources that keep only the latest title.
     Title(String),
-    /// The instructions in force at the end, by a source that keeps only its latest ones.
+    /// The current instructions, for sources that keep only the latest ones.
     System(String),
-    /// A source that keeps no record of how its leaf came to be where it is: if an import put the log's leaf where that is,
-    /// it goes to where the source has it now.
+    /// For sources that do not record leaf moves: if an import last moved the log's leaf, move it to the
+    /// source's current leaf.
     Stand,
 }
 
 impl Act {
-    /// What the step brings into the log.
+    /// Return the body that the step adds to the log.
     pub fn body(&self) -> Option<&Body> {
         match self {
             Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) | Act::Opening(body) => {
@@ -184,7 +187,7 @@ impl Act {
         }
     }
 
-    /// None if it is a title, and one of nothing that can be shown.
+    /// Shorten a title to fit. Returns `None` for a title without visible text.
     fn with_fit_title(self) -> Option<Self> {
         match self {
             Act::Title(title) => fit_title(&title).map(Act::Title),
@@ -210,20 +213,20 @@ impl Act {
     }
 }
 
-/// One step of a log's growth, with the line it comes from.
+/// One import step, with the line it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImportStep {
     pub key: RecordKey,
-    /// The time of the step before it, if none.
+    /// Defaults to the time of the previous step.
     pub at: Option<TimestampMs>,
     pub line: u64,
     pub act: Act,
 }
 
-/// Steps after which what was harvested can be taken away, although the reader is still at it.
+/// Number of steps after which a portion is passed on while the reader is still running.
 const PORTION_STEPS: usize = 512;
 
-/// What is taken away at a time.
+/// Steps and media that are passed on together.
 #[derive(Debug, Default)]
 pub struct Portion {
     pub session: Option<NewSession>,
@@ -232,34 +235,34 @@ pub struct Portion {
     pub problems: Vec<Problem>,
 }
 
-/// Where portions go while a reader is still at it. It says whether anybody takes them.
+/// Receives portions while a reader is running. Returns whether more are wanted.
 type Outlet = Box<dyn FnMut(Portion) -> bool + Send>;
 
-/// A file that has not said its session's name after so many steps does not have one.
+/// A file that has not named its session after this many steps never will.
 const NAMELESS_STEPS_MAX: usize = 100_000;
 
-/// What an importer has brought in so far; whoever drives it takes the steps away.
+/// The steps that an importer has produced so far. The caller removes them as it processes them.
 #[derive(Default)]
 pub struct StepBatch {
     pub session: Option<NewSession>,
     pub steps: Vec<ImportStep>,
-    /// Media that came inline and that a step names, by hash. They go where the steps go.
+    /// Inline media that a step refers to. Passed on together with the steps.
     pub blobs: Vec<Vec<u8>>,
-    /// Media that no step has named yet: the message they are part of is held.
+    /// Media that no step refers to yet, because their message is still being read.
     unnamed: HashMap<BlobHash, Unnamed>,
     pub problems: Vec<Problem>,
-    /// The line that is being read.
+    /// The current line.
     pub line: u64,
     pub at: Option<TimestampMs>,
-    /// When the file was written last, for sources that say no times.
+    /// When the file was last modified, for sources without timestamps.
     dated: Option<TimestampMs>,
     outlet: Option<Outlet>,
-    /// How many problems there were, whoever took them away.
+    /// Total number of problems, including those already passed on.
     reported: usize,
     is_given_up: bool,
 }
 
-/// Bytes, and how many bodies to come name them.
+/// Bytes, and the number of pending bodies that refer to them.
 #[derive(Debug)]
 struct Unnamed {
     bytes: Vec<u8>,
@@ -267,23 +270,23 @@ struct Unnamed {
 }
 
 impl StepBatch {
-    /// Of a file that was written last at this time.
+    /// Create an empty batch for a file with this modification time.
     pub fn of_file(dated: TimestampMs) -> Self {
         Self { dated: Some(dated), ..Self::default() }
     }
 
-    /// From now on, portions of a session that has a name go there: a line or a document may hold any number of records, and
-    /// takes many times its room once all of them are steps.
+    /// Pass on portions of a named session to `outlet` while reading. One line or document may contain any
+    /// number of records, and all its steps together would need many times its size.
     pub fn pour_into(&mut self, outlet: impl FnMut(Portion) -> bool + Send + 'static) {
         self.outlet = Some(Box::new(outlet));
     }
 
-    /// Keeps what comes from now on.
+    /// Stop passing on portions, and collect steps again.
     pub fn close_outlet(&mut self) {
         self.outlet = None;
     }
 
-    /// Takes away what is there.
+    /// Remove and return everything collected so far.
     pub fn take_portion(&mut self) -> Portion {
         Portion {
             session: self.session.clone(),
@@ -293,7 +296,7 @@ impl StepBatch {
         }
     }
 
-    /// Puts what was taken away behind what is here.
+    /// Append a portion to this batch.
     pub fn absorb(&mut self, portion: Portion) {
         self.session = self.session.take().or(portion.session);
         self.steps.extend(portion.steps);
@@ -309,7 +312,7 @@ impl StepBatch {
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
     }
 
-    /// The header is missing: the session is called by its file, and what has none stays without a name.
+    /// Name a session without a header after its file, if it has one.
     pub fn open_headless(&mut self, format: Format, file: &str, at: Option<TimestampMs>) {
         self.line = 1;
         self.report(Trouble::NoHeader);
@@ -318,7 +321,7 @@ impl StepBatch {
         }
     }
 
-    /// An entry on the main path.
+    /// Add an entry to the main path.
     pub fn add(&mut self, key: RecordKey, under: Under, by: By, body: impl Into<Body>) {
         self.add_on(Path::Main, key, under, by, body);
     }
@@ -330,7 +333,7 @@ impl StepBatch {
         );
     }
 
-    /// A compaction or a branch's summary, with the record it names.
+    /// Add a compaction or branch summary, with the record it refers to.
     pub fn sum_up(&mut self, key: RecordKey, under: Under, names: Option<RecordKey>, body: impl Into<Body>) {
         self.step(
             key,
@@ -345,7 +348,7 @@ impl StepBatch {
         );
     }
 
-    /// A message that may be written anew.
+    /// Add a message that may be rewritten.
     pub fn version(&mut self, key: RecordKey, under: Under, body: impl Into<Body>) {
         let body = body.into();
         let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
@@ -360,7 +363,7 @@ impl StepBatch {
         self.step(key, Act::Alias { under, path });
     }
 
-    /// A step, and with it the media it names: whoever takes the step away takes both. A title is made to fit.
+    /// Add a step together with the media it refers to. A title is shortened to fit.
     pub fn step(&mut self, key: RecordKey, act: Act) {
         let Some(act) = act.with_fit_title() else { return };
         for named in act.body().map(Body::blobs).unwrap_or_default() {
@@ -378,7 +381,7 @@ impl StepBatch {
         }
     }
 
-    /// Whether so much has come of a session without a name that it will never have one.
+    /// Whether so many steps were read without a session name that none is expected.
     pub fn is_nameless(&self) -> bool {
         self.session.is_none() && self.steps.len() > NAMELESS_STEPS_MAX
     }
@@ -389,8 +392,8 @@ impl StepBatch {
         self.outlet = Some(outlet);
     }
 
-    /// Whether the rest is not worth reading: there are too many problems, nobody knows what session it is of, or nobody takes
-    /// it any more. What comes all the same goes.
+    /// Whether the rest should not be read: there are too many problems, the session is unknown, or the
+    /// receiver wants no more. Any further steps are dropped.
     pub fn is_given_up(&self) -> bool {
         self.is_given_up
     }
@@ -403,7 +406,7 @@ impl StepBatch {
         self.is_given_up |= self.reported >= PROBLEMS_MAX;
     }
 
-    /// Media of a message, kept as a blob.
+    /// Register media of a message as a blob.
     pub fn media(&mut self, mime: &str, bytes: Vec<u8>, name: Option<String>) -> Part {
         let media = BlobRef {
             blob: BlobHash::of(&bytes),
@@ -416,7 +419,7 @@ impl StepBatch {
         Part::Media(media)
     }
 
-    /// A text that is too long to show, kept as a blob.
+    /// Register a text that is too long to show as a blob.
     pub fn whole_text(&mut self, text: String) -> BlobRef {
         let bytes = text.into_bytes();
         let blob = BlobHash::of(&bytes);
@@ -431,15 +434,15 @@ impl StepBatch {
         kept
     }
 
-    /// The words of parts that become words only. Media among them goes, and that is said.
+    /// Join the text of parts where only text is allowed. Media is dropped and reported.
     pub fn words(&mut self, parts: &[Part]) -> String {
         if self.forget(parts) > 0 {
-            self.report(Trouble::LeftOut { why: "media where only words have a place".to_owned() });
+            self.report(Trouble::LeftOut { why: "media is not supported here".to_owned() });
         }
         joined_text(parts)
     }
 
-    /// Parts that no step will name. How many of them were media.
+    /// Drop media of parts that no step will refer to, and return their number.
     pub fn forget(&mut self, parts: &[Part]) -> usize {
         let media = parts.iter().filter_map(|part| match part {
             Part::Media(media) => Some(media.blob),
@@ -462,7 +465,7 @@ impl StepBatch {
     }
 }
 
-/// The source's own id where it can be one here; otherwise one made of it.
+/// Return the source's id if it is valid here, or else one derived from it.
 pub fn session_id(format: Format, source_id: &str) -> SessionId {
     source_id.parse().unwrap_or_else(|_| derived_id(format, source_id))
 }
@@ -470,21 +473,21 @@ pub fn session_id(format: Format, source_id: &str) -> SessionId {
 fn derived_id(format: Format, text: &str) -> SessionId {
     let hash = BlobHash::of(text.as_bytes()).to_string();
     let name = format!("{}-{}", format.as_str(), &hash[..24]);
-    name.parse().expect("a format's name and hexadecimal digits are a session's name")
+    name.parse().expect("a format name and hexadecimal digits form a valid session id")
 }
 
 pub fn lineage(format: Format, source_id: &str) -> Lineage {
     Lineage { session: session_id(format, source_id), at: None }
 }
 
-/// Counts that make no sense are left out.
+/// Drop implausible counts.
 pub fn believable(usage: Usage) -> Option<Usage> {
     let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
         .then_some(usage)
 }
 
-/// What a call took beyond what was counted of it.
+/// Return the usage that was not counted yet.
 pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
     Usage {
         input: usage.input.saturating_sub(counted.input),
@@ -495,8 +498,8 @@ pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
     }
 }
 
-/// A model as it is named here, `PROVIDER/NAME`, where its provider is known: then a session can be continued with it.
-/// Others call Google what is `gemini` here.
+/// Return the model as `PROVIDER/NAME` if the provider is known, so that the session can be continued with
+/// it. Other programs say `google` for `gemini`.
 pub fn model_name(provider: Option<&str>, model: &str) -> String {
     let provider = provider.map(|provider| if provider == "google" { "gemini" } else { provider });
     match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {
@@ -518,10 +521,10 @@ mod tests {
     }
 
     #[test]
-    fn media_waits_for_the_step_that_names_it_and_goes_with_it() {
+    fn media_is_passed_on_with_the_step_that_refers_to_it() {
         let mut harvest = StepBatch::default();
         let part = harvest.media("image/png", vec![7; 9], None);
-        assert!(harvest.blobs.is_empty(), "nobody has named it");
+        assert!(harvest.blobs.is_empty(), "no step refers to it yet");
         harvest.note(RecordKey::of("other"), say(Part::text("no media")));
         assert!(harvest.blobs.is_empty());
         harvest.add(RecordKey::of("one"), Under::Root, By::Caller, say(part));
@@ -530,19 +533,19 @@ mod tests {
     }
 
     #[test]
-    fn media_that_two_messages_hold_goes_with_each_of_them() {
+    fn media_of_two_messages_is_passed_on_with_each() {
         let mut harvest = StepBatch::default();
         let parts = [0, 1].map(|_| harvest.media("image/png", vec![7; 9], None));
         for (number, part) in parts.into_iter().enumerate() {
             harvest.blobs.clear();
             harvest.add(RecordKey::of("one").part(number), Under::Root, By::Caller, say(part));
-            assert_eq!(harvest.blobs.len(), 1, "the first may be taken away before the second comes");
+            assert_eq!(harvest.blobs.len(), 1, "the first may be passed on before the second is added");
         }
         assert!(harvest.unnamed.is_empty());
     }
 
     #[test]
-    fn media_of_what_is_not_taken_is_not_held() {
+    fn media_of_dropped_parts_is_released() {
         let mut harvest = StepBatch::default();
         let part = harvest.media("image/png", vec![7; 9], None);
         assert_eq!(harvest.words(&[Part::text("so far"), part]), "so far");

@@ -1,4 +1,4 @@
-//! Small readings that every foreign format needs: times, base64, text that is not quite Unicode, JSON kept as it is.
+//! Helpers for all foreign formats: times, base64, invalid Unicode, and raw JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 
 use crate::message::{NESTING_MAX, nesting};
 
-/// Times outside these years are somebody's mistake.
+/// Times outside these years are treated as errors.
 const YEARS: std::ops::RangeInclusive<i64> = 1970..=9_999;
 const MS_MAX: i64 = 253_402_300_799_999;
 
-/// A time as sources write it: RFC 3339 text, or a number of seconds or milliseconds since 1970.
+/// A time in any notation that sources use: RFC 3339 text, or seconds or milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time(pub Option<TimestampMs>);
 
@@ -29,7 +29,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Numbers below this are seconds: as milliseconds they would lie in 1970's first four months.
+/// Numbers below this are seconds. As milliseconds they would be in the first four months of 1970.
 const SECONDS_BELOW: f64 = 1e10;
 
 fn from_number(number: f64) -> Option<TimestampMs> {
@@ -69,7 +69,7 @@ pub fn parse_rfc3339(text: &str) -> Option<TimestampMs> {
     (0..=MS_MAX).contains(&ms).then_some(TimestampMs(ms))
 }
 
-/// `Z`, `+02:00`, or nothing, which is taken for UTC.
+/// Parse `Z`, `+02:00`, or nothing, which means UTC.
 fn offset_seconds(rest: &[u8]) -> Option<i64> {
     match rest {
         [] | [b'Z' | b'z'] => Some(0),
@@ -86,7 +86,7 @@ fn offset_seconds(rest: &[u8]) -> Option<i64> {
     }
 }
 
-/// Days since 1970 of a date in the Gregorian calendar; years are counted from March, so that a leap day comes last.
+/// Return the days since 1970 of a Gregorian date. Years start in March, so that a leap day is the last day.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -94,7 +94,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// `2026-01-02T03:04:05.678Z`.
+/// Format a time as `2026-01-02T03:04:05.678Z`.
 pub fn write_rfc3339(at: TimestampMs) -> String {
     let ms = at.0.clamp(0, MS_MAX);
     let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
@@ -111,7 +111,7 @@ pub fn write_rfc3339(at: TimestampMs) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Base64 of either alphabet, padded or not; whitespace is skipped.
+/// Decode base64 of either alphabet, with or without padding. Whitespace is skipped.
 pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut held, mut padded) = (0u32, 0u8, false);
@@ -157,13 +157,13 @@ pub fn encode_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// `data:image/png;base64,…` as its type and its bytes.
+/// Split `data:image/png;base64,…` into its type and bytes.
 pub fn decode_data_url(url: &str) -> Option<(&str, Vec<u8>)> {
     let (mime, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
     decode_base64(data).map(|bytes| (mime, bytes))
 }
 
-/// A line as JSON can be read from it: bytes that are no UTF-8, and halves of surrogate pairs, become U+FFFD.
+/// Repair a line so that it can be parsed as JSON. Invalid UTF-8 and unpaired surrogates become U+FFFD.
 pub fn mend(line: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(line);
     let mended = mend_surrogates(text.as_ref());
@@ -173,11 +173,11 @@ pub fn mend(line: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What is wrong with a line that [`mend`] mends.
+/// Describe the error in a line that [`mend`] repairs.
 pub fn fault_of(line: &[u8]) -> &'static str {
     match std::str::from_utf8(line) {
-        Ok(_) => "it has half of a surrogate pair",
-        Err(_) => "it has bytes that are not UTF-8",
+        Ok(_) => "half of a surrogate pair",
+        Err(_) => "bytes that are not UTF-8",
     }
 }
 
@@ -199,7 +199,7 @@ fn mend_surrogates(text: &str) -> Option<String> {
                 from = at;
             }
             Some(_) => at += 6,
-            // A backslash and what it escapes, which may be a backslash.
+            // Skip a backslash and the character it escapes, which may be a backslash.
             None => at = (at + 2).min(bytes.len()),
         }
     }
@@ -215,17 +215,17 @@ fn escaped_unit(bytes: &[u8]) -> Option<u16> {
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// JSON of the source, kept as its own text. None if no reader of the log would take it.
+/// Keep JSON of the source as its own text. Returns `None` if a reader of the log would reject it.
 pub fn keep_json(text: &str) -> Option<Json> {
     if nesting(text) > NESTING_MAX {
         return None;
     }
-    // Read as a whole once: raw text lets through what no reader takes, such as 1e999.
+    // Parse it completely once: raw text may contain values that readers reject, such as 1e999.
     serde_json::from_str::<Readable>(text).ok()?;
     Json::parse(text).ok()
 }
 
-/// Any JSON that a reader takes, read and not kept.
+/// Any valid JSON, parsed and discarded.
 struct Readable;
 
 impl<'de> Deserialize<'de> for Readable {
@@ -268,14 +268,14 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// A tool's input: JSON as it is, or the text it was.
+/// Convert a tool's input to JSON, or keep it as a JSON string.
 pub fn input_json(raw: Option<&RawValue>) -> Json {
     let object = || Json::from_value(&serde_json::Value::Object(serde_json::Map::new()));
     let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return object() };
     keep_json(raw.get()).unwrap_or_else(|| Json::from_value(&serde_json::Value::String(raw.get().to_owned())))
 }
 
-/// A tool's arguments as OpenAI sends them: JSON in a string.
+/// Parse OpenAI's tool arguments, which are JSON in a string.
 pub fn arguments_json(text: &str) -> Json {
     if text.trim().is_empty() {
         return input_json(None);
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_in_every_shape_sources_use() {
+    fn times_are_read_in_every_notation() {
         let read = |text: &str| serde_json::from_str::<Time>(text).unwrap().0.map(|at| at.0);
         assert_eq!(read(r#""2026-01-02T03:04:05.678Z""#), Some(1_767_323_045_678));
         assert_eq!(read(r#""2026-01-02T05:04:05.678901+02:00""#), Some(1_767_323_045_678));
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_written_time_reads_back() {
+    fn a_formatted_time_parses_back() {
         for ms in [0, 951_782_400_000, 1_709_164_800_123, 1_767_323_045_678, MS_MAX] {
             assert_eq!(parse_rfc3339(&write_rfc3339(TimestampMs(ms))), Some(TimestampMs(ms)));
         }
     }
 
     #[test]
-    fn base64_goes_out_and_in() {
+    fn base64_round_trips() {
         for length in 0..9 {
             let bytes: Vec<u8> =
                 (0..length).map(|byte: u8| byte.wrapping_mul(37).wrapping_add(200)).collect();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_kept_if_every_reader_takes_it() {
+    fn json_is_kept_if_every_reader_accepts_it() {
         for good in ["{}", r#"{"a":[1,-2,3.5e10,null,true,"x\u00e9",{"b":{}}]}"#, "\"text\"", "12"] {
             assert_eq!(keep_json(good).unwrap().get(), good);
         }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_surrogate_pair_is_mended_and_a_whole_one_is_left() {
+    fn unpaired_surrogates_are_replaced_and_pairs_are_kept() {
         let line = br#"{"a":"x\ud83dy","b":"\ud83d\ude00","c":"\\ud83d"}"#;
         let mended = mend(line).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&mended).unwrap();

@@ -1,4 +1,5 @@
-//! An object's fields: taken one by one, typed, bounded, each error naming the place. `null` counts as absent.
+//! Fields of a JSON object: taken one by one, typed and bounded, with the location in each error. `null`
+//! counts as absent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +10,11 @@ use serde_json::value::RawValue;
 
 use super::{MessageError, NAME_BYTES_MAX, NESTING_MAX, Result, nesting};
 
-/// Most keys of one object whose keys matter here; an object with more is somebody's mistake.
+/// Maximum number of keys in an object. More indicate a mistake.
 const KEYS_MAX: usize = 1_000;
 
 pub(super) struct Fields<'a> {
-    /// Where this object stands, such as `content[2]`; empty for the message itself.
+    /// The location of this object, such as `content[2]`; empty for the message itself.
     at: String,
     map: BTreeMap<String, &'a RawValue>,
 }
@@ -46,7 +47,7 @@ impl<'a> Fields<'a> {
         join(&self.at, key)
     }
 
-    /// Where this object itself stands.
+    /// Return the location of this object.
     pub(super) fn place(&self) -> String {
         self.at.clone()
     }
@@ -67,7 +68,7 @@ impl<'a> Fields<'a> {
         self.text(key)?.ok_or_else(|| MessageError::Missing { at: self.at(key) })
     }
 
-    /// A short text: an id or a name.
+    /// Take a short text: an id or a name.
     pub(super) fn name(&mut self, key: &str) -> Result<Option<String>> {
         match self.text(key)? {
             Some(name) if name.is_empty() => Err(MessageError::Empty { at: self.at(key) }),
@@ -83,7 +84,7 @@ impl<'a> Fields<'a> {
         self.name(key)?.ok_or_else(|| MessageError::Missing { at: self.at(key) })
     }
 
-    /// A name that goes by several keys; two of them at once must agree.
+    /// Take a name that has several possible keys. If several are present, they must agree.
     pub(super) fn one_of(&mut self, keys: &[&str]) -> Result<Option<String>> {
         let mut found: Option<String> = None;
         for key in keys {
@@ -130,7 +131,7 @@ impl<'a> Fields<'a> {
         self.take(key).map(|raw| array_of(raw, &at, max)).transpose()
     }
 
-    /// Nothing may be left over.
+    /// Fail if any field is left over.
     pub(super) fn finish(self, role: &'static str) -> Result<()> {
         match self.map.iter().find(|(_, raw)| raw.get() != "null") {
             Some((key, _)) => Err(MessageError::UnknownKey { key: key.chars().take(64).collect(), role }),
@@ -180,7 +181,7 @@ fn join(at: &str, key: &str) -> String {
     if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
 }
 
-/// The keys of one object. serde's own maps let the last of two equal keys win; here that is an error.
+/// The keys of one object. serde's maps silently keep the last of two equal keys; this type reports an error.
 struct Keys<'a> {
     map: BTreeMap<String, &'a RawValue>,
     twice: Option<String>,

@@ -1,15 +1,15 @@
-//! One message as somebody hands it in: `sapwood inject --message JSON`, or a POST to `/entries`.
+//! A single message given by a user or client: `sapwood inject --message JSON`, or a POST to `/entries`.
 //!
-//! The envelope is `{"role", "content"}`. Content is a string or an array of parts, and the parts may be Sapwood's own,
-//! OpenAI's or Anthropic's. The envelope is strict: a key that would be lost is an error that names it. Parts are
-//! tolerant of extra keys (`cache_control`, `signature`, …), which are dropped. Vendor signatures never get past here
-//! (I12), and neither does inline media: the log refers to blobs.
+//! The envelope is `{"role", "content"}`. Content is a string or an array of parts, which may be Sapwood's,
+//! OpenAI's or Anthropic's. The envelope is strict: a key that would be lost is an error that names it. Extra
+//! keys in parts (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12), and
+//! inline media is refused: the log refers to blobs.
 //!
 //! | file | reads |
 //! |---|---|
-//! | [`fields`] | an object's fields, typed and bounded, with the place named in every error |
-//! | [`parts`] | the pieces of `content` |
-//! | [`usage`] | token counts and stop reasons, under anybody's names |
+//! | [`fields`] | an object's fields, typed and bounded, with the location in every error |
+//! | [`parts`] | the elements of `content` |
+//! | [`usage`] | token counts and stop reasons, under every vendor's names |
 
 mod fields;
 mod parts;
@@ -25,31 +25,31 @@ use serde::Deserialize;
 use fields::Fields;
 use parts::Piece;
 
-/// Deepest nesting of objects and arrays, tool inputs included: with the log's own envelope around it, every reader of
-/// JSON still takes it.
+/// Maximum nesting of objects and arrays, including tool inputs. Leaves room for the log's own envelope
+/// within the limits of common JSON readers.
 pub const NESTING_MAX: usize = 100;
-/// Most parts in one message, and most tool calls.
+/// Maximum number of parts, and of tool calls, in one message.
 pub const PARTS_MAX: usize = 10_000;
-/// Longest id of a tool call, and longest name of a tool, model or type, in bytes.
+/// Maximum length in bytes of a tool call id and of a tool, model or type name.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Largest token count that is believed.
+/// Largest plausible token count.
 pub const TOKENS_MAX: u64 = 1_000_000_000_000;
-/// Largest cost that is believed: a million US dollars.
+/// Largest plausible cost: a million US dollars.
 pub const COST_NANO_USD_MAX: u64 = 1_000_000_000_000_000;
-/// Longest time a tool is believed to have run: ten years.
+/// Longest plausible tool run: ten years.
 pub const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
 
 const ROLES: &str = "user, assistant, tool, system or developer";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    #[error("this is not JSON: {why}")]
+    #[error("the message is not valid JSON: {why}")]
     NotJson { why: String },
-    #[error("the message has {bytes} bytes, and the limit is {BODY_BYTES_MAX}: upload big content as a blob")]
+    #[error("the message has {bytes} bytes, over the limit of {BODY_BYTES_MAX}: upload large content as a blob")]
     TooLarge { bytes: usize },
     #[error("{at} is nested deeper than {NESTING_MAX} levels")]
     TooDeep { at: String },
-    #[error("{at} must be {expected}, and it is {found}")]
+    #[error("{at} must be {expected}, but is {found}")]
     WrongType { at: String, expected: &'static str, found: &'static str },
     #[error("{at} is missing")]
     Missing { at: String },
@@ -59,31 +59,31 @@ pub enum MessageError {
     Duplicate { at: String },
     #[error("the message has no role: it must be {ROLES}")]
     NoRole,
-    #[error("role {role:?} is not known: it must be {ROLES}")]
+    #[error("unknown role {role:?}: it must be {ROLES}")]
     UnknownRole { role: String },
-    #[error("key {key:?} is not known in a message of role {role}")]
+    #[error("unknown key {key:?} in a message with role {role}")]
     UnknownKey { key: String, role: &'static str },
-    #[error("{at} has type {found:?}, which is not known: it must be {expected}")]
+    #[error("{at} has the unknown type {found:?}: it must be {expected}")]
     UnknownPart { at: String, found: String, expected: &'static str },
-    #[error("{at} is a {part}, which a message of role {role} cannot hold")]
+    #[error("{at} is a {part}, which a message with role {role} cannot contain")]
     MisplacedPart { at: String, part: &'static str, role: &'static str },
     #[error(
-        "{at} carries media inline or by URL, and the log only refers to blobs: upload the bytes as a blob first, \
+        "{at} has media inline or by URL, but the log only refers to blobs: upload the bytes as a blob first, \
          then write {{\"type\":\"media\",\"blob\":HASH,\"mime\":TYPE,\"bytes\":N}}"
     )]
     InlineMedia { at: String },
-    #[error("{at} must be a whole number from 0 to {max}, and it is {found}")]
+    #[error("{at} must be a whole number from 0 to {max}, but is {found}")]
     OutOfRange { at: String, max: u64, found: String },
-    #[error("{at} holds more than the limit of {max}")]
+    #[error("{at} has more than {max} elements")]
     TooMany { at: String, max: usize },
-    #[error("{at} is {found:?}, which is not known: it must be {expected}")]
+    #[error("{at} has the unknown value {found:?}: it must be {expected}")]
     UnknownValue { at: String, found: String, expected: &'static str },
     #[error("{at} is not valid: {why}")]
     Invalid { at: String, why: String },
 }
 
 impl MessageError {
-    /// Stable, for programs.
+    /// Return the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             MessageError::TooLarge { .. } | MessageError::TooMany { .. } => "input.too_large",
@@ -107,8 +107,8 @@ impl MessageError {
 
 pub type Result<T, E = MessageError> = std::result::Result<T, E>;
 
-/// Reads one message. An Anthropic user message that holds tool results gives a body for each of them, and one for each
-/// run of other parts, in order; every other message gives one body.
+/// Read one message. An Anthropic user message with tool results gives one body per result and one per run of
+/// other parts, in order. Every other message gives one body.
 pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
     if json.len() > BODY_BYTES_MAX {
         return Err(MessageError::TooLarge { bytes: json.len() });
@@ -119,8 +119,8 @@ pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
     }
 }
 
-/// What most messages are: a user's words and nothing else. They are read in one go, where everything else is gone over
-/// several times; what is wrong with a message is said by the reader of everything.
+/// Read a plain user text, the most common message, in a single pass. Returns `None` for everything else,
+/// which the general reader reads in several passes and reports errors for.
 fn read_words(json: &[u8]) -> Option<Body> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -128,7 +128,7 @@ fn read_words(json: &[u8]) -> Option<Body> {
         role: &'a str,
         content: String,
     }
-    // An array of two strings would be taken for the same.
+    // serde would also accept an array of two strings.
     if !json.trim_ascii_start().starts_with(b"{") {
         return None;
     }
@@ -198,7 +198,7 @@ fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
         reasoning.filter(|text| !text.is_empty()).map(parts::reasoning).into_iter().collect();
     parts.extend(plain_parts(pieces.unwrap_or_default(), "assistant")?);
     if !calls.is_empty() {
-        // OpenAI sends "" beside calls where it means nothing.
+        // OpenAI sends empty text with tool calls.
         parts.retain(|part| part.as_text() != Some(""));
     }
     parts.extend(refusal.map(Part::text));
@@ -208,8 +208,8 @@ fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
     Ok(AssistantMessage { parts, model, usage, cost_nano_usd, stop })
 }
 
-/// What vendors' answers carry that has no counterpart here: Anthropic's `id`, `type` and `stop_sequence`, OpenAI's
-/// `annotations`. OpenAI's `audio` and `function_call` are taken only when they say nothing.
+/// Drop keys of vendors that have no counterpart here: Anthropic's `id`, `type` and `stop_sequence`, OpenAI's
+/// `annotations`. OpenAI's `audio` and `function_call` must be null.
 fn drop_vendor_keys(fields: &mut Fields<'_>) -> Result<()> {
     for key in ["id", "stop_sequence", "annotations"] {
         fields.take(key);
@@ -221,7 +221,7 @@ fn drop_vendor_keys(fields: &mut Fields<'_>) -> Result<()> {
         return Err(MessageError::InlineMedia { at: "audio".to_owned() });
     }
     if fields.take("function_call").is_some() {
-        let why = "it was replaced by tool_calls, which have an id".to_owned();
+        let why = "use tool_calls instead".to_owned();
         return Err(MessageError::Invalid { at: "function_call".to_owned(), why });
     }
     Ok(())
@@ -264,7 +264,7 @@ fn plain_parts(pieces: Vec<Piece>, role: &'static str) -> Result<Vec<Part>> {
     pieces.into_iter().enumerate().map(plain).collect()
 }
 
-/// A tool's output holds text and media only.
+/// Check that a tool's output has only text and media.
 fn output_parts(parts: Vec<Part>, at: &str, role: &'static str) -> Result<Vec<Part>> {
     match parts.iter().position(|part| !matches!(part, Part::Text(_) | Part::Media(_))) {
         Some(number) => {
@@ -288,7 +288,8 @@ fn part_name(part: &Part) -> &'static str {
     }
 }
 
-/// How deep objects and arrays are nested in this JSON. Looks at brackets only, so it cannot overflow any stack.
+/// Return how deep objects and arrays are nested in this JSON. It only scans brackets, so it cannot overflow
+/// the stack.
 pub(crate) fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest, mut rest) = (0usize, 0usize, json.as_bytes());
     while let Some((byte, after)) = rest.split_first() {
@@ -306,10 +307,10 @@ pub(crate) fn nesting(json: &str) -> usize {
     deepest
 }
 
-/// What follows a string whose first quote is behind us.
+/// Return the rest after a string whose opening quote was consumed.
 fn skip_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
-        // What is escaped ends nothing.
+        // Skip an escaped character.
         let width = if rest[at] == b'"' { 1 } else { 2 };
         rest = rest.get(at + width..).unwrap_or_default();
         if width == 1 {
@@ -319,7 +320,7 @@ fn skip_string(mut rest: &[u8]) -> &[u8] {
     &[]
 }
 
-/// Arguments as OpenAI sends them: JSON in a string. What a model got wrong stays as the string it was.
+/// Parse OpenAI's arguments, which are JSON in a string. Invalid JSON from a model is kept as a string.
 pub(crate) fn arguments(text: String, at: &str) -> Result<Json> {
     if text.trim().is_empty() {
         return Ok(Json::from_value(&serde_json::Value::Object(serde_json::Map::new())));

@@ -1,4 +1,5 @@
-//! The pieces of `content`: Sapwood's own parts, OpenAI's content parts and tool calls, Anthropic's content blocks.
+//! The elements of `content`: Sapwood's own parts, OpenAI's content parts and tool calls, Anthropic's content
+//! blocks.
 
 use sapwood_core::content::{BlobRef, Part, Reasoning};
 use sapwood_core::entry::ToolResult;
@@ -12,7 +13,7 @@ use super::{DURATION_MS_MAX, MessageError, PARTS_MAX, Result, arguments, output_
 const PART_TYPES: &str =
     "text, reasoning, tool_call, media, tool_use, tool_result, thinking or redacted_thinking";
 
-/// A piece of content: a part of the message, or a tool's result that Anthropic puts into the user's message.
+/// An element of content: a part of the message, or a tool result inside an Anthropic user message.
 pub(super) enum Piece {
     Part(Part),
     Result(ToolResult),
@@ -81,13 +82,14 @@ fn tool_call(part: &mut Fields<'_>, id_key: &str) -> Result<Part> {
     Ok(Part::tool_call(call_id, name, json(raw, part.at("input"))?))
 }
 
-/// Raw JSON is checked as a whole here, because raw text lets through what no reader takes: half a surrogate pair, 1e999.
+/// Parse the raw JSON completely, because raw text may contain values that no reader accepts, such as half a
+/// surrogate pair or 1e999.
 fn json(raw: &RawValue, at: String) -> Result<Json> {
     let read = serde_json::from_str::<serde_json::Value>(raw.get()).and_then(|_| Json::parse(raw.get()));
     read.map_err(|error| MessageError::Invalid { at, why: error.to_string() })
 }
 
-/// Anthropic's result of a tool, or the same with Sapwood's names.
+/// Read a tool result with Anthropic's or Sapwood's key names.
 fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
     let call_id = part.one_of(&["tool_use_id", "call_id"])?;
     let call_id = call_id.ok_or_else(|| MessageError::Missing { at: part.at("tool_use_id") })?;
@@ -125,7 +127,7 @@ fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
     Ok(BlobRef { blob, mime, name, bytes, duration_ms })
 }
 
-/// OpenAI's `tool_calls`, which stand beside the content.
+/// Read OpenAI's `tool_calls`, which are outside the content.
 pub(super) fn read_openai_calls(fields: &mut Fields<'_>) -> Result<Vec<Part>> {
     let calls = fields.array("tool_calls", PARTS_MAX)?.unwrap_or_default();
     calls

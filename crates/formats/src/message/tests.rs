@@ -1,4 +1,4 @@
-//! What messages may look like, and what is said about those that may not.
+//! Valid messages, and the errors for invalid ones.
 
 use proptest::prelude::*;
 use sapwood_core::content::Reasoning;
@@ -23,11 +23,11 @@ fn assistant(json: &str) -> AssistantMessage {
     }
 }
 
-/// The error's text must hold every one of the words.
+/// Check that the error text contains every one of the words.
 fn refused(json: &str, words: &[&str]) {
     let error = read_message(json.as_bytes()).expect_err(json).to_string();
     for word in words {
-        assert!(error.contains(word), "{json}: {error:?} does not say {word:?}");
+        assert!(error.contains(word), "{json}: {error:?} does not contain {word:?}");
     }
 }
 
@@ -88,7 +88,7 @@ fn openai_calls_and_results_are_read() {
 }
 
 #[test]
-fn arguments_that_are_not_json_stay_as_the_string_they_were() {
+fn invalid_json_arguments_are_kept_as_a_string() {
     let json = r#"{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"name":"n","arguments":"{oops"}}]}"#;
     assert_eq!(assistant(json).parts, [Part::tool_call("c", "n", input(r#""{oops""#))]);
 }
@@ -112,7 +112,7 @@ fn an_anthropic_answer_is_read_without_its_signature() {
 }
 
 #[test]
-fn an_anthropic_user_message_with_results_gives_several_bodies_in_order() {
+fn an_anthropic_user_message_with_results_becomes_several_bodies() {
     let bodies = read(
         r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"done"},
             {"type":"tool_result","tool_use_id":"t2","is_error":true,"content":[{"type":"text","text":"no"}]},
@@ -128,7 +128,7 @@ fn an_anthropic_user_message_with_results_gives_several_bodies_in_order() {
 }
 
 #[test]
-fn usage_is_read_under_anybodys_names() {
+fn usage_is_read_under_every_vendors_names() {
     let usage =
         |usage: &str| assistant(&format!(r#"{{"role":"assistant","content":"x","usage":{usage}}}"#)).usage;
     let cases = [
@@ -150,7 +150,7 @@ fn usage_is_read_under_anybodys_names() {
 }
 
 #[test]
-fn stop_reasons_are_read_under_anybodys_names() {
+fn stop_reasons_are_read_under_every_vendors_names() {
     let cases = [
         (r#""stop":"aborted""#, Stop::Aborted),
         (r#""finish_reason":"tool_calls""#, Stop::ToolUse),
@@ -168,7 +168,7 @@ fn stop_reasons_are_read_under_anybodys_names() {
 }
 
 #[test]
-fn what_is_wrong_with_the_envelope_is_named() {
+fn errors_in_the_envelope_are_named() {
     refused(r#"{"content":"x"}"#, &["no role"]);
     refused(r#"{"role":null,"content":"x"}"#, &["no role"]);
     refused(r#"{"role":"wizard","content":"x"}"#, &["wizard", "user, assistant, tool"]);
@@ -189,7 +189,7 @@ fn what_is_wrong_with_the_envelope_is_named() {
 }
 
 #[test]
-fn what_is_wrong_with_a_part_is_named_with_its_place() {
+fn errors_in_a_part_include_its_location() {
     refused(r#"{"role":"user","content":[{"type":"text"}]}"#, &["content[0].text", "missing"]);
     refused(r#"{"role":"user","content":["a",{"text":"x"}]}"#, &["content[1].type", "missing"]);
     refused(r#"{"role":"user","content":[{"type":"hologram"}]}"#, &["content[0]", "hologram"]);
@@ -217,7 +217,7 @@ fn what_is_wrong_with_a_part_is_named_with_its_place() {
 }
 
 #[test]
-fn inline_media_is_refused_and_the_error_says_what_to_do() {
+fn inline_media_is_refused_with_a_hint() {
     let url = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}"#;
     let base64 = r#"{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAAA"}}]}"#;
     let nested = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]}]}"#;
@@ -248,7 +248,7 @@ fn every_number_is_bounded() {
 }
 
 #[test]
-fn nesting_has_a_limit_and_no_depth_can_overflow_the_stack() {
+fn nesting_is_limited_and_cannot_overflow_the_stack() {
     let call = |depth: usize| {
         let input = "[".repeat(depth) + &"]".repeat(depth);
         format!(
@@ -270,7 +270,7 @@ fn nesting_has_a_limit_and_no_depth_can_overflow_the_stack() {
     read(&format!(r#"{{"role":"user","content":"\\\"{text}"}}"#));
 }
 
-/// Messages that are nearly right: the shapes above with pieces swapped.
+/// Generate almost valid messages: the shapes above with parts swapped.
 fn nearly_a_message() -> impl Strategy<Value = String> {
     let value = prop::sample::select(vec![
         "null",
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_right_messages_never_panic_and_what_is_read_can_be_written(json in nearly_a_message()) {
+    fn almost_valid_messages_never_panic_and_round_trip(json in nearly_a_message()) {
         for body in read_message(json.as_bytes()).unwrap_or_default() {
             let bytes = sapwood_core::entry::codec::encode(&body);
             let again = sapwood_core::entry::codec::decode(sapwood_core::entry::LOG_VERSION, body.kind(), &bytes);
@@ -332,7 +332,7 @@ proptest! {
 }
 
 #[test]
-fn words_that_are_read_in_one_go_are_what_the_reader_of_everything_makes_of_them() {
+fn the_fast_path_agrees_with_the_general_reader() {
     let strange = [
         r#"{"role":"user","content":"hello"}"#,
         r#" {"content":"\u00e9\n\"\ud83d\ude00", "role":"user"} "#,

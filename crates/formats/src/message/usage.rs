@@ -1,8 +1,8 @@
 //! Token counts and stop reasons, under Sapwood's, OpenAI's and Anthropic's names.
 //!
-//! Sapwood's `input` is what was neither read from nor written to a cache, as Anthropic counts, so that the sum of
-//! input, cache_read and cache_write is what filled the window. OpenAI's `prompt_tokens` include the cached ones; they
-//! are taken out here. `reasoning` is a part of `output`, not beside it.
+//! Sapwood's `input` excludes tokens read from or written to a cache, as Anthropic counts them. So the sum of
+//! input, cache_read and cache_write is the context size. OpenAI's `prompt_tokens` include cached tokens,
+//! which are subtracted here. `reasoning` is included in `output`.
 
 use sapwood_core::entry::{Stop, Usage};
 
@@ -10,7 +10,7 @@ use super::fields::Fields;
 use super::{MessageError, Result, TOKENS_MAX};
 
 const STOPS: &str =
-    "stop, length, tool_use, content_filter, error or aborted, or a vendor's name for one of them";
+    "stop, length, tool_use, content_filter, error or aborted, or a vendor's name for one of these";
 
 pub(super) fn read_usage(fields: &mut Fields<'_>) -> Result<Option<Usage>> {
     let Some(mut given) = fields.object("usage")? else { return Ok(None) };

@@ -1,5 +1,6 @@
-//! From a document to what is run. Agents are those of the document, else those that the caller knows; readings are texts
-//! that the caller has read. Nothing is checked here that [`Flow::mistakes`] says with more words.
+//! Convert a document to a runnable flow. Agents come from the document, or else from the caller. The caller
+//! has already read the texts of the readings. Validation is left to [`Flow::mistakes`], which gives better
+//! messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +11,19 @@ use super::readings::Readings;
 use super::session::EXPORT_KEY;
 use super::{Document, EdgeKind, Node, NodeKind, RoleOf, Route, WorkflowError};
 
-/// What the export calls the agent of a session that had none.
+/// The agent name that an export uses for a session without an agent.
 const NAMELESS: &str = "assistant";
 
-/// Whether the agents that a document brings may play.
+/// Whether a flow may use the agents defined in its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnAgents {
-    /// Whoever runs it has the file, and chose it.
+    /// Use them: the caller has the file and chose to run it.
     Taken,
-    /// It came from somebody else, who must not choose what programs run here: only known agents play.
+    /// Ignore them: the document comes from another party, which must not choose the programs that run here.
     LeftOut,
 }
 
-/// The flow of a document. `known` finds agents that the document does not bring.
+/// Build the flow of a document. `known` finds agents that the document does not define.
 pub fn flow_of(
     document: &Document,
     readings: &Readings,
@@ -30,7 +31,7 @@ pub fn flow_of(
     known: impl Fn(&str) -> Option<Agent>,
 ) -> Result<Flow, WorkflowError> {
     let workflow = &document.workflow;
-    // The turns of an exported session are turns of one conversation.
+    // The turns of an exported session form one conversation.
     let is_export = workflow.metadata.contains_key(EXPORT_KEY);
     let back = workflow.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward);
     let senders_back: BTreeSet<&str> = back.map(|edge| edge.from.as_str()).collect();
@@ -53,7 +54,7 @@ pub fn flow_of(
         improvement: workflow.improvement.clone(),
     };
     require(&mut flow, readings);
-    // Whoever answered in a session that was exported may not be here: then the default agent does.
+    // The agent of an exported session may be unknown here. Use the default agent instead.
     let known = |name: &str| known(name).or_else(|| is_export.then(Agent::default));
     let own = match own_agents {
         OwnAgents::Taken => own_agents_of(document)?,
@@ -63,11 +64,11 @@ pub fn flow_of(
     Ok(flow)
 }
 
-/// Why what an export wrote cannot be run, if it cannot: it is larger than what is read, or than what a run writes down.
-/// What a turn lacks here, an agent or a reading, is not asked.
+/// Return why an export cannot be run, if it exceeds the size limit of a document or of a flow. Missing
+/// agents and readings are not checked.
 pub fn obstacle(text: &str) -> Option<String> {
     if text.len() <= graph::FLOW_BYTES_MAX {
-        // A document says all that its flow does, and the conversation besides.
+        // A flow is never larger than its document, which also includes the conversation.
         return None;
     }
     let flow = super::parse(text).and_then(|document| {
@@ -81,7 +82,7 @@ pub fn obstacle(text: &str) -> Option<String> {
 
 fn node_of(node: &Node, leads_back: bool) -> graph::Node {
     let chooses = node.route == Some(Route::Any);
-    // A role hands over what it chooses to; a mere stage hands on what it said.
+    // A role chooses what to hand over. A plain stage passes on its answer.
     let by_tool = node.role.is_some() || node.human_colab || leads_back || chooses;
     let handoff = if by_tool { HandoffBy::Tool } else { HandoffBy::Answer };
     graph::Node {
@@ -122,7 +123,7 @@ fn role_of(role: &RoleOf) -> FlowRole {
     }
 }
 
-/// Adds what the file of required readings asks of roles and nodes.
+/// Add the required readings of roles and nodes.
 fn require(flow: &mut Flow, readings: &Readings) {
     let required = &readings.required;
     let mut seen = BTreeSet::new();
@@ -136,7 +137,7 @@ fn require(flow: &mut Flow, readings: &Readings) {
         add_all(&mut role.readings, required.all.iter().chain(own.into_iter().flatten()));
     }
     for node in flow.nodes.iter_mut().filter(|node| node.kind == graph::NodeKind::Agent) {
-        // A stage has no role that could bring them.
+        // A stage has no role to inherit the common readings from.
         let everyones = required.all.iter().filter(|_| node.role.is_none());
         let own = required.nodes.get(&node.id).into_iter().flatten();
         add_all(&mut node.readings, everyones.chain(own));
@@ -165,7 +166,7 @@ fn own_agents_of(document: &Document) -> Result<BTreeMap<String, Agent>, Workflo
     Ok(own)
 }
 
-/// Every agent that the flow names and somebody has.
+/// Collect every agent that the flow names and that can be found.
 fn agents_of(
     own: &BTreeMap<String, Agent>,
     flow: &Flow,

@@ -1,11 +1,12 @@
-//! Workflows: a deterministic YAML document. Reading is strict: an unknown key is an error that names it. Writing sorts
-//! keys and has one form for each value, so that reading what was written and writing it again gives the same bytes.
+//! Workflows: deterministic YAML documents. Reading is strict: an unknown key is an error that names it.
+//! Writing sorts keys and has one form for each value, so reading and writing a document again gives the same
+//! bytes.
 //!
 //! | file | does |
 //! |---|---|
-//! | [`session`] | makes the document of a session |
-//! | [`flow`] | makes what is run of a document |
-//! | [`readings`] | what roles are required to read |
+//! | [`session`] | converts a session to a document |
+//! | [`flow`] | converts a document to a runnable flow |
+//! | [`readings`] | reads the required readings of roles |
 //! | [`yaml`] | writes values as YAML |
 
 pub mod flow;
@@ -26,13 +27,14 @@ pub use readings::{Index, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
 
 pub const SCHEMA_VERSION: &str = "1.0";
-/// Largest document that is read.
+/// Maximum document size.
 pub const WORKFLOW_BYTES_MAX: usize = 64 << 20;
-/// How deep the document is around what a message holds: `workflow`, `metadata`, the messages, their parts.
+/// Nesting depth of the document around a message's content: `workflow`, `metadata`, the messages, their
+/// parts.
 const FRAME_DEPTH: usize = 12;
-/// Room for that and [`NESTING_MAX`] levels more, several times over.
+/// Several times the stack needed for that depth plus [`NESTING_MAX`] levels.
 const STACK_BYTES: usize = 16 << 20;
-/// Nodes and events that the smallest document has.
+/// Nodes and events of the smallest document.
 const NODES_SPARE: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,18 +50,19 @@ pub struct Workflow {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Agents as they were when the session began.
+    /// Snapshots of the agents from the start of the session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Value>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleOf>,
-    /// Where roles keep their records.
+    /// The folder for role records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_folder: Option<String>,
-    /// The file that says what roles are required to read; `required-readings.yaml` beside this one if it is there.
+    /// The file that lists the required readings. Defaults to `required-readings.yaml` next to this document,
+    /// if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_readings: Option<String>,
-    /// What happens after the forward pass.
+    /// What to do after the forward pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
     pub nodes: Vec<Node>,
@@ -68,7 +71,7 @@ pub struct Workflow {
     pub metadata: BTreeMap<String, Value>,
 }
 
-/// Who a role is. `curator_2` is another instance of `curator`.
+/// A role. `curator_2` is another instance of `curator`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoleOf {
@@ -95,13 +98,13 @@ pub struct Node {
     pub tools: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The role instance whose session the node works in.
+    /// The role instance whose session this node uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// A session by its own id.
+    /// The id of an existing session to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// A role, a node or a session: the node works on a fork of it.
+    /// A role, node or session that this node works on a fork of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_from: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -156,7 +159,7 @@ pub struct Edge {
     pub to: String,
     #[serde(default, rename = "type", skip_serializing_if = "is_forward")]
     pub kind: EdgeKind,
-    /// What the artifact that goes over it has to be called.
+    /// The required name of the artifact passed along this edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
 }
@@ -173,18 +176,18 @@ fn is_forward(kind: &EdgeKind) -> bool {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowError {
-    #[error("the workflow cannot be read: {why}")]
+    #[error("failed to read the workflow: {why}")]
     Invalid { why: String },
     #[error(
-        "the workflow has schema version {found:?}, and this version of Sapwood reads {SCHEMA_VERSION:?}"
+        "the workflow has schema version {found:?}, but this version of Sapwood reads {SCHEMA_VERSION:?}"
     )]
     Version { found: String },
-    #[error("the workflow has {bytes} bytes, and the limit is {WORKFLOW_BYTES_MAX}")]
+    #[error("the workflow has {bytes} bytes, over the limit of {WORKFLOW_BYTES_MAX}")]
     TooLarge { bytes: usize },
 }
 
 impl WorkflowError {
-    /// Stable, for programs.
+    /// Return the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             WorkflowError::Invalid { .. } => "workflow.invalid",
@@ -194,7 +197,7 @@ impl WorkflowError {
     }
 }
 
-/// Reads a document.
+/// Read a document.
 pub fn parse(text: &str) -> Result<Document, WorkflowError> {
     if text.len() > WORKFLOW_BYTES_MAX {
         return Err(WorkflowError::TooLarge { bytes: text.len() });
@@ -206,7 +209,8 @@ pub fn parse(text: &str) -> Result<Document, WorkflowError> {
     }
 }
 
-/// The parser takes some 20 KB of stack for each level, and callers have as little as 2 MB: it gets a stack of its own.
+/// Parse on a separate thread with a large stack: the parser needs about 20 KB per level, and callers may
+/// have only 2 MB.
 fn read_deep(text: &str) -> Result<Document, String> {
     let read = || {
         serde_saphyr::from_str_with_options::<Document>(text, limits_for(text))
@@ -214,15 +218,15 @@ fn read_deep(text: &str) -> Result<Document, String> {
     };
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, read);
-        let reading = reading.map_err(|error| format!("there is no room to read it: {error}"))?;
-        reading.join().unwrap_or_else(|_| Err("its reader failed".to_owned()))
+        let reading = reading.map_err(|error| format!("failed to start the parser thread: {error}"))?;
+        reading.join().unwrap_or_else(|_| Err("the parser panicked".to_owned()))
     })
 }
 
-/// What the parser may spend on a text: enough for whatever an export of that size can hold. The parser's own limits are
-/// for settings, and refuse a conversation of some ten thousand messages.
+/// Return parser limits that admit any export of this size. The parser's defaults are meant for settings, and
+/// would refuse a conversation with about ten thousand messages.
 fn limits_for(text: &str) -> serde_saphyr::Options {
-    // The shortest node as text is `- ` around another one; each has a beginning and an end.
+    // The shortest node as text is `- ` around another node. Each node has a start and an end.
     let nodes_max = text.len() / 2 + NODES_SPARE;
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -234,8 +238,8 @@ fn limits_for(text: &str) -> serde_saphyr::Options {
     }
 }
 
-/// Writes a document: keys sorted, arrays in order, one form for each value.
+/// Write a document with sorted keys, ordered arrays, and one form for each value.
 pub fn serialise(document: &Document) -> String {
-    let value = serde_json::to_value(document).expect("a workflow holds strings, lists and JSON only");
+    let value = serde_json::to_value(document).expect("a workflow contains only strings, lists and JSON");
     yaml::write(&value)
 }

@@ -1,4 +1,4 @@
-//! What roles are required to read: `required-readings.yaml` names readings, and an index says where each is.
+//! Required readings of roles: `required-readings.yaml` names readings, and an index maps names to files.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::WorkflowError;
 
-/// Where the index is if the file does not say, beside it.
+/// Default path of the index, next to the file.
 pub const INDEX_DEFAULT: &str = "index.yaml";
 
-/// `required-readings.yaml`.
+/// The content of `required-readings.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RequiredReadings {
-    /// The file that maps names to paths, relative to this one.
+    /// The index file that maps names to paths, relative to this file.
     pub index: Option<String>,
-    /// What everyone reads.
+    /// Readings for all roles.
     pub all: Vec<String>,
     pub roles: BTreeMap<String, Vec<String>>,
     pub nodes: BTreeMap<String, Vec<String>>,
 }
 
-/// Names, and the files they stand for, relative to the index.
+/// Reading names and their files, relative to the index.
 pub type Index = BTreeMap<String, String>;
 
-/// What is required, and the texts of it that could be read.
+/// The required readings, and the texts that could be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readings {
     pub required: RequiredReadings,
@@ -36,7 +36,7 @@ impl RequiredReadings {
         read("the required readings", text)
     }
 
-    /// Every name, once.
+    /// Return every name once.
     pub fn names(&self) -> Vec<&String> {
         let of_some = self.roles.values().chain(self.nodes.values()).flatten();
         let mut names: Vec<&String> = self.all.iter().chain(of_some).collect();

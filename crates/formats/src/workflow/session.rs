@@ -1,9 +1,10 @@
-//! A session as a workflow: each completed turn is an agent's node, in a straight chain from input to output. Nothing
-//! parallel or conditional is inferred. The whole conversation is in the metadata, incomplete turns too.
+//! A session as a workflow: each completed turn is an agent node, in a straight chain from input to output.
+//! No parallel or conditional steps are inferred. The metadata has the whole conversation, including
+//! incomplete turns.
 //!
-//! A turn is the run of user messages and everything that answers them, up to the next user message after an answer. It
-//! is completed if the last thing the model said in it has text, and it was not cut off: neither while it spoke, nor in a
-//! tool that it had called.
+//! A turn is a run of user messages and everything that answers them, up to the next user message after an
+//! answer. It is completed if the model's last message has text and was not interrupted, and no tool call was
+//! interrupted.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,12 @@ use serde_json::{Value, json};
 use super::{Document, Edge, Node, NodeKind, SCHEMA_VERSION, Workflow};
 use crate::import::text::write_rfc3339;
 
-/// Where the conversation is, in the metadata.
+/// The metadata key of the conversation.
 pub const EXPORT_KEY: &str = "sapwood_export";
 const FALLBACK_ID: &str = "exported-session";
 const FALLBACK_AGENT: &str = "assistant";
 
-/// What was exported, for whoever writes it down.
+/// The exported document and its statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exported {
     pub document: Document,
@@ -36,7 +37,7 @@ struct Turn {
     has_final_text: bool,
 }
 
-/// `path` is the active path from its root, oldest first.
+/// Export a session. `path` is the active path from its root, oldest first.
 pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
     let completed: Vec<Turn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
@@ -99,7 +100,7 @@ fn turns_of(path: &[Entry]) -> Vec<Turn> {
     turns
 }
 
-/// A space goes after every `{` that is followed by `{`: no template may open in what a user said.
+/// Insert a space into every `{{`, so that user text cannot open a template.
 fn neutralise(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut letters = text.chars().peekable();
@@ -112,14 +113,14 @@ fn neutralise(text: &str) -> String {
     safe
 }
 
-/// The title's ASCII letters and digits, in lower case, joined by hyphens.
+/// Join the title's ASCII letters and digits with hyphens, in lower case.
 fn id_of(title: &str) -> String {
     let words = title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let id = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
     if id.is_empty() { FALLBACK_ID.to_owned() } else { id }
 }
 
-/// The agent as it was frozen into the session.
+/// Return the agent snapshot stored in the session.
 fn agent_snapshot(path: &[Entry]) -> Option<Value> {
     path.iter().rev().find_map(|entry| match &entry.body {
         Body::ContextChanged(changed) => changed.agent.as_ref().map(sapwood_core::Json::to_value),
@@ -129,7 +130,8 @@ fn agent_snapshot(path: &[Entry]) -> Option<Value> {
 
 fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
     let messages: Vec<Value> = path.iter().filter_map(message_of).collect();
-    // Of the path, not of the log: an export leaves a mark there, and must not change what the next one writes.
+    // Use the path, not the log: an export appends an entry to the log, which must not change the next
+    // export.
     let updated = path.iter().map(|entry| entry.meta.at).max().unwrap_or(summary.created_at);
     let mut export = json!({
         "source": "session", "session_id": summary.id, "agent_slug": agent,
@@ -142,7 +144,7 @@ fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
     export
 }
 
-/// A message as it is in the log. Parts have no reasoning signature, and no secret gets into an entry (I12).
+/// Convert an entry to a message. Parts have no reasoning signature, and entries contain no secrets (I12).
 fn message_of(entry: &Entry) -> Option<Value> {
     let role = match &entry.body {
         Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) => "user",

@@ -1,11 +1,11 @@
-//! Values as YAML, in one form each: block style, keys sorted, two spaces a level. Words stand bare where nothing else can
-//! be meant; other text is quoted, on one line.
+//! Deterministic YAML output: block style, sorted keys, two spaces per level. Unambiguous words are written
+//! bare. All other text is quoted on one line.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Longest key that stands bare before its colon.
+/// Maximum length of a bare key.
 const KEY_LETTERS_MAX: usize = 1_000;
 
 pub(super) fn write(value: &Value) -> String {
@@ -23,7 +23,7 @@ pub(super) fn write(value: &Value) -> String {
 fn write_block(out: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Object(fields) => {
-            // Sorted here: whether a map of serde_json is, depends on how it was built.
+            // Sort here, because the order of a serde_json map depends on build features.
             let mut keys: Vec<&String> = fields.keys().collect();
             keys.sort();
             for (number, key) in keys.into_iter().enumerate() {
@@ -53,7 +53,8 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// Readers look no further than 1,024 letters for what makes a key of a text; a longer one says first that it is one.
+/// Write a key. YAML readers recognise implicit keys only up to 1,024 characters, so a longer key is written
+/// explicitly with `?`.
 fn write_key(out: &mut String, key: &str, depth: usize) {
     let mut text = String::new();
     write_text(&mut text, key);
@@ -68,7 +69,7 @@ fn write_key(out: &mut String, key: &str, depth: usize) {
     out.push(':');
 }
 
-/// What stands behind a key or a dash: on the same line, or as a block of its own.
+/// Write the value after a key or a dash: on the same line, or as a block.
 fn write_behind(out: &mut String, value: &Value, depth: usize) {
     if is_block(value) {
         out.push('\n');
@@ -105,7 +106,7 @@ fn write_scalar(out: &mut String, value: &Value) {
     }
 }
 
-/// A float always shows that it is one.
+/// Format a number. A float always has a decimal point or an exponent.
 fn number_text(number: &serde_json::Number) -> String {
     let text = number.to_string();
     match text.split_once(['e', 'E']) {
@@ -126,7 +127,7 @@ fn write_text(out: &mut String, text: &str) {
     }
 }
 
-/// A word that no reader of YAML takes for anything but text.
+/// Whether every YAML reader treats this word as text.
 fn is_bare(text: &str) -> bool {
     const RESERVED: &[&str] = &["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -155,7 +156,8 @@ fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Letters that YAML lets stand as they are, without those that some readers take for a line break or leave out.
+/// Whether YAML allows this character unescaped. Excludes characters that some readers drop or treat as line
+/// breaks.
 fn is_printed(letter: char) -> bool {
     matches!(letter, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' | '\u{1_0000}'..='\u{1_fffd}')
 }

@@ -229,7 +229,7 @@ async fn a_model_does_not_graft_what_not_every_reader_may_read() {
     let bob = as_user(&house, "acme", "bob").scope().principal.clone();
     ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
     ana.send(&session, "get it").await.unwrap();
-    assert!(actor.last_heard().contains("Not everybody who reads"), "{}", actor.last_heard());
+    assert!(actor.last_heard().contains("Not all readers of this session"), "{}", actor.last_heard());
     assert!(ana.grafts(&session).await.unwrap().is_empty());
 }
 
@@ -252,5 +252,5 @@ async fn of_a_large_artifact_the_beginning_is_shown_and_where_to_read_on() {
     assert!(last_text(&ana, &session).await.contains("plain at first"), "what is looked at is text");
     engine.put_artifact(scope, &source, "odd", usage, "text/plain", vec![0xff; 9]).await.unwrap();
     ana.graft(&session, &source, artifact("odd")).await.unwrap();
-    assert!(last_text(&ana, &session).await.contains("[not text; its bytes are output"));
+    assert!(last_text(&ana, &session).await.contains("[binary content; output"));
 }

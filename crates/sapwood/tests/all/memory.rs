@@ -117,7 +117,7 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
 }
 
 #[tokio::test]
-async fn erasing_a_session_erases_what_only_it_supports() {
+async fn erasing_a_session_erases_memories_with_no_other_source() {
     let ana = as_user(&house(), "ana");
     let (first, second) =
         (told(&ana, &["I live in Bern.", "I prefer tea."]).await, told(&ana, &["I prefer tea."]).await);

@@ -130,7 +130,7 @@ impl Harness for Broken {
 /// What the checker of histories says of a fault. Its clients are threads, so a run may happen to miss it.
 fn history_says(fault: Fault) -> Option<String> {
     let check =
-        || block_on(history::what_clients_were_told_is_what_the_log_says(&Broken(fault, ManualClock::new())));
+        || block_on(history::the_log_matches_what_clients_observed(&Broken(fault, ManualClock::new())));
     let try_it = |_| std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| words_of(&*panic));
     (0..HISTORIES).find_map(try_it)
 }

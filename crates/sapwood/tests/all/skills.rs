@@ -84,7 +84,7 @@ async fn a_skill_that_is_not_active_cannot_be_read() {
     let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
     let session = scene.sapwood.start(agent).await.unwrap();
     scene.sapwood.send(&session, "bread, please").await.unwrap();
-    assert!(scene.actor.last_heard().contains("There is no active skill bake-bread"));
+    assert!(scene.actor.last_heard().contains("No active skill `bake-bread`"));
 }
 
 #[tokio::test]

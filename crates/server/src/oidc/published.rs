@@ -1,4 +1,4 @@
-//! Where an issuer publishes its keys: a file, or a URL that is asked through the guarded client.
+//! Sources of an issuer's keys: a file, or a URL that is fetched through the egress client.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use sapwood::effects::egress::{AllowedHosts, Egress, EgressError, EgressLimits, 
 
 use super::KeySource;
 
-/// How long a fetch of keys may take, and how large a set is read.
+/// Time and size limits of a key fetch.
 const LIMITS: EgressLimits = EgressLimits { request_ms_max: 10_000, body_bytes_max: 1 << 20 };
 
-/// A JWK set in a file, read anew each time.
+/// A JWK set in a file, which is read again for every load.
 pub struct JwksFile(pub PathBuf);
 
 impl KeySource for JwksFile {
@@ -21,7 +21,7 @@ impl KeySource for JwksFile {
     }
 }
 
-/// A JWK set at a URL: only over https, and only from the host that was configured.
+/// A JWK set at a URL. Only https is allowed, and only the configured host.
 pub struct JwksUrl {
     url: String,
     egress: Egress,
@@ -34,7 +34,7 @@ impl JwksUrl {
         Ok(Self::through(url, egress))
     }
 
-    /// Asks through a client that is there already.
+    /// Fetches through an existing client.
     pub fn through(url: String, egress: Egress) -> Self {
         Self { url, egress }
     }
@@ -50,7 +50,7 @@ impl JwksUrl {
         match (response.status.is_success(), response.extent) {
             (false, _) => Err(format!("{} answered {}", self.url, response.status)),
             (true, Extent::CutAtLimit) => {
-                Err(format!("{} answered with more than {} bytes", self.url, LIMITS.body_bytes_max))
+                Err(format!("the response of {} has more than {} bytes", self.url, LIMITS.body_bytes_max))
             }
             (true, Extent::Whole) => Ok(response.body),
         }

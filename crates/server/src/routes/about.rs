@@ -1,4 +1,4 @@
-//! What the server says of itself: whether it lives, whether it can work, its counters, its description.
+//! Routes about the server itself: liveness, readiness, metrics and the OpenAPI document.
 
 use std::sync::LazyLock;
 
@@ -23,26 +23,26 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(get_document))
 }
 
-/// Whether the process lives.
+/// Check whether the process is alive.
 #[utoipa::path(get, path = "/healthz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_health() -> &'static str {
     "ok\n"
 }
 
-/// Whether it can work: its store can be read and written, and it is not about to stop.
+/// Check whether the server is ready: its store can be read and written, and it is not shutting down.
 #[utoipa::path(get, path = "/readyz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
     if state.is_stopping() {
-        return Err(Problem::new("server.stopping", "the server is about to stop"));
+        return Err(Problem::new("server.stopping", "the server is shutting down"));
     }
     state.readiness.check(&state.engine).await?;
     Ok("ready\n")
 }
 
-/// Counters in Prometheus' text format.
+/// Get the metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result<Response> {
-    // Off loopback the door is locked, and then counters are not for everyone either.
+    // If authentication is required, the metrics require it too.
     if state.door.is_locked().await? {
         state.door.admit(&axum::http::Method::GET, &headers).await?;
     }
@@ -50,7 +50,7 @@ async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-/// This description.
+/// Get this OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", tag = "server", responses((status = 200, body = serde_json::Value)))]
 async fn get_document() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()

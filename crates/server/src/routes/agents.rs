@@ -1,4 +1,4 @@
-//! Who can answer.
+//! Routes for the agents that this server offers.
 
 use axum::extract::State as Shared;
 use sapwood::core::agent::Agent;
@@ -16,7 +16,7 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_agents)).routes(routes!(get_agent))
 }
 
-/// The agents this server offers.
+/// List the agents that this server offers.
 #[utoipa::path(get, path = "/v1/agents", tag = "agents", responses((status = 200, body = wire::Agents)))]
 async fn list_agents(Shared(state): Shared<State>, _: Caller) -> Json<wire::Agents> {
     Json(wire::Agents { items: state.agents().map(card_of).collect() })
@@ -32,7 +32,7 @@ async fn get_agent(
     Ok(Json(card_of(state.agent(&agent)?)))
 }
 
-/// What clients may know; prompts, hosts and servers are the operator's.
+/// Returns the public part of an agent. Prompts, hosts and servers are visible to the operator only.
 fn card_of(agent: &Agent) -> wire::AgentCard {
     wire::AgentCard {
         id: agent.id.clone(),

@@ -1,5 +1,5 @@
-//! What a session was given and what it produced: upload, list, download. An upload goes into the store as it comes, and is
-//! called what its bytes look like.
+//! Routes for a session's inputs and artifacts: upload, list, download. Uploads are streamed into the store, and their
+//! media type is sniffed.
 
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
@@ -33,7 +33,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(download_blob))
 }
 
-/// The latest of each name that the session produced.
+/// List the session's artifacts, the latest version of each name.
 #[utoipa::path(get, path = "/v1/sessions/{session}/artifacts", tag = "artifacts", params(("session" = String, Path)),
     responses((status = 200, body = wire::Artifacts)))]
 async fn list_artifacts(
@@ -44,7 +44,7 @@ async fn list_artifacts(
     list(&state, &caller, &session, ArtifactUse::Artifact).await
 }
 
-/// Puts a deliverable.
+/// Upload an artifact.
 #[utoipa::path(post, path = "/v1/sessions/{session}/artifacts", tag = "artifacts",
     params(("session" = String, Path), wire::UploadName),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -59,12 +59,12 @@ async fn upload_artifact(
     upload(&state, &caller, &session, ArtifactUse::Artifact, query.name, request).await
 }
 
-/// A deliverable's bytes.
+/// Download an artifact.
 #[utoipa::path(get, path = "/v1/sessions/{session}/artifacts/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
     responses((status = 200, body = serde_json::Value, content_type = "*/*"),
         (status = 206, body = serde_json::Value, content_type = "*/*"),
-        (status = 304, description = "You have these bytes")))]
+        (status = 304, description = "Not modified")))]
 async fn download_artifact(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -74,7 +74,7 @@ async fn download_artifact(
     download(&state, &caller, &session, ArtifactUse::Artifact, &name, &headers).await
 }
 
-/// The latest of each name that the session was given.
+/// List the session's inputs, the latest version of each name.
 #[utoipa::path(get, path = "/v1/sessions/{session}/inputs", tag = "artifacts", params(("session" = String, Path)),
     responses((status = 200, body = wire::Artifacts)))]
 async fn list_inputs(
@@ -85,7 +85,7 @@ async fn list_inputs(
     list(&state, &caller, &session, ArtifactUse::Input).await
 }
 
-/// Gives the session some material.
+/// Upload an input file.
 #[utoipa::path(post, path = "/v1/sessions/{session}/inputs", tag = "artifacts",
     params(("session" = String, Path), wire::UploadName),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -100,12 +100,12 @@ async fn upload_input(
     upload(&state, &caller, &session, ArtifactUse::Input, query.name, request).await
 }
 
-/// A material's bytes.
+/// Download an input file.
 #[utoipa::path(get, path = "/v1/sessions/{session}/inputs/{name}", tag = "artifacts",
     params(("session" = String, Path), ("name" = String, Path)),
     responses((status = 200, body = serde_json::Value, content_type = "*/*"),
         (status = 206, body = serde_json::Value, content_type = "*/*"),
-        (status = 304, description = "You have these bytes")))]
+        (status = 304, description = "Not modified")))]
 async fn download_input(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -115,12 +115,12 @@ async fn download_input(
     download(&state, &caller, &session, ArtifactUse::Input, &name, &headers).await
 }
 
-/// Bytes that an entry of the session names by their hash: a picture, a tool's whole output.
+/// Download a blob that an entry refers to by its hash, such as an image or a tool's full output.
 #[utoipa::path(get, path = "/v1/sessions/{session}/blobs/{blob}", tag = "artifacts",
     params(("session" = String, Path), ("blob" = String, Path)),
     responses((status = 200, body = serde_json::Value, content_type = "*/*"),
         (status = 206, body = serde_json::Value, content_type = "*/*"),
-        (status = 304, description = "You have these bytes")))]
+        (status = 304, description = "Not modified")))]
 async fn download_blob(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -128,7 +128,7 @@ async fn download_blob(
     headers: HeaderMap,
 ) -> Result<Response> {
     state.engine.summary(&caller.scope, &session).await?;
-    let unknown = |_| Problem::new("blob.not_found", "there is no such blob");
+    let unknown = |_| Problem::new("blob.not_found", "no such blob");
     let hash: BlobHash = blob.parse().map_err(unknown)?;
     serve_blob(&state, &caller, RequestedRange { blob: hash, mime: "", name: &blob }, &headers).await
 }
@@ -153,12 +153,12 @@ async fn upload(
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
     check_name(&name)?;
-    // Before a byte is read: whoever may not write here sends nothing.
+    // Check the right to write before the body is read.
     state.engine.check_right(&caller.scope, session, Right::Write).await?;
     let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
     let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max).await?;
     let share = state.admission.share_of(caller);
-    // The caller's own share first: uploads that wait for it leave the places to others.
+    // Wait for the caller's own share first, so that waiting uploads do not take capacity from other callers.
     let places = async { (share.uploads.acquire().await, state.streamed_uploads.acquire().await) };
     let places = tokio::time::timeout(state.settings.request_time_max, places).await;
     let places = places.map_err(|_| Problem::late(state.settings.request_time_max))?;
@@ -170,7 +170,7 @@ async fn upload(
     Ok((StatusCode::CREATED, Json(artifact)))
 }
 
-/// Puts a body into the store as it comes.
+/// Streams a body into the store.
 async fn take(
     state: &State,
     caller: &Caller,
@@ -192,14 +192,14 @@ async fn take(
 
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        let why = format!("a name has from 1 to {NAME_BYTES_MAX} bytes and no control characters");
+        let why = format!("a name must have 1 to {NAME_BYTES_MAX} bytes and no control characters");
         return Err(Problem::invalid(why));
     }
     Ok(())
 }
 
 fn unknown(session: &SessionId, name: &str) -> Problem {
-    Problem::new("artifact.not_found", format!("session {session} has no {name:.64}"))
+    Problem::new("artifact.not_found", format!("session `{session}` has no artifact `{name:.64}`"))
 }
 
 async fn download(

@@ -1,5 +1,5 @@
-//! The console's files: one page at `/`, and what it loads. They are the same for everybody and need no caller; what the
-//! page shows comes from the API, where it does. The policy lets the page run its own scripts and nothing else.
+//! Routes for the console's files: one page at `/` and its assets. They are public; the data comes from the API, which
+//! requires authentication. The content security policy allows only the page's own scripts.
 
 use axum::Router;
 use axum::extract::Path;
@@ -22,7 +22,7 @@ include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'; font-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'";
-/// Names of assets carry their hash, so a name never changes its bytes.
+/// Asset names contain their hash, so the bytes under a name never change.
 const FOREVER: &str = "public, max-age=31536000, immutable";
 const ABSENT: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Sapwood</title>\
     <h1>Sapwood is running</h1><p>The API is under <code>/v1</code>, and <a href=\"/openapi.json\">/openapi.json</a> \
@@ -57,7 +57,7 @@ async fn get_asset(Path(file): Path<String>, headers: HeaderMap) -> Response {
 
 fn find(path: &str, headers: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.iter().find(|asset| asset.path == path) else {
-        return Problem::new("route.not_found", "there is nothing here").into_response();
+        return Problem::new("route.not_found", "no such route").into_response();
     };
     let mut response = serve(asset, headers);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(FOREVER));

@@ -1,4 +1,4 @@
-//! The log: reading it in pages, and appending messages without a model.
+//! Routes for the log: reading pages, and appending messages without a model.
 
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
@@ -23,7 +23,7 @@ use crate::state::State;
 use crate::wire;
 
 const ROWS_MAX: u32 = 1_000;
-/// Messages of one inject.
+/// Limit of messages per request.
 const MESSAGES_MAX: usize = 1_000;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -49,7 +49,7 @@ struct Entries {
     next: Option<Seq>,
 }
 
-/// A session's log in its order, entries beside the tree included.
+/// List a session's log in order, including entries outside the tree.
 #[utoipa::path(get, path = "/v1/sessions/{session}/entries", tag = "entries",
     params(("session" = String, Path), wire::ListEntries), responses((status = 200, body = wire::Entries)))]
 async fn list_entries(
@@ -77,10 +77,10 @@ fn entry_of(session: &SessionId, record: Record) -> Result<Entry> {
     Ok(Entry { seq, id, parent, at, by, turn, kind: kind.as_str(), body })
 }
 
-/// Appends messages without calling a model: all of them, or none.
+/// Append messages without calling a model. Either all are appended or none.
 #[utoipa::path(post, path = "/v1/sessions/{session}/entries", tag = "entries",
     params(("session" = String, Path), wire::InjectParams,
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key gives the first answer again")),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the first result again")),
     request_body = wire::Injected, responses((status = 201, body = wire::Appended)))]
 async fn inject_entries(
     Shared(state): Shared<State>,
@@ -104,14 +104,14 @@ fn bodies_of(bytes: &[u8]) -> Result<Vec<sapwood::Body>> {
     let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
     if bytes.trim_ascii_start().first() != Some(&b'[') {
         return read_message(bytes).or_else(|error| {
-            // What is no JSON at all is told as with every other body.
+            // Malformed JSON gets the same error as on other routes.
             serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
             Err(error.into())
         });
     }
     let messages: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(not_json)?;
     if messages.is_empty() || messages.len() > MESSAGES_MAX {
-        return Err(Problem::invalid(format!("an inject has from 1 to {MESSAGES_MAX} messages")));
+        return Err(Problem::invalid(format!("the array must have 1 to {MESSAGES_MAX} messages")));
     }
     let mut bodies = Vec::new();
     for message in messages {

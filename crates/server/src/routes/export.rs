@@ -1,5 +1,5 @@
-//! A copy of a session, in one of the shapes that `sapwood export` writes. That it was taken is in the audit before a byte of
-//! it leaves.
+//! Session export, in the same formats as `sapwood export`. The export is written to the audit log before the first
+//! byte is sent.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -26,16 +26,16 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// How many entries are asked of the store at a time.
+/// Entries per store read.
 const PAGE_RECORDS: usize = 500;
-/// What is written is sent when it is so much, or all.
+/// Minimum size of a sent chunk, except for the last.
 const SENT_BYTES_MIN: usize = 64 << 10;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(export_session))
 }
 
-/// A copy of the session.
+/// Export a session.
 #[utoipa::path(post, path = "/v1/sessions/{session}/export", tag = "sessions", params(("session" = String, Path)),
     request_body = wire::Export, responses((status = 200, body = serde_json::Value, content_type = "*/*")))]
 async fn export_session(
@@ -73,14 +73,14 @@ async fn export_session(
     Ok((headers, body).into_response())
 }
 
-/// How a copy is made: line by line, or whole.
+/// How an export is written: line by line, or as a whole.
 enum Shape {
     Log,
     Tree(Dialect),
     Page(PageFormat),
 }
 
-/// The name, the type and the shape of a format.
+/// Returns a format's name, media type and shape.
 fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
     use wire::ExportFormat as Format;
     let (lines, json) = ("application/x-ndjson", "application/json");
@@ -97,7 +97,7 @@ fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
     }
 }
 
-/// What an exporter has written and nobody has taken yet.
+/// Bytes that the exporter has written and that are not sent yet.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -121,7 +121,7 @@ impl Write for Written {
     }
 }
 
-/// What writes a line for each entry.
+/// Writes one line per entry.
 enum Exporter {
     Log(jsonl::Exporter<Written>),
     Tree(tree::Exporter<Written>),
@@ -136,7 +136,7 @@ impl Exporter {
         .map_err(broken)
     }
 
-    /// A blob that has to be written before a record.
+    /// Returns a blob that must be written before the record.
     fn missing_blob(&self, record: &Record) -> Result<Option<BlobHash>> {
         match self {
             Self::Log(lines) => Ok(lines.missing_blobs(record).map_err(broken)?.first().copied()),
@@ -164,7 +164,7 @@ impl Exporter {
     }
 }
 
-/// A blob that is being written, line by line.
+/// A blob that is being written in chunks, one per line.
 struct Sending {
     blob: BlobHash,
     reader: BlobReader,
@@ -178,7 +178,7 @@ impl Sending {
         Ok(Self { blob, pieces: jsonl::pieces_of(reader.left()), reader, piece: 0 })
     }
 
-    /// Writes the next line; none if that was the last.
+    /// Writes the next chunk. Returns `None` after the last.
     async fn go_on(mut self, exporter: &mut Exporter) -> Result<Option<Self>> {
         let Exporter::Log(lines) = exporter else { return Ok(None) };
         self.piece += 1;
@@ -188,7 +188,7 @@ impl Sending {
     }
 }
 
-/// A session as lines, a few at a time: what it held when the export began.
+/// A line-based export in progress. It ends at the log's head when the export began.
 struct Lines {
     state: State,
     caller: Caller,
@@ -215,7 +215,8 @@ impl Lines {
         }
     }
 
-    /// None at the end. What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+    /// Returns the next bytes, or `None` at the end. An error aborts the connection, so that no client takes a partial
+    /// export for the whole.
     async fn next(&mut self) -> Result<Option<Piece>> {
         while self.written.len() < SENT_BYTES_MIN {
             let Some(mut exporter) = self.exporter.take() else { break };
@@ -227,7 +228,7 @@ impl Lines {
         Ok(Some(self.written.take()).filter(|piece| !piece.is_empty()))
     }
 
-    /// Writes a line, or gets the next ones.
+    /// Writes one line, or reads the next page of entries.
     async fn step(&mut self, exporter: &mut Exporter) -> Result<ExportStep> {
         let engine = &self.state.engine;
         if let Some(sending) = self.sending.take() {

@@ -1,5 +1,5 @@
-//! The feed of a session as one document, sent as it is read: whoever takes it slowly has a page of the log in memory, and not
-//! the whole.
+//! The feed of a session as one document that is sent while it is read. A slow client keeps one page of the log in
+//! memory, not the whole feed.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,18 +22,19 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// How many entries are asked of the store at a time; it bounds their bytes.
+/// Entries per store read. The store also bounds their bytes.
 const PAGE_RECORDS: usize = 500;
-/// What is written is sent when it is so much, or all.
+/// Minimum size of a sent chunk, except for the last.
 const SENT_BYTES_MIN: usize = 64 << 10;
-/// For so much of the log a call may wait for its outcome. One that takes longer is sent without, and comes again with it.
+/// How many log bytes a tool call waits for its outcome. After that it is sent without, and again when the outcome is
+/// known.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(get_feed))
 }
 
-/// What an operator watches. An item that comes again under its id takes the earlier one's place.
+/// Get the feed that an operator watches. An item replaces an earlier item with the same id.
 #[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Feed)))]
 async fn get_feed(
@@ -43,7 +44,7 @@ async fn get_feed(
 ) -> Result<Response> {
     let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
     let mut document = Document::new(&state, caller, session, end);
-    // What is wrong with the beginning can still be said.
+    // An error in the first chunk can still be sent as a problem response.
     let first = document.next().await?.unwrap_or_default();
     let body = match document.stage {
         Stage::Over => Body::from(first),
@@ -58,11 +59,11 @@ async fn get_feed(
 struct Document {
     state: State,
     caller: Caller,
-    /// When the caller was last let in.
+    /// When the caller's credential was last checked.
     admitted: Instant,
     session: SessionId,
     after: Seq,
-    /// Where the log ended when it was asked for.
+    /// The end of the log when the request arrived.
     end: Seq,
     records: VecDeque<Record>,
     feed: Feed,
@@ -97,7 +98,7 @@ impl Document {
         }
     }
 
-    /// None at the end.
+    /// Returns the next chunk, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.stage == Stage::Begin {
             self.written.extend_from_slice(b"{\"items\":[");
@@ -125,7 +126,7 @@ impl Document {
         Ok(self.records.pop_front())
     }
 
-    /// Whoever takes it slowly may have lost their key meanwhile: it is looked at as often as that of an event stream.
+    /// Checks the caller's key again at heartbeat intervals: it may be revoked during a slow download.
     async fn recheck(&mut self) -> Result<()> {
         if self.admitted.elapsed() >= self.state.settings.heartbeat {
             self.state.door.recheck(&self.caller).await?;
@@ -162,12 +163,12 @@ impl Document {
             if !std::mem::take(&mut self.is_empty) {
                 self.written.push(b',');
             }
-            serde_json::to_writer(&mut self.written, item).expect("texts are JSON, and memory takes them");
+            serde_json::to_writer(&mut self.written, item).expect("feed items serialize to JSON");
         }
     }
 }
 
-/// What breaks off in the middle ends the connection, so that nobody takes it for the whole.
+/// Streams the rest. An error aborts the connection, so that no client takes a partial body for the whole.
 fn stream_of(document: Document) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
     stream::unfold(Some(document), |document| async move {
         let mut document = document?;

@@ -1,4 +1,4 @@
-//! Flows: start a run, look at it, carry it on, end it. What happens in a run are the events of its session.
+//! Routes for flow runs: start, show, resume, cancel. The events of a run are the events of its session.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -34,7 +34,7 @@ impl From<WorkflowError> for Problem {
     }
 }
 
-/// Runs that you can see, newest first.
+/// List the flow runs that you can see, newest first.
 #[utoipa::path(get, path = "/v1/flows", tag = "flows", params(wire::ListFlows), responses((status = 200, body = wire::FlowRuns)))]
 async fn list_flows(
     Shared(state): Shared<State>,
@@ -45,8 +45,8 @@ async fn list_flows(
     Ok(Json(state.engine.list_flows(&caller.scope, limit, query.cursor).await?))
 }
 
-/// Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
-/// away. Only agents of this server play: those that the document brings are left out.
+/// Start a flow run. The flow is validated completely before anything runs, and the run continues if the client
+/// disconnects. Only agents of this server are used: agents defined in the document are ignored.
 #[utoipa::path(post, path = "/v1/flows", tag = "flows", request_body = wire::NewFlow,
     responses((status = 202, body = wire::FlowAccepted)))]
 async fn start_flow(
@@ -55,7 +55,7 @@ async fn start_flow(
     Body(new): Body<wire::NewFlow>,
 ) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
     if new.cwd.is_some() && !caller.is_operator() {
-        return Err(Problem::invalid("cwd names a directory of the server, and only its operator may"));
+        return Err(Problem::invalid("cwd names a directory on the server: only an operator may set it"));
     }
     let flow = read_flow(&state, &new)?;
     let with_prefix = |id: &String| match id.starts_with(RUN_PREFIX) {
@@ -85,7 +85,7 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
     let document: Document = match &new.flow {
         Value::String(yaml) => workflow::parse(yaml)?,
         object => {
-            // The same reader for both, so that both are as strict.
+            // The same parser for both, so that both are equally strict.
             let text = object.to_string();
             workflow::parse(&text)?
         }
@@ -95,7 +95,7 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
     Ok(workflow::flow_of(&document, &readings, OwnAgents::LeftOut, known)?)
 }
 
-/// A run: its graph, where each node stands, the sessions of its roles, what it asks people.
+/// Get a flow run: its graph, the status of each node, the roles' sessions and pending approvals.
 #[utoipa::path(get, path = "/v1/flows/{run}", tag = "flows", params(("run" = String, Path)),
     responses((status = 200, body = wire::FlowRun)))]
 async fn get_flow(
@@ -106,7 +106,7 @@ async fn get_flow(
     Ok(Json(state.engine.show_flow(&caller.scope, &run).await?))
 }
 
-/// Carries on a run that was interrupted, waits, or failed.
+/// Resume a flow run that was interrupted, is waiting, or failed.
 #[utoipa::path(post, path = "/v1/flows/{run}/resume", tag = "flows", params(("run" = String, Path)),
     responses((status = 202, body = wire::FlowAccepted)))]
 async fn resume_flow(
@@ -120,7 +120,7 @@ async fn resume_flow(
     Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
 }
 
-/// Ends a run, wherever it runs.
+/// Cancel a flow run, whichever process runs it.
 #[utoipa::path(post, path = "/v1/flows/{run}/cancel", tag = "flows", params(("run" = String, Path)),
     responses((status = 202, body = wire::FlowAccepted)))]
 async fn cancel_flow(

@@ -1,4 +1,4 @@
-//! Another session's deliverables, brought in by reference; and what could be.
+//! Routes for grafts: content of another session, included by reference, and the digest of what can be grafted.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -26,18 +26,18 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(get_digest))
 }
 
-/// A graft with what it refers to.
+/// A graft with its content.
 #[derive(Serialize)]
 struct GraftContent {
     #[serde(flatten)]
     graft: GraftView,
     text: String,
-    /// Of an artifact; its bytes are the source's to download.
+    /// Only for an artifact. Its bytes are downloaded from the source session.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<sapwood::core::BlobRef>,
 }
 
-/// What was grafted into the session, and whether you may read it.
+/// List the session's grafts, and whether you may read them.
 #[utoipa::path(get, path = "/v1/sessions/{session}/grafts", tag = "grafts", params(("session" = String, Path)),
     responses((status = 200, body = wire::Grafts)))]
 async fn list_grafts(
@@ -48,7 +48,7 @@ async fn list_grafts(
     Ok(Json(Items { items: state.engine.grafts(&caller.scope, &session).await? }))
 }
 
-/// Brings an artifact, some rounds, or else a digest of another session in. You must be able to read that one.
+/// Graft an artifact, rounds or a digest of another session. You need read access to that session.
 #[utoipa::path(post, path = "/v1/sessions/{session}/grafts", tag = "grafts", params(("session" = String, Path)),
     request_body = wire::NewGraft, responses((status = 201, body = wire::Graft)))]
 async fn make_graft(
@@ -64,7 +64,9 @@ async fn make_graft(
         (None, Some(rounds)) => GraftWhat::Rounds { first: rounds.first, last: rounds.last },
         (None, None) => GraftWhat::Digest,
         (Some(_), Some(_)) => {
-            return Err(Problem::invalid("give an artifact, or rounds, or neither for a digest"));
+            return Err(Problem::invalid(
+                "artifact and rounds cannot be combined: give one, or neither for a digest",
+            ));
         }
     };
     state.note_read(&caller, &source).await?;
@@ -72,7 +74,7 @@ async fn make_graft(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-/// One graft with what it refers to.
+/// Get a graft with its content.
 #[utoipa::path(get, path = "/v1/sessions/{session}/grafts/{graft}", tag = "grafts",
     params(("session" = String, Path), ("graft" = String, Path)),
     responses((status = 200, body = wire::GraftContent)))]
@@ -88,7 +90,7 @@ async fn get_graft(
     Ok(Json(GraftContent { graft, text, content }))
 }
 
-/// A line per round with its artifacts: what could be grafted from the session.
+/// List the session's rounds and artifacts, which can be grafted.
 #[utoipa::path(get, path = "/v1/sessions/{session}/digest", tag = "grafts", params(("session" = String, Path)),
     responses((status = 200, body = wire::Digest)))]
 async fn get_digest(

@@ -1,7 +1,7 @@
-//! Sessions from a file somebody sends: Sapwood's own, or another program's. What a file says of directories and agents is
-//! believed only as far as its sender could have said it here: an import is no way to more rights.
+//! Import of sessions from an uploaded file, in Sapwood's format or another program's. Directories and agents in the
+//! file are kept only if the sender could have set them directly, so that an import never grants additional rights.
 //!
-//! Lines go into the store as they come. What is one document is held until all of it is there.
+//! Line-based formats are stored as they arrive. Single-document formats are buffered until they are complete.
 
 mod own;
 mod upload;
@@ -27,27 +27,27 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// Problems of a session that are told, and of all sessions of a file; the rest are like them, and counted.
+/// Limits of reported problems, per session and per file. Further problems are only counted.
 const PROBLEMS_TOLD_MAX: usize = 100;
 const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
-/// How many steps, and how many bytes of lines, are taken at a time.
+/// Batch limits in steps and in bytes of lines.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// From this length on a line may hold a whole conversation, and is read as a document is.
+/// Lines of at least this length may hold a whole conversation and are read like a document.
 const LONG_LINE_BYTES: usize = 1 << 20;
-/// Portions of a document that may wait: what is read while the last was written.
+/// Queue length for portions of a document: they are read while the previous one is written.
 const PORTIONS_MAX: usize = 2;
-/// Digits of a hash that make a file's name its sender's own.
+/// Hash digits that make a file's session id unique to its sender.
 const OWN_NAME_HEX: usize = 16;
 
-/// Longest name of a file that is kept.
+/// Length limit of a file name in a session id.
 const STEM_CHARS_MAX: usize = 100;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(import_file))
 }
 
-/// Takes a session in from a file. Importing again adds only what is new.
+/// Import sessions from a file. A repeated import adds only new entries.
 #[utoipa::path(post, path = "/v1/import", tag = "sessions", params(wire::ImportFile),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = wire::Imports)))]
@@ -67,12 +67,12 @@ async fn import_file(
     Ok(Json(wire::Imports { items: imported? }))
 }
 
-/// What a file is called where it says no id of its own: the same name from the same sender is the same session, and nobody
-/// meets somebody else's. A file without a name is known by its first bytes, as many as are looked at: it goes into
-/// the store before the last of them has come.
+/// Returns the session name for a file without a session id. The same name from the same sender is the same session,
+/// and never another sender's. A file without a name is identified by its first bytes, because it is stored before
+/// the last bytes arrive.
 fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
     let stem = stem_of(given);
-    // Its records say which session they are of, unless the file has a session's id for a name.
+    // Its records contain the session id, unless the file name does.
     if format == Format::ClaudeCode {
         return stem;
     }
@@ -81,7 +81,7 @@ fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8
     format!("{stem}-{}", &own[..OWN_NAME_HEX])
 }
 
-/// A file's name without folders and ending.
+/// Returns the file name without directories and extension.
 fn stem_of(name: Option<&str>) -> String {
     let file = name.unwrap_or("upload").rsplit(['/', '\\']).next().unwrap_or_default();
     file.split_once('.').map_or(file, |(stem, _)| stem).chars().take(STEM_CHARS_MAX).collect()
@@ -103,8 +103,7 @@ impl Taking<'_> {
         match format {
             Some(Format::Sapwood) => own::take(self, upload).await,
             Some(Format::OpenCode) | None => {
-                let detail =
-                    "the file is of no format that can be taken over HTTP; `sapwood import` knows more";
+                let detail = "unknown file format: `sapwood import` supports more formats than the HTTP API";
                 Err(upload.take_broken().unwrap_or_else(|| Problem::new("input.format", detail)))
             }
             Some(format) => {
@@ -123,12 +122,13 @@ impl Taking<'_> {
         self.state.engine.begin_own_intake(&self.caller.scope, self.mode)
     }
 
-    /// Directories of the server are its operator's to name.
+    /// Removes the directory unless the caller is an operator.
     fn disarm_cwd(&self, cwd: &mut Option<String>) {
         cwd.take_if(|_| !self.caller.is_operator());
     }
 
-    /// Nor are agents, and nobody gets the whole file system over the network.
+    /// Removes directories and agents unless the caller is an operator, and agents with access to the whole file system
+    /// in any case.
     fn disarm(&self, body: &mut Body) {
         let Body::ContextChanged(ContextChanged { cwd, agent, .. }) = body else { return };
         let frozen = agent.as_ref().map(|agent| serde_json::from_str::<Agent>(agent.get()));
@@ -141,21 +141,23 @@ impl Taking<'_> {
     }
 }
 
-/// A session of another program that is being taken in.
+/// An import of another program's session in progress.
 struct Foreign<'a> {
     taking: &'a Taking<'a>,
     format: Format,
-    /// Somewhere else while something large is read.
+    /// `None` while the reader works on another thread.
     reader: Option<Box<dyn Reader + Send>>,
     harvest: StepBatch,
     intake: Intake,
-    /// A long line, and what came behind it.
+    /// A long line, and the lines after it.
     waiting: Vec<(Vec<u8>, u64)>,
 }
 
 impl<'a> Foreign<'a> {
     fn begin(taking: &'a Taking<'a>, format: Format, name: &str) -> Result<Self> {
-        let Some(reader) = reader(format, name) else { return Err(Problem::invalid("no reader")) };
+        let Some(reader) = reader(format, name) else {
+            return Err(Problem::invalid("no importer for this format"));
+        };
         let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
         let (reader, harvest, waiting) = (Some(reader), StepBatch::default(), Vec::new());
         Ok(Self { taking, format, reader, harvest, intake, waiting })
@@ -167,7 +169,7 @@ impl<'a> Foreign<'a> {
         self.finish().await
     }
 
-    /// Lines go into the store as they come.
+    /// Imports lines as they arrive.
     async fn take_lines(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
         let mut lines = LineSplitter::default();
         loop {
@@ -178,7 +180,7 @@ impl<'a> Foreign<'a> {
                 self.take_some(upload, lines.held_bytes()).await?;
                 continue;
             }
-            // What came before it broke off is in the store all the same.
+            // If the upload broke off, everything before that point is still stored.
             if came.is_ok() {
                 lines.finish(|line, number| self.push_line(line, number));
                 self.read_waiting().await?;
@@ -191,7 +193,7 @@ impl<'a> Foreign<'a> {
     async fn take_some(&mut self, upload: &mut Upload<'_>, held_bytes: usize) -> Result<()> {
         if self.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
             self.take().await?;
-            // What has no name yet stays where it is, and still counts.
+            // Steps without a session id stay buffered and still count.
             if self.harvest.steps.is_empty() {
                 upload.settle(held_bytes);
             }
@@ -223,7 +225,8 @@ impl<'a> Foreign<'a> {
         .await
     }
 
-    /// Reads something large on a thread of its own, a few at a time, and takes it in portions meanwhile.
+    /// Reads large input on a blocking thread, and stores the portions meanwhile. The number of such threads is
+    /// limited.
     async fn read_apart(
         &mut self,
         read: impl FnOnce(&mut dyn Reader, &mut StepBatch) + Send + 'static,
@@ -234,7 +237,7 @@ impl<'a> Foreign<'a> {
         let (sender, mut portions) = mpsc::channel(PORTIONS_MAX);
         harvest.pour_into(move |portion| sender.blocking_send(portion).is_ok());
         let reading = tokio::task::spawn_blocking(move || {
-            // Its place is taken as long as it reads, whoever has gone meanwhile.
+            // The permit is held while the thread reads, even if the client disconnects.
             let _place = place;
             read(reader.as_mut(), &mut harvest);
             harvest.close_outlet();
@@ -258,7 +261,7 @@ impl<'a> Foreign<'a> {
         Ok(())
     }
 
-    /// Takes what was read so far, if its session has a name.
+    /// Stores what was read so far, if the session id is known.
     async fn take(&mut self) -> Result<()> {
         self.disarm();
         Ok(self.intake.take(&mut self.harvest).await?)
@@ -292,7 +295,7 @@ impl<'a> Foreign<'a> {
     }
 }
 
-/// How many problems may still be told in an answer.
+/// How many more problems the response may report.
 struct Telling {
     left: usize,
 }
@@ -304,7 +307,7 @@ impl Default for Telling {
 }
 
 impl Telling {
-    /// Some of a session's problems, and how many more there are.
+    /// Returns the reported problems of a session, and the number of further ones.
     fn tell(&mut self, problems: &[Fault]) -> (Vec<wire::ImportProblem>, u64) {
         let tell = |problem: &Fault| wire::ImportProblem {
             line: Some(problem.line),

@@ -1,4 +1,4 @@
-//! Who the caller is, and a browser's way to stay them.
+//! Routes for the caller's identity and the console's cookie sign-in.
 
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -16,13 +16,13 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(get_me)).routes(routes!(sign_in, sign_out))
 }
 
-/// Who you are to this server.
+/// Get the authenticated caller.
 #[utoipa::path(get, path = "/v1/me", tag = "login", responses((status = 200, body = wire::Me)))]
 async fn get_me(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wire::Me>> {
     me_of(&state, &caller).await.map(Json)
 }
 
-/// Keeps the key or token this request came with in a cookie, for the console.
+/// Sign in to the console: store the key or token of this request in a cookie.
 #[utoipa::path(post, path = "/v1/login", tag = "login", responses((status = 200, body = wire::Me)))]
 async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMap) -> Result<Response> {
     let mut response = Json(me_of(&state, &caller).await?).into_response();
@@ -32,9 +32,9 @@ async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMa
     Ok(response)
 }
 
-/// Takes the cookie away.
+/// Sign out: delete the cookie.
 #[utoipa::path(delete, path = "/v1/login", tag = "login",
-    responses((status = 204, description = "The browser has forgotten it")))]
+    responses((status = 204, description = "The cookie was deleted")))]
 async fn sign_out(_: Caller) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie::forget())]).into_response()
 }

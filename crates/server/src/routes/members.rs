@@ -1,4 +1,4 @@
-//! Who may do what with a session.
+//! Routes for the members of a session.
 
 use axum::extract::State as Shared;
 use sapwood::core::Role;
@@ -18,7 +18,7 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_members, share_session))
 }
 
-/// The owner, and whom the session is shared with.
+/// List the owner and the members that the session is shared with.
 #[utoipa::path(get, path = "/v1/sessions/{session}/members", tag = "members", params(("session" = String, Path)),
     responses((status = 200, body = wire::Members)))]
 async fn list_members(
@@ -29,7 +29,7 @@ async fn list_members(
     Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
 }
 
-/// Gives somebody a role, or takes it away.
+/// Set or remove a member's role.
 #[utoipa::path(post, path = "/v1/sessions/{session}/members", tag = "members", params(("session" = String, Path)),
     request_body = wire::Share, responses((status = 200, body = wire::Members)))]
 async fn share_session(
@@ -46,7 +46,7 @@ async fn share_session(
     Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
 }
 
-/// People are named without a prefix; whoever writes one means it.
+/// Parses a member. A name without a prefix is a user.
 pub fn member(given: &str) -> Result<Principal> {
     Ok(match given.split_once(':') {
         Some(("user" | "agent", _)) => given.parse()?,

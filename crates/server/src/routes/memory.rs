@@ -1,4 +1,4 @@
-//! What sessions taught: list, ask, add, change, forget, and learn from a session by hand.
+//! Routes for memories: list, query, add, edit, delete, and learn from a session on demand.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -27,7 +27,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(learn_session))
 }
 
-/// A memory, with how well it answers where something was asked.
+/// A memory, with its score if the list answers a question.
 #[derive(Serialize)]
 struct Item {
     #[serde(flatten)]
@@ -36,7 +36,7 @@ struct Item {
     score: Option<f64>,
 }
 
-/// Your memories and the tenant's, the newest first; with `q`, those that answer it, the best first.
+/// List your memories and the tenant's, newest first. With `q`, return those that answer the question, best first.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", params(wire::MemoryQuery),
     responses((status = 200, body = wire::Memories)))]
 async fn list_memories(
@@ -66,7 +66,7 @@ async fn list_memories(
     Ok(Json(Page { items: items.collect(), next: page.next }))
 }
 
-/// Remembers something. What is known already is left as it is, what it contradicts is superseded.
+/// Add a memory. A known memory is left unchanged, and contradicted memories are superseded.
 #[utoipa::path(post, path = "/v1/memory", tag = "memory", request_body = wire::NewMemory,
     responses((status = 201, body = wire::KeptMemory)))]
 async fn add_memory(
@@ -80,7 +80,7 @@ async fn add_memory(
     Ok((StatusCode::CREATED, Json(kept_of(&kept))))
 }
 
-/// One memory, with where it comes from.
+/// Get a memory and its origin.
 #[utoipa::path(get, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
     responses((status = 200, body = wire::Memory)))]
 async fn get_memory(
@@ -92,7 +92,7 @@ async fn get_memory(
     Ok(Json(Shown::from(&memory)))
 }
 
-/// Changes a memory, or whose it is.
+/// Change a memory's text, kind or owner.
 #[utoipa::path(patch, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
     request_body = wire::MemoryPatch, responses((status = 200, body = wire::Memory)))]
 async fn edit_memory(
@@ -111,7 +111,7 @@ async fn edit_memory(
     Ok(Json(Shown::from(&edited)))
 }
 
-/// Deletes a memory for good, with what it stood in for.
+/// Delete a memory permanently, together with the memories it superseded.
 #[utoipa::path(delete, path = "/v1/memory/{memory}", tag = "memory", params(("memory" = String, Path)),
     responses((status = 204)))]
 async fn forget_memory(
@@ -123,7 +123,7 @@ async fn forget_memory(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Learns from what is new in a session. It takes its owner.
+/// Learn from the new entries of a session. Only its owner may do this.
 #[utoipa::path(post, path = "/v1/sessions/{session}/memory", tag = "memory", params(("session" = String, Path)),
     responses((status = 200, body = wire::Learning)))]
 async fn learn_session(
@@ -154,7 +154,7 @@ fn kind_of(name: &str) -> Result<MemoryKind> {
     MemoryKind::from_name(name).ok_or_else(unknown)
 }
 
-/// What is no id is no memory's.
+/// Parses a memory id. An invalid id is reported as an unknown memory.
 fn memory_id(text: &str) -> Result<MemoryId> {
-    text.parse().map_err(|_| Problem::new("memory.not_found", format!("there is no memory {text:.64}")))
+    text.parse().map_err(|_| Problem::new("memory.not_found", format!("no memory `{text:.64}`")))
 }

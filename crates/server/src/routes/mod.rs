@@ -1,4 +1,4 @@
-//! The routes, a file per noun, and the OpenAPI document that is made from them.
+//! The routes, one file per resource, and the OpenAPI document generated from them.
 
 mod about;
 mod agents;
@@ -44,11 +44,11 @@ use crate::wire::openai::{OpenAiError, OpenAiFault};
 #[openapi(info(
     title = "Sapwood",
     description = "Sessions for AI agents: durable, branching, searchable. Errors are application/problem+json with a \
-                   stable code; lists page by cursor; streams resume at the last seq."
+                   stable code. Lists are paged by cursor. Streams resume after the last seq."
 ))]
 struct Document;
 
-/// Everything that is served, and its description.
+/// Returns all API routes with their OpenAPI descriptions.
 fn all() -> OpenApiRouter<State> {
     OpenApiRouter::with_openapi(Document::openapi())
         .merge(sessions::routes())
@@ -74,24 +74,26 @@ fn all() -> OpenApiRouter<State> {
         .merge(about::routes())
 }
 
-/// What is served behind the guard.
+/// Returns the router that runs behind the middleware.
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router
         .merge(console::routes())
-        .fallback(|| async { Problem::new("route.not_found", "there is nothing here") })
-        .method_not_allowed_fallback(|| async { Problem::new("route.method", "this takes another method") })
+        .fallback(|| async { Problem::new("route.not_found", "no such route") })
+        .method_not_allowed_fallback(|| async {
+            Problem::new("route.method", "this route does not support the method")
+        })
         .with_state(state.clone())
 }
 
-/// The OpenAPI document, as it is served.
+/// Returns the OpenAPI document as served.
 pub fn document() -> Value {
     let mut document = serde_json::to_value(described()).unwrap_or_default();
     openapi_fixups::make_exact(&mut document);
     document
 }
 
-/// What the routes say of themselves.
+/// Returns the document as generated from the routes, before fixups.
 fn described() -> OpenApi {
     let (_, mut document) = all().split_for_parts();
     let components = document.components.get_or_insert_default();
@@ -113,24 +115,27 @@ fn described() -> OpenApi {
     document
 }
 
-/// What every operation answers when something is wrong.
+/// The error response of every operation.
 fn problem_response(path: &str) -> utoipa::openapi::Response {
     let (kind, name) = match openai::is_openai(path) {
         true => ("application/json", OpenAiError::name()),
         false => ("application/problem+json", wire::Problem::name()),
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
-    ResponseBuilder::new().description("What went wrong; its status says how.").content(kind, content).build()
+    ResponseBuilder::new()
+        .description("An error; the status depends on its code.")
+        .content(kind, content)
+        .build()
 }
 
-/// How many rows a page has, if the client does not say.
+/// Default page size.
 const ROWS_DEFAULT: u32 = 50;
 
-/// A page's rows, within bounds.
+/// Returns the page size. Fails if it is out of range.
 fn rows(limit: Option<u32>, most: u32) -> Result<usize, Problem> {
     match limit.unwrap_or(ROWS_DEFAULT) {
         limit if limit == 0 || limit > most => {
-            Err(Problem::invalid(format!("limit must be from 1 to {most}, and it is {limit}")))
+            Err(Problem::invalid(format!("limit must be from 1 to {most}, not {limit}")))
         }
         limit => Ok(limit as usize),
     }

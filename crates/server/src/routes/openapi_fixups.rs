@@ -1,8 +1,8 @@
-//! What derived descriptions leave open, said exactly: how large a number may be, and where there is no null.
+//! Fixups for the derived OpenAPI document: number ranges, and schemas that are never null.
 
 use serde_json::{Value, json};
 
-/// Makes the whole document exact.
+/// Applies all fixups to the document.
 pub fn make_exact(document: &mut Value) {
     let Some(paths) = document["paths"].as_object_mut() else { return };
     for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(|item| item.values_mut()) {
@@ -17,7 +17,7 @@ pub fn make_exact(document: &mut Value) {
     bound_numbers(document);
 }
 
-/// What comes in a path, a query or a header is text, and a body that may be left out is left out: neither is ever null.
+/// Removes null from a schema. Path, query and header parameters are text, and an optional body is omitted instead.
 fn strip_null(schema: &mut Value) {
     if let Some(kind) = schema.get_mut("type")
         && let Some(kinds) = kind.as_array_mut()
@@ -35,7 +35,7 @@ fn strip_null(schema: &mut Value) {
     }
 }
 
-/// A number is as large as the type behind it. Those that are never negative say so already.
+/// Adds the range of the Rust type to every number. Unsigned numbers already have a minimum.
 fn bound_numbers(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_bounds_and_queries_no_nulls() {
+    fn numbers_get_bounds_and_queries_lose_nulls() {
         let small = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 0 });
         let limit = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 500 });
         let body = json!({ "oneOf": [{ "$ref": "#/x" }, { "type": "null" }] });
@@ -76,7 +76,7 @@ mod tests {
         });
         document["paths"]["/bare"] = json!({ "get": { "responses": {} } });
         make_exact(&mut document);
-        assert_eq!(document["paths"]["/bare"], json!({ "get": { "responses": {} } }), "nothing is made up");
+        assert_eq!(document["paths"]["/bare"], json!({ "get": { "responses": {} } }), "nothing is added");
         let operation = &document["paths"]["/p"]["post"];
         let limit = json!({ "type": "integer", "format": "uint32", "minimum": 1, "maximum": 500 });
         assert_eq!(operation["parameters"][0]["schema"], limit);

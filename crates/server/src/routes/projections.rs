@@ -1,4 +1,4 @@
-//! What a session is when it is folded one way or another. Each is a pure function of the log.
+//! Routes for projections of a session. Each projection is a pure function of the log.
 
 use axum::extract::State as Shared;
 use sapwood::core::project::context::Message;
@@ -31,13 +31,13 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(get_ancestry))
 }
 
-/// A list that is whole.
+/// A list without paging.
 #[derive(Serialize)]
 pub struct Items<T> {
     pub items: Vec<T>,
 }
 
-/// What a model would receive.
+/// Get the context that a model would receive.
 #[utoipa::path(get, path = "/v1/sessions/{session}/context", tag = "projections",
     params(("session" = String, Path), wire::ContextAt), responses((status = 200, body = wire::Context)))]
 async fn get_context(
@@ -55,7 +55,7 @@ async fn get_context(
     Ok(Json(CountedContext::of(context, counted)))
 }
 
-/// A context, and what each message takes if that was asked for.
+/// A context, with token counts per message if requested.
 #[derive(Serialize)]
 struct CountedContext {
     system: Option<String>,
@@ -92,7 +92,7 @@ impl CountedContext {
     }
 }
 
-/// How full the context is.
+/// Get the context use.
 #[utoipa::path(get, path = "/v1/sessions/{session}/pressure", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Pressure)))]
 async fn get_pressure(
@@ -108,7 +108,7 @@ async fn get_pressure(
     }))
 }
 
-/// How full the session was over its life: its answers and its compactions.
+/// List the context use over time: answers and compactions.
 #[utoipa::path(get, path = "/v1/sessions/{session}/timeline", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Timeline)))]
 async fn get_timeline(
@@ -119,7 +119,7 @@ async fn get_timeline(
     Ok(Json(Items { items: state.engine.timeline(&caller.scope, &session).await? }))
 }
 
-/// Every entry in the tree, with its children.
+/// Get every entry of the tree with its children.
 #[utoipa::path(get, path = "/v1/sessions/{session}/tree", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Tree)))]
 async fn get_tree(
@@ -130,7 +130,7 @@ async fn get_tree(
     Ok(Json(state.engine.tree(&caller.scope, &session).await?))
 }
 
-/// A line per round: what was meant, what came of it, how sure the model was.
+/// List the rounds: the intended action, its result, and the model's confidence.
 #[utoipa::path(get, path = "/v1/sessions/{session}/ledger", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Ledger)))]
 async fn get_ledger(
@@ -141,7 +141,7 @@ async fn get_ledger(
     Ok(Json(Items { items: state.engine.ledger(&caller.scope, &session).await? }))
 }
 
-/// Tokens and cost, per model and in all.
+/// Get tokens and cost, per model and in total.
 #[utoipa::path(get, path = "/v1/sessions/{session}/usage", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Usage)))]
 async fn get_usage(
@@ -152,7 +152,7 @@ async fn get_usage(
     Ok(Json(state.engine.usage(&caller.scope, &session).await?))
 }
 
-/// The compactions, and what they stand in for.
+/// List the compactions and what they replaced.
 #[utoipa::path(get, path = "/v1/sessions/{session}/archives", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Archives)))]
 async fn get_archives(
@@ -163,7 +163,7 @@ async fn get_archives(
     Ok(Json(Items { items: state.engine.archives(&caller.scope, &session).await? }))
 }
 
-/// Which session this one was forked from, and which were forked from it.
+/// Get the session that this one was forked from, and the forks of this one.
 #[utoipa::path(get, path = "/v1/sessions/{session}/ancestry", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Ancestry)))]
 async fn get_ancestry(
@@ -171,6 +171,6 @@ async fn get_ancestry(
     caller: Caller,
     Seen(session): Seen<SessionId>,
 ) -> Result<Json<Ancestry>> {
-    let unknown = || Problem::new("session.not_found", format!("there is no session {session}"));
+    let unknown = || Problem::new("session.not_found", format!("no session `{session}`"));
     state.engine.ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)
 }

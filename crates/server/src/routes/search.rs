@@ -1,4 +1,4 @@
-//! Looking over all sessions: full text, and the audit.
+//! Routes across all sessions: full-text search and the audit log.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ struct Audit {
     next: Option<u64>,
 }
 
-/// Full text over every session you may read, newest first.
+/// Search the full text of every session you may read, newest first.
 #[utoipa::path(get, path = "/v1/search", tag = "search", params(wire::SearchParams),
     responses((status = 200, body = wire::Hits)))]
 async fn search_sessions(
@@ -51,13 +51,14 @@ async fn search_sessions(
     Ok(Json(Page { items: page.items, next: page.next }))
 }
 
-/// A snippet is a piece of what was said: whose it is can find out who saw it. All at once, so that one commit has them.
+/// Audits the sessions of the hits, because a snippet shows content. Runs concurrently, so that one commit holds all
+/// lines.
 async fn note_shown(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> {
     let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
     let notes = shown.into_iter().map(|session| state.note_read(caller, session));
     for noted in join_all(notes).await {
         match noted {
-            // Erased in between: nobody is left to be told.
+            // Erased in the meantime: no owner is left to inform.
             Err(problem) if problem.code == "session.not_found" => {}
             noted => noted?,
         }
@@ -65,7 +66,7 @@ async fn note_shown(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> 
     Ok(())
 }
 
-/// Who did what, as far as you may see it: a hash-chained line each.
+/// Read the audit lines that you may see. The lines form a hash chain.
 #[utoipa::path(get, path = "/v1/audit", tag = "audit", params(wire::AuditQuery),
     responses((status = 200, body = wire::Audit)))]
 async fn read_audit(

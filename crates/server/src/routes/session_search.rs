@@ -1,7 +1,7 @@
-//! Sessions that are found by words: those that are called so, and those in which they were said.
+//! Session search by words, in titles and in content.
 //!
-//! A page first takes what a list gives for the title and fills up with the sessions of hits. Its cursor says how far both
-//! have come, so that whoever goes on to the end sees everything, however many sessions there are.
+//! A page first lists the sessions whose title matches, then fills up with sessions of full-text hits. The cursor
+//! holds the position in both lists, so that paging to the end returns every match.
 
 use sapwood::core::port::store::{ListFilter, SearchQuery};
 use sapwood::core::project::session_filter::{SessionFilter, Title};
@@ -12,13 +12,13 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// Pages of hits that one request looks through for sessions that are not on its page yet.
+/// Limit of hit pages that one request reads to fill its page.
 const HIT_PAGES_MAX: usize = 8;
-/// Stands between the two halves of a cursor; no id has it.
+/// Separates the two halves of a cursor. Ids never contain it.
 const BETWEEN: char = '|';
 const FROM_THE_START: &str = "^";
 
-/// How far a list, or a search, has been read.
+/// The read position in a list or a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum HitPosition {
     Start,
@@ -43,7 +43,7 @@ impl HitPosition {
         }
     }
 
-    /// What goes into a request; none at the start.
+    /// Returns the cursor for the next store request, if there is one.
     fn cursor(&self) -> Option<String> {
         if let Self::At(at) = self { Some(at.clone()) } else { None }
     }
@@ -53,7 +53,7 @@ impl HitPosition {
     }
 }
 
-/// Finds sessions for these words among what the filter leaves.
+/// Finds the sessions that match the words and the filter.
 pub async fn find_sessions(
     state: &State,
     caller: &Caller,
@@ -64,8 +64,7 @@ pub async fn find_sessions(
         None => (HitPosition::Start, HitPosition::Start),
         Some(cursor) => {
             let halves = cursor.split_once(BETWEEN);
-            let (titled, hits) =
-                halves.ok_or_else(|| Problem::invalid("cursor: it is not one of a search"))?;
+            let (titled, hits) = halves.ok_or_else(|| Problem::invalid("cursor: not a search cursor"))?;
             (HitPosition::parse(titled), HitPosition::parse(hits))
         }
     };
@@ -93,7 +92,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Fills a page with the sessions of hits, each once, without those that are called so: they come with their titles.
+    /// Fills a page with the sessions of full-text hits, each once. Sessions whose title matches are skipped, because
+    /// the title list returns them.
     async fn fill(&self, items: &mut Vec<Summary>, mut from: HitPosition) -> Result<HitPosition> {
         let (engine, scope) = (&self.state.engine, &self.caller.scope);
         let (wanted, title) = (SessionFilter::of(self.filter), Title::of(self.words));
@@ -110,7 +110,7 @@ impl Search<'_> {
                     continue;
                 }
                 let summary = match engine.summary(scope, &hit.session).await {
-                    // Erased in between.
+                    // Erased in the meantime.
                     Err(error) if error.code() == "session.not_found" => continue,
                     summary => summary?,
                 };

@@ -1,4 +1,4 @@
-//! Sessions as wholes: make, list, look, rename, close, archive, erase.
+//! Routes for whole sessions: create, list, show, rename, close, archive, erase.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -37,14 +37,14 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(archive_session))
 }
 
-/// A page of a list, as it is sent.
+/// A page of a list.
 #[derive(Serialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next: Option<String>,
 }
 
-/// Your sessions and those shared with you, newest first.
+/// List your sessions and those shared with you, newest first.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions", params(wire::ListSessions),
     responses((status = 200, body = wire::Sessions)))]
 async fn list_sessions(
@@ -82,19 +82,19 @@ fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
     })
 }
 
-/// Opens a session. An id of yours that exists is left as it is.
+/// Create a session. If you already have a session with this id, it is returned unchanged.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", request_body = Option<wire::NewSession>,
-    responses((status = 201, body = wire::Session), (status = 200, body = wire::Session, description = "It existed")))]
+    responses((status = 201, body = wire::Session), (status = 200, body = wire::Session, description = "The session already existed")))]
 async fn create_session(
     Shared(state): Shared<State>,
     caller: Caller,
     Maybe(new): Maybe<wire::NewSession>,
 ) -> Result<(StatusCode, Json<Summary>)> {
     if new.cwd.is_some() && !caller.is_operator() {
-        return Err(Problem::invalid("cwd names a directory of the server, and only its operator may"));
+        return Err(Problem::invalid("cwd names a directory on the server: only an operator may set it"));
     }
     if new.agent.is_none() && new.needs_agent() {
-        return Err(Problem::invalid("variables, tools, fs_scope and approvals need an agent"));
+        return Err(Problem::invalid("variables, tools, fs_scope and approvals require an agent"));
     }
     let narrowing = Narrowing {
         tools: new.tools,
@@ -115,13 +115,13 @@ async fn create_session(
     Ok((status, Json(state.engine.summary(&caller.scope, &id).await?)))
 }
 
-/// One of the words that an agent's file would use.
+/// Parses a value as it is written in agent files.
 fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Result<Option<T>> {
     let read = |word: String| serde_json::from_value(serde_json::Value::from(word));
     word.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
 }
 
-/// What a session is, without its content.
+/// Get a session's summary.
 #[utoipa::path(get, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
     responses((status = 200, body = wire::Session)))]
 async fn get_session(
@@ -132,7 +132,7 @@ async fn get_session(
     Ok(Json(state.engine.summary(&caller.scope, &session).await?))
 }
 
-/// Renames a session, or lets it end or go on.
+/// Change a session's title, state, model or thinking level.
 #[utoipa::path(patch, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
     request_body = wire::SessionPatch, responses((status = 200, body = wire::Session)))]
 async fn patch_session(
@@ -144,7 +144,7 @@ async fn patch_session(
     let (engine, scope) = (&state.engine, &caller.scope);
     let wanted = patch.state.as_deref().map(parse_state).transpose()?;
     check_patch(&patch, wanted)?;
-    // All of it or nothing: what only an owner may do is asked for before anything is done.
+    // All or nothing: the owner's right is checked before anything is changed.
     let right = if wanted.is_some_and(needs_owner) { Right::Own } else { Right::Write };
     engine.check_right(scope, &session, right).await?;
     if wanted == Some(SessionState::Active) {
@@ -168,7 +168,8 @@ async fn patch_session(
     Ok(Json(engine.summary(scope, &session).await?))
 }
 
-/// Whether a state is the owner's to change to. A session that is not archived goes on by itself.
+/// Whether only the owner may change to this state. Other states need no owner: a new message reopens the session
+/// anyway.
 fn needs_owner(state: SessionState) -> bool {
     matches!(state, SessionState::Archived)
 }
@@ -177,22 +178,24 @@ fn check_patch(patch: &wire::SessionPatch, wanted: Option<SessionState>) -> Resu
     let is_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > NAME_BYTES_MAX);
     if wanted == Some(SessionState::Created) {
         return Err(Problem::invalid(
-            "a session cannot become created: it can be active, closed or archived",
+            "the state must be active, closed or archived: a session cannot become created",
         ));
     }
     if is_long(&patch.model) || patch.model.as_deref() == Some("") {
-        return Err(Problem::invalid(format!("a model's name has from 1 to {NAME_BYTES_MAX} bytes")));
+        return Err(Problem::invalid(format!("a model name must have 1 to {NAME_BYTES_MAX} bytes")));
     }
     if let Some(level) = patch.thinking.as_deref().filter(|level| Thinking::from_name(level).is_none()) {
-        return Err(Problem::invalid(format!("thinking is off, low, medium or high, and not {level:.64}")));
+        return Err(Problem::invalid(format!(
+            "thinking must be off, low, medium or high, not `{level:.64}`"
+        )));
     }
     patch.title.as_deref().map(checked_title).transpose()?;
     Ok(())
 }
 
-/// Really deletes a session.
+/// Delete a session permanently.
 #[utoipa::path(delete, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
-    responses((status = 204, description = "It is gone")))]
+    responses((status = 204, description = "The session was deleted")))]
 async fn erase_session(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -202,7 +205,7 @@ async fn erase_session(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Ends a session for now; a new message opens it again.
+/// Close a session. A new message reopens it.
 #[utoipa::path(post, path = "/v1/sessions/{session}/close", tag = "sessions", params(("session" = String, Path)),
     responses((status = 200, body = wire::Session)))]
 async fn close_session(
@@ -214,7 +217,7 @@ async fn close_session(
     Ok(Json(state.engine.summary(&caller.scope, &session).await?))
 }
 
-/// Makes a session read-only.
+/// Archive a session, which makes it read-only.
 #[utoipa::path(post, path = "/v1/sessions/{session}/archive", tag = "sessions", params(("session" = String, Path)),
     responses((status = 200, body = wire::Session)))]
 async fn archive_session(

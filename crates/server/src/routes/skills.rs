@@ -1,4 +1,4 @@
-//! Skills: which there are, and which are active in a session.
+//! Routes for skills: those available, and those active in a session.
 
 use axum::extract::State as Shared;
 use sapwood::SessionId;
@@ -17,16 +17,16 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_skills)).routes(routes!(get_skills, set_skills))
 }
 
-/// The skills that sessions here can use.
+/// List the skills that sessions can use.
 #[utoipa::path(get, path = "/v1/skills", tag = "skills", responses((status = 200, body = wire::SkillList)))]
 async fn list_skills(Shared(state): Shared<State>, _: Caller) -> Json<wire::SkillList> {
     let cards = state.engine.list_skills().await.cards.into_iter();
-    // Where they lie on the server's disk is the server's business.
+    // Paths on the server's disk are not sent.
     let items = cards.map(|card| wire::Skill { name: card.name, description: card.description });
     Json(wire::SkillList { items: items.collect() })
 }
 
-/// The skills that are active in a session.
+/// List the skills that are active in a session.
 #[utoipa::path(get, path = "/v1/sessions/{session}/skills", tag = "skills", params(("session" = String, Path)),
     responses((status = 200, body = wire::ActiveSkills)))]
 async fn get_skills(
@@ -38,7 +38,7 @@ async fn get_skills(
     Ok(Json(wire::ActiveSkills { active }))
 }
 
-/// Makes exactly these skills active; they hold from the next turn on.
+/// Set the active skills. Takes effect with the next turn.
 #[utoipa::path(put, path = "/v1/sessions/{session}/skills", tag = "skills", params(("session" = String, Path)),
     request_body = wire::ActiveSkills, responses((status = 200, body = wire::ActiveSkills)))]
 async fn set_skills(
@@ -47,7 +47,7 @@ async fn set_skills(
     At(session): At<SessionId>,
     Body(wanted): Body<wire::ActiveSkills>,
 ) -> Result<Json<wire::ActiveSkills>> {
-    // Also where nothing would change: who may not write hears so.
+    // Also if nothing would change: a caller without write access gets an error.
     state.engine.check_right(&caller.scope, &session, Right::Write).await?;
     state.engine.set_skills(&caller.scope, &session, wanted.active).await?;
     let active = state.engine.active_skills(&caller.scope, &session).await?;

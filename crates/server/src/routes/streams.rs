@@ -1,4 +1,4 @@
-//! What happens in a session, as it happens: server-sent events and a WebSocket.
+//! Routes for live session events: server-sent events and a WebSocket.
 
 use std::sync::Arc;
 
@@ -24,10 +24,11 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(follow_events)).routes(routes!(open_socket))
 }
 
-/// Everything after a cursor, once, in order, then live. A durable event's id is its seq; fragments have none.
+/// Stream the events after a cursor, each once and in order, then live ones. The id of a durable event is its seq;
+/// fragments have none.
 #[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "streams",
     params(("session" = String, Path), wire::EventsAfter,
-        ("Last-Event-ID" = Option<String>, Header, description = "The seq of the last event that was seen")),
+        ("Last-Event-ID" = Option<String>, Header, description = "The seq of the last received event")),
     responses((status = 200, body = wire::StreamEvent, content_type = "text/event-stream")))]
 async fn follow_events(
     Shared(state): Shared<State>,
@@ -45,9 +46,10 @@ async fn follow_events(
     Ok(stream(flow, Extent::Session).into_response())
 }
 
-/// A WebSocket: `feed_replay` first, then every event. Takes `send`, `answer`, `steer`, `cancel` and `ping`.
+/// Open a WebSocket, which sends `feed_replay` and then every event. Accepts `send`, `answer`, `steer`, `cancel` and
+/// `ping`.
 #[utoipa::path(get, path = "/v1/sessions/{session}/ws", tag = "streams", params(("session" = String, Path)),
-    responses((status = 101, description = "The protocol is switched")))]
+    responses((status = 101, description = "Switched to the WebSocket protocol")))]
 async fn open_socket(
     Shared(state): Shared<State>,
     caller: Caller,

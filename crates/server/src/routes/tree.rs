@@ -1,4 +1,4 @@
-//! The verbs that change where a session goes on, and what its context holds.
+//! Routes that move a session's leaf or change its context.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(uncompact_session))
 }
 
-/// Moves the leaf to an entry: the next one hangs from there.
+/// Move the leaf to an entry, which becomes the parent of the next entry.
 #[utoipa::path(post, path = "/v1/sessions/{session}/branch", tag = "tree", params(("session" = String, Path)),
     request_body = wire::Branch, responses((status = 200, body = wire::Appended)))]
 async fn branch_session(
@@ -44,7 +44,7 @@ async fn branch_session(
     Ok(Json(appended(&done)))
 }
 
-/// A new session that begins with this one's path, without copying it.
+/// Fork a session. The fork shares the path without copying it.
 #[utoipa::path(post, path = "/v1/sessions/{session}/fork", tag = "tree", params(("session" = String, Path)),
     request_body = Option<wire::Fork>, responses((status = 201, body = wire::Created)))]
 async fn fork_session(
@@ -54,7 +54,7 @@ async fn fork_session(
     Maybe(fork): Maybe<wire::Fork>,
 ) -> Result<(StatusCode, Json<wire::Created>)> {
     let at = match (&fork.at, fork.keep_first) {
-        (Some(_), Some(_)) => return Err(Problem::invalid("at and keep_first exclude each other")),
+        (Some(_), Some(_)) => return Err(Problem::invalid("at and keep_first cannot be combined")),
         (Some(at), None) => {
             ForkAt::Entry(state.engine.find_entry(&caller.scope, &session, &at.text()).await?.meta.seq)
         }
@@ -67,7 +67,7 @@ async fn fork_session(
     Ok((StatusCode::CREATED, Json(wire::Created { id: id.to_string() })))
 }
 
-/// Names an entry, or takes its name away.
+/// Set or remove the label of an entry.
 #[utoipa::path(post, path = "/v1/sessions/{session}/label", tag = "tree", params(("session" = String, Path)),
     request_body = wire::Label, responses((status = 200, body = wire::Appended)))]
 async fn label_entry(
@@ -81,7 +81,7 @@ async fn label_entry(
     Ok(Json(appended(&done)))
 }
 
-/// Leaves everything said so far out of the context.
+/// Remove all messages so far from the context.
 #[utoipa::path(post, path = "/v1/sessions/{session}/reset", tag = "tree", params(("session" = String, Path)),
     responses((status = 200, body = wire::Appended)))]
 async fn reset_session(
@@ -92,7 +92,7 @@ async fn reset_session(
     Ok(Json(appended(&state.engine.reset(&caller.scope, &session).await?)))
 }
 
-/// Leaves the last messages in the context.
+/// Keep only the last messages in the context.
 #[utoipa::path(post, path = "/v1/sessions/{session}/trim", tag = "tree", params(("session" = String, Path)),
     request_body = wire::Trim, responses((status = 200, body = wire::Trimmed)))]
 async fn trim_session(
@@ -105,7 +105,7 @@ async fn trim_session(
     Ok(Json(wire::Trimmed { kept: u32::try_from(kept).unwrap_or(u32::MAX) }))
 }
 
-/// Lets a summary stand in for the older part of the context; the log keeps it.
+/// Replace older messages of the context with a summary. The log keeps them.
 #[utoipa::path(post, path = "/v1/sessions/{session}/compact", tag = "tree", params(("session" = String, Path)),
     request_body = Option<wire::Compact>, responses((status = 200, body = wire::Compacted)))]
 async fn compact_session(
@@ -135,7 +135,7 @@ async fn compact_session(
     }))
 }
 
-/// Takes the latest compaction back, or another one.
+/// Undo the latest compaction, or the given one.
 #[utoipa::path(post, path = "/v1/sessions/{session}/uncompact", tag = "tree", params(("session" = String, Path)),
     request_body = Option<wire::Uncompact>, responses((status = 200, body = wire::Session)))]
 async fn uncompact_session(

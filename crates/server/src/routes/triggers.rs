@@ -1,5 +1,5 @@
-//! Triggers: which there are, and firing one. A caller with a key fires what they may write to; one without signs with the
-//! trigger's own secret, and an unknown trigger answers exactly as a wrong signature.
+//! Routes for triggers: list and fire. A caller with a key may fire triggers whose log they can see. A caller without a
+//! key signs with the trigger's own secret; an unknown trigger gets the same error as a wrong signature.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State as Shared};
@@ -26,7 +26,7 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_triggers)).routes(routes!(fire_trigger))
 }
 
-/// The triggers that you may fire.
+/// List the triggers that you may fire.
 #[utoipa::path(get, path = "/v1/triggers", tag = "triggers", responses((status = 200, body = wire::TriggerList)))]
 async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wire::TriggerList>> {
     let mut items = Vec::new();
@@ -48,14 +48,14 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
     Ok(Json(wire::TriggerList { items }))
 }
 
-/// Whoever sees the trigger's log.
+/// Whether the caller can see the trigger's log.
 async fn may_fire(state: &State, caller: &Caller, served: &ServedTrigger) -> Result<bool> {
     let log = served.installed.log_id()?;
     Ok(served.installed.scope.tenant == caller.scope.tenant
         && state.engine.exists(&caller.scope, &log).await?)
 }
 
-/// Who fires, and what with.
+/// A request to fire a trigger.
 struct Shot {
     caller: Option<Caller>,
     headers: HeaderMap,
@@ -73,8 +73,8 @@ impl FromRequest<State> for Shot {
     }
 }
 
-/// Fires a trigger; its words are said in a session, by the trigger's own rules. The same `Idempotency-Key`, or the same
-/// signature, fires once.
+/// Fire a trigger, which sends its input to a session as configured. The same `Idempotency-Key`, or the same signature,
+/// fires only once.
 #[utoipa::path(post, path = "/v1/triggers/{name}", tag = "triggers", params(("name" = String, Path)),
     request_body = Option<serde_json::Value>, responses((status = 202, body = wire::Fired)))]
 async fn fire_trigger(
@@ -92,7 +92,7 @@ async fn fire_trigger(
             (served.installed.scope.clone(), Some(given.unwrap_or(signature)))
         }
     };
-    let unknown = || Problem::new("trigger.not_found", format!("there is no trigger {name:.64}"));
+    let unknown = || Problem::new("trigger.not_found", format!("no trigger `{name:.64}`"));
     let served = found.filter(|served| served.installed.scope.tenant == scope.tenant).ok_or_else(unknown)?;
     let payload = payload_of(&shot.body)?;
     let name = &served.installed.trigger.name;
@@ -100,7 +100,7 @@ async fn fire_trigger(
     Ok((StatusCode::ACCEPTED, Json(wire::Fired { trigger: name.clone(), firing: firing.0 })))
 }
 
-/// The signature, if it fits: it also is the key under which this fires once.
+/// Verifies the signature. Returns its hash, which serves as the idempotency key.
 fn check_signature(served: &ServedTrigger, shot: &Shot) -> Result<String> {
     let secret = served.secret.as_ref().ok_or_else(refused)?;
     let signature = header_text(&shot.headers, SIGNATURE_HEADER)?.ok_or_else(refused)?;

@@ -1,4 +1,4 @@
-//! Turns: begin one, look at it, cancel it, steer it, answer what it asks, carry it on.
+//! Routes for turns: start, show, cancel, steer, answer approvals, resume.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -34,24 +34,24 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(answer_approval))
 }
 
-/// Words, or an array of parts, as a user's message has them.
+/// Parses input like the content of a user message: a string or an array of parts.
 pub fn input_parts(input: &Value) -> Result<Vec<Part>> {
     let message = json!({ "role": "user", "content": input }).to_string();
     let mut parts = Vec::new();
     for body in read_message(message.as_bytes())? {
         match body {
             EntryBody::UserMessage(message) => parts.extend(message.parts),
-            _ => return Err(Problem::invalid("the input holds something a user cannot say")),
+            _ => return Err(Problem::invalid("the input has a part that a user message cannot contain")),
         }
     }
     Ok(parts)
 }
 
-/// Sends words to a session and runs the turn they begin. It goes on when the client goes away.
+/// Send input to a session and start a turn. The turn continues if the client disconnects.
 #[utoipa::path(post, path = "/v1/sessions/{session}/turns", tag = "turns", params(("session" = String, Path)),
     request_body = wire::NewTurn,
     responses((status = 202, body = wire::Accepted),
-        (status = 200, body = wire::StreamEvent, content_type = "text/event-stream", description = "The turn's events, if asked for")))]
+        (status = 200, body = wire::StreamEvent, content_type = "text/event-stream", description = "The turn's events, with `stream`")))]
 async fn create_turn(
     Shared(state): Shared<State>,
     caller: Caller,
@@ -62,7 +62,7 @@ async fn create_turn(
         let accepted = begin_turn(&state, &caller, &session, &new.input, new.if_running).await?;
         return Ok((StatusCode::ACCEPTED, Json(accepted)).into_response());
     }
-    // Subscribed first, so that not even a fragment is missed.
+    // Subscribe first, so that no fragment is missed.
     let head = state.engine.summary(&caller.scope, &session).await?.head.seq;
     let flow = Flow::open(&state, &caller, &session, head).await?;
     let accepted = begin_turn(&state, &caller, &session, &new.input, new.if_running).await?;
@@ -72,7 +72,7 @@ async fn create_turn(
     }
 }
 
-/// How a turn stands.
+/// Get the status of a turn.
 #[utoipa::path(get, path = "/v1/sessions/{session}/turns/{turn}", tag = "turns",
     params(("session" = String, Path), ("turn" = String, Path)), responses((status = 200, body = wire::Turn)))]
 async fn get_turn(
@@ -84,9 +84,9 @@ async fn get_turn(
 }
 
 async fn look(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnLook> {
-    // The session first: without it the turn is nobody's business.
+    // The session first: a caller without access must not learn whether the turn exists.
     state.engine.summary(&caller.scope, session).await?;
-    let unknown = || Problem::new("turn.not_found", format!("session {session} has no turn {turn:.64}"));
+    let unknown = || Problem::new("turn.not_found", format!("session `{session}` has no turn `{turn:.64}`"));
     let turn: TurnId = turn.parse().map_err(|_| unknown())?;
     state.engine.turn(&caller.scope, session, turn).await?.ok_or_else(unknown)
 }
@@ -122,16 +122,16 @@ fn approval_of(pending: &PendingApproval) -> wire::Approval {
     }
 }
 
-/// The turn, if it has not ended.
+/// Returns the turn. Fails if it has ended.
 async fn open_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnId> {
     let look = look(state, caller, session, turn).await?;
     if look.ended.is_some() {
-        return Err(Problem::new("turn.ended", format!("turn {turn} has ended")));
+        return Err(Problem::new("turn.ended", format!("turn `{turn}` has ended")));
     }
     Ok(look.turn)
 }
 
-/// Asks a turn to end. What it said so far stays.
+/// Cancel a turn. Its output so far is kept.
 #[utoipa::path(post, path = "/v1/sessions/{session}/turns/{turn}/cancel", tag = "turns",
     params(("session" = String, Path), ("turn" = String, Path)), responses((status = 202, body = wire::Accepted)))]
 async fn cancel_turn(
@@ -141,13 +141,13 @@ async fn cancel_turn(
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
     state.engine.cancel_turn(&caller.scope, &session, turn).await?;
-    // One that waits for a person, or whose process died, runs nowhere: it ends when it is carried on.
+    // A turn that waits for a person or was interrupted runs nowhere: it must be resumed to end.
     Inner::resume_later(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted { turn: Some(turn.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
-/// Adds words to a turn; the model hears them before its next call.
+/// Add input to a running turn. The model receives it with its next call.
 #[utoipa::path(post, path = "/v1/sessions/{session}/turns/{turn}/steer", tag = "turns",
     params(("session" = String, Path), ("turn" = String, Path)), request_body = wire::Steer,
     responses((status = 202, body = wire::Accepted)))]
@@ -165,7 +165,7 @@ async fn steer_turn(
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
-/// Carries on a turn whose process died, or takes up input that waits.
+/// Resume an interrupted turn, or process queued input.
 #[utoipa::path(post, path = "/v1/sessions/{session}/resume", tag = "turns", params(("session" = String, Path)),
     responses((status = 202, body = wire::Accepted)))]
 async fn resume_session(
@@ -185,7 +185,7 @@ async fn resume_session(
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
-/// What the session waits for.
+/// List the session's pending approvals.
 #[utoipa::path(get, path = "/v1/sessions/{session}/approvals", tag = "turns", params(("session" = String, Path)),
     responses((status = 200, body = wire::Approvals)))]
 async fn list_approvals(
@@ -196,7 +196,7 @@ async fn list_approvals(
     Ok(Json(Items { items: state.engine.approvals(&caller.scope, &session).await? }))
 }
 
-/// Answers what a turn asked. The first answer counts.
+/// Answer an approval. The first answer counts.
 #[utoipa::path(post, path = "/v1/approvals/{approval}", tag = "turns", params(("approval" = String, Path)),
     request_body = wire::Answer, responses((status = 202, body = wire::Accepted)))]
 async fn answer_approval(

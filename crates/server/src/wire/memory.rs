@@ -1,4 +1,4 @@
-//! Memories and grafts, as clients send and get them.
+//! Wire types of memories and grafts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,19 +8,19 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct MemoryQuery {
-    /// A question in whatever words: the memories that answer it, the best first.
+    /// A question in free text. Returns the memories that answer it, best first.
     pub q: Option<String>,
     /// Words that must all occur.
     pub words: Option<String>,
     /// `fact`, `preference`, `decision` or `error_pattern`.
     pub kind: Option<String>,
-    /// Only what this session taught.
+    /// Only memories learned from this session.
     pub session: Option<String>,
-    /// Also those that others stand in for.
+    /// Include superseded memories.
     pub superseded: Option<bool>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// What the page before had as `next`.
+    /// The `next` of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -28,10 +28,10 @@ pub struct MemoryQuery {
 #[serde(deny_unknown_fields)]
 pub struct NewMemory {
     pub text: String,
-    /// `fact` if none.
+    /// Defaults to `fact`.
     #[serde(default)]
     pub kind: Option<String>,
-    /// For everybody of the tenant, and not only for you.
+    /// Share it with the whole tenant instead of keeping it for yourself.
     #[serde(default)]
     pub everybody: bool,
 }
@@ -41,9 +41,9 @@ pub struct NewMemory {
 pub struct MemoryPatch {
     pub text: Option<String>,
     pub kind: Option<String>,
-    /// Makes it everybody's, or yours alone again.
+    /// Share it with the whole tenant, or make it private again.
     pub everybody: Option<bool>,
-    /// Fails with a conflict unless it has this version.
+    /// Fails with a conflict unless the memory has this version.
     pub expected_version: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ pub struct Memory {
     pub sources: Vec<MemorySource>,
     /// `by_hand`, `by_rules`, or `{"by_model": NAME}`.
     pub learned: Value,
-    /// How many entries support it.
+    /// Number of entries that support it.
     pub strength: u32,
     pub by: String,
     pub version: u64,
@@ -71,9 +71,9 @@ pub struct Memory {
     pub updated_at: i64,
     #[serde(default)]
     pub superseded_by: Option<String>,
-    /// Where it comes from, in words.
+    /// A description of its origin.
     pub provenance: String,
-    /// How well it answers, where something was asked.
+    /// How well it matches the question; only with `q`.
     #[serde(default)]
     pub score: Option<f64>,
 }
@@ -98,7 +98,7 @@ pub struct Learning {
     pub how: Value,
     /// Why the model's answer was not used.
     pub fell_back: Option<String>,
-    /// How many entries were looked at.
+    /// Number of entries that were examined.
     pub entries: u32,
     pub kept: Vec<KeptMemory>,
 }
@@ -107,10 +107,10 @@ pub struct Learning {
 #[serde(deny_unknown_fields)]
 pub struct NewGraft {
     pub source: String,
-    /// Something the source delivered.
+    /// The name of an artifact of the source.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// Rounds in full. A digest if neither is given.
+    /// Rounds to graft in full. If neither is given, a digest is grafted.
     #[serde(default)]
     pub rounds: Option<GraftRounds>,
 }
@@ -129,7 +129,7 @@ pub struct Graft {
     pub at: i64,
     pub by: String,
     pub source: String,
-    /// The entry of the source that says how it was.
+    /// The source's entry up to which the graft refers.
     pub upto: String,
     /// `artifact`, `digest` or `rounds`.
     pub what: String,
@@ -153,7 +153,7 @@ pub struct GraftContent {
     #[serde(flatten)]
     pub graft: Graft,
     pub text: String,
-    /// Of an artifact.
+    /// Only for an artifact.
     #[serde(default)]
     pub content: Option<Value>,
 }

@@ -1,5 +1,5 @@
-//! The shapes clients see. Handlers send what the engine gives; these types are what the OpenAPI document is made of, and
-//! what a client in Rust can read answers into. The tests hold every answer against the document.
+//! Wire types. Handlers serialize the engine's types; these types generate the OpenAPI document, and Rust clients can
+//! deserialize responses into them. The tests validate every response against the document.
 
 mod memory;
 pub mod openai;

@@ -1,5 +1,5 @@
-//! The shapes of OpenAI's Conversations and Responses APIs. Lenient where ours are strict: its clients grow new fields, and one
-//! that changes nothing here is no reason to refuse a request. What would change the answer and cannot be done is refused.
+//! Types of OpenAI's Conversations and Responses APIs. Unlike our own types they accept unknown fields, because these
+//! clients add fields over time. Options that would change the answer and are not supported are rejected.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Said;
 
-/// What went wrong, as OpenAI's clients expect it; `code` is one of Sapwood's.
+/// An error in OpenAI's format; `code` is one of Sapwood's codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OpenAiError {
     pub error: OpenAiFault,
@@ -30,13 +30,13 @@ pub struct NewConversation {
     /// At most 20.
     #[schema(max_items = 20)]
     pub items: Option<Vec<Map<String, Value>>>,
-    /// At most 16 texts under keys of at most 64 characters.
+    /// At most 16 strings with keys of at most 64 characters.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ConversationPatch {
-    /// What does not say what it should be replaced by replaces nothing.
+    /// Replaces all metadata of the conversation.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -47,13 +47,13 @@ pub struct NewItems {
     pub items: Vec<Map<String, Value>>,
 }
 
-/// A session, as OpenAI's clients see one.
+/// A session in OpenAI's format.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
     pub id: String,
     /// `conversation`.
     pub object: String,
-    /// In seconds.
+    /// In Unix seconds.
     pub created_at: i64,
     pub metadata: BTreeMap<String, String>,
 }
@@ -65,7 +65,7 @@ pub struct Deleted {
     pub deleted: bool,
 }
 
-/// A message, a call, a result, a thought.
+/// A message, a function call, a function result or reasoning.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Item {
     pub id: String,
@@ -97,11 +97,11 @@ pub enum Order {
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub struct ListItems {
-    /// The item the page before ended with.
+    /// The id of the last item on the previous page.
     pub after: Option<String>,
     #[param(minimum = 1, maximum = 100)]
     pub limit: Option<u32>,
-    /// The newest first, if nothing is said.
+    /// Defaults to newest first.
     #[param(inline)]
     pub order: Option<Order>,
 }
@@ -110,9 +110,9 @@ pub struct ListItems {
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub struct GetResponse {
-    /// Answer with the response's events.
+    /// Respond with the response's events.
     pub stream: Option<bool>,
-    /// Only events after this number.
+    /// Only events after this sequence number.
     pub starting_after: Option<u32>,
 }
 
@@ -134,21 +134,21 @@ impl ConversationName {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NewResponse {
-    /// A model's name. A bare one that is not known here is answered by the conversation's own model.
+    /// A model name. A name without a provider that is unknown here selects the conversation's own model.
     pub model: Option<String>,
-    /// Words, or an array of items.
+    /// A string, or an array of items.
     #[schema(value_type = Said, required = true)]
     pub input: Value,
-    /// In the place of the system prompt, for this response only.
+    /// Replaces the system prompt for this response only.
     pub instructions: Option<String>,
     pub conversation: Option<ConversationName>,
     pub previous_response_id: Option<String>,
-    /// What is not stored is erased when it was answered.
+    /// If false, the response is erased after it was delivered.
     pub store: Option<bool>,
     pub stream: Option<bool>,
     pub background: Option<bool>,
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Functions; the response ends with calls of them.
+    /// Functions of the client. The response ends when the model calls one.
     pub tools: Option<Vec<Value>>,
     /// `auto` or `none`.
     pub tool_choice: Option<Value>,
@@ -160,14 +160,14 @@ pub struct NewResponse {
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     pub reasoning: Option<Map<String, Value>>,
-    /// Only plain text.
+    /// Only the plain text format is supported.
     pub text: Option<Map<String, Value>>,
     pub truncation: Option<String>,
     pub user: Option<String>,
     pub prompt: Option<Value>,
 }
 
-/// A turn, as OpenAI's clients see one.
+/// A turn in OpenAI's format.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ResponseShown {
     pub id: String,
@@ -175,7 +175,7 @@ pub struct ResponseShown {
     pub object: String,
     /// `in_progress`, `completed`, `cancelled`, `failed` or `incomplete`.
     pub status: String,
-    /// In seconds.
+    /// In Unix seconds.
     pub created_at: i64,
     pub model: String,
     pub output: Vec<Item>,

@@ -1,4 +1,4 @@
-//! What clients send. Strict: a key that is not known is an error.
+//! Request types. Unknown keys are errors.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewSession {
-    /// Made up if none; an id that exists is opened as it is.
+    /// Generated if omitted. A session with this id that already exists is opened unchanged.
     pub id: Option<String>,
     pub title: Option<String>,
-    /// One of `/v1/agents`.
+    /// The id of an agent from `/v1/agents`.
     pub agent: Option<String>,
-    /// The directory it is about: only for whoever operates the server.
+    /// The session's working directory. Only operators of the server may set it.
     pub cwd: Option<String>,
-    /// What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+    /// Values for `{{ctx.NAME}}` in the agent's prompt. Plain text only: values that look like API keys are rejected.
     pub variables: BTreeMap<String, String>,
-    /// Only these of the agent's tools.
+    /// Limits the agent's tools to these.
     pub tools: Option<Vec<String>>,
-    /// `sandboxed` or `project`: no more than the agent has.
+    /// `sandboxed` or `project`; cannot exceed the agent's own scope.
     pub fs_scope: Option<String>,
-    /// `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+    /// `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the agent's own setting.
     pub approvals: Option<String>,
 }
 
 impl NewSession {
-    /// Whether something is said that only an agent can be told.
+    /// Whether a field is set that requires an agent.
     pub fn needs_agent(&self) -> bool {
         !self.variables.is_empty()
             || self.tools.is_some()
@@ -42,9 +42,9 @@ pub struct SessionPatch {
     pub title: Option<String>,
     /// `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// The model that answers from here on: `PROVIDER/NAME`.
+    /// The model for the following turns: `PROVIDER/NAME`.
     pub model: Option<String>,
-    /// How much it thinks from here on: `off`, `low`, `medium`, `high`.
+    /// The thinking level for the following turns: `off`, `low`, `medium`, `high`.
     pub thinking: Option<String>,
 }
 
@@ -62,24 +62,24 @@ pub enum ListOrder {
 pub struct ListSessions {
     /// `created`, `active`, `closed` or `archived`.
     pub state: Option<String>,
-    /// Words that occur in the session, or in its title. A session can come again on a later page.
+    /// Words that occur in the session or in its title. A session may appear again on a later page.
     pub q: Option<String>,
     pub cwd: Option<String>,
     pub agent: Option<String>,
     /// A user's name, or `agent:NAME`.
     pub owner: Option<String>,
-    /// Changed at this time or later, in milliseconds.
+    /// Only sessions changed at or after this time, in Unix milliseconds.
     pub since: Option<i64>,
-    /// Changed before this time.
+    /// Only sessions changed before this time, in Unix milliseconds.
     pub until: Option<i64>,
-    /// Words that are all in the title, in what stands in for a missing one, or in the id.
+    /// Words that must all occur in the title, in the preview of an untitled session, or in the id.
     pub title: Option<String>,
-    /// Which end of the list comes first; a search has the newest first.
+    /// Sort order. Full-text matches of `q` always come newest first.
     #[param(inline)]
     pub order: Option<ListOrder>,
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`.
+    /// The `next` of the previous page. A page with a `next` may have fewer rows than `limit`, or none.
     pub cursor: Option<String>,
 }
 
@@ -99,7 +99,7 @@ pub struct ListEntries {
 pub struct ListFlows {
     #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
-    /// What the page before had as `next`.
+    /// The `next` of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct ListFlows {
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
     pub session: Option<String>,
-    /// Only lines after this number.
+    /// Only audit lines after this number.
     pub after: Option<u64>,
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
@@ -118,7 +118,7 @@ pub struct AuditQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct SearchParams {
-    /// Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word.
+    /// Words that must all occur. "Words in quotes" must occur as a phrase; a trailing * matches any word ending.
     pub q: String,
     /// Only in this session.
     pub session: Option<String>,
@@ -131,7 +131,7 @@ pub struct SearchParams {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ContextAt {
-    /// As of this entry: a seq, an id, a unique prefix or a label. The leaf if none.
+    /// The entry to build the context at: a seq, an id, a unique prefix or a label. Defaults to the leaf.
     pub at: Option<String>,
     /// Count each message with the model's own tokenizer.
     pub count: bool,
@@ -141,9 +141,9 @@ pub struct ContextAt {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ImportFile {
-    /// What the file is called: formats without ids of their own are known by it.
+    /// The file name. Formats without session ids are identified by it.
     pub name: Option<String>,
-    /// Its format; told by its content if none.
+    /// The file format. Detected from the content if omitted.
     pub from: Option<String>,
     pub dry_run: bool,
 }
@@ -152,7 +152,7 @@ pub struct ImportFile {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct EventsAfter {
-    /// Only events after this seq; `Last-Event-ID` wins.
+    /// Only events after this seq. The `Last-Event-ID` header takes precedence.
     pub after: Option<u32>,
 }
 
@@ -160,12 +160,12 @@ pub struct EventsAfter {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct InjectParams {
-    /// Fails with a conflict unless the log ends here.
+    /// Fails with a conflict unless the log ends at this seq.
     pub expected_head: Option<u32>,
 }
 
-/// One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
-/// OpenAI's or Anthropic's shape.
+/// One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
+/// Sapwood's, OpenAI's or Anthropic's shape.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Injected {
@@ -202,7 +202,7 @@ impl EntryName {
 #[serde(deny_unknown_fields)]
 pub struct Branch {
     pub entry: EntryName,
-    /// What was learned on the branch that is left.
+    /// A summary of the abandoned branch.
     #[serde(default)]
     pub summary: Option<String>,
 }
@@ -212,9 +212,9 @@ pub struct Branch {
 pub struct Fork {
     pub id: Option<String>,
     pub title: Option<String>,
-    /// The last entry that is shared; the leaf if none.
+    /// The last shared entry. Defaults to the leaf.
     pub at: Option<EntryName>,
-    /// Share the first so many messages; not together with `at`.
+    /// Share this many messages from the start. Cannot be combined with `at`.
     pub keep_first: Option<u32>,
 }
 
@@ -222,7 +222,7 @@ pub struct Fork {
 #[serde(deny_unknown_fields)]
 pub struct Label {
     pub entry: EntryName,
-    /// Takes the name away if none.
+    /// The new label. Removes the label if omitted.
     #[serde(default)]
     pub text: Option<String>,
 }
@@ -236,11 +236,11 @@ pub struct Trim {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Uncompact {
-    /// Which compaction is taken back; the latest if none.
+    /// The compaction to undo. Defaults to the latest.
     pub entry: Option<EntryName>,
 }
 
-/// As `sapwood compact` takes them.
+/// The same options as `sapwood compact`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Compact {
     #[schema(nullable = false)]
@@ -264,7 +264,7 @@ pub struct Compact {
     pub instructions: Option<String>,
 }
 
-/// What a client says: words, or an array of parts or items.
+/// Input: a string, or an array of parts or items.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Said {
@@ -275,13 +275,13 @@ pub enum Said {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTurn {
-    /// Words, or an array of parts.
+    /// A string, or an array of parts.
     #[schema(value_type = Said)]
     pub input: Value,
-    /// Answer with the turn's events instead of its id.
+    /// Respond with the turn's events instead of its id.
     #[serde(default)]
     pub stream: bool,
-    /// What becomes of the words if a turn is running.
+    /// What to do with the input if a turn is running.
     #[serde(default)]
     pub if_running: IfRunning,
 }
@@ -297,7 +297,7 @@ pub enum IfRunning {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steer {
-    /// Words, or an array of parts.
+    /// A string, or an array of parts.
     #[schema(value_type = Said)]
     pub input: Value,
 }
@@ -328,9 +328,9 @@ pub struct Export {
 pub enum ExportFormat {
     /// The whole log, lossless.
     Jsonl,
-    /// The whole tree as a session file of pi.
+    /// The whole tree as a pi session file.
     Pi,
-    /// The whole tree as a session file of operator.
+    /// The whole tree as an operator session file.
     Operator,
     RoleFiles,
     Messages,
@@ -346,7 +346,7 @@ pub enum ExportFormat {
 pub struct Share {
     /// A user's name, or `agent:NAME`.
     pub member: String,
-    /// `reader` or `collaborator`; takes the role away if none.
+    /// `reader` or `collaborator`. Removes the member if omitted.
     #[serde(default)]
     pub role: Option<ShareRole>,
 }
@@ -362,11 +362,11 @@ pub enum ShareRole {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct UploadName {
-    /// The name it is kept under; the latest under a name is what lists show.
+    /// The name to store it under. Lists show the latest version of each name.
     pub name: String,
 }
 
-/// A flow as YAML, or as the object that the YAML would be.
+/// A flow as YAML, or as the equivalent JSON object.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum FlowText {
@@ -374,26 +374,26 @@ pub enum FlowText {
     Object(Map<String, Value>),
 }
 
-/// A run to be started.
+/// A flow run to start.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewFlow {
-    /// The workflow document: its YAML as a string, or the same as an object.
+    /// The workflow document: YAML in a string, or the equivalent object.
     #[schema(value_type = FlowText)]
     pub flow: Value,
-    /// What the flow is given to work on.
+    /// The input of the flow.
     #[serde(default)]
     pub input: Option<String>,
-    /// The run's id; made up if none.
+    /// The run's id. Generated if omitted.
     #[serde(default)]
     pub id: Option<String>,
-    /// Whether roles look back after the forward pass.
+    /// Whether roles review their work after the forward pass.
     #[serde(default)]
     pub improve: bool,
     /// The texts of required readings, by name.
     #[serde(default)]
     pub readings: BTreeMap<String, String>,
-    /// Where the roles work: only for whoever operates the server.
+    /// The roles' working directory. Only operators of the server may set it.
     #[serde(default)]
     pub cwd: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What clients get.
+//! Response types.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// What went wrong (RFC 9457), with a stable code.
+/// An error (RFC 9457) with a stable code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     #[serde(rename = "type")]
@@ -21,9 +21,9 @@ pub struct Problem {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Head {
-    /// The log's last entry.
+    /// The seq of the last entry in the log.
     pub seq: u32,
-    /// The entry the next one hangs from.
+    /// The parent of the next entry.
     pub leaf: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ pub struct Session {
     pub owner: String,
     #[serde(default)]
     pub title: Option<String>,
-    /// The beginning of the first thing the user said.
+    /// The beginning of the first user message.
     #[serde(default)]
     pub preview: Option<String>,
     #[serde(default)]
@@ -49,17 +49,17 @@ pub struct Session {
     pub compactions: u32,
     #[serde(default)]
     pub model: Option<String>,
-    /// Per model.
+    /// Usage per model.
     pub spend: BTreeMap<String, Total>,
     pub turns: u32,
     #[serde(default)]
     pub open_turn: Option<String>,
-    /// Who it is shared with, and as what.
+    /// The members it is shared with, and their roles.
     #[serde(default)]
     pub members: BTreeMap<String, String>,
     #[serde(default)]
     pub parent: Option<Value>,
-    /// Entries it shares with the session it was forked from.
+    /// Number of entries shared with the session it was forked from.
     pub inherited: u32,
     pub version: u32,
 }
@@ -68,7 +68,7 @@ pub struct Session {
 pub struct Total {
     pub calls: u64,
     pub cost_nano_usd: u64,
-    /// Calls whose price is not known: they are not in the cost, and are not free.
+    /// Calls with an unknown price. They are not free, but not included in the cost.
     pub unpriced_calls: u64,
     #[serde(flatten)]
     pub tokens: BTreeMap<String, Value>,
@@ -77,7 +77,7 @@ pub struct Total {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Sessions {
     pub items: Vec<Session>,
-    /// Where the next page begins; none on the last.
+    /// The cursor of the next page; null on the last page.
     pub next: Option<String>,
 }
 
@@ -91,14 +91,14 @@ pub struct Entry {
     #[serde(default)]
     pub turn: Option<String>,
     pub kind: String,
-    /// As it is in the log.
+    /// The body as stored in the log.
     pub body: Value,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Entries {
     pub items: Vec<Entry>,
-    /// The seq to go on after; none if this was the end.
+    /// Pass this as `after` to get the next page; null at the end.
     pub next: Option<u32>,
 }
 
@@ -108,23 +108,23 @@ pub struct EntryKey {
     pub id: String,
 }
 
-/// Who the caller is.
+/// The authenticated caller.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Me {
     pub principal: String,
     pub tenant: String,
-    /// Whether every session of the tenant is theirs to see.
+    /// Whether the caller can see every session of the tenant.
     pub operator: bool,
     pub may_write: bool,
-    /// How it was proven: `local`, `key` or `token`.
+    /// How the caller was authenticated: `local`, `key` or `token`.
     pub proof: String,
-    /// What and where the store is; for operators.
+    /// The kind and location of the store; only sent to operators.
     #[serde(default)]
     pub store: Option<String>,
     pub version: String,
 }
 
-/// What was appended, durably.
+/// Entries that were durably appended.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Appended {
     pub head: Head,
@@ -144,7 +144,7 @@ pub struct Context {
     pub skills: Vec<String>,
     pub messages: Vec<Message>,
     pub tokens: u64,
-    /// What the system prompt takes; with `count`.
+    /// Tokens of the system prompt; only with `count`.
     #[serde(default)]
     pub system_tokens: Option<u64>,
 }
@@ -160,10 +160,10 @@ pub struct Message {
     pub tool: Option<String>,
     #[serde(default)]
     pub is_error: Option<bool>,
-    /// The id of the entry it comes from.
+    /// The id of its entry.
     pub entry: Option<String>,
     pub seq: Option<u32>,
-    /// What it takes by the model's own tokenizer; with `count`.
+    /// Tokens by the model's own tokenizer; only with `count`.
     #[serde(default)]
     pub tokens: Option<u64>,
 }
@@ -226,10 +226,10 @@ pub struct Usage {
     pub models: BTreeMap<String, Total>,
 }
 
-/// How full the context is for the model that would answer next.
+/// Context use for the model that would answer next.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Pressure {
-    /// `green`, `yellow`, `orange` or `red`; none where the model's window is not known.
+    /// `green`, `yellow`, `orange` or `red`; null if the model's context window is unknown.
     pub level: Option<String>,
     pub used_tokens: Option<u64>,
     pub budget_tokens: Option<u64>,
@@ -246,7 +246,7 @@ pub struct TimelinePoint {
     pub at: i64,
     /// `answer` or `compaction`.
     pub what: String,
-    /// What the context took then; none if nobody counted.
+    /// Context tokens at that point; null if not counted.
     pub tokens: Option<u64>,
     #[serde(default)]
     pub model: Option<String>,
@@ -265,18 +265,18 @@ pub struct Imports {
     pub items: Vec<Imported>,
 }
 
-/// What became of a session of a file.
+/// The import result of one session in a file.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
-    /// None if nothing in the file says.
+    /// Null if the file does not name it.
     pub session: Option<String>,
     pub format: Option<String>,
     pub added: u64,
-    /// Records that were there already.
+    /// Records that already existed.
     pub skipped: u64,
-    /// At most a hundred of a session, and a thousand of a file.
+    /// At most 100 per session and 1,000 per file.
     pub problems: Vec<ImportProblem>,
-    /// How many there are beside those that are told.
+    /// Number of further problems that are not listed.
     pub more_problems: u64,
 }
 
@@ -305,7 +305,7 @@ pub struct Archive {
     pub tokens_before: Option<u64>,
     #[serde(default)]
     pub tokens_after: Option<u64>,
-    /// How many messages it stands in for.
+    /// Number of messages it replaces.
     #[serde(default)]
     pub archived: Option<u32>,
     pub on_path: bool,
@@ -317,13 +317,13 @@ pub struct Ancestry {
     pub parent: Option<String>,
     pub children: Vec<String>,
     pub root: String,
-    /// From the session to its root.
+    /// The ids from the session to its root.
     pub chain: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Trimmed {
-    /// Messages in the context now.
+    /// Number of messages left in the context.
     pub kept: u32,
 }
 
@@ -333,7 +333,7 @@ pub struct Compacted {
     pub archived: u64,
     pub tokens_before: u64,
     pub tokens_after: u64,
-    /// The entry that was written; none if there was nothing to do.
+    /// The compaction entry; null if there was nothing to compact.
     pub entry: Option<EntryKey>,
 }
 
@@ -369,7 +369,7 @@ pub struct Hit {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     pub items: Vec<AuditLine>,
-    /// The number to go on after; none if this was the end.
+    /// Pass this as `after` to get the next page; null at the end.
     pub next: Option<u64>,
 }
 
@@ -383,7 +383,7 @@ pub struct AuditLine {
     pub session: Option<String>,
     #[serde(default)]
     pub detail: Option<String>,
-    /// Covers the line and the hash before it.
+    /// Covers the line and the previous line's hash.
     pub hash: String,
 }
 
@@ -401,13 +401,13 @@ pub struct AgentCard {
     pub tools: Vec<String>,
 }
 
-/// How a turn stands.
+/// The status of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnStatus {
-    /// It runs, or its process died and it can be resumed.
+    /// Running, or interrupted and resumable.
     Open,
-    /// A person has been asked.
+    /// Waiting for a person's answer.
     Waiting,
     Completed,
     Cancelled,
@@ -420,9 +420,9 @@ pub struct Turn {
     pub turn: String,
     pub session: String,
     pub status: TurnStatus,
-    /// Why, for failed and limited turns.
+    /// The error code of a failed or limited turn.
     pub code: Option<String>,
-    /// What the model said last.
+    /// The model's latest message.
     pub text: Option<String>,
     pub started_at: i64,
     pub ended_at: Option<i64>,
@@ -444,16 +444,16 @@ pub struct Approvals {
     pub items: Vec<Approval>,
 }
 
-/// A turn that was begun, or input that waits for the one that runs.
+/// A started turn, or input queued for the running turn.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
     pub session: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// The entry that holds the input.
+    /// The id of the entry that holds the queued input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<String>,
-    /// What to know about how the turn runs: an imported session continues under your own agent.
+    /// A notice about how the turn runs, such as that an imported session continues under your own agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
@@ -474,7 +474,7 @@ pub struct Artifact {
     /// `artifact` or `input`.
     pub usage: String,
     pub content: Blob,
-    /// How often this name was put.
+    /// How often this name was uploaded.
     pub version: u32,
     pub seq: u32,
     pub at: i64,
@@ -495,10 +495,10 @@ pub struct Artifacts {
     pub items: Vec<Artifact>,
 }
 
-/// A run that was started, carried on or asked to end.
+/// A flow run that was started, resumed or cancelled.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FlowAccepted {
-    /// The run, which is also its session.
+    /// The run's id, which is also its session's id.
     pub run: String,
 }
 
@@ -515,14 +515,14 @@ pub struct FlowRow {
     pub name: String,
     /// `open`, `waiting`, `completed`, `failed` or `cancelled`.
     pub status: String,
-    /// Nodes that roles work on, and how many of them are over.
+    /// Number of role nodes; `done` counts the finished ones.
     pub nodes: u32,
     pub done: u32,
     pub created_at: i64,
     pub updated_at: i64,
 }
 
-/// A run: its graph, and where everything stands.
+/// A flow run: its graph and the status of each node.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FlowRun {
     pub run: String,
@@ -539,10 +539,10 @@ pub struct FlowRun {
     pub updated_at: i64,
     pub nodes: Vec<FlowNode>,
     pub edges: Vec<FlowEdge>,
-    /// What roles ask people.
+    /// Pending approvals of the roles.
     pub approvals: Vec<Approval>,
     pub results: Vec<FlowResult>,
-    /// Where role files are kept, if they are.
+    /// The directory of the role files, if they are written.
     pub mirror: Option<String>,
 }
 
@@ -559,9 +559,9 @@ pub struct FlowNode {
     pub status: String,
     pub visits: u32,
     pub attempt: u32,
-    /// The session of the role; it exists once the node was entered.
+    /// The role's session. It exists once the node was entered.
     pub session: Option<String>,
-    /// What the role said last.
+    /// The role's latest message.
     pub said: Option<String>,
     pub why: Option<String>,
     pub code: Option<String>,
@@ -582,16 +582,16 @@ pub struct FlowEdge {
 pub struct FlowResult {
     pub from: String,
     pub name: String,
-    /// Its beginning, or all of it.
+    /// The whole text, or its beginning if it is long.
     pub text: String,
     pub bytes: u64,
 }
 
-/// One event of a stream; `data` is JSON as a text.
+/// One event of a stream; `data` is a JSON string.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct StreamEvent {
     pub data: String,
-    /// The seq of what is durable; none for fragments.
+    /// The seq of a durable event; null for fragments.
     #[serde(default)]
     pub id: Option<String>,
     #[serde(default)]

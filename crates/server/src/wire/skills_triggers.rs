@@ -1,4 +1,4 @@
-//! Skills and triggers, as clients see them.
+//! Wire types of skills and triggers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ pub struct Skill {
     pub description: String,
 }
 
-/// The names of skills, in the order in which they were made active.
+/// Skill names in the order of their activation.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActiveSkills {
@@ -31,12 +31,12 @@ pub struct Trigger {
     pub name: String,
     /// `webhook`, `cron`, `watch` or `event`.
     pub kind: String,
-    /// When the calendar fires next, in milliseconds.
+    /// When a cron trigger fires next, in Unix milliseconds.
     pub next_at: Option<i64>,
-    /// Firings that were not sent yet.
+    /// Number of firings that are still queued.
     pub waiting: u64,
     pub running: u64,
-    /// The last firing that is over: `firing`, `at`, `outcome`, `session`.
+    /// The last finished firing: `firing`, `at`, `outcome`, `session`.
     pub last: Option<serde_json::Value>,
 }
 

@@ -1,5 +1,5 @@
-//! The document says exactly what is taken: what it allows of nulls and numbers is not refused for its shape, and what it does
-//! not allow is.
+//! The document says exactly what is taken: what it allows of nulls and numbers is not refused for its shape, and
+//! what it does not allow is.
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ impl Tester {
                 let is_allowed = validator(schema).is_valid(value);
                 // A cursor that is past the end is well said, and wrong.
                 let is_past =
-                    answer.json()["detail"].as_str().is_some_and(|detail| detail.contains("past that"));
+                    answer.json()["detail"].as_str().is_some_and(|detail| detail.contains("past the end"));
                 if is_allowed == (is_refused(&answer) && !is_past) {
                     self.faults.push(format!(
                         "{} {name}={value}: {} {}",

@@ -51,7 +51,7 @@ pub async fn parents_are_older_than_their_children_i2(harness: &impl Harness) {
         .await;
     let parents: Vec<Option<u32>> =
         world.log(&ana(), &session).await.iter().map(|record| record.meta.parent.map(|seq| seq.0)).collect();
-    // Beside the tree, the parent is the leaf at the time of writing.
+    // Entries outside the tree have the current leaf as parent.
     assert_eq!(parents, [None, Some(1), Some(2), Some(3), Some(1), Some(5), Some(5)]);
 }
 
@@ -82,7 +82,7 @@ pub async fn a_wrong_head_conflicts_and_writes_nothing_i5(harness: &impl Harness
     assert_eq!(world.store.append(&ana(), append).await.unwrap().head.seq, Seq(3));
 }
 
-pub async fn of_two_writers_one_wins_i5(harness: &impl Harness) {
+pub async fn one_of_two_concurrent_writers_wins_i5(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let append =
@@ -96,7 +96,7 @@ pub async fn of_two_writers_one_wins_i5(harness: &impl Harness) {
     assert_eq!(world.log(&ana(), &session).await.len(), 2);
 }
 
-pub async fn limits_are_kept(harness: &impl Harness) {
+pub async fn limits_are_enforced(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert_eq!(code(world.try_append(&ana(), &session, Vec::new()).await), "input.invalid");
@@ -165,7 +165,7 @@ pub async fn an_archived_session_refuses_until_it_is_reopened(harness: &impl Har
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Active);
 }
 
-pub async fn a_closed_session_opens_with_a_message(harness: &impl Harness) {
+pub async fn a_message_reopens_a_closed_session(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Created);
@@ -219,7 +219,7 @@ pub async fn every_kind_of_body_reads_back_byte_for_byte(harness: &impl Harness)
     }
     kinds.push(Kind::UserMessage);
     let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !kinds.contains(kind)).collect();
-    assert!(missing.is_empty(), "not tried: {missing:?}");
+    assert!(missing.is_empty(), "kinds without a sample: {missing:?}");
 }
 
 fn messages(blob: sapwood_core::BlobHash) -> Vec<Body> {

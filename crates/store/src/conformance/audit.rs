@@ -1,4 +1,4 @@
-//! The audit: one chain of lines per tenant.
+//! The audit log: one hash chain of lines per tenant.
 
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::{Append, AuditAction, AuditLine, AuditNote, Fork, NewSession};
@@ -14,7 +14,7 @@ async fn all(world: &World) -> Vec<AuditLine> {
     world.store.read_audit(&operator(), None, 0, 1_000).await.unwrap()
 }
 
-/// Every line's hash covers the one before it, and no number is missing.
+/// Check that every line's hash covers the line before it, and that no number is missing.
 pub(super) fn check_chain(lines: &[AuditLine]) {
     let mut previous = String::new();
     for (index, line) in lines.iter().enumerate() {
@@ -42,14 +42,14 @@ pub async fn lines_are_chained(harness: &impl Harness) {
         (AuditAction::Create, AuditAction::Fork, AuditAction::Erase)
     );
     assert_eq!(lines[1].session, Some(id("fork")));
-    // A line that was changed or left out is noticed.
+    // A changed or missing line is detected.
     let mut forged = lines[5].clone();
     forged.detail = Some("nothing happened".to_owned());
     assert_ne!(forged.hash, forged.expected_hash(&lines[4].hash));
     assert_ne!(lines[6].hash, lines[6].expected_hash(&lines[4].hash));
 }
 
-pub async fn lines_of_appends_are_written_with_them(harness: &impl Harness) {
+pub async fn audit_lines_are_written_with_their_append(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let append = Append {
@@ -62,7 +62,7 @@ pub async fn lines_of_appends_are_written_with_them(harness: &impl Harness) {
     let last = lines.last().unwrap();
     assert_eq!((last.action, last.at, &last.by), (AuditAction::Edit, append.now, &ana().principal));
     assert_eq!(last.detail.as_deref(), Some("said two"));
-    // Neither a repetition nor a refusal writes one.
+    // Neither a repeated nor a refused append writes an audit line.
     world.store.append(&ana(), append.clone()).await.unwrap();
     let refused = Append { idempotency_key: None, drafts: Vec::new(), ..append };
     assert_eq!(code(world.store.append(&ana(), refused).await), "input.invalid");
@@ -112,7 +112,8 @@ pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl 
     let mut times = Vec::new();
     for number in 0..300_usize {
         let about = if number % 3 == 0 { "s" } else { "another" };
-        // Lines of all lengths, so that a store which looks at its file from the end meets their middles.
+        // Use lines of many lengths, so that a store that reads its file backwards starts in the middle of
+        // lines.
         let line = note(AuditAction::Read, Some(about), &"x".repeat(number * 7 % 1_000));
         times.push(world.now());
         world.store.write_audit(&bob(), line, times[number]).await.unwrap();
@@ -125,17 +126,17 @@ pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl 
     assert_eq!(
         read(operator(), times[297], 10).await,
         [times[297]],
-        "one of that time is none that is older"
+        "a line at exactly that time is included"
     );
     assert_eq!(read(operator(), times[299], 10).await, []);
     assert_eq!(read(operator(), TimestampMs(0), 2).await, [times[297], times[294]]);
-    assert_eq!(read(operator(), TimestampMs(0), 1_000).await.len(), 101, "all, and the one of its making");
+    assert_eq!(read(operator(), TimestampMs(0), 1_000).await.len(), 101, "all lines and the one from creation");
     assert_eq!(read(foreign_ana(), TimestampMs(0), 1_000).await, []);
     let nowhere = world.store.read_audit_since(&operator(), &id("nowhere"), TimestampMs(0), 10).await;
     assert!(nowhere.unwrap().is_empty());
 }
 
-pub async fn only_the_operator_sees_all(harness: &impl Harness) {
+pub async fn only_the_operator_reads_all_lines(harness: &impl Harness) {
     let world = World::open(harness).await;
     world.told(&ana(), "s", &["one"]).await;
     world.store.write_audit(&bob(), note(AuditAction::Read, Some("s"), "x"), world.now()).await.unwrap();
@@ -146,7 +147,7 @@ pub async fn only_the_operator_sees_all(harness: &impl Harness) {
         .unwrap();
     let count = async |scope| world.store.read_audit(&scope, None, 0, 100).await.unwrap().len();
     assert_eq!(count(operator()).await, 2);
-    assert_eq!(count(ana()).await, 2, "what she did, and what was done to her session");
-    assert_eq!(count(bob()).await, 1, "what he did");
+    assert_eq!(count(ana()).await, 2, "her actions and those on her session");
+    assert_eq!(count(bob()).await, 1, "his actions");
     assert_eq!(count(foreign_ana()).await, 1);
 }

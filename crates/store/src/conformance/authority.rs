@@ -1,4 +1,5 @@
-//! The record of what a store wrote itself: imports are marked beside the log, and forks inherit the marks.
+//! The record of which entries the store's own callers wrote: imported entries are marked outside the log,
+//! and forks inherit the marks.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +23,10 @@ impl World {
     }
 
     async fn authority(&self, session: &SessionId) -> Authority {
-        self.summary(&ana(), session).await.authority.expect("a session of this version has its record")
+        self.summary(&ana(), session).await.authority.expect("every new session has an authority record")
     }
 
-    /// Which of the entries, with what the session was created with, are own.
+    /// Return the seqs that are own; 0 stands for the creation settings.
     async fn own(&self, session: &SessionId) -> Vec<u32> {
         let (authority, head) = (self.authority(session).await, self.summary(&ana(), session).await.head.seq);
         (0..=head.0).filter(|seq| authority.is_own(Seq(*seq))).collect()
@@ -42,7 +43,7 @@ fn ended_well() -> TurnEnded {
     TurnEnded { outcome: Outcome::Completed, code: None, message: None, usage: None, cost_nano_usd: None }
 }
 
-pub async fn what_callers_write_is_own(harness: &impl Harness) {
+pub async fn entries_written_by_callers_are_own(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one", "two"]).await;
     assert_eq!(world.own(&session).await, [0, 1, 2]);
@@ -50,7 +51,7 @@ pub async fn what_callers_write_is_own(harness: &impl Harness) {
     assert_eq!(world.own(&fork).await, [0, 1]);
 }
 
-pub async fn what_is_imported_is_marked_and_stays_so(harness: &impl Harness) {
+pub async fn imported_entries_stay_marked(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.import_session("s").await;
     world.import(&session, vec![said("1"), said("2")]).await;
@@ -71,7 +72,7 @@ pub async fn what_is_imported_is_marked_and_stays_so(harness: &impl Harness) {
     assert_eq!(world.own(&extended).await, [0, 1, 4]);
 }
 
-pub async fn a_turn_that_was_imported_is_not_open(harness: &impl Harness) {
+pub async fn an_imported_turn_is_not_open(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.import_session("s").await;
     let turn = |number: u128| TurnId::mint(world.now(), number);
@@ -93,7 +94,7 @@ pub async fn a_turn_that_was_imported_is_not_open(harness: &impl Harness) {
     assert_eq!(world.summary(&ana(), &session).await.open_turn, None);
 }
 
-/// Forks number what they share by depth, from any branch of any mixture.
+/// Forks number shared entries by depth, whatever branch they are taken from.
 pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["own 1", "own 2"]).await;
@@ -115,7 +116,7 @@ pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
         let again = world.fork(&ana(), &fork, None, &format!("again{at}")).await;
         let of_again = world.own_by_id(&again).await;
         assert!(of_again.iter().all(|(entry, is_own)| expected.get(entry).is_none_or(|own| own == is_own)));
-        assert_eq!(of_again.values().last(), Some(&true), "what the fork said is own");
+        assert_eq!(of_again.values().last(), Some(&true), "the fork's own entries are own");
     }
     let imported = world.import_session("imported").await;
     world.import(&imported, vec![said("1")]).await;
@@ -123,7 +124,7 @@ pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
     assert_eq!(world.own(&fork).await, Vec::<u32>::new());
 }
 
-pub async fn a_fork_begins_with_what_its_maker_gives_it(harness: &impl Harness) {
+pub async fn a_fork_starts_with_its_drafts(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let mut fork = world.fork_of(&session, Some(0), "fork");

@@ -1,4 +1,4 @@
-//! Blobs: addressed by hash, kept while somebody refers to them, read through sessions.
+//! Blobs: addressed by hash, kept while referenced, and read through sessions.
 
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Origin, ToolResult, UserMessage};
 use sapwood_core::{BlobHash, Body, Part, Role, Seq};
@@ -37,7 +37,7 @@ pub async fn a_blob_is_erased_with_its_last_reference(harness: &impl Harness) {
     assert_eq!(code(world.store.get_blob(&operator(), only).await), "blob.not_found");
     assert_eq!(world.store.get_blob(&ana(), both).await.unwrap(), b"both");
     let again = world.try_append(&ana(), &two, vec![said_with(only)]).await;
-    assert_eq!(code(again), "blob.not_found", "what is erased cannot be referred to");
+    assert_eq!(code(again), "blob.not_found", "an erased blob cannot be referenced");
     world.store.erase(&ana(), &two, world.now()).await.unwrap();
     assert_eq!(code(world.store.get_blob(&operator(), both).await), "blob.not_found");
 }
@@ -106,19 +106,19 @@ pub async fn a_blob_is_read_through_a_session(harness: &impl Harness) {
     assert_eq!(
         world.store.get_blob(&ana(), blob).await.unwrap(),
         b"abc",
-        "whoever put it, before it is used"
+        "the uploader can read it before it is referenced"
     );
     assert_eq!(code(world.store.get_blob(&bob(), blob).await), "blob.not_found");
     world.append(&ana(), &session, vec![said_with(blob), shared(&bob(), Some(Role::Collaborator))]).await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
     assert_eq!(code(world.store.get_blob(&user("carl"), blob).await), "blob.not_found");
-    // A fork of his own goes on sharing what he was once allowed to see.
+    // Bob's own fork keeps access to the blob after he was removed.
     world.fork(&bob(), &session, Some(1), "fork").await;
     world.append(&ana(), &session, vec![shared(&bob(), None)]).await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
 }
 
-pub async fn the_same_bytes_can_be_put_by_two(harness: &impl Harness) {
+pub async fn two_users_can_put_the_same_bytes(harness: &impl Harness) {
     let world = World::open(harness).await;
     let (hers, his) = (world.create(&ana(), "hers").await, world.create(&bob(), "his").await);
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();

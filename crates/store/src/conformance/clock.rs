@@ -1,4 +1,4 @@
-//! A clock for leases that stands still until a test moves it.
+//! A lease clock that only advances when a test moves it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use sapwood_core::TimestampMs;
 
 use crate::lease::{LeaseClock, Reading};
 
-/// Where the wall clock begins.
+/// Start of the wall clock.
 const WALL_MS: i64 = 1_900_000_000_000;
 
 pub struct ManualClock(Mutex<Reading>);
@@ -26,19 +26,19 @@ impl ManualClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets time pass.
+    /// Let time pass.
     pub fn pass(&self, ms: i64) {
         let mut reading = self.lock();
         reading.since_boot_ms += ms;
         reading.wall.0 += ms;
     }
 
-    /// Sets the wall clock forward or back.
+    /// Set the wall clock forward or back.
     pub fn shift_wall(&self, ms: i64) {
         self.lock().wall.0 += ms;
     }
 
-    /// Boots the machine: the time since then begins anew, and soon is what it was before.
+    /// Simulate a reboot. The time since boot keeps its value, as if it had already caught up.
     pub fn reboot(&self) {
         let mut reading = self.lock();
         reading.boot = format!("{}+", reading.boot).into();

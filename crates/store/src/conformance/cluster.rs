@@ -1,6 +1,6 @@
-//! A PostgreSQL server of the tests' own: a throwaway cluster in a directory of its own, on a free port of the loopback
-//! interface, with `fsync` on. It is made once per test binary and removed when that ends, however it ends: a shell waits
-//! for the end of its input, which only this process holds.
+//! A PostgreSQL server for the tests: a throwaway cluster in its own directory, on a free loopback port, with
+//! `fsync` on. It is created once per test binary and removed when the binary ends, even after a crash: a
+//! shell waits for the end of its standard input, which only this process holds open.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// PostgreSQL refuses to run as root; Debian's package makes this user.
+/// PostgreSQL refuses to run as root. Debian's package creates this user.
 const USER: &str = "postgres";
-/// The cluster's own administrator.
+/// Superuser of the cluster.
 pub const ADMIN: &str = "sapwood";
 const START_MAX: Duration = Duration::from_secs(120);
-/// Below the ports that systems give to outgoing connections: one of those would take a server's port while it is stopped.
+/// Below the ephemeral port range: an outgoing connection could take the port of a stopped server.
 const PORTS: std::ops::Range<u16> = 15_000..30_000;
 
 pub struct Cluster {
@@ -21,11 +21,11 @@ pub struct Cluster {
     pub port: u16,
     server: Mutex<Option<Child>>,
     databases: AtomicU32,
-    /// While this is open, the shell that cleans up waits.
+    /// The cleanup shell waits while this pipe is open.
     _alive: ChildStdin,
 }
 
-/// The cluster of this test binary.
+/// Return the cluster shared by this test binary.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     SHARED.get_or_init(Cluster::start)
@@ -43,7 +43,7 @@ impl Cluster {
         cluster
     }
 
-    /// A standby that streams from another cluster; `resume` starts it.
+    /// Create a standby that streams from another cluster. `resume` starts it.
     pub fn standby_of(primary: &Cluster) -> Self {
         let cluster = Self::prepare();
         let (data, port) = (cluster.data(), primary.port.to_string());
@@ -83,7 +83,7 @@ impl Cluster {
         self.dir.join("data").display().to_string()
     }
 
-    /// One of PostgreSQL's programs, as a user it accepts.
+    /// Build the command for a PostgreSQL program, run as a user that PostgreSQL accepts.
     pub fn command(&self, program: &str) -> Command {
         let path = bin_dir().join(program);
         let mut command = match is_root() {
@@ -94,7 +94,7 @@ impl Cluster {
             }
             false => Command::new(path),
         };
-        // A home of its own: psql looks there for certificates, and it is another user who does.
+        // psql looks for certificates in HOME, and it may run as another user.
         command.current_dir(&self.dir).env("HOME", &self.dir).env("LC_ALL", "C").stdin(Stdio::null());
         command
     }
@@ -106,7 +106,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A file beside the data that only the server reads, by its path.
+    /// Write a file that only the server can read next to the data directory, and return its path.
     pub fn put_file(&self, name: &str, text: &str) -> String {
         let path = self.dir.join(name);
         std::fs::write(&path, text).unwrap();
@@ -117,7 +117,7 @@ impl Cluster {
         path.display().to_string()
     }
 
-    /// Sets what the server takes over while it runs.
+    /// Change settings that the server can reload while it runs.
     pub fn configure(&self, settings: &[(&str, &str)]) {
         for (name, value) in settings {
             self.sql("postgres", &format!("ALTER SYSTEM SET {name} = '{value}'"));
@@ -125,7 +125,7 @@ impl Cluster {
         self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
-    /// Starts the server, again if it was stopped.
+    /// Start the server, for the first time or after a stop.
     pub fn resume(&self) {
         let log = std::fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
         let mut server = self.command("postgres");
@@ -147,7 +147,7 @@ impl Cluster {
         while !self.is_ready() {
             assert!(
                 Instant::now() < until,
-                "no server: {}",
+                "the server did not start: {}",
                 std::fs::read_to_string(self.dir.join("log")).unwrap()
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -162,7 +162,7 @@ impl Cluster {
             .is_ok_and(|status| status.success())
     }
 
-    /// Stops the server at once, as a power cut would: the next start recovers from its write-ahead log.
+    /// Kill the server, like a power cut. The next start recovers from its write-ahead log.
     pub fn crash(&self) {
         self.run("pg_ctl", &["-D", &self.data(), "stop", "-m", "immediate", "-w"]);
         if let Some(mut server) = self.server.lock().unwrap().take() {
@@ -174,7 +174,7 @@ impl Cluster {
         self.run("pg_ctl", &["-D", &self.data(), "promote", "-w"]);
     }
 
-    /// Runs SQL as the administrator, and gives back what it prints.
+    /// Run SQL as the superuser, and return its output.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         let port = self.port.to_string();
         self.run(
@@ -199,7 +199,7 @@ impl Cluster {
         )
     }
 
-    /// An empty database, by its URL.
+    /// Create an empty database, and return its URL.
     pub fn new_database(&self) -> String {
         let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
@@ -220,7 +220,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A port on which nothing listens. Each process begins to look at another one.
+/// Find a port that is not in use. Each process starts its search at a different port.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
@@ -230,7 +230,7 @@ fn free_port() -> u16 {
         PORTS.start + u16::try_from(number).unwrap_or(0)
     });
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    candidates.into_iter().find(is_free).expect("some port is free")
+    candidates.into_iter().find(is_free).expect("no free port")
 }
 
 fn is_root() -> bool {
@@ -238,7 +238,7 @@ fn is_root() -> bool {
     *ROOT.get_or_init(|| Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n"))
 }
 
-/// The newest server that is installed.
+/// The directory of the newest installed PostgreSQL version.
 fn bin_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -254,8 +254,8 @@ fn bin_dir() -> &'static Path {
     })
 }
 
-/// A shell that waits until this process is gone, then stops the server and removes the directory. It outlives us, so nobody
-/// waits for it.
+/// Start a shell that waits until this process ends, then stops the server and removes the directory. The
+/// shell outlives this process, so it is never waited for.
 #[allow(clippy::zombie_processes)]
 fn clean_up_afterwards(dir: &Path) -> ChildStdin {
     let script = r#"read -r _

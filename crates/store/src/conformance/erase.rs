@@ -1,4 +1,4 @@
-//! Erasing really deletes, and takes nothing from forks.
+//! Erasing deletes the data and leaves forks intact.
 
 use sapwood_core::StoreError;
 use sapwood_core::entry::LeafMoved;
@@ -11,7 +11,7 @@ fn needle() -> SearchQuery {
     SearchQuery { text: "needle".to_owned(), limit: 10, ..SearchQuery::default() }
 }
 
-pub async fn nothing_is_left_to_find(harness: &impl Harness) {
+pub async fn an_erased_session_is_not_found(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["needle"]).await;
     world.store.erase(&ana(), &session, world.now()).await.unwrap();
@@ -50,7 +50,7 @@ pub async fn forks_are_intact_i8(harness: &impl Harness) {
     assert_eq!(world.texts(&ana(), &forked_again).await, ["1", "new"]);
 }
 
-pub async fn a_chain_of_erased_sources_still_reads_i8(harness: &impl Harness) {
+pub async fn forks_of_erased_forks_are_readable_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut session = world.told(&ana(), "g0", &["m0", "dead 0"]).await;
     for generation in 1..6 {
@@ -60,7 +60,7 @@ pub async fn a_chain_of_erased_sources_still_reads_i8(harness: &impl Harness) {
         world.say(&ana(), &fork, &format!("dead {generation}")).await;
         session = fork;
     }
-    // From the middle outwards.
+    // Erase from the middle outwards.
     for generation in [2, 0, 4, 1, 3] {
         world.store.erase(&ana(), &id(&format!("g{generation}")), world.now()).await.unwrap();
         assert_eq!(world.texts(&ana(), &session).await, ["m0", "m1", "m2", "m3", "m4", "m5", "dead 5"]);
@@ -87,7 +87,7 @@ pub async fn an_erased_id_can_be_used_again(harness: &impl Harness) {
     assert_eq!(world.texts(&ana(), &fork).await, ["needle"]);
 }
 
-pub async fn the_audit_says_so_without_content(harness: &impl Harness) {
+pub async fn the_audit_records_an_erasure_without_content(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["needle"]).await;
     let now = world.now();

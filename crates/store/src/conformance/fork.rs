@@ -1,4 +1,4 @@
-//! Forks: sessions that begin with another one's path, by reference.
+//! Forks: sessions that share the path of another session by reference.
 
 use sapwood_core::entry::{Label, SessionState, UserMessage};
 use sapwood_core::port::store::{Fork, LEASE_TTL_MS_MAX, Until};
@@ -7,7 +7,7 @@ use sapwood_core::{Draft, EntryId, Role, Seq, TimestampMs};
 use super::Harness;
 use super::world::{Twin, World, ana, bob, code, id, said, shared};
 
-pub async fn of_ten_entries_at_any_depth_i8(harness: &impl Harness) {
+pub async fn a_fork_shares_the_entries_before_it_at_any_depth_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let texts: Vec<String> = (1..=10).map(|number| number.to_string()).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -27,7 +27,7 @@ pub async fn of_ten_entries_at_any_depth_i8(harness: &impl Harness) {
     assert_eq!(world.log(&ana(), &source).await, source_log);
 }
 
-pub async fn lengths_are_independent_i8(harness: &impl Harness) {
+pub async fn a_fork_and_its_source_have_independent_lengths_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = world.told(&ana(), "source", &["u1", "a2", "u3", "a4"]).await;
     let fork = world.fork(&ana(), &source, Some(2), "fork").await;
@@ -41,7 +41,7 @@ pub async fn lengths_are_independent_i8(harness: &impl Harness) {
     assert_eq!(slice.inherited, 2);
 }
 
-pub async fn of_a_fork_of_a_fork_i8(harness: &impl Harness) {
+pub async fn a_fork_of_a_fork_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut session = world.told(&ana(), "g0", &["m0", "x"]).await;
     let mut expected = vec!["m0".to_owned()];
@@ -64,7 +64,7 @@ pub async fn of_a_fork_of_a_fork_i8(harness: &impl Harness) {
     }
 }
 
-pub async fn at_a_shared_entry_i8(harness: &impl Harness) {
+pub async fn a_fork_at_a_shared_entry_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = world.told(&ana(), "source", &["1", "2", "3", "4", "5"]).await;
     let fork = world.fork(&ana(), &source, Some(4), "fork").await;
@@ -77,9 +77,9 @@ pub async fn at_a_shared_entry_i8(harness: &impl Harness) {
     assert_eq!((parent.session, parent.at), (fork, Some(second)));
 }
 
-pub async fn with_a_branch_inside_the_shared_part(harness: &impl Harness) {
+pub async fn a_fork_of_a_branched_source(harness: &impl Harness) {
     let world = World::open(harness).await;
-    // The source's own path has a dead branch and entries beside the tree, so that seq and depth differ.
+    // The source has a dead branch and entries outside the tree, so that seq and depth differ.
     let source = Twin::of(&world, "u1 M(small) a2 [ u3 ] L→2 u4 a5@large 4=here").await;
     let mut fork = source.fork(&world, None).await;
     fork.check(&world).await;
@@ -91,7 +91,7 @@ pub async fn with_a_branch_inside_the_shared_part(harness: &impl Harness) {
     source.check(&world).await;
 }
 
-pub async fn labels_come_as_drafts(harness: &impl Harness) {
+pub async fn labels_are_copied_as_drafts(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = Twin::of(&world, "u1 a2 2=good u3 1=start 3=later").await;
     let fork = source.fork(&world, Some(source.model.seq(2))).await;
@@ -102,7 +102,7 @@ pub async fn labels_come_as_drafts(harness: &impl Harness) {
     assert_eq!(world.summary(&fork.scope, &fork.session).await.head.leaf, Some(Seq(2)));
 }
 
-pub async fn the_source_goes_on_below_i8(harness: &impl Harness) {
+pub async fn the_source_and_the_fork_grow_independently_i8(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut source = Twin::of(&world, "u1 a2@small u3").await;
     let mut fork = source.fork(&world, None).await;
@@ -115,27 +115,27 @@ pub async fn the_source_goes_on_below_i8(harness: &impl Harness) {
     fork.check(&world).await;
 }
 
-pub async fn of_an_empty_session(harness: &impl Harness) {
+pub async fn a_fork_of_an_empty_session(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = Twin::create(&world).await;
     let mut fork = source.fork(&world, None).await;
     fork.check(&world).await;
     fork.write(&world, "u1 a2").await;
     fork.check(&world).await;
-    // One that was reset is as empty.
+    // A session that was reset is also empty.
     let reset = world.told(&ana(), "reset", &["x"]).await;
     world.append(&ana(), &reset, vec![sapwood_core::entry::LeafMoved { to: None }.into()]).await;
     let fork = world.fork(&ana(), &reset, None, "f").await;
     let summary = world.summary(&ana(), &fork).await;
     assert_eq!((summary.head.seq, summary.inherited, summary.state), (Seq::ZERO, 0, SessionState::Created));
     assert_eq!(summary.parent.unwrap().at, None);
-    // So is one that is taken before the first entry, whatever follows it.
+    // So is a fork taken before the first entry, even if the source has entries.
     let full = world.told(&ana(), "full", &["x", "y"]).await;
     let fork = world.fork(&ana(), &full, Some(0), "before").await;
     assert_eq!(world.summary(&ana(), &fork).await.head, Default::default());
 }
 
-pub async fn onto_itself_or_an_existing_id_is_refused(harness: &impl Harness) {
+pub async fn a_fork_onto_an_existing_id_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = world.told(&ana(), "source", &["1"]).await;
     world.told(&ana(), "other", &["1"]).await;
@@ -151,7 +151,7 @@ pub async fn onto_itself_or_an_existing_id_is_refused(harness: &impl Harness) {
     assert_eq!(code(unknown), "session.not_found");
 }
 
-pub async fn at_nothing_is_refused(harness: &impl Harness) {
+pub async fn a_fork_at_an_unknown_entry_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
     let twin = Twin::of(&world, "u1 N(name) a2").await;
     for (at, expected) in [(4, "entry.not_found"), (2, "input.invalid")] {
@@ -200,8 +200,8 @@ pub async fn nothing_but_the_path_is_inherited(harness: &impl Harness) {
     let summary = world.summary(&bob(), &id("f")).await;
     assert_eq!((summary.owner, summary.members.len(), summary.open_turn), (bob().principal, 0, None));
     assert_eq!((summary.title.as_deref(), summary.model.as_deref()), (Some("a name"), Some("small")));
-    assert_eq!(summary.spend, Default::default(), "shared calls count where they were made");
-    // The lease is the source's own.
+    assert_eq!(summary.spend, Default::default(), "shared calls count in the source session");
+    // The source's lease does not cover the fork.
     world.say(&bob(), &id("f"), "x").await;
     world.store.release_lease(&source.scope, &lease).await.unwrap();
     source.model.push(UserMessage { parts: Vec::new(), origin: None }).unwrap();

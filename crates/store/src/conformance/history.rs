@@ -1,9 +1,13 @@
-//! Histories: clients that do random things at the same time note what they did and what they were told, through two open
-//! stores of the same place; and the logs are checked against it. An acknowledged append is in the log once, where it was
-//! said to be; a refused one is nowhere; nobody's entries change places; a stale fence wrote nothing; and whoever reads after
-//! an acknowledgement sees what was acknowledged.
+//! Histories: concurrent clients perform random operations through two open stores of the same location, and
+//! record every operation and its result. The logs are then checked against these records:
 //!
-//! The seed of a run is printed; SAPWOOD_SEED replays it, and SAPWOOD_SEEDS runs more of them.
+//! * An acknowledged append is in the log exactly once, at the acknowledged position.
+//! * A refused append is not in the log.
+//! * The entries of one client keep their order.
+//! * An append with a stale fence wrote nothing.
+//! * A read after an acknowledgement sees what was acknowledged.
+//!
+//! Each run prints its seed. SAPWOOD_SEED replays a seed, and SAPWOOD_SEEDS sets the number of runs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,10 +22,10 @@ use super::world::{World, ana, read_log, said};
 const CLIENTS: u64 = 6;
 const SESSIONS: u64 = 3;
 const STEPS: u64 = 40;
-/// How long a lease lives, and how much time passes before a client asks for one.
+/// TTL of a lease, and how far the clock advances before a client takes one.
 const TTL_MS: i64 = 700;
 const PAUSE_MS: i64 = 300;
-/// What each session begins with: some stores keep none that is empty.
+/// First message of each session. Some stores do not keep empty sessions.
 const FIRST: &str = "first";
 
 /// One append, as its caller saw it.
@@ -30,19 +34,19 @@ struct Noted {
     text: String,
     expect: Expect,
     fence: Option<u64>,
-    /// What was said; none if it was refused.
+    /// The acknowledgement; `None` if the append was refused.
     told: Option<Appended>,
 }
 
-/// What one client saw.
+/// The records of one client.
 #[derive(Default)]
 struct Notes {
     appends: Vec<Noted>,
-    /// The same key twice, and the two answers.
+    /// Pairs of answers to two appends with the same key.
     repeated: Vec<(Appended, Appended)>,
 }
 
-/// A small generator: the same numbers from the same seed.
+/// A small random number generator, deterministic for a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -52,7 +56,7 @@ impl Dice {
     }
 }
 
-pub async fn what_clients_were_told_is_what_the_log_says(harness: &impl Harness) {
+pub async fn the_log_matches_what_clients_observed(harness: &impl Harness) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("SAPWOOD_SEED").unwrap_or(20_261_116);
     for seed in first..first + number("SAPWOOD_SEEDS").unwrap_or(2) {
@@ -63,7 +67,7 @@ pub async fn what_clients_were_told_is_what_the_log_says(harness: &impl Harness)
 
 async fn run(harness: &impl Harness, seed: u64) {
     let world = World::open(harness).await;
-    // Where nothing is shared between two stores, both halves of the clients use the first.
+    // Stores that do not persist share nothing, so all clients use the first one.
     let second = match harness.persists() {
         true => harness.open().await,
         false => world.store.clone(),
@@ -95,7 +99,7 @@ async fn run(harness: &impl Harness, seed: u64) {
     }
 }
 
-/// Each in a thread of its own.
+/// Run each client in its own thread.
 fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<Notes> {
     std::thread::scope(|scope| {
         let start = |client: Client| scope.spawn(move || super::block_on(client.run(harness)));
@@ -107,7 +111,7 @@ fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<Notes> {
     })
 }
 
-/// How far each session was known to reach, by anybody.
+/// The highest acknowledged seq of each session, over all clients.
 #[derive(Default)]
 struct Seen([AtomicU32; SESSIONS as usize]);
 
@@ -117,7 +121,7 @@ struct Client {
     seen: Arc<Seen>,
     name: String,
     dice: Dice,
-    /// The last lease it had of each session, be it lost or not.
+    /// The last lease taken on each session, even if it has been lost.
     leases: HashMap<SessionId, Lease>,
     notes: Notes,
 }
@@ -130,7 +134,7 @@ impl Client {
                 0..=5 => self.append(at, step, None).await,
                 6 => self.append(at, step, Some(format!("{}-{step}", self.name))).await,
                 7 => {
-                    // So that leases end while others still work.
+                    // Advance the clock so that leases expire while other clients still work.
                     harness.pass_time(PAUSE_MS);
                     self.take(at).await;
                 }
@@ -167,7 +171,7 @@ impl Client {
         };
         if let (Some(told), Some(_)) = (&told, key) {
             let again =
-                self.store.append(&ana(), append).await.expect("what was written is answered again (I5)");
+                self.store.append(&ana(), append).await.expect("a repeated append gets the first answer (I5)");
             self.notes.repeated.push((told.clone(), again));
         }
         if let Some(told) = &told {
@@ -182,28 +186,28 @@ impl Client {
         match taken {
             Ok(lease) => {
                 let before = self.leases.insert(session, lease.clone());
-                assert!(before.is_none_or(|before| before.fence <= lease.fence), "fences never go back");
+                assert!(before.is_none_or(|before| before.fence <= lease.fence), "fences never decrease");
             }
             Err(StoreError::Leased { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// What anybody was told before this began is there.
+    /// Check that the session contains everything acknowledged before this read.
     async fn look(&mut self, at: usize) {
         let known = self.seen.0[at].load(Ordering::SeqCst);
         let session = &self.sessions[at];
         let head = self.store.summary(&ana(), session).await.unwrap().head.seq;
-        assert!(head.0 >= known, "{session} ends at {head}, and somebody was told of {known}");
+        assert!(head.0 >= known, "{session} ends at {head}, but {known} was acknowledged");
         let after = Seq(known.saturating_sub(5));
         let records = self.store.read_after(&ana(), session, after, 1_000).await.unwrap();
         let last = records.last().map_or(after, |record| record.meta.seq);
-        assert!(last >= head, "the summary says {head}, and the log has {last}");
+        assert!(last >= head, "the summary ends at {head}, but the log at {last}");
         self.seen.0[at].fetch_max(last.0, Ordering::SeqCst);
     }
 }
 
-/// The log of one session against what everybody noted.
+/// Check the log of one session against the records of all clients.
 fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
     let entries: BTreeMap<Seq, (EntryId, String)> = log
         .iter()
@@ -211,27 +215,27 @@ fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
         .collect();
     assert!(entries.keys().copied().eq((1..=log.len() as u32).map(Seq)), "I1: {session}");
     let texts: HashSet<&str> = entries.values().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(texts.len(), log.len(), "{session}: something was written twice");
+    assert_eq!(texts.len(), log.len(), "{session}: an append was written twice");
     let mut told = log.iter().filter(|record| record.meta.seq == Seq(1)).count();
     let mut fences: BTreeMap<Seq, u64> = BTreeMap::new();
     for client in notes {
         let mut last = Seq::ZERO;
         for noted in client.appends.iter().filter(|noted| noted.session == *session) {
             let Some(answer) = &noted.told else {
-                assert!(!texts.contains(noted.text.as_str()), "{}: refused, and written", noted.text);
+                assert!(!texts.contains(noted.text.as_str()), "{}: refused, but written", noted.text);
                 continue;
             };
             let (seq, entry) = answer.entries[0];
-            assert_eq!(entries.get(&seq), Some(&(entry, noted.text.clone())), "acknowledged, and not there");
-            assert!(seq > last, "{}: a client's own entries changed places", noted.text);
+            assert_eq!(entries.get(&seq), Some(&(entry, noted.text.clone())), "acknowledged, but not in the log");
+            assert!(seq > last, "{}: entries of one client are out of order", noted.text);
             if let Expect::Head(head) = noted.expect {
-                assert_eq!(seq, head.next(), "{}: written behind another head (I5)", noted.text);
+                assert_eq!(seq, head.next(), "{}: written after a different head (I5)", noted.text);
             }
             fences.extend(noted.fence.map(|fence| (seq, fence)));
             (last, told) = (seq, told + 1);
         }
     }
-    assert_eq!(told, log.len(), "{session}: somebody's entry is there who does not know of it");
+    assert_eq!(told, log.len(), "{session}: the log has entries that were never acknowledged");
     let in_order: Vec<u64> = fences.into_values().collect();
-    assert!(in_order.is_sorted(), "{session}: a stale fence wrote: {in_order:?}");
+    assert!(in_order.is_sorted(), "{session}: an append with a stale fence was written: {in_order:?}");
 }

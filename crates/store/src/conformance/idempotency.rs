@@ -1,4 +1,4 @@
-//! The same key gives the first answer and writes nothing (I5).
+//! An append with a known idempotency key returns the first answer and writes nothing (I5).
 
 use sapwood_core::port::store::{Append, Expect, hash_request};
 use sapwood_core::{Seq, SessionId};
@@ -13,13 +13,13 @@ fn keyed(world: &World, session: &SessionId, key: &str, text: &str) -> Append {
     }
 }
 
-pub async fn a_key_gives_the_first_answer_i5(harness: &impl Harness) {
+pub async fn a_repeated_key_returns_the_first_answer_i5(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let append = Append { expect: Expect::Head(Seq::ZERO), ..keyed(&world, &session, "k", "one") };
     let first = world.store.append(&ana(), append.clone()).await.unwrap();
     world.say(&ana(), &session, "meanwhile").await;
-    // The head has moved on, and the repetition still gets what the first got.
+    // The head has moved since, but the repeated append still gets the first answer.
     assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
     assert_eq!(world.store.append(&ana(), keyed(&world, &session, "k", "else")).await.unwrap(), first);
     assert_eq!(world.log(&ana(), &session).await.len(), 3);
@@ -62,7 +62,8 @@ pub async fn a_key_with_another_request_is_refused_i5(harness: &impl Harness) {
     let other = asked(keyed(&world, &session, "k", "else"));
     assert_eq!(code(world.store.append(&ana(), other.clone()).await), "session.key_reused");
     assert_eq!(world.store.append(&ana(), append.clone()).await.unwrap(), first);
-    // Whoever keeps no track of what was asked gets the first answer, and an answer that was kept so fits any request.
+    // Appends without a request hash get the first answer, and a key stored without a hash accepts any
+    // request.
     assert_eq!(world.store.append(&ana(), keyed(&world, &session, "k", "else")).await.unwrap(), first);
     let old = world.store.append(&ana(), keyed(&world, &session, "old", "one")).await.unwrap();
     assert_eq!(world.store.append(&ana(), asked(keyed(&world, &session, "old", "else"))).await.unwrap(), old);
@@ -72,7 +73,7 @@ pub async fn a_key_with_another_request_is_refused_i5(harness: &impl Harness) {
     assert_eq!(world.store.append(&ana(), append).await.unwrap(), first);
 }
 
-pub async fn a_refused_append_does_not_use_its_key_up_i5(harness: &impl Harness) {
+pub async fn a_refused_append_does_not_consume_its_key_i5(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let append = Append { expect: Expect::Head(Seq(9)), ..keyed(&world, &session, "k", "two") };

@@ -1,4 +1,5 @@
-//! No read or write crosses a tenant, and what somebody may not see looks as if it were not there (I9).
+//! No read or write crosses a tenant, and a session that the caller cannot read looks like an unknown one
+//! (I9).
 
 use std::fmt::Debug;
 
@@ -11,7 +12,7 @@ use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
 use super::Harness;
 use super::world::{World, ana, archived, bob, code, foreign_ana, id, operator, said, said_with, shared};
 
-/// How every method that names a session answers, with the id taken out.
+/// Collect the answers of every method that takes a session, with the id replaced.
 async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<String> {
     let (store, now) = (&world.store, TimestampMs(1_950_000_000_000));
     let mut answers = Vec::new();
@@ -41,7 +42,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     add(shown(session, store.erase(scope, session, now).await));
     for at in [None, Some(1), Some(99)] {
         add(shown(session, store.fork(scope, world.fork_of(session, at, "stolen")).await));
-        // Onto itself: it must not say that the id is taken.
+        // A fork onto itself must not reveal that the id is taken.
         add(shown(session, store.fork(scope, world.fork_of(session, at, session.as_str())).await));
     }
     for append in odd_appends(world, session, now) {
@@ -50,7 +51,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     answers
 }
 
-/// Appends that would each be refused for a reason of their own, and one that would not.
+/// Build appends that would each be refused for a different reason, and one that would be accepted.
 fn odd_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Append> {
     let append = |bodies| Append { now, ..world.append_of(session, bodies) };
     let plain = append(vec![said("x")]);
@@ -66,7 +67,7 @@ fn odd_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Appe
     ]
 }
 
-/// A session with everything that could give it away.
+/// Create a session with everything that could reveal it.
 async fn secret(world: &World) -> SessionId {
     let session = world.create(&ana(), "secret").await;
     let append = Append {
@@ -79,7 +80,7 @@ async fn secret(world: &World) -> SessionId {
     session
 }
 
-pub async fn another_tenants_id_answers_as_an_unknown_one_i9(harness: &impl Harness) {
+pub async fn another_tenants_session_looks_unknown_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = secret(&world).await;
     let everywhere = Scope::operator(foreign_ana().tenant, foreign_ana().principal);
@@ -87,21 +88,21 @@ pub async fn another_tenants_id_answers_as_an_unknown_one_i9(harness: &impl Harn
         let unknown = answers(&world, &scope, &id("unknown")).await;
         assert_eq!(answers(&world, &scope, &session).await, unknown);
         let summaries = unknown.iter().filter(|answer| answer.contains("NoSession")).count();
-        assert!(summaries + 1 >= unknown.len(), "only the audit has no such error: {unknown:#?}");
+        assert!(summaries + 1 >= unknown.len(), "only the audit does not fail with it: {unknown:#?}");
     }
     assert_eq!(world.log(&ana(), &session).await.len(), 2);
 }
 
-pub async fn an_unshared_id_answers_as_an_unknown_one_i9(harness: &impl Harness) {
+pub async fn an_unshared_session_looks_unknown_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = secret(&world).await;
     let unknown = answers(&world, &bob(), &id("unknown")).await;
     assert_eq!(answers(&world, &bob(), &session).await, unknown);
-    // An archived one, too.
+    // The same holds for an archived session.
     let append = Append { fence: Some(1), ..world.append_of(&session, vec![archived()]) };
     world.store.append(&ana(), append).await.unwrap();
     assert_eq!(answers(&world, &bob(), &session).await, unknown);
-    // Within a tenant a name that is taken cannot be given away again.
+    // Within a tenant a taken id cannot be used again.
     assert!(world.store.create(&bob(), world.new_session("secret")).await.is_err());
 }
 
@@ -116,7 +117,7 @@ pub async fn the_same_id_in_two_tenants_is_two_sessions_i9(harness: &impl Harnes
     assert_eq!(world.texts(&ana(), &here).await, ["here", "here too"]);
 }
 
-pub async fn lists_and_searches_stay_inside_i9(harness: &impl Harness) {
+pub async fn lists_and_searches_stay_inside_the_tenant_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     world.told(&ana(), "anas", &["needle"]).await;
     world.told(&bob(), "bobs", &["needle"]).await;
@@ -138,21 +139,21 @@ pub async fn lists_and_searches_stay_inside_i9(harness: &impl Harness) {
         let count = world.store.list(&scope, &prefixed).await.unwrap().items.len();
         assert_eq!(count, usize::from(expected == ["foreign"]));
     }
-    // Children that were made by others do not show.
+    // Children that the caller cannot read are not listed.
     world.append(&ana(), &id("anas"), vec![shared(&bob(), Some(sapwood_core::Role::Collaborator))]).await;
     world.fork(&ana(), &id("anas"), None, "hidden").await;
     world.fork(&bob(), &id("anas"), None, "his").await;
     assert_eq!(world.store.children(&bob(), &id("anas")).await.unwrap(), [id("his")]);
 }
 
-pub async fn blobs_stay_inside_i9(harness: &impl Harness) {
+pub async fn blobs_stay_inside_the_tenant_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
     world.told(&foreign_ana(), "f", &["x"]).await;
     assert_eq!(code(world.store.get_blob(&foreign_ana(), blob).await), "blob.not_found");
     let append = world.try_append(&foreign_ana(), &id("f"), vec![said_with(blob)]).await;
     assert_eq!(code(append), "blob.not_found");
-    // The same bytes in two tenants are two blobs.
+    // The same bytes in two tenants are two separate blobs.
     let session = world.create(&ana(), "s").await;
     world.append(&ana(), &session, vec![said_with(blob)]).await;
     world.store.put_blob(&foreign_ana(), b"abc".to_vec()).await.unwrap();

@@ -1,4 +1,5 @@
-//! Keys and tenants: only a hash is kept, and it is found again; what is revoked stays revoked; tenants stay apart.
+//! API keys and tenants: stores keep only the hash of a key and find the key by it. A revoked key stays
+//! revoked. Keys never cross tenants.
 
 use sapwood_core::port::keys::{ApiKey, Grant};
 use sapwood_core::{BlobHash, Scope, TimestampMs};
@@ -20,7 +21,7 @@ fn key_of(scope: &Scope, id: &str) -> ApiKey {
     }
 }
 
-pub async fn a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns(harness: &impl Harness) {
+pub async fn a_key_is_found_by_its_hash_and_listed_for_its_owner(harness: &impl Harness) {
     let world = World::open(harness).await;
     assert!(!world.store.has_keys().await.unwrap());
     let (hers, his, foreign) =
@@ -36,7 +37,7 @@ pub async fn a_key_is_found_by_its_hash_and_listed_to_whom_it_concerns(harness: 
     assert_eq!(world.store.list_keys(&foreign_ana()).await.unwrap(), [foreign]);
 }
 
-pub async fn a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it(harness: &impl Harness) {
+pub async fn a_key_is_revoked_by_its_owner_and_stays_revoked(harness: &impl Harness) {
     let world = World::open(harness).await;
     let key = key_of(&ana(), "hers");
     world.store.put_key(&ana(), key.clone()).await.unwrap();
@@ -56,7 +57,7 @@ pub async fn a_revoked_key_stays_revoked_and_only_its_own_can_revoke_it(harness:
     assert_eq!(world.store.find_key(key.hash).await.unwrap(), Some(found));
 }
 
-pub async fn tenants_are_known_once_they_were_made(harness: &impl Harness) {
+pub async fn tenants_are_listed_after_creation(harness: &impl Harness) {
     let world = World::open(harness).await;
     world.store.put_tenant(&foreign_ana(), TimestampMs(5)).await.unwrap();
     world.create(&ana(), "s").await;

@@ -1,4 +1,4 @@
-//! Leases: who may move the leaf, until when, and what becomes of those who lost it.
+//! Leases: which writer may move the leaf, when a lease ends, and what a writer that lost its lease may do.
 
 use sapwood_core::entry::{LeafMoved, SessionNamed};
 use sapwood_core::port::store::{Append, LEASE_TTL_MS_MAX, Lease, Result};
@@ -36,7 +36,7 @@ pub async fn a_lease_guards_the_leaf(harness: &impl Harness) {
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq(3));
 }
 
-pub async fn a_fence_grows_when_the_lease_changes_hands(harness: &impl Harness) {
+pub async fn a_new_holder_gets_a_higher_fence(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();
@@ -65,7 +65,7 @@ pub async fn a_stale_fence_is_refused(harness: &impl Harness) {
     world.store.append(&ana(), fenced(&world, &session, Some(second.fence))).await.unwrap();
 }
 
-pub async fn a_lease_ends_by_time(harness: &impl Harness) {
+pub async fn a_lease_expires(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let lease = take(&world, &session, "a").await.unwrap();
@@ -74,12 +74,13 @@ pub async fn a_lease_ends_by_time(harness: &impl Harness) {
     assert_eq!(code(early), "session.leased");
     harness.pass_time(TTL_MS / 2);
     world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
-    // No other holder took it since, so this one has lost nothing yet.
+    // No other holder took the lease since, so its fence is still valid.
     world.store.append(&ana(), fenced(&world, &session, Some(lease.fence))).await.unwrap();
 }
 
-/// A caller's own clock, which is in its appends, has no say: see also `a_wall_clock_that_is_wrong_…` of each store.
-pub async fn a_callers_clock_neither_ends_nor_extends_a_lease(harness: &impl Harness) {
+/// The caller's clock, which sets `Append::now`, has no effect. See also
+/// `a_wrong_wall_clock_does_not_affect_a_lease` in `tests/all/leases.rs`.
+pub async fn the_callers_clock_does_not_affect_a_lease(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let lease = take(&world, &session, "a").await.unwrap();
@@ -105,7 +106,7 @@ pub async fn a_holder_renews_and_keeps_its_fence(harness: &impl Harness) {
     let renewed = take(&world, &session, "a").await.unwrap();
     assert_eq!((renewed.fence, renewed.ttl_ms), (first.fence, TTL_MS));
     harness.pass_time(TTL_MS * 3 / 4);
-    assert_eq!(code(take(&world, &session, "b").await), "session.leased", "it counts from its renewal");
+    assert_eq!(code(take(&world, &session, "b").await), "session.leased", "the TTL counts from the renewal");
 }
 
 pub async fn a_released_lease_is_free(harness: &impl Harness) {
@@ -116,12 +117,12 @@ pub async fn a_released_lease_is_free(harness: &impl Harness) {
     world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
     let second = take(&world, &session, "b").await.unwrap();
     assert!(second.fence > first.fence);
-    // Giving back what is lost already is no error, and frees nothing.
+    // Releasing a lost lease is not an error and frees nothing.
     world.store.release_lease(&ana(), &first).await.unwrap();
     assert_eq!(code(take(&world, &session, "c").await), "session.leased");
 }
 
-pub async fn a_lease_without_holder_or_time_is_refused(harness: &impl Harness) {
+pub async fn a_lease_needs_a_holder_and_a_valid_ttl(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     assert_eq!(code(take(&world, &session, "").await), "input.invalid");
@@ -134,7 +135,7 @@ pub async fn a_lease_without_holder_or_time_is_refused(harness: &impl Harness) {
     take(LEASE_TTL_MS_MAX).await.unwrap();
 }
 
-pub async fn fences_live_on_after_reopening(harness: &impl Harness) {
+pub async fn fences_survive_reopening(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();

@@ -1,4 +1,4 @@
-//! Making and listing sessions.
+//! Creating and listing sessions.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use sapwood_core::project::summary::{Origin, Summary};
 use super::Harness;
 use super::world::{World, ana, archived, code, id, said};
 
-/// More than the page size anybody would choose by accident.
+/// More than any plausible page size.
 const SESSIONS: usize = 110;
 
 async fn fill(world: &World) -> Vec<SessionId> {
     let mut ids = Vec::new();
     for number in 0..SESSIONS {
-        // Names in another order than times.
+        // Sorting by name and by time gives different orders.
         ids.push(world.told(&ana(), &format!("s{:03}", (number * 37) % SESSIONS), &["hello"]).await);
     }
     ids
@@ -76,7 +76,7 @@ pub async fn filters_by_cwd_state_and_prefix(harness: &impl Harness) {
     assert_eq!(list(&world, active).await, [id("b_1")]);
     let prefix = |text: &str| ListFilter { id_prefix: Some(text.to_owned()), ..ListFilter::default() };
     assert_eq!(list(&world, prefix("ab-")).await, [id("ab-1"), id("ab-2")]);
-    assert_eq!(list(&world, prefix("b_")).await, [id("b_1")], "an underscore is no wildcard");
+    assert_eq!(list(&world, prefix("b_")).await, [id("b_1")], "an underscore is not a wildcard");
     for nothing in ["%", "z", "AB", "' OR ''='", "*"] {
         assert!(list(&world, prefix(nothing)).await.is_empty(), "{nothing:?}");
     }
@@ -94,7 +94,7 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
         seen.extend(names(&page.items));
         let Some(next) = page.next else { break };
         filter.cursor = Some(next);
-        // One that was listed, one that was not, and a new one.
+        // Touch a listed session, an unlisted one, and a new one.
         for session in [&all[SESSIONS - 1], &all[touched.len()]] {
             world.say(&ana(), session, "meanwhile").await;
             touched.insert(session.clone());
@@ -102,10 +102,10 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
         touched.insert(world.told(&ana(), &format!("new{}", touched.len()), &["hello"]).await);
     }
     let unique: BTreeSet<SessionId> = seen.iter().cloned().collect();
-    assert_eq!(unique.len(), seen.len(), "nothing shows twice");
+    assert_eq!(unique.len(), seen.len(), "no session is listed twice");
     assert!(
         all.iter().all(|session| unique.contains(session) || touched.contains(session)),
-        "nothing is left out"
+        "no session is missing"
     );
 }
 
@@ -129,7 +129,7 @@ pub async fn create_is_idempotent(harness: &impl Harness) {
     assert_eq!(world.summary(&ana(), &id("s")).await, before);
 }
 
-pub async fn the_summary_has_what_was_given(harness: &impl Harness) {
+pub async fn the_summary_has_the_creation_fields(harness: &impl Harness) {
     let world = World::open(harness).await;
     let new = NewSession {
         title: Some("A title".to_owned()),

@@ -1,4 +1,4 @@
-//! What was acknowledged is there when the store is opened again (I3). Nothing to check where nothing persists.
+//! Acknowledged writes survive reopening the store (I3). Stores that do not persist have nothing to check.
 
 use sapwood_core::fixture::random_script;
 use sapwood_core::port::store::{Append, LEASE_TTL_MS_MAX, ListFilter, SearchQuery};
@@ -11,13 +11,13 @@ use super::world::{
     Twin, World, ana, answered, archived, bob, code, foreign_ana, id, operator, said, said_with, shared,
 };
 
-pub async fn a_store_that_is_well_can_be_written(harness: &impl Harness) {
+pub async fn a_healthy_store_is_writable(harness: &impl Harness) {
     let world = World::open(harness).await;
     world.store.check_writable().await.unwrap();
     let session = world.told(&ana(), "s", &["one"]).await;
     let before = world.store.summary(&ana(), &session).await.unwrap();
     world.store.check_writable().await.unwrap();
-    assert_eq!(world.store.summary(&ana(), &session).await.unwrap(), before, "to ask changes nothing");
+    assert_eq!(world.store.summary(&ana(), &session).await.unwrap(), before, "the check changes nothing");
 }
 
 pub async fn summaries_are_equal_after_reopening_i3(harness: &impl Harness) {
@@ -57,10 +57,10 @@ pub async fn logs_are_equal_after_reopening_i3(harness: &impl Harness) {
     twin.check(&world).await;
     let find = SearchQuery { text: "build".to_owned(), limit: 10, ..SearchQuery::default() };
     let hits = world.store.search(&twin.scope, &find).await.unwrap().items;
-    assert_eq!(hits.len(), 10, "search lives on");
+    assert_eq!(hits.len(), 10, "the search index survives");
 }
 
-pub async fn forks_live_on_i3(harness: &impl Harness) {
+pub async fn forks_survive_reopening_i3(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = Twin::of(&world, "u1 M(small) a2 [ u3 ] L→2 u4 a5@large 4=here").await;
     let mut fork = source.fork(&world, None).await;
@@ -73,7 +73,7 @@ pub async fn forks_live_on_i3(harness: &impl Harness) {
     assert_eq!(world.store.children(&source.scope, &source.session).await.unwrap(), [fork.session]);
 }
 
-pub async fn erased_stays_erased_i3(harness: &impl Harness) {
+pub async fn an_erased_session_stays_erased_i3(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = world.told(&ana(), "source", &["needle shared", "needle dead"]).await;
     world.told(&ana(), "other", &["x"]).await;
@@ -91,7 +91,7 @@ pub async fn erased_stays_erased_i3(harness: &impl Harness) {
     assert!(world.store.list(&operator(), &ListFilter::default()).await.unwrap().items.is_empty());
 }
 
-pub async fn blobs_and_audit_live_on_i3(harness: &impl Harness) {
+pub async fn blobs_and_audit_survive_reopening_i3(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn blobs_and_audit_live_on_i3(harness: &impl Harness) {
     assert_eq!(code(world.store.get_blob(&operator(), blob).await), "blob.not_found");
 }
 
-pub async fn appending_goes_on_after_reopening_i3(harness: &impl Harness) {
+pub async fn appends_continue_after_reopening_i3(harness: &impl Harness) {
     let mut world = World::open(harness).await;
     let mut twin = Twin::of(&world, "u1 a2@small u3").await;
     for round in 0..5 {
@@ -135,7 +135,7 @@ pub async fn two_open_stores_see_each_others_appends(harness: &impl Harness) {
         let listed = reader.store.list(&ana(), &ListFilter::default()).await.unwrap().items;
         assert_eq!(listed[0].messages as usize, number + 1);
     }
-    // A lease, a key and an erasure are seen, too.
+    // Leases, idempotency keys and erasures are visible, too.
     let keyed =
         Append { idempotency_key: Some("k".to_owned()), ..world.append_of(&session, vec![said("x")]) };
     let first = world.store.append(&ana(), keyed.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What sessions taught: whose it is, who may change it, and that it goes with the session that taught it.
+//! Memories: ownership, permissions, and erasure together with their source session.
 
 use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{
@@ -10,7 +10,7 @@ use sapwood_core::{EntryId, Principal, Scope, SessionId, StoreError, TimestampMs
 use super::Harness;
 use super::world::{World, ana, bob, code, foreign_ana, id, operator};
 
-/// A memory of the caller's own, not yet put anywhere.
+/// A memory that belongs to the caller, not stored yet.
 fn memory_of(scope: &Scope, number: i64, text: &str) -> Memory {
     Memory {
         id: MemoryId::mint(TimestampMs(1_000 + number), 7),
@@ -64,7 +64,7 @@ pub async fn a_memory_reads_back_as_it_was_put(harness: &impl Harness) {
     assert_eq!(world.store.get_memory(&ana(), given.id).await.unwrap(), expected);
 }
 
-pub async fn a_change_needs_the_version_it_looked_at(harness: &impl Harness) {
+pub async fn an_update_needs_the_current_version(harness: &impl Harness) {
     let world = World::open(harness).await;
     let first = put(&world, &ana(), memory_of(&ana(), 1, "one")).await;
     assert_eq!(code(world.store.put_memory(&ana(), first.clone(), 0, world.now()).await), "memory.conflict");
@@ -80,7 +80,7 @@ pub async fn a_change_needs_the_version_it_looked_at(harness: &impl Harness) {
     assert_eq!(listed(&world, &ana(), &with_words("two")).await, ["two"]);
 }
 
-pub async fn limits_of_memories_are_kept(harness: &impl Harness) {
+pub async fn memory_limits_are_enforced(harness: &impl Harness) {
     let world = World::open(harness).await;
     let refused =
         async |memory: Memory| code(world.store.put_memory(&ana(), memory, 0, TimestampMs(1)).await);
@@ -159,24 +159,24 @@ pub async fn memories_stay_with_their_tenant_and_owner_i9(harness: &impl Harness
         let gone = format!("{:?}", world.store.forget_memory(&stranger, hers.id, now).await);
         let never = world.store.forget_memory(&stranger, unknown, now).await;
         assert_eq!(gone, as_unknown(format!("{never:?}")));
-        // In another tenant the id is free, and version 1 of it was never there; here it only looks so.
+        // In another tenant the id is unknown. For another user of the same tenant it must look unknown, too.
         let stolen = world.store.put_memory(&stranger, hers.clone(), 1, now).await;
         assert_eq!(code(stolen), "memory.not_found");
     }
-    // Nobody plants a memory in somebody else's head.
+    // A user cannot create a memory that belongs to another user.
     let planted = memory_of(&ana(), 2, "planted");
     assert_eq!(code(world.store.put_memory(&bob(), planted, 0, world.now()).await), "memory.denied");
     assert_eq!(listed(&world, &operator(), &all).await, ["hers"]);
     let for_bob = MemoryFilter { whose: Whose::For(bob().principal), ..all.clone() };
     assert!(listed(&world, &operator(), &for_bob).await.is_empty());
-    // The same id elsewhere is another memory.
+    // The same id in another tenant is a different memory.
     let theirs = put(&world, &foreign_ana(), memory_of(&foreign_ana(), 1, "theirs")).await;
     assert_eq!(theirs.id, hers.id);
     world.store.forget_memory(&foreign_ana(), theirs.id, world.now()).await.unwrap();
     assert_eq!(world.store.get_memory(&ana(), hers.id).await.unwrap(), hers);
 }
 
-pub async fn everybody_reads_what_is_the_tenants_and_its_maker_changes_it(harness: &impl Harness) {
+pub async fn tenant_memories_are_readable_by_all_and_changed_by_their_creator(harness: &impl Harness) {
     let world = World::open(harness).await;
     let ours = Memory { belongs: Belongs::Tenant, ..memory_of(&ana(), 1, "ours") };
     let ours = put(&world, &ana(), ours).await;
@@ -186,8 +186,8 @@ pub async fn everybody_reads_what_is_the_tenants_and_its_maker_changes_it(harnes
     assert_eq!(code(world.store.put_memory(&bob(), edited.clone(), 1, world.now()).await), "memory.denied");
     assert_eq!(code(world.store.forget_memory(&bob(), ours.id, world.now()).await), "memory.denied");
     let kept = world.store.put_memory(&operator(), edited, 1, world.now()).await.unwrap();
-    assert_eq!((kept.by.clone(), kept.version), (ana().principal, 2), "its maker stays who it was");
-    // Taken back, it is hers alone.
+    assert_eq!((kept.by.clone(), kept.version), (ana().principal, 2), "its creator does not change");
+    // Made private again, only ana can read it.
     let private = Memory { belongs: Belongs::To(ana().principal), ..kept };
     world.store.put_memory(&ana(), private, 2, world.now()).await.unwrap();
     assert_eq!(code(world.store.get_memory(&bob(), ours.id).await), "memory.not_found");
@@ -195,7 +195,7 @@ pub async fn everybody_reads_what_is_the_tenants_and_its_maker_changes_it(harnes
     world.store.forget_memory(&ana(), ours.id, world.now()).await.unwrap();
 }
 
-pub async fn what_is_forgotten_is_gone_and_the_audit_says_so(harness: &impl Harness) {
+pub async fn a_forgotten_memory_is_deleted_and_audited(harness: &impl Harness) {
     let world = World::open(harness).await;
     let memory = put(&world, &ana(), memory_of(&ana(), 1, "needle")).await;
     world.store.forget_memory(&ana(), memory.id, world.now()).await.unwrap();
@@ -214,7 +214,7 @@ pub async fn what_is_forgotten_is_gone_and_the_audit_says_so(harness: &impl Harn
     assert!(listed(&world, &operator(), &all).await.is_empty());
 }
 
-pub async fn what_was_superseded_is_not_current_until_the_newer_is_gone(harness: &impl Harness) {
+pub async fn a_superseded_memory_becomes_current_when_the_newer_is_deleted(harness: &impl Harness) {
     let world = World::open(harness).await;
     let old = put(&world, &ana(), memory_of(&ana(), 1, "spaces")).await;
     let new = put(&world, &ana(), memory_of(&ana(), 2, "tabs")).await;
@@ -229,11 +229,11 @@ pub async fn what_was_superseded_is_not_current_until_the_newer_is_gone(harness:
     assert_eq!(world.store.get_memory(&ana(), old.id).await.unwrap().superseded_by, None);
 }
 
-pub async fn erasing_a_session_erases_what_only_it_supports(harness: &impl Harness) {
+pub async fn erasing_a_session_erases_memories_with_no_other_source(harness: &impl Harness) {
     let world = World::open(harness).await;
     let (first, second) =
         (world.told(&ana(), "first", &["x"]).await, world.told(&ana(), "second", &["y"]).await);
-    // The same name elsewhere is another session.
+    // The same session id in another tenant is a different session.
     world.told(&foreign_ana(), "first", &["z"]).await;
     let made = |number, text: &str, sources| Memory { sources, ..memory_of(&ana(), number, text) };
     put(&world, &ana(), made(1, "only first", vec![source(&first, 1)])).await;

@@ -1,4 +1,4 @@
-//! Random sessions, stored and read back, against the naive model of `sapwood_core::fixture`.
+//! Random sessions, stored and read back, compared with the naive model of `sapwood_core::fixture`.
 
 use sapwood_core::fixture::{Dice, random_script};
 use sapwood_core::port::store::Until;
@@ -8,7 +8,7 @@ use sapwood_core::{EntryId, Seq};
 use super::Harness;
 use super::world::{Twin, World};
 
-/// Every answer about every entry, one by one.
+/// Check every answer about each entry.
 async fn check_every_entry(twin: &Twin, world: &World) {
     let (store, scope, session) = (&world.store, &twin.scope, &twin.session);
     for placed in twin.model.placed() {
@@ -25,7 +25,7 @@ async fn check_every_entry(twin: &Twin, world: &World) {
     assert!(store.find_entries(scope, session, &nowhere).await.unwrap().is_empty());
 }
 
-/// The n-th message on a path, found through the links, is the one that counting finds.
+/// Check that following the links and counting find the same n-th message.
 async fn check_messages(twin: &Twin, world: &World, leaf: Seq) {
     let path = twin.model.path_seqs(Some(leaf));
     let messages: Vec<Seq> =
@@ -57,7 +57,7 @@ pub async fn random_forks_equal_the_naive_model(harness: &impl Harness) {
         let seqs: Vec<Seq> = in_tree.map(|placed| placed.entry.meta.seq).collect();
         let at = dice.pick(&seqs);
         let mut fork = parent.fork_as(&world, at, &format!("fork{generation}")).await;
-        // Numbers that no earlier entry bears.
+        // Use numbers that no earlier entry has.
         let number = 1_000 * (generation + 1);
         fork.write(&world, &format!("u{number} M(m{generation}) a{} L→{number} u{}", number + 1, number + 2))
             .await;
@@ -69,7 +69,7 @@ pub async fn random_forks_equal_the_naive_model(harness: &impl Harness) {
     }
 }
 
-pub async fn random_batches_of_any_size_are_the_same_log_i4(harness: &impl Harness) {
+pub async fn any_batch_size_gives_the_same_log_i4(harness: &impl Harness) {
     let world = World::open(harness).await;
     for (seed, batch_max) in [(100, 1), (101, 2), (102, 7), (103, usize::MAX)] {
         let mut twin = Twin::create(&world).await;
@@ -91,7 +91,7 @@ pub async fn the_summary_is_the_fold_of_the_log_i10(harness: &impl Harness) {
         for record in world.log(&twin.scope, &twin.session).await {
             folded.apply(&record.into_entry().unwrap());
         }
-        // What depends on the path is not part of the fold entry by entry.
+        // Values that depend on the path are not part of the per-entry fold.
         folded.head.leaf = summary.head.leaf;
         folded.model.clone_from(&summary.model);
         folded.messages = summary.messages;

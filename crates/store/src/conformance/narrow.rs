@@ -1,4 +1,4 @@
-//! Lists that are narrowed: each filter alone and together, from either end, in pages, for whoever may see what.
+//! Filtered lists: each filter alone and combined, in both orders, in pages, and with permissions.
 
 use sapwood_core::port::store::{ListFilter, ListOrder, NewSession};
 use sapwood_core::{Role, Scope, SessionId, TimestampMs};
@@ -6,14 +6,14 @@ use sapwood_core::{Role, Scope, SessionId, TimestampMs};
 use super::Harness;
 use super::world::{World, ana, bob, foreign_ana, id, operator, shared, user};
 
-/// More than two pages, with one in seven that fits.
+/// More than two pages, where one session in seven matches.
 const SESSIONS: usize = 70;
 const EVERY: usize = 7;
 const PAGE_ROWS: usize = 4;
-/// More pages than any store has reason to need.
+/// More pages than any store should need.
 const PAGES_MAX: usize = 50;
 
-/// Everything a filter leaves, page by page.
+/// Collect everything a filter matches, page by page.
 async fn all_of(world: &World, scope: &Scope, mut filter: ListFilter) -> Vec<SessionId> {
     let mut seen = Vec::new();
     for _ in 0..PAGES_MAX {
@@ -25,14 +25,14 @@ async fn all_of(world: &World, scope: &Scope, mut filter: ListFilter) -> Vec<Ses
             return seen;
         }
     }
-    panic!("a list of {SESSIONS} sessions has no end");
+    panic!("the list of {SESSIONS} sessions does not end");
 }
 
 async fn names(world: &World, scope: &Scope, filter: ListFilter) -> Vec<String> {
     all_of(world, scope, filter).await.into_iter().map(|id| id.to_string()).collect()
 }
 
-/// The oldest first: `a1` to `a3` are ana's, `b1` is bob's.
+/// Create sessions, oldest first: `a1` to `a3` belong to ana, `b1` to bob.
 async fn fill(world: &World) {
     for (scope, name, title, agent) in [
         (ana(), "a1", Some("Repairs of the Roof"), Some("coder")),
@@ -79,7 +79,7 @@ pub async fn filters_by_owner(harness: &impl Harness) {
     assert_eq!(names(&world, &operator(), by_owner(&ana())).await, ["a3", "a2", "a1"]);
     assert_eq!(names(&world, &operator(), by_owner(&bob())).await, ["b1"]);
     assert!(names(&world, &operator(), by_owner(&user("cleo"))).await.is_empty());
-    // Whoever shares a session with somebody still owns it.
+    // Sharing a session does not change its owner.
     world.append(&bob(), &id("b1"), vec![shared(&ana(), Some(Role::Reader))]).await;
     assert_eq!(names(&world, &ana(), by_owner(&bob())).await, ["b1"]);
     assert_eq!(names(&world, &ana(), by_owner(&ana())).await, ["a3", "a2", "a1"]);
@@ -88,7 +88,7 @@ pub async fn filters_by_owner(harness: &impl Harness) {
 pub async fn filters_by_title(harness: &impl Harness) {
     let world = World::open(harness).await;
     fill(&world).await;
-    // The second one has no title, and is called what was said first.
+    // `a2` has no title, so its first message is matched.
     assert_eq!(names(&world, &operator(), by_title("roof")).await, ["b1", "a2", "a1"]);
     assert_eq!(names(&world, &operator(), by_title("ROOF the")).await, ["a2", "a1"]);
     assert_eq!(names(&world, &operator(), by_title("a3")).await, ["a3"]);
@@ -130,7 +130,7 @@ pub async fn filters_by_time(harness: &impl Harness) {
     assert_eq!(names(&world, &operator(), always).await.len(), 4);
 }
 
-pub async fn a_session_that_is_written_to_at_once_is_in_the_time_of_its_last_entry(harness: &impl Harness) {
+pub async fn the_time_filter_uses_the_last_entry(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "busy").await;
     for text in ["one", "two", "three", "four"] {
@@ -145,7 +145,7 @@ pub async fn a_session_that_is_written_to_at_once_is_in_the_time_of_its_last_ent
     assert_eq!(names(&world, &ana(), until(1)).await, ["busy"]);
 }
 
-pub async fn a_narrowed_list_pages_to_its_end_from_either_side(harness: &impl Harness) {
+pub async fn a_filtered_list_pages_to_its_end_in_both_orders(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut expected = Vec::new();
     for number in 0..SESSIONS {
@@ -172,7 +172,7 @@ pub async fn a_narrowed_list_pages_to_its_end_from_either_side(harness: &impl Ha
     assert_eq!(names(&world, &ana(), named(ListOrder::NewestFirst)).await, ["s17", "s10"]);
 }
 
-pub async fn no_filter_shows_what_is_somebody_elses_i9(harness: &impl Harness) {
+pub async fn no_filter_reveals_other_users_sessions_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     fill(&world).await;
     let since = ListFilter { since: Some(TimestampMs(0)), ..ListFilter::default() };
@@ -185,7 +185,7 @@ pub async fn no_filter_shows_what_is_somebody_elses_i9(harness: &impl Harness) {
     }
     for owner in [bob(), foreign_ana()] {
         let seen = names(&world, &ana(), by_owner(&owner)).await;
-        assert!(seen.iter().all(|name| name.starts_with('a')), "{seen:?}: her name elsewhere is not her");
+        assert!(seen.iter().all(|name| name.starts_with('a')), "{seen:?}: the same name in another tenant is a different user");
     }
     assert!(names(&world, &bob(), by_owner(&ana())).await.is_empty());
     assert_eq!(names(&world, &foreign_ana(), by_owner(&ana())).await, ["f1"]);

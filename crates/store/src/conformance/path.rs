@@ -31,7 +31,7 @@ pub async fn until_root_entries_and_context_start(harness: &impl Harness) {
     }
 }
 
-pub async fn dead_branches_do_not_show(harness: &impl Harness) {
+pub async fn dead_branches_are_not_on_the_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let twin = Twin::of(&world, "u1 a2 u3 a4 L→2 B5(lesson,4) u6 L→1 u7 a8 L→6 a9").await;
     twin.check(&world).await;
@@ -62,7 +62,7 @@ pub async fn only_the_latest_compaction_counts(harness: &impl Harness) {
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [4, 5, 6, 7]);
     twin.write(&world, "K8(s3) u9").await;
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [8, 9]);
-    // The second reaches further back than the first.
+    // The newer compaction keeps older entries than the one before it.
     twin.write(&world, "K10(s4,2)").await;
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), (2..=10).collect::<Vec<u32>>());
     twin.check(&world).await;
@@ -70,7 +70,7 @@ pub async fn only_the_latest_compaction_counts(harness: &impl Harness) {
     twin.check(&world).await;
 }
 
-pub async fn settings_before_are_those_of_the_path(harness: &impl Harness) {
+pub async fn settings_before_come_from_the_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let script =
         "M(small) H(high) u1 a2@large S(sql) u3 a4@large L→2 Y(be brief) u5 a6@small K7(s,5) u8 L→none u9";
@@ -86,20 +86,20 @@ pub async fn settings_before_are_those_of_the_path(harness: &impl Harness) {
     assert_eq!(world.summary(&twin.scope, &twin.session).await.model.as_deref(), Some("small"));
 }
 
-pub async fn a_path_to_nowhere_is_an_error(harness: &impl Harness) {
+pub async fn a_path_to_an_unknown_entry_is_an_error(harness: &impl Harness) {
     let world = World::open(harness).await;
     let twin = Twin::of(&world, "u1 N(title) a2").await;
     let read =
         async |seq| world.store.read_path(&twin.scope, &twin.session, Some(Seq(seq)), Until::Root).await;
     assert_eq!(code(read(0).await), "entry.not_found");
     assert_eq!(code(read(4).await), "entry.not_found");
-    // Beside the tree there is no path.
+    // An entry outside the tree has no path.
     assert_eq!(code(read(2).await), "input.invalid");
     let nth = world.store.nth_message(&twin.scope, &twin.session, Seq(2), 1).await;
     assert_eq!(code(nth), "input.invalid");
 }
 
-pub async fn ended_turns_and_the_open_turn_come_along(harness: &impl Harness) {
+pub async fn a_path_includes_ended_turns_and_the_open_turn(harness: &impl Harness) {
     let world = World::open(harness).await;
     let mut twin = Twin::of(&world, "[ u1 a2 ] [ u3 ]failed [ u4 a5 K6(s,4) ]cancelled [ u7 a8 |").await;
     twin.check(&world).await;

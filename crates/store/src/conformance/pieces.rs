@@ -1,5 +1,5 @@
-//! Blobs that come and go in pieces: any cut gives the same blob, any range is the slice of its bytes, and what was not
-//! finished never was.
+//! Blobs that are written and read in chunks. Any chunking gives the same blob, any range is a slice of its
+//! bytes, and an unfinished upload leaves nothing behind.
 
 use sapwood_core::port::store::{BLOB_BYTES_MAX, BlobSink, PIECE_BYTES_MAX, Repair, Result};
 use sapwood_core::{BlobHash, Role, Scope};
@@ -7,10 +7,10 @@ use sapwood_core::{BlobHash, Role, Scope};
 use super::Harness;
 use super::world::{World, ana, bob, code, foreign_ana, operator, said_with, shared, user};
 
-/// Reads of random ranges, of each blob.
+/// Number of random ranges read from each blob.
 const RANGES: u64 = 40;
 
-/// Bytes that look random, the same for the same seed; the second half can be compressed.
+/// Pseudo-random bytes for a seed. The second half is compressible.
 fn noise(seed: u64, size: usize) -> Vec<u8> {
     let mut dice = Dice(seed);
     let draw = |at: usize| if at < size / 2 { dice.roll() as u8 } else { (at / 100) as u8 };
@@ -34,7 +34,7 @@ async fn put_in(world: &World, scope: &Scope, bytes: &[u8], width: usize) -> Res
     sink.finish().await
 }
 
-/// Half of a blob, and then nothing more.
+/// Start an upload and write the first half of the bytes.
 async fn begin<'w>(world: &'w World, scope: &Scope, bytes: &[u8]) -> Box<dyn BlobSink + 'w> {
     let mut sink = world.store.begin_blob(scope).await.unwrap();
     sink.write(bytes).await.unwrap();
@@ -46,7 +46,7 @@ async fn assert_sound(world: &World) {
     assert_eq!(findings, []);
 }
 
-pub async fn however_it_is_cut_it_is_the_same_blob(harness: &impl Harness) {
+pub async fn any_chunking_gives_the_same_blob(harness: &impl Harness) {
     let world = World::open(harness).await;
     for size in [0, 1, PIECE_BYTES_MAX - 1, PIECE_BYTES_MAX, PIECE_BYTES_MAX + 1, 2 * PIECE_BYTES_MAX + 777] {
         let bytes = noise(size as u64, size);
@@ -60,7 +60,7 @@ pub async fn however_it_is_cut_it_is_the_same_blob(harness: &impl Harness) {
     assert_sound(&world).await;
 }
 
-pub async fn any_range_is_the_slice(harness: &impl Harness) {
+pub async fn any_range_is_a_slice_of_the_bytes(harness: &impl Harness) {
     let world = World::open(harness).await;
     for size in [10, PIECE_BYTES_MAX, 3 * PIECE_BYTES_MAX + 5] {
         let bytes = noise(7, size);
@@ -90,7 +90,7 @@ pub async fn any_range_is_the_slice(harness: &impl Harness) {
     }
 }
 
-pub async fn what_is_not_finished_is_not_there(harness: &impl Harness) {
+pub async fn an_unfinished_upload_is_not_visible(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     for size in [100, 2 * PIECE_BYTES_MAX + 9] {
@@ -110,7 +110,7 @@ pub async fn what_is_not_finished_is_not_there(harness: &impl Harness) {
     assert_sound(&world).await;
 }
 
-pub async fn a_blob_that_is_too_large_is_refused_while_it_comes(harness: &impl Harness) {
+pub async fn a_blob_that_is_too_large_is_refused_during_the_upload(harness: &impl Harness) {
     let world = World::open(harness).await;
     let piece = vec![0; 16 * PIECE_BYTES_MAX];
     let mut sink = world.store.begin_blob(&ana()).await.unwrap();
@@ -122,7 +122,7 @@ pub async fn a_blob_that_is_too_large_is_refused_while_it_comes(harness: &impl H
     assert_sound(&world).await;
 }
 
-pub async fn the_same_bytes_twice_at_once_are_one_blob(harness: &impl Harness) {
+pub async fn concurrent_uploads_of_the_same_bytes_are_one_blob(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let bytes = noise(5, 2 * PIECE_BYTES_MAX + 1);
@@ -132,18 +132,18 @@ pub async fn the_same_bytes_twice_at_once_are_one_blob(harness: &impl Harness) {
     hers.write(rest).await.unwrap();
     his.write(rest).await.unwrap();
     let blob = hers.finish().await.unwrap();
-    assert_eq!(code(world.store.blob_size(&bob(), blob).await), "blob.not_found", "his is not finished");
+    assert_eq!(code(world.store.blob_size(&bob(), blob).await), "blob.not_found", "bob's upload is not finished");
     assert_eq!(his.finish().await.unwrap(), blob);
     for scope in [ana(), bob()] {
         assert!(world.store.get_blob(&scope, blob).await.unwrap() == bytes);
     }
     world.append(&ana(), &session, vec![said_with(blob)]).await;
     world.store.erase(&ana(), &session, world.now()).await.unwrap();
-    assert_eq!(code(world.store.get_blob(&operator(), blob).await), "blob.not_found", "there was only one");
+    assert_eq!(code(world.store.get_blob(&operator(), blob).await), "blob.not_found", "both uploads share one blob");
     assert_sound(&world).await;
 }
 
-pub async fn a_blob_in_pieces_is_read_through_a_session_and_erased_with_it_i9(harness: &impl Harness) {
+pub async fn a_chunked_blob_is_read_through_a_session_and_erased_with_it_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let bytes = noise(9, 2 * PIECE_BYTES_MAX);
@@ -170,7 +170,7 @@ pub async fn a_blob_in_pieces_is_read_through_a_session_and_erased_with_it_i9(ha
     assert_sound(&world).await;
 }
 
-pub async fn a_blob_in_pieces_lives_on_i3(harness: &impl Harness) {
+pub async fn a_chunked_blob_survives_reopening_i3(harness: &impl Harness) {
     if !harness.persists() {
         return;
     }

@@ -7,7 +7,7 @@ use sapwood_core::{EntryId, Seq, SessionId};
 use super::Harness;
 use super::world::{Twin, World, ana, answered, bob, code, foreign_ana, operator, said};
 
-pub async fn read_after_gives_pages_in_order(harness: &impl Harness) {
+pub async fn read_after_returns_pages_in_order(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert!(world.store.read_after(&ana(), &session, Seq::ZERO, 10).await.unwrap().is_empty());
@@ -28,7 +28,7 @@ pub async fn read_after_gives_pages_in_order(harness: &impl Harness) {
     assert!(world.store.read_after(&ana(), &session, Seq(u32::MAX), 10).await.unwrap().is_empty());
 }
 
-/// Also where a page lies across what a fork shares and its own entries.
+/// Holds for pages that span shared and own entries of a fork, too.
 pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
@@ -41,11 +41,11 @@ pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
         loop {
             let page = world.store.read_after(&ana(), session, after, 100).await.unwrap();
             let Some(last) = page.last() else { return pages };
-            assert_eq!(page[0].meta.seq, after.next(), "no entry is left out");
+            assert_eq!(page[0].meta.seq, after.next(), "no entry is skipped");
             assert_eq!(
                 is_full_page(&page, 100),
                 last.meta.seq < Seq(8),
-                "only a page that is full has more behind it"
+                "only a full page is followed by more entries"
             );
             after = last.meta.seq;
             pages.push(page.len());
@@ -61,7 +61,7 @@ pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
     }
 }
 
-pub async fn read_kinds_gives_only_those(harness: &impl Harness) {
+pub async fn read_kinds_returns_only_those_kinds(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     for number in 0..5 {
@@ -77,13 +77,13 @@ pub async fn read_kinds_gives_only_those(harness: &impl Harness) {
     assert_eq!(read(&[Kind::UserMessage, Kind::TurnStarted], 4, 3).await, [5, 8, 9]);
     assert!(read(&[Kind::Graft], 0, 100).await.is_empty());
     assert!(read(&[], 0, 100).await.is_empty());
-    // A fork's shared entries are in its log.
+    // The log of a fork includes its shared entries.
     let fork = world.fork(&ana(), &session, Some(6), "fork").await;
     let page = world.store.read_kinds(&ana(), &fork, &[Kind::AssistantMessage], Seq::ZERO, 10).await.unwrap();
     assert_eq!(page.iter().map(|record| record.meta.seq.0).collect::<Vec<u32>>(), [2, 4]);
 }
 
-pub async fn read_entry_finds_each_and_no_other(harness: &impl Harness) {
+pub async fn read_entry_finds_exactly_the_existing_entries(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one", "two"]).await;
     let log = world.log(&ana(), &session).await;
@@ -140,7 +140,7 @@ pub async fn nth_message_counts_along_the_path(harness: &impl Harness) {
     assert_eq!(code(nowhere), "entry.not_found");
 }
 
-pub async fn heads_say_where_logs_end_and_hide_what_is_not_yours(harness: &impl Harness) {
+pub async fn heads_returns_only_sessions_the_caller_can_read(harness: &impl Harness) {
     let world = World::open(harness).await;
     let told = world.told(&ana(), "told", &["one", "two"]).await;
     let empty = world.create(&ana(), "empty").await;
@@ -153,7 +153,7 @@ pub async fn heads_say_where_logs_end_and_hide_what_is_not_yours(harness: &impl 
     assert_eq!(world.store.heads(&foreign_ana(), &[told]).await.unwrap(), [None]);
 }
 
-pub async fn the_change_mark_is_another_after_a_write(harness: &impl Harness) {
+pub async fn the_change_mark_changes_after_a_write(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let mut before = world.store.change_mark().await.unwrap();
@@ -161,7 +161,7 @@ pub async fn the_change_mark_is_another_after_a_write(harness: &impl Harness) {
         world.append(&ana(), &session, vec![said("x")]).await;
         let after = world.store.change_mark().await.unwrap();
         assert!(after.is_none() || after != before, "{after:?}");
-        assert_eq!(world.store.change_mark().await.unwrap(), after, "nothing was written");
+        assert_eq!(world.store.change_mark().await.unwrap(), after, "unchanged without a write");
         before = after;
     }
 }

@@ -1,4 +1,4 @@
-//! What readers, collaborators, owners and the operator may do.
+//! Permissions of readers, collaborators, owners and the operator.
 
 use sapwood_core::entry::SessionState;
 use sapwood_core::port::store::{ListFilter, SearchQuery, Until};
@@ -13,7 +13,7 @@ async fn shared_with_bob(world: &World, role: Role) -> SessionId {
     session
 }
 
-/// Whatever reading there is works for this caller.
+/// Check that every read method works for this caller.
 async fn check_reads(world: &World, scope: &Scope, session: &SessionId) {
     let store = &world.store;
     assert_eq!(store.summary(scope, session).await.unwrap().id, *session);
@@ -33,7 +33,7 @@ pub async fn a_reader_reads_and_does_not_write(harness: &impl Harness) {
     check_reads(&world, &bob(), &session).await;
     let denied = "session.denied";
     assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), denied);
-    assert_eq!(code(world.try_append(&bob(), &session, Vec::new()).await), denied, "rights come first");
+    assert_eq!(code(world.try_append(&bob(), &session, Vec::new()).await), denied, "permissions are checked first");
     assert_eq!(code(world.store.fork(&bob(), world.fork_of(&session, None, "f")).await), denied);
     assert_eq!(code(world.store.take_lease(&bob(), &session, "b", 10).await), denied);
     assert_eq!(code(world.store.erase(&bob(), &session, world.now()).await), denied);
@@ -64,27 +64,27 @@ pub async fn a_collaborator_writes_and_does_not_own(harness: &impl Harness) {
     assert_eq!(
         code(world.store.summary(&ana(), &fork).await),
         "session.not_found",
-        "a fork is its maker's own"
+        "a fork belongs to its creator"
     );
     world.append(&ana(), &session, vec![archived()]).await;
     assert_eq!(code(world.try_append(&bob(), &session, vec![reopened()]).await), denied);
     assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), "session.archived");
 }
 
-pub async fn a_member_that_was_removed_sees_nothing(harness: &impl Harness) {
+pub async fn a_removed_member_sees_nothing(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = shared_with_bob(&world, Role::Collaborator).await;
     world.append(&ana(), &session, vec![shared(&bob(), None)]).await;
     assert_eq!(code(world.store.summary(&bob(), &session).await), "session.not_found");
     assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), "session.not_found");
     assert!(world.store.list(&bob(), &ListFilter::default()).await.unwrap().items.is_empty());
-    // An owner that was made can do what the first one can.
+    // A member promoted to owner can do what the first owner can.
     world.append(&ana(), &session, vec![shared(&bob(), Some(Role::Owner))]).await;
     world.append(&bob(), &session, vec![archived()]).await;
     world.store.erase(&bob(), &session, world.now()).await.unwrap();
 }
 
-pub async fn the_operator_may_everything(harness: &impl Harness) {
+pub async fn the_operator_may_do_everything(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["one"]).await;
     check_reads(&world, &operator(), &session).await;

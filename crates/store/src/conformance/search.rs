@@ -1,4 +1,4 @@
-//! Full-text search. An entry is found in the session it was written to; forks do not find it again.
+//! Full-text search. An entry is found in the session it was written to, not again in forks.
 
 use sapwood_core::content::Json;
 use sapwood_core::entry::{AssistantMessage, SessionNamed, Stop};
@@ -51,7 +51,7 @@ pub async fn words_phrases_and_prefixes(harness: &impl Harness) {
     assert_eq!((hit.kind, hit.snippet.contains("brown fox")), ("user_message", true));
 }
 
-/// An index may cut them; a search does not.
+/// An index may truncate long words, but a search must match them whole.
 pub async fn long_words_are_found_whole(harness: &impl Harness) {
     let world = World::open(harness).await;
     let long = "x".repeat(3_000);
@@ -113,7 +113,7 @@ pub async fn special_characters_are_never_an_error(harness: &impl Harness) {
     let something =
         ["AND", "OR", "NOT", "NEAR", "x AND y", "NOT x", "NEAR(x)", "-x", "^x", "(x", "col:x*", "\"x", "x\""];
     for text in something {
-        // Operators are words like others; what matters is that nothing breaks.
+        // Operators are treated as plain words and must not cause errors.
         let hits = found(&world, text).await;
         assert!(hits.iter().all(|(_, seq)| *seq == 1), "{text:?} found {hits:?}");
     }
@@ -125,7 +125,7 @@ pub async fn special_characters_are_never_an_error(harness: &impl Harness) {
         assert!(hits.len() <= 1 && hits.iter().all(|(_, seq)| *seq == 2), "{text:?} found {hits:?}");
     }
     assert_eq!(found(&world, "don't a-b v1.2 über").await.len(), 1);
-    assert!(found(&world, "x OR nothing").await.is_empty(), "OR is no operator");
+    assert!(found(&world, "x OR nothing").await.is_empty(), "OR is not an operator");
     let long = query(&"word ".repeat(100_000));
     assert_eq!(code(world.store.search(&ana(), &long).await), "input.too_large");
 }
@@ -157,7 +157,7 @@ pub async fn names_and_summaries_are_found(harness: &impl Harness) {
         (page.items[0].kind, page.items[0].title.as_deref()),
         ("session_named", Some("Refactoring the parser"))
     );
-    // A hit bears its session's name.
+    // A hit carries the title of its session.
     let page = search(&world, &query("hello")).await;
     assert_eq!(page.items[0].title.as_deref(), Some("Refactoring the parser"));
 }
@@ -171,21 +171,21 @@ pub async fn a_fork_does_not_find_shared_entries_twice(harness: &impl Harness) {
     assert!(world.store.search(&bob(), &query("needle")).await.unwrap().items.is_empty());
 }
 
-pub async fn a_fork_is_searched_where_its_source_cannot_be_seen(harness: &impl Harness) {
+pub async fn a_fork_finds_entries_of_an_unreadable_source(harness: &impl Harness) {
     let world = World::open(harness).await;
     let source = world.told(&ana(), "s", &["needle one", "needle two"]).await;
     world.append(&ana(), &source, vec![shared(&bob(), Some(Role::Collaborator))]).await;
     let fork = world.fork(&bob(), &source, Some(1), "fork").await;
     let his = async |what: &str| world.store.search(&bob(), &query(what)).await.unwrap().items;
-    assert_eq!(his("needle").await.len(), 2, "both at home, while he sees it");
+    assert_eq!(his("needle").await.len(), 2, "both in the source while bob can read it");
     world.append(&ana(), &source, vec![shared(&bob(), None)]).await;
     let found: Vec<_> = his("needle").await.into_iter().map(|hit| (hit.session, hit.seq.0)).collect();
     assert_eq!(found, [(fork, 1)]);
 }
 
-pub async fn shared_entries_are_found_in_forks_of_the_erased(harness: &impl Harness) {
+pub async fn shared_entries_of_an_erased_source_are_found_in_forks(harness: &impl Harness) {
     let world = World::open(harness).await;
-    // Beside the tree, so that seq and depth differ.
+    // An entry outside the tree makes seq and depth differ.
     let source = world.told(&ana(), "s", &["needle one"]).await;
     let named = SessionNamed { title: "x".to_owned() };
     world.append(&ana(), &source, vec![named.into(), said("needle two"), said("needle dead")]).await;
@@ -193,12 +193,12 @@ pub async fn shared_entries_are_found_in_forks_of_the_erased(harness: &impl Harn
     let only = SearchQuery { session: Some(fork.clone()), ..query("needle") };
     let seqs =
         |page: Page<Hit>| page.items.into_iter().map(|hit| (hit.session, hit.seq.0)).collect::<Vec<_>>();
-    // Narrowed to the fork, what it shares is found there, under the fork's own numbers.
+    // A search in the fork finds shared entries under the fork's own seqs.
     assert_eq!(seqs(search(&world, &only).await), [(fork.clone(), 2), (fork.clone(), 1)]);
     assert_eq!(found(&world, "needle").await.len(), 3);
     world.store.erase(&ana(), &source, world.now()).await.unwrap();
     assert_eq!(found(&world, "needle").await, [(fork.clone(), 2), (fork.clone(), 1)]);
     assert!(found(&world, "dead").await.is_empty());
     world.fork(&ana(), &fork, None, "second").await;
-    assert_eq!(found(&world, "needle").await.len(), 2, "each is found once");
+    assert_eq!(found(&world, "needle").await.len(), 2, "each entry is found once");
 }

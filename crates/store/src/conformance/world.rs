@@ -1,4 +1,4 @@
-//! A store with people in it, and short words for what cases do all the time.
+//! A store with a few principals, and shorthands for common steps.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use sapwood_core::{
 
 use super::Harness;
 
-/// Later than everything the fixture's notation writes.
+/// Later than every timestamp that the fixture notation writes.
 const START_MS: i64 = 1_800_000_000_000;
 
 pub struct World {
@@ -40,7 +40,7 @@ pub fn operator() -> Scope {
     Scope::operator("acme".parse().unwrap(), Principal::System)
 }
 
-/// Somebody of the same name, elsewhere.
+/// A user with the same name in another tenant.
 pub fn foreign_ana() -> Scope {
     Scope::user("globex".parse::<TenantId>().unwrap(), "ana".parse().unwrap())
 }
@@ -95,7 +95,7 @@ impl World {
         Self { store: harness.open().await, clock: AtomicI64::new(START_MS) }
     }
 
-    /// Opens the place again, with the clock going on; `None` where nothing outlives its store.
+    /// Open the same location again, with the clock continuing. Returns `None` if the store does not persist.
     pub async fn reopen(self, harness: &impl Harness) -> Option<Self> {
         if !harness.persists() {
             return None;
@@ -106,7 +106,7 @@ impl World {
         Some(Self { store: harness.open().await, clock })
     }
 
-    /// A second later each time.
+    /// Return the current time. The clock advances one second per call.
     pub fn now(&self) -> TimestampMs {
         TimestampMs(self.clock.fetch_add(1_000, Ordering::Relaxed))
     }
@@ -148,12 +148,12 @@ impl World {
         async move { store.append(&scope, append).await.unwrap() }
     }
 
-    /// The user says something.
+    /// Append a user message.
     pub async fn say(&self, scope: &Scope, session: &SessionId, text: &str) -> Appended {
         self.append(scope, session, vec![said(text)]).await
     }
 
-    /// A session in which these things were said.
+    /// Create a session with these user messages.
     pub async fn told(&self, scope: &Scope, name: &str, texts: &[&str]) -> SessionId {
         let session = self.create(scope, name).await;
         for text in texts {
@@ -179,14 +179,14 @@ impl World {
         read_log(&*self.store, scope, session).await.unwrap()
     }
 
-    /// The texts of the messages on the path to the leaf.
+    /// Return the texts of the messages on the path to the leaf.
     pub async fn texts(&self, scope: &Scope, session: &SessionId) -> Vec<String> {
         let slice = self.store.read_path(scope, session, None, Until::Root).await.unwrap();
         slice.entries.iter().map(|entry| entry.body.text()).collect()
     }
 }
 
-/// The whole log, page by page.
+/// Read the whole log, page by page.
 pub async fn read_log(
     store: &dyn Store,
     scope: &Scope,
@@ -203,12 +203,12 @@ pub async fn read_log(
     }
 }
 
-/// A fixture's log beside the same one in a store. The owner is the fixture's own writer.
+/// A fixture log and the same log in a store. The session owner is the fixture's writer.
 pub struct Twin {
     pub model: MemLog,
     pub scope: Scope,
     pub session: SessionId,
-    /// What it was forked from; the model calls every session the same.
+    /// The session it was forked from. The model uses the same id for every session.
     source: Option<SessionId>,
     written: usize,
 }
@@ -229,13 +229,13 @@ impl Twin {
         twin
     }
 
-    /// Appends a script to both.
+    /// Append a script to both.
     pub async fn write(&mut self, world: &World, script: &str) {
         self.model.write(script);
         self.catch_up(world, usize::MAX).await;
     }
 
-    /// Appends what only the model has so far, in batches of at most so many entries.
+    /// Append the entries that only the model has so far, in batches of at most `batch_max` entries.
     pub async fn catch_up(&mut self, world: &World, batch_max: usize) {
         let drafts: Vec<Draft> = self.model.entries().skip(self.written).map(draft_of).collect();
         self.written += drafts.len();
@@ -245,13 +245,13 @@ impl Twin {
         }
     }
 
-    /// Forks both, at an entry that bears this number or, without one, at the leaf.
+    /// Fork both at the given entry, or at the leaf.
     pub async fn fork(&self, world: &World, at: Option<Seq>) -> Self {
         let name = self.model.fork(at).summary().id.clone();
         self.fork_as(world, at, name.as_str()).await
     }
 
-    /// Forks both, and gives the store's fork this name.
+    /// Fork both, and give the stored fork this name.
     pub async fn fork_as(&self, world: &World, at: Option<Seq>, name: &str) -> Self {
         let model = self.model.fork(at);
         let summary = model.summary();
@@ -270,7 +270,7 @@ impl Twin {
         }
     }
 
-    /// Everything a store can be asked about one session equals the naive answer.
+    /// Check that every store answer about the session equals the naive model's.
     pub async fn check(&self, world: &World) {
         let expected: Vec<Record> = self.model.entries().map(|entry| entry.to_record()).collect();
         assert_eq!(world.log(&self.scope, &self.session).await, expected, "the log");
@@ -289,7 +289,7 @@ impl Twin {
             let mut slice = world.store.read_path(&self.scope, &self.session, at, until).await.unwrap();
             let mut expected = self.model.slice(at, until);
             if expected.entries.is_empty() {
-                // Nothing can have happened in turns of an empty slice.
+                // An empty slice has no turns to compare.
                 (slice.ended_turns, expected.ended_turns) = (Vec::new(), Vec::new());
             }
             assert_eq!(slice, expected, "the path to {at:?} until {until:?}");

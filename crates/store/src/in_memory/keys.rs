@@ -1,4 +1,4 @@
-//! Keys in memory: they end with the process.
+//! API keys in memory. They are lost when the process ends.
 
 use async_trait::async_trait;
 use sapwood_core::port::keys::{ApiKey, Keys};

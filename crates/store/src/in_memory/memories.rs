@@ -1,4 +1,4 @@
-//! What sessions taught, in memory.
+//! Memories, kept in memory.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;

@@ -1,4 +1,4 @@
-//! One tenant's sessions, blobs and audit. Nothing here can reach another tenant's (I9).
+//! One tenant's sessions, blobs and audit. Nothing here can access another tenant's data (I9).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::mem_log::{InMemoryLog, Needed, Plan, Planned, RowStore, Stored};
 use crate::memories::MemoryShelf;
 use crate::validate;
 
-/// A body in memory.
+/// An entry body in memory.
 #[derive(Debug, Clone)]
 pub struct Bytes(Arc<[u8]>);
 
@@ -26,7 +26,7 @@ impl Stored for Bytes {
 
 pub struct StoredSession {
     pub book: InMemoryLog<Bytes>,
-    /// When it was last used; larger is later.
+    /// Usage counter at the last access; larger is later.
     pub used: u64,
 }
 
@@ -47,7 +47,7 @@ pub fn whole_shelf() -> Arc<RowStore<Bytes>> {
     Arc::new(RowStore::whole(0))
 }
 
-/// Takes a planned batch into a log whose bodies are in memory.
+/// Commits a planned batch to a log whose bodies are in memory.
 pub fn commit(book: &mut InMemoryLog<Bytes>, mut planned: Planned) -> Appended {
     let stored = std::mem::take(&mut planned.bodies).into_iter().map(|body| Bytes(body.into())).collect();
     book.commit(planned, stored)
@@ -100,7 +100,8 @@ impl Tenant {
         Ok(appended)
     }
 
-    /// Forgets a session, the blobs that only it referred to, and of its entries all that no fork needs.
+    /// Removes a session, the blobs that only it referred to, and all of its entries that no fork
+    /// needs.
     pub fn remove(&mut self, session: &SessionId) {
         let Some(gone) = self.held.remove(session) else { return };
         let mut needed = Needed::default();
@@ -124,7 +125,8 @@ impl Tenant {
         }
     }
 
-    /// Whether the caller put the blob there, or may read a session that refers to it. Any other looks unknown (I9).
+    /// Returns whether the caller put the blob, or may read a session that refers to it. Otherwise
+    /// the blob is reported as unknown (I9).
     pub fn may_use(&self, scope: &Scope, hash: &BlobHash) -> bool {
         let Some(blob) = self.blobs.get(hash) else { return false };
         let shows = |book: &InMemoryLog<Bytes>| {

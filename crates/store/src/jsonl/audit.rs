@@ -1,7 +1,7 @@
-//! A tenant's audit: `audit.jsonl`, a chained line for each thing that was done.
+//! A tenant's audit: `audit.jsonl`, one hash-chained line per action.
 //!
-//! The line of an append is written directly behind it, in another file: a crash between the two loses the line, never
-//! the entries.
+//! The line of an append is written after the append, to another file: a crash in between loses the
+//! line, never the entries.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -16,10 +16,10 @@ use super::session_log::Deferred;
 use crate::Durability;
 use crate::validate::damaged;
 
-/// How much of the file's end is read for its last lines.
+/// Bytes that are read from the end of the file to find its last line.
 const END_BYTES: u64 = 16 << 10;
 
-/// Writes lines behind the chain's end.
+/// Appends lines to the chain.
 pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
@@ -34,7 +34,7 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
         None => read_chain(layout)?.into_last(),
     };
     if whole < length {
-        // A line that a crash left half written was never acknowledged.
+        // A line that a crash left incomplete was never acknowledged.
         file.set_len(whole).at(&path)?;
     }
     let mut out = Vec::new();
@@ -50,7 +50,8 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
 }
 
-/// The last line, if it is whole and not too long: then nothing else has to be read.
+/// Returns the last line if it is complete and fits into the bytes read. The rest of the file is
+/// then not needed.
 fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;
@@ -64,7 +65,7 @@ fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> 
     Ok(serde_json::from_slice(last).ok())
 }
 
-/// The audit as it is, and how many of its bytes are whole lines.
+/// The whole audit, and how many of its bytes are complete lines.
 pub struct Chain {
     pub lines: Vec<AuditLine>,
     whole: u64,
@@ -75,7 +76,7 @@ impl Chain {
         (self.lines.pop(), self.whole)
     }
 
-    /// The first line that does not follow from the one before it.
+    /// Returns the number of the first line that does not match the hash of the previous one.
     pub fn first_break(&self) -> Option<u64> {
         let mut previous = "";
         for (index, line) in self.lines.iter().enumerate() {
@@ -105,7 +106,8 @@ pub fn read_chain(layout: &Layout) -> Result<Chain> {
     Ok(chain)
 }
 
-/// The lines that are no older than that, newest first. The file is read from its end, as far as it takes.
+/// Returns the lines since `since`, newest first. The file is read backwards, only as far as
+/// needed.
 pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>> {
     let path = layout.audit();
     let mut file = match File::open(&path) {
@@ -125,8 +127,8 @@ pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>>
     }
 }
 
-/// The lines in so many bytes at the end, newest first. What is half a line, or none, is passed over: it is found when the
-/// chain is checked.
+/// Returns the lines in the last `bytes` bytes, newest first. Incomplete or invalid lines are
+/// skipped; checking the chain reports them.
 fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;

@@ -1,8 +1,9 @@
-//! The record of what this store wrote itself: a small file beside each session's log, replaced whole, read and written under
-//! the lock on the log. A log without one was written by an earlier version, or copied here by hand.
+//! The authority record of a session: which entries this store wrote itself. It is a small file
+//! next to the log, replaced as a whole, and read and written under the lock on the log. A log
+//! without one was written by an earlier version, or copied here by hand.
 //!
-//! An import writes the record before the entries. After a crash between the two, the record names entries that are not
-//! there; the next append takes them out again.
+//! An import writes the record before the entries. After a crash in between, the record names
+//! entries that do not exist; the next append removes them from the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::Durability;
 use crate::mem_log::Planned;
 use crate::validate::{self, damaged};
 
-/// The record that belongs to the log at this path.
+/// Returns the path of the record that belongs to this log.
 pub fn path_beside(log: &Path) -> PathBuf {
     log.with_extension(AUTHORITY_ENDING)
 }
@@ -35,7 +36,7 @@ pub fn write(path: &Path, authority: &Authority, durability: Durability) -> Resu
     disk::replace(path, validate::print_json(authority).as_bytes(), durability)
 }
 
-/// The record as it will be when a batch is written behind the log.
+/// Returns the record as it will be after a batch is appended.
 pub fn with_planned(book: &SessionLog, planned: Option<&Planned>) -> Authority {
     let mut authority = book.log.summary.authority.clone().unwrap_or_default();
     if let Some(planned) = planned.filter(|planned| planned.is_import()) {
@@ -47,7 +48,8 @@ pub fn with_planned(book: &SessionLog, planned: Option<&Planned>) -> Authority {
 }
 
 impl TenantDir {
-    /// Bring the record of a log up to date with a batch that is about to be written. The caller holds the log's lock.
+    /// Updates the record of a log for a batch that is about to be written. The caller holds the
+    /// log's lock.
     pub fn prepare_authority(&self, book: &mut SessionLog, planned: &Planned) -> Result<()> {
         let Some(path) = book.disk.as_ref().map(|disk| path_beside(&disk.file.path)) else { return Ok(()) };
         let Some(mut authority) = read(&path)? else {
@@ -65,7 +67,8 @@ impl TenantDir {
         Ok(())
     }
 
-    /// The session's record. One of an earlier version gets it here, if the directory can be written.
+    /// Returns the session's record. A session of an earlier version gets one here, if the
+    /// directory is writable.
     pub fn settle_authority(&mut self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         let written = self.change_authority(scope, session, Right::Read, |_| ());
         match written {
@@ -79,7 +82,7 @@ impl TenantDir {
         }
     }
 
-    /// Record a file-backed model that the local command line named.
+    /// Records a file-backed model that the local command line named.
     pub fn grant_model(&mut self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
         let grant = |authority: &mut Authority| authority.grant_model(model.to_owned());
         self.change_authority(scope, session, Right::Write, grant).map(|_| ())
@@ -116,13 +119,14 @@ impl TenantDir {
         let (summary, len) = (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
         self.index.load(&self.layout)?;
         self.index.put(&file.stem, len, &summary);
-        // Only a cache.
+        // The index is only a cache.
         let _ = self.index.save(&self.layout);
         Ok(authority)
     }
 }
 
-/// What the audit says about the origin of a session. A log that the audit never saw begin was copied here.
+/// Returns the origin of a session according to the audit. A log whose creation is not in the audit
+/// was copied here.
 fn trace(layout: &Layout, session: &SessionId) -> Result<Source> {
     let lines = read_chain(layout)?.lines;
     let mut trace = Trace::of(session.clone());

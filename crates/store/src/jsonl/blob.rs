@@ -1,5 +1,5 @@
-//! Blobs: a file each, named by its hash, and beside it who put it there. What comes in pieces goes to a file of its own in
-//! `uploads/`, which gets its name when it is whole.
+//! Blobs: one file each, named by its hash, and next to it a list of the principals that put it. A
+//! blob of several pieces is written to a file in `uploads/`, which is renamed when it is complete.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,14 +18,14 @@ use crate::blob_chunks::{Cutter, End, UPLOAD_IDLE_S_MAX};
 use crate::validate::damaged;
 use crate::{Durability, permissions};
 
-/// Files that are remembered as whole; over this they are read anew.
+/// Maximum number of verified files to remember. Above it, files are verified again.
 const SOUND_MAX: usize = 1_024;
-/// Bytes of a file that are read at a time to be checked.
+/// Bytes that are read at a time to verify a file.
 const CHECK_BYTES: usize = 64 << 10;
-/// Files of old uploads that are looked at in one go.
+/// Maximum number of old upload files that one sweep inspects.
 const SWEPT_FILES_MAX: usize = 1_000;
 
-/// A blob that is being put.
+/// A blob upload.
 pub struct BlobUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,
@@ -33,7 +33,7 @@ pub struct BlobUpload<'s> {
     upload: Option<Upload>,
 }
 
-/// The file of a blob of more than one piece, until it has its name.
+/// The file of a blob of more than one piece, until it is renamed.
 struct Upload {
     file: File,
     path: PathBuf,
@@ -41,7 +41,7 @@ struct Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // Once it has its name there is nothing here. What cannot be removed now is removed when it is old.
+        // After the rename there is no file. A file that cannot be removed now is swept later.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -127,7 +127,7 @@ fn note_put(layout: &Layout, by: &Principal, blob: &BlobHash, durability: Durabi
     sync_dir(&path, durability)
 }
 
-/// Removes what is left of uploads that nobody goes on with.
+/// Removes the files of abandoned uploads.
 pub fn sweep(layout: &Layout) {
     let Ok(files) = fs::read_dir(layout.uploads()) else { return };
     let idle = Duration::from_secs(UPLOAD_IDLE_S_MAX.unsigned_abs());
@@ -135,7 +135,7 @@ pub fn sweep(layout: &Layout) {
         let written = file.metadata().and_then(|metadata| metadata.modified());
         let age = written.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         if age.is_some_and(|age| age > idle) {
-            // Only room is at stake, and the next one tries again.
+            // Only disk space is at stake, and the next sweep tries again.
             let _ = fs::remove_file(file.path());
         }
     }
@@ -151,13 +151,14 @@ pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bo
     Ok(putters.split(|byte| *byte == b'\n').any(|putter| putter == name.as_bytes()))
 }
 
-/// Blobs whose files were read through and had the bytes their names say, with their files' length and time then. Files have no
-/// checks beside them, so each is read through before something of it is given out: once, unless it changes.
+/// Blobs whose files were verified against their hash, with the length and modification time of the
+/// file at that time. There are no checksums of parts, so a whole file is verified before any part
+/// of it is returned: once, unless it changes.
 #[derive(Default)]
 pub struct Sound(HashMap<BlobHash, (u64, Option<SystemTime>)>);
 
 impl Sound {
-    /// The blob's file, read through, and its length.
+    /// Opens a verified blob file and returns it with its length.
     pub fn open(&mut self, layout: &Layout, blob: &BlobHash) -> Result<(File, u64)> {
         let path = layout.blob(blob);
         let mut file = match File::open(&path) {
@@ -191,7 +192,7 @@ fn check_bytes(file: &mut File, layout: &Layout, blob: &BlobHash) -> Result<()> 
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),
-        false => Err(damaged(path.display(), "it does not have the bytes its name says")),
+        false => Err(damaged(path.display(), "its content does not match its hash")),
     }
 }
 
@@ -207,7 +208,7 @@ pub fn read(sound: &mut Sound, layout: &Layout, blob: &BlobHash, from: u64, limi
     Ok(bytes)
 }
 
-/// Every blob's file that does not have the bytes its name says.
+/// Returns an error for each blob file whose content does not match its name.
 pub fn find_damaged(layout: &Layout) -> Result<Vec<StoreError>> {
     let Ok(files) = fs::read_dir(layout.blobs()) else { return Ok(Vec::new()) };
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! What `doctor` can see of a directory: files that cannot be read, ends that were cut off, a cache that is wrong, a
-//! broken audit, a blob with other bytes. Only the cache is ever repaired.
+//! The `doctor` checks of a directory: unreadable files, truncated logs, a wrong cache, a broken
+//! audit, damaged blobs. Only the cache is ever repaired.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::{Finding, Repair, Result};
@@ -31,7 +31,7 @@ impl TenantDir {
             }
             let torn = self.layout.torn(&stem);
             if let Ok(metadata) = std::fs::metadata(&torn) {
-                let what = format!("{} bytes of appends that were not finished were cut off", metadata.len());
+                let what = format!("{} bytes of unfinished appends were cut off", metadata.len());
                 findings.push(found("torn", torn.display().to_string(), what));
             }
         }
@@ -50,7 +50,7 @@ impl TenantDir {
         Ok(findings)
     }
 
-    /// Whether the index says something else about a log of this length than the log itself.
+    /// Returns whether the index has a wrong summary for a log of this length.
     fn check_cache(
         &mut self,
         stem: &str,
@@ -62,7 +62,7 @@ impl TenantDir {
         let is_wrong = self.index.get(stem, len).is_some_and(|summary| *summary != book.log.summary);
         if is_wrong {
             let session = id_of_stem(stem).map(|id| id.to_string()).unwrap_or_default();
-            let what = format!("the index's summary of session {session} is not the fold of its log");
+            let what = format!("the index's summary of session {session} does not match its log");
             let repaired = repair == Repair::Yes;
             findings.push(Finding {
                 repaired,
@@ -78,7 +78,7 @@ impl TenantDir {
         match read_chain(&self.layout) {
             Ok(chain) => {
                 if let Some(number) = chain.first_break() {
-                    let what = format!("line {number} does not follow from the one before it");
+                    let what = format!("line {number} does not match the hash of the line before it");
                     findings.push(found("audit", place, what));
                 }
                 Ok(())

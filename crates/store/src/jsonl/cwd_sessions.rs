@@ -1,4 +1,4 @@
-//! Short ways to a session, for tools that keep one per working directory.
+//! Shortcuts for tools that keep one session per working directory.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn new_in(cwd: &str, now: TimestampMs) -> NewSession {
 }
 
 impl JsonlStore {
-    /// A new session in this working directory.
+    /// Creates a session in this working directory.
     pub async fn create_in(&self, scope: &Scope, cwd: &str, now: TimestampMs) -> Result<SessionId> {
         let new = new_in(cwd, now);
         let id = new.id.clone();
@@ -26,7 +26,7 @@ impl JsonlStore {
         }
     }
 
-    /// The store that a session's file is in, and the session.
+    /// Opens the store that contains a session file. Returns the store and the session.
     pub async fn open_file(path: &Path, scope: &Scope, options: JsonlOptions) -> Result<(Self, SessionId)> {
         let invalid = |why: String| StoreError::Invalid { what: "the session's file", why };
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -39,14 +39,14 @@ impl JsonlStore {
         Ok((store, id))
     }
 
-    /// The session of this working directory, and of no other, that was used last.
+    /// Returns the most recently used session of exactly this working directory.
     pub async fn continue_recent(&self, scope: &Scope, cwd: &str) -> Result<Option<SessionId>> {
         let filter = ListFilter { cwd: Some(cwd.to_owned()), limit: 1, ..ListFilter::default() };
         let page = self.list(scope, &filter).await?;
         Ok(page.items.into_iter().next().map(|summary| summary.id))
     }
 
-    /// A session that is never written.
+    /// Creates a session that is never written to disk.
     pub async fn in_memory(scope: &Scope, cwd: &str, now: TimestampMs) -> Result<(MemoryStore, SessionId)> {
         let store = MemoryStore::new();
         let new = new_in(cwd, now);
@@ -55,7 +55,7 @@ impl JsonlStore {
         Ok((store, id))
     }
 
-    /// A fork, in this working directory, of a session at its leaf, with the labels that it bears.
+    /// Forks a session at its leaf into this working directory, with the labels on its path.
     pub async fn fork_from(
         &self,
         scope: &Scope,

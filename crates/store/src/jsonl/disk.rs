@@ -1,4 +1,4 @@
-//! Files: locks, atomic replacement, what goes wrong in our own words.
+//! File helpers: locks, atomic replacement, error conversion.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -11,7 +11,7 @@ use sapwood_core::port::store::Result;
 pub use crate::path_health::io_error;
 use crate::{Durability, permissions};
 
-/// How long to wait for somebody else's lock, and how often to look.
+/// How long to wait for a lock that another process holds, and how often to retry.
 const LOCK_WAIT_MS: u64 = 30_000;
 const LOCK_LOOK_MS: u64 = 2;
 
@@ -31,19 +31,20 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// A lock on a file, until it is dropped. The operating system lets go of it when the process dies.
+/// A lock on a file, held until it is dropped. The operating system releases it when the process
+/// dies.
 pub struct Locked<'a> {
     file: &'a File,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Nothing can be done about it here; closing the file lets go of the lock in any case.
+        // An error here is harmless: closing the file releases the lock in any case.
         let _ = self.file.unlock();
     }
 }
 
-/// Takes a lock, waiting for whoever has it.
+/// Acquires a lock and waits while another process holds it.
 pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a>> {
     let start = Instant::now();
     loop {
@@ -58,7 +59,7 @@ pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a
     }
 }
 
-/// Takes a lock if nobody else has it.
+/// Acquires a lock if no other process holds it.
 pub fn try_lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Option<Locked<'a>>> {
     let locked = match kind {
         LockKind::Shared => file.try_lock_shared(),
@@ -71,7 +72,7 @@ pub fn try_lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Optio
     }
 }
 
-/// Creates a file or replaces it, whole or not at all.
+/// Creates or replaces a file atomically.
 pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let unique = uuid::Uuid::new_v4().simple();
@@ -79,7 +80,7 @@ pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> 
     let written =
         write_whole(&temporary, bytes, durability).and_then(|()| fs::rename(&temporary, path).at(path));
     if written.is_err() {
-        // The error that is returned says what happened; a leftover is harmless.
+        // The returned error describes what happened; a leftover file is harmless.
         let _ = fs::remove_file(&temporary);
     }
     written?;
@@ -99,17 +100,17 @@ pub fn sync(file: &File, path: &Path, durability: Durability) -> Result<()> {
     }
 }
 
-/// Makes a new, renamed or removed name last (I3).
+/// Syncs a directory, so that a created, renamed or removed name is durable (I3).
 pub fn sync_dir(path: &Path, durability: Durability) -> Result<()> {
     let Some(dir) = path.parent().filter(|_| durability == Durability::Full) else { return Ok(()) };
-    // Where a directory cannot be opened as a file there is nothing to sync.
+    // Where a directory cannot be opened as a file, there is nothing to sync.
     match File::open(dir) {
         Ok(file) => file.sync_all().at(dir),
         Err(_) => Ok(()),
     }
 }
 
-/// Removes a file that may not be there.
+/// Removes a file if it exists.
 pub fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -117,7 +118,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The bytes of a file that may not be there.
+/// Reads a file if it exists.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -126,7 +127,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Opens a file for appending, and makes it if it is not there.
+/// Opens a file for appending and creates it if it does not exist.
 pub fn open_to_append(path: &Path) -> Result<File> {
     permissions::file_options().read(true).append(true).create(true).open(path).at(path)
 }

@@ -1,4 +1,5 @@
-//! Erasing: the file goes, and of it stays only what forks need, under a name that nobody opens.
+//! Erasing: the file is deleted. Entries that forks need are kept under a name that cannot be
+//! opened as a session.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,7 @@ use super::tenant::TenantDir;
 use crate::mem_log::{RowStore, Stored, Walk, row_at};
 use crate::validate::damaged;
 
-/// A file that goes, but for what forks need of it.
+/// A file to delete, except for the entries that forks need.
 struct Doomed {
     stem: String,
     header: Header,
@@ -67,7 +68,7 @@ impl TenantDir {
                 disk::remove(&path)?;
             }
             sync_dir(&self.layout.log(&stem), self.options.durability)?;
-            // What was cached of it is content, too.
+            // The cached summary contains content, too.
             self.index.load(&self.layout)?;
             self.index.remove(&stem);
             self.index.rewrite(&self.layout)?;
@@ -77,7 +78,7 @@ impl TenantDir {
         Ok(())
     }
 
-    /// An erased session that is kept for forks.
+    /// Reads an erased session that is kept for forks.
     fn read_erased(&mut self, stem: &str) -> Result<Option<Doomed>> {
         if self.layout.log(stem).exists() {
             return Ok(None);
@@ -88,7 +89,7 @@ impl TenantDir {
         Ok(shelf.map(|shelf| Doomed { stem: stem.to_owned(), header, shelf }))
     }
 
-    /// The file's own entries that lie on the path to where a fork begins.
+    /// Returns the file's own entries that are on the path to a fork point.
     fn needed_by_forks(
         &self,
         stem: &str,
@@ -107,7 +108,7 @@ impl TenantDir {
         Ok(needed)
     }
 
-    /// Where other files go on from this one.
+    /// Returns the seqs at which other files fork from this one.
     fn fork_points(&self, stem: &str) -> Result<Vec<Seq>> {
         let mut points = Vec::new();
         let entries = match fs::read_dir(&self.layout.dir) {
@@ -130,7 +131,7 @@ impl TenantDir {
         Ok(points)
     }
 
-    /// Deletes those of these blobs that no session refers to.
+    /// Deletes the given blobs unless a session refers to them.
     fn collect_blobs(&mut self, blobs: &BTreeSet<BlobHash>) -> Result<()> {
         let mut unused: BTreeSet<BlobHash> = blobs.clone();
         if unused.is_empty() {
@@ -141,7 +142,8 @@ impl TenantDir {
             Ok(())
         })?;
         if !all_read {
-            // What a log that cannot be read refers to is not known: then nothing is deleted, and it is said.
+            // The references of an unreadable log are unknown, so nothing is deleted, and a warning
+            // is recorded.
             let what =
                 "blobs of an erased session were kept because another session's log is damaged".to_owned();
             self.warn("blobs", self.layout.blobs().display().to_string(), what);
@@ -151,7 +153,7 @@ impl TenantDir {
     }
 }
 
-/// The entries that stay, each with the id of the one it hangs from.
+/// Returns the kept entries, each with the id of its parent.
 fn read_kept(
     shelf: &Arc<RowStore<Handle>>,
     needed: &BTreeSet<Seq>,

@@ -1,4 +1,4 @@
-//! One session's file: reading bodies out of it, and writing batches behind its end.
+//! One session's file: reading bodies, and appending batches.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -17,15 +17,15 @@ use crate::validate::damaged;
 #[derive(Debug)]
 pub struct LogFile {
     pub path: PathBuf,
-    /// The name without its ending, by which forks refer to it.
+    /// The file name without its extension. Forks refer to the file by it.
     pub stem: String,
     writable: bool,
-    /// Open for as long as anything refers to a body in it, so that what is read stays readable.
+    /// Kept open while anything refers to a body in it, so that the body stays readable.
     file: Mutex<File>,
 }
 
 impl LogFile {
-    /// Opens a file that is there; `None` if it is not.
+    /// Opens an existing file. Returns `None` if there is none.
     pub fn open(path: PathBuf, stem: &str) -> Result<Option<Self>> {
         let mut writable = true;
         let opened = match OpenOptions::new().read(true).append(true).open(&path) {
@@ -52,12 +52,12 @@ impl LogFile {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A second handle that shares the first one's lock.
+    /// Returns a second handle that shares the lock of the first.
     pub fn handle(&self) -> Result<File> {
         self.file().try_clone().at(&self.path)
     }
 
-    /// Whether the name still leads to this file, and how long it is.
+    /// Returns the length of the file, or `None` if its name leads to another file now.
     pub fn length_if_current(&self) -> Result<Option<u64>> {
         match std::fs::metadata(&self.path) {
             Ok(named) => {
@@ -76,27 +76,29 @@ impl LogFile {
         match file.read_exact(&mut bytes) {
             Ok(()) => Ok(bytes),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                Err(damaged(self.place(), format!("it has lost bytes it had at offset {offset}")))
+                Err(damaged(self.place(), format!("bytes at offset {offset} are missing")))
             }
             Err(source) => Err(io_error(&self.path, source)),
         }
     }
 
-    /// Writes a batch behind byte `end`, in one write: all of it, or nothing (I4).
+    /// Writes a batch at byte `end` in one write: all of it or nothing (I4).
     pub fn append(&self, end: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         if !self.writable {
-            return Err(StoreError::ReadOnly { place: self.place(), why: "it may only be read".to_owned() });
+            return Err(StoreError::ReadOnly { place: self.place(), why: "it is read-only".to_owned() });
         }
         let mut file = self.file();
         let written = file.write_all(bytes).at(&self.path).and_then(|()| sync(&file, &self.path, durability));
         if written.is_err() {
-            // A batch that was not acknowledged must not stay; if even this fails, it is torn, and cut off later.
+            // An unacknowledged batch must not stay. If this fails, too, the batch is torn and cut
+            // off later.
             let _ = file.set_len(end);
         }
         written
     }
 
-    /// Cuts the file off behind byte `end` and returns what was there.
+    /// Truncates the file at byte `end`, after copying the rest to `torn`. Returns the size of the
+    /// rest.
     pub fn cut(&self, end: u64, torn: &Path, durability: Durability) -> Result<usize> {
         let length = self.file().metadata().at(&self.path)?.len();
         let tail = self.read_at(end, usize::try_from(length.saturating_sub(end)).unwrap_or(0))?;
@@ -122,17 +124,17 @@ fn is_same_file(_: &Metadata, _: &Metadata) -> bool {
     true
 }
 
-/// Where a body is: in memory until its session is written, then in the file.
+/// The location of a body: in memory until its session is written, then in the file.
 #[derive(Debug, Clone)]
 pub enum Handle {
     Memory(Arc<[u8]>),
-    /// The body's fields, as its codec wrote them.
+    /// The body's fields, as the codec wrote them.
     Fields {
         file: Arc<LogFile>,
         offset: u64,
         len: u32,
     },
-    /// A whole line that was not written by this version's codec.
+    /// A whole line that another version of the codec wrote.
     Line {
         file: Arc<LogFile>,
         offset: u64,
@@ -142,7 +144,7 @@ pub enum Handle {
 }
 
 impl Handle {
-    /// The file it is in.
+    /// Returns the file that contains the body.
     pub fn file(&self) -> Option<&Arc<LogFile>> {
         match self {
             Handle::Memory(_) => None,

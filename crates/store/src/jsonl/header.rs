@@ -1,4 +1,4 @@
-//! The first line of a session's file: everything about it that its entries do not say.
+//! The first line of a session's file: all data about the session that is not in its entries.
 
 use sapwood_core::entry::{LOG_VERSION, SessionState};
 use sapwood_core::port::store::{NewSession, Result};
@@ -31,20 +31,22 @@ pub struct Header {
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// A fork's, from its source.
+    /// Copied from the source of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
-    /// How many entries a fork shares. They are in the file of `base`; without one, they are this file's first lines.
+    /// The number of entries that a fork shares. They are in the file of `base`, or else the first
+    /// lines of this file.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub inherited: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseRef>,
-    /// Only what forks need is left, and nobody can open it.
+    /// The session is erased and cannot be opened. Only entries that forks need are left.
     #[serde(default, skip_serializing_if = "is_false")]
     pub erased: bool,
 }
 
-/// The entry a fork begins with: the file it is in, by the name without its ending, and its seq there.
+/// The entry that a fork begins with: the name of its file without the extension, and its seq
+/// there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseRef {
     pub file: String,
@@ -60,7 +62,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Header {
-    /// The header of a session whose own log is empty, as its summary says.
+    /// Creates the header of a session that has no entries of its own yet, from its summary.
     pub fn of(summary: &Summary, base: Option<BaseRef>) -> Self {
         let parent = summary.parent.clone();
         Self {
@@ -82,7 +84,7 @@ impl Header {
         }
     }
 
-    /// What is left of a header when its session is erased.
+    /// Returns the header that is kept when the session is erased.
     pub fn erased(&self) -> Self {
         Self {
             cwd: None,
@@ -101,9 +103,9 @@ impl Header {
 
     pub fn read(place: &str, line: &[u8]) -> Result<Self> {
         let header: Header = serde_json::from_slice(line)
-            .map_err(|error| damaged(format!("{place}:1"), format!("the header cannot be read: {error}")))?;
+            .map_err(|error| damaged(format!("{place}:1"), format!("failed to parse the header: {error}")))?;
         if header.kind != TYPE {
-            return Err(damaged(format!("{place}:1"), format!("the header's type is {:?}", header.kind)));
+            return Err(damaged(format!("{place}:1"), format!("the header has the unknown type {:?}", header.kind)));
         }
         if header.version > LOG_VERSION {
             let found = header.version;
@@ -117,7 +119,8 @@ impl Header {
         out.push(b'\n');
     }
 
-    /// The summary before the session's own first entry; `point` is where the fork left its source.
+    /// Returns the summary before the session's own first entry. `point` is where the fork left its
+    /// source.
     pub fn summary(&self, point: Option<ForkPoint>) -> Summary {
         let new = NewSession {
             id: self.id.clone(),

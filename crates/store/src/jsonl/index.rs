@@ -1,5 +1,6 @@
-//! A cache of summaries, so that a list reads names and lengths and not every log. One line per session and length; the
-//! last one counts, and none counts when the file's length is another. It can be deleted at any time.
+//! A cache of summaries, so that a list does not have to read every log. It has one line per
+//! session and log length. The last line of a session is valid if the length of its log is still
+//! the same. The file can be deleted at any time.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,7 +14,7 @@ use super::disk::{self, At};
 use super::layout::Layout;
 use crate::Durability;
 
-/// Lines the file may have beyond twice the number of sessions before it is written anew.
+/// Maximum number of lines beyond twice the number of sessions, before the file is rewritten.
 const SPARE_LINES_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,7 +22,7 @@ struct IndexLine {
     file: String,
     len: u64,
     summary: Summary,
-    /// The summary's record, which the summary does not print.
+    /// The summary's authority record, which is not part of its serialization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     authority: Option<Authority>,
 }
@@ -42,7 +43,7 @@ impl Index {
         self.is_loaded = true;
         let bytes = disk::read_if_there(&layout.index())?.unwrap_or_default();
         for raw in bytes.split(|byte| *byte == b'\n') {
-            // A line that cannot be read is one that is not there: this is a cache.
+            // An unreadable line is ignored: this is a cache.
             if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
                 line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;
@@ -52,7 +53,7 @@ impl Index {
         Ok(())
     }
 
-    /// The summary of a log that has this length.
+    /// Returns the cached summary of a log with this length.
     pub fn get(&self, stem: &str, len: u64) -> Option<&Summary> {
         self.lines.get(stem).filter(|line| line.len == len).map(|line| &line.summary)
     }
@@ -71,13 +72,13 @@ impl Index {
         self.lines.remove(stem);
     }
 
-    /// Whether there is something that its file does not say.
+    /// Returns whether there are changes that are not in the file.
     pub fn is_ahead(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// Writes what is new; all of it anew when old lines have piled up. The caller holds the store's lock, so that what
-    /// somebody erases does not come back.
+    /// Writes the changes, or rewrites the file if it has too many outdated lines. The caller holds
+    /// the store's lock, so that an erased session does not reappear.
     pub fn save(&mut self, layout: &Layout) -> Result<()> {
         let fresh = std::mem::take(&mut self.fresh);
         let fresh: Vec<&String> = fresh.iter().filter(|stem| layout.log(stem).exists()).collect();
@@ -96,7 +97,7 @@ impl Index {
         disk::open_to_append(&path)?.write_all(&out).at(&path)
     }
 
-    /// Writes the whole file anew, with the sessions that are there.
+    /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
         self.fresh.clear();
         self.lines.retain(|stem, _| layout.log(stem).exists());
@@ -105,7 +106,7 @@ impl Index {
         for line in self.lines.values() {
             write_line(line, &mut out);
         }
-        // A cache does not have to outlast the power.
+        // A cache does not have to survive a power failure.
         disk::replace(&layout.index(), &out, Durability::Normal)
     }
 }

@@ -1,4 +1,5 @@
-//! Keys: `keys.jsonl` in the store's own directory, for all tenants. A line per change; the last of an id counts.
+//! API keys: `keys.jsonl` in the store's root directory, for all tenants. One line per change; the
+//! last line of an id counts.
 
 use std::io::Write;
 
@@ -18,7 +19,8 @@ impl JsonlStore {
         self.root.join("keys.jsonl")
     }
 
-    /// Every key as it is now, oldest first. A line that a crash left half written was never acknowledged.
+    /// Returns the current state of every key, oldest first. An incomplete last line was never
+    /// acknowledged.
     fn read_keys(&self) -> Result<Vec<ApiKey>> {
         let path = self.keys_path();
         let bytes = disk::read_if_there(&path)?.unwrap_or_default();
@@ -37,7 +39,7 @@ impl JsonlStore {
         Ok(keys)
     }
 
-    /// Looks, and writes what came of it, while nobody else does.
+    /// Runs `change` on the current keys under the lock, and appends the key that it returns.
     fn change_key(&self, change: impl FnOnce(Vec<ApiKey>) -> Result<ApiKey>) -> Result<ApiKey> {
         let path = self.keys_path();
         permissions::create_dir(&self.root).at(&self.root)?;

@@ -1,24 +1,24 @@
-//! What is where in a tenant's directory, by name.
+//! The file names in a tenant's directory.
 //!
 //! ```text
 //! DIR/                                         the tenant `local`; others live in DIR/tenants/<name>/
-//!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then an entry a line
-//!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   what a crash left of a batch, cut off
-//!   2026-11-15T22-19-18-123Z_<id>.lease        who writes it, and the fence
-//!   2026-11-15T22-19-18-123Z_<id>.authority    which part of it this store wrote itself
-//!   2026-11-15T22-19-18-123Z_<id>.erased       what forks need of an erased session
+//!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then one entry per line
+//!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   the rest of an unfinished batch, cut off
+//!   2026-11-15T22-19-18-123Z_<id>.lease        its lease and the fence
+//!   2026-11-15T22-19-18-123Z_<id>.authority    which entries this store wrote itself
+//!   2026-11-15T22-19-18-123Z_<id>.erased       entries of an erased session that forks need
 //!   audit.jsonl  index.jsonl  memories.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
-//!   uploads/<number>                           a blob that is not whole yet
-//!   keys.jsonl                                 of all tenants, only in DIR itself
+//!   uploads/<number>                           a blob that is not complete yet
+//!   keys.jsonl                                 for all tenants, only in DIR itself
 //! ```
 //!
-//! Ids have no `/`, `~` or leading dot, so no name can leave the directory.
+//! Ids contain no `/`, `~` or leading dot, so no name can leave the directory.
 
 use std::path::{Path, PathBuf};
 
 use sapwood_core::{BlobHash, SessionId, TenantId, TimestampMs};
 
-/// How the names of authority records end.
+/// File extension of authority records.
 pub const AUTHORITY_ENDING: &str = "authority";
 
 #[derive(Debug, Clone)]
@@ -74,7 +74,8 @@ impl Layout {
         self.blobs().join(format!("{blob}.by"))
     }
 
-    /// The name of a new session's files. An erased session of the same time and name may still be there for its forks.
+    /// Returns an unused name for a new session's files. An erased session with the same time and
+    /// id may still be kept for forks.
     pub fn new_stem(&self, at: TimestampMs, id: &SessionId) -> String {
         let plain = format!("{}_{id}", file_time(at));
         let numbered = (2..).map(|number| format!("{plain}~{number}"));
@@ -83,7 +84,7 @@ impl Layout {
     }
 }
 
-/// The session that a file of this name holds.
+/// Returns the session that a file with this name contains.
 pub fn id_of_stem(stem: &str) -> Option<SessionId> {
     let (time, rest) = stem.split_once('_')?;
     if !time.ends_with('Z') || !time.starts_with(|char: char| char.is_ascii_digit()) {
@@ -92,7 +93,7 @@ pub fn id_of_stem(stem: &str) -> Option<SessionId> {
     rest.split('~').next()?.parse().ok()
 }
 
-/// A time as the beginning of a file's name: it sorts, and every file system takes it.
+/// Formats a time as the start of a file name. It sorts by time and is valid on every file system.
 fn file_time(at: TimestampMs) -> String {
     let ms = at.0.max(0);
     let (year, month, day) = date_of(ms.div_euclid(86_400_000));
@@ -102,7 +103,7 @@ fn file_time(at: TimestampMs) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{millis:03}Z")
 }
 
-/// Year, month and day of a count of days since 1970 (Howard Hinnant's algorithm).
+/// Converts a count of days since 1970 to year, month and day (Howard Hinnant's algorithm).
 fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn file_times_match_the_calendar() {
         assert_eq!(file_time(TimestampMs(0)), "1970-01-01T00-00-00-000Z");
         assert_eq!(file_time(TimestampMs(951_827_696_789)), "2000-02-29T12-34-56-789Z");
         assert_eq!(file_time(TimestampMs(1_763_245_158_123)), "2025-11-15T22-19-18-123Z");
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_gives_its_session_back() {
+    fn a_session_id_is_parsed_from_its_file_name() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout { dir: dir.path().to_owned() };
         let id: SessionId = "flow_1__owner.x".parse().unwrap();

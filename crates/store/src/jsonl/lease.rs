@@ -1,4 +1,5 @@
-//! A session's lease, in a small file that is replaced whole. Read and written under the lock on the session's log.
+//! A session's lease, in a small file that is replaced as a whole. Read and written under the lock
+//! on the session's log.
 
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::Result;
@@ -15,7 +16,7 @@ struct LeaseFile {
     holder: String,
     fence: u64,
     expires_at: TimestampMs,
-    /// Earlier builds write none, and leave it out when they change what is there.
+    /// Earlier builds do not write this field, and drop it when they change the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     term: Option<Term>,
 }

@@ -1,5 +1,6 @@
-//! What sessions taught: `memories.jsonl` in the tenant's directory, a memory a line, the oldest first. The file is
-//! written anew with every change, under the store's lock, so that nothing stays of what was changed or forgotten.
+//! Memories: `memories.jsonl` in the tenant's directory, one memory per line, oldest first. Every
+//! change rewrites the file under the store's lock, so that nothing is left of changed or deleted
+//! memories.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
@@ -62,7 +63,7 @@ impl TenantDir {
         Ok(answer)
     }
 
-    /// Takes out what only this session supports. The caller holds the store's lock.
+    /// Removes the memories that only this session supports. The caller holds the store's lock.
     pub fn erase_memories(&self, session: &SessionId) -> Result<()> {
         let mut shelf = read_shelf(&self.layout)?;
         match shelf.erase_session(session) {

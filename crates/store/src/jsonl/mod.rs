@@ -1,15 +1,18 @@
-//! Sessions as files that `grep`, `tail` and a text editor understand: a directory, a file per session, a line per entry.
-//! [`layout`] says what is where; `sapwood_core::entry::jsonl` what a line looks like.
+//! Sessions as files for `grep`, `tail` and text editors: a directory, one file per session, one
+//! line per entry. [`layout`] defines the file names, `sapwood_core::entry::jsonl` the format of a
+//! line.
 //!
-//! For tools and single users, not for servers: methods do blocking file I/O on the caller's thread, one store does one
-//! thing at a time, and search reads the logs. Several processes may use one directory:
+//! For tools and single users, not for servers: methods do blocking file I/O on the caller's
+//! thread, a store handles one call at a time, and search reads the logs. Several processes may use
+//! one directory:
 //!
-//! - Nothing is written until a session holds a message ([`PersistFrom`]). Then an append is one write behind the end
-//!   of its file, under the file's lock and, with full durability, synced (I3). Who appends first reads on.
-//! - A batch's lines but the last say `"more":true`: a batch whose end is missing does not count (I4). A torn end is cut
-//!   off into a `.torn` file and reported; a bad line before others, or a bad header, is an error that names file and
-//!   line, and the bytes stay as they are.
-//! - Bodies stay in the file. Memory holds the rest of what has been read.
+//! - Nothing is written until a session contains a message ([`PersistFrom`]). After that an append is one write at the end
+//!   of its file, under the file's lock and, with full durability, synced (I3). Before it appends, a process reads what
+//!   other processes have appended.
+//! - All lines of a batch except the last have `"more":true`: an incomplete batch does not count (I4). It is moved to a
+//!   `.torn` file and reported. A bad line before others, or a bad header, is an error that names file and line, and the
+//!   file is not changed.
+//! - Bodies stay in the file. All other data that has been read is kept in memory.
 
 mod audit;
 mod authority;
@@ -54,15 +57,16 @@ use layout::{Layout, id_of_stem};
 use session_log::SessionLog;
 use tenant::TenantDir;
 
-/// When a session is worth a file.
+/// When a session is written to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PersistFrom {
-    /// With its first message.
+    /// With the first message.
     #[default]
     Message,
-    /// With its first answer.
+    /// With the first answer.
     Assistant,
-    /// When it is made: for callers that come back as another process, which would not find it otherwise.
+    /// When it is created. For callers that continue as another process, which would not find the
+    /// session otherwise.
     Creation,
 }
 
@@ -77,23 +81,23 @@ pub struct JsonlStore {
     place: PathHealth,
     options: JsonlOptions,
     lease_clock: Arc<dyn LeaseClock>,
-    /// One thing at a time; never held across an await.
+    /// Serializes all calls; never held across an await.
     tenants: Mutex<HashMap<TenantId, TenantDir>>,
 }
 
 impl JsonlStore {
-    /// A store in this directory, which is made when there is something to write.
+    /// Opens a store in this directory. The directory is created with the first write.
     pub fn open(root: impl Into<PathBuf>, options: JsonlOptions) -> Result<Self> {
         let root = root.into();
         if root.exists() && !root.is_dir() {
             let why = format!("{} is not a directory", root.display());
-            return Err(StoreError::Invalid { what: "the store's place", why });
+            return Err(StoreError::Invalid { what: "the store's path", why });
         }
         let lease_clock = Arc::new(BootClock::default());
         Ok(Self { place: PathHealth::new(&root), root, options, lease_clock, tenants: Mutex::default() })
     }
 
-    /// Lets leases go by another clock, which a test can move.
+    /// Replaces the lease clock, for tests that need to move it.
     pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
         Self { lease_clock, ..self }
     }
@@ -102,7 +106,7 @@ impl JsonlStore {
         &self.root
     }
 
-    /// What was noticed in passing: torn ends that were cut off, logs that cannot be read.
+    /// Returns the problems noticed so far: torn batches that were cut off, unreadable logs.
     pub fn warnings(&self, scope: &Scope) -> Vec<Finding> {
         self.with(scope, |tenant| tenant.warnings.clone())
     }
@@ -120,7 +124,7 @@ impl JsonlStore {
         act(tenants.entry(scope.tenant.clone()).or_insert_with(new))
     }
 
-    /// Looks at a session that the caller may read.
+    /// Runs `look` on a session that the caller may read.
     fn read<T>(
         &self,
         scope: &Scope,
@@ -283,7 +287,8 @@ impl Search for JsonlStore {
     }
 }
 
-/// Whether the session that a shared entry was written to is erased, or one that the caller does not see.
+/// Returns whether the session that a shared entry was written to is erased or not visible to the
+/// caller.
 fn is_orphan(log: &InMemoryLog<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
     let Some(row) = row_at(log.shelf(), seq) else { return false };
     if log.shelf().base().is_none() {
@@ -379,7 +384,7 @@ impl Upkeep for JsonlStore {
         self.place.check()
     }
 
-    /// Every append is in its file when it is acknowledged: nothing is under way.
+    /// Nothing to do: an acknowledged append is already in its file.
     async fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! A session's log and its file: reading what others appended, writing what we append.
+//! A session's log and its file: reading entries that other processes appended, and appending our
+//! own.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -17,22 +18,22 @@ use crate::Durability;
 use crate::mem_log::{InMemoryLog, Planned, RowStore, first_not_before, fork_point_at, place_kept, row_of};
 use crate::validate::damaged;
 
-/// Longest line: a body, and room for its envelope.
+/// Maximum length of a line: a body and its envelope.
 const LINE_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
 
 pub struct SessionLog {
     pub log: InMemoryLog<Handle>,
-    /// None until the session holds what makes it worth writing.
+    /// `None` until the session is worth writing (see `PersistFrom`).
     pub disk: Option<OnDisk>,
     pub header: Header,
     pub holds_message: bool,
     pub holds_answer: bool,
     pub used: u64,
-    /// Lines for the audit that wait until the session is on disk.
+    /// Audit lines that are written once the session is on disk.
     pub deferred: Vec<Deferred>,
 }
 
-/// A line for the audit, before it has its place in the chain.
+/// An audit line that is not in the chain yet.
 pub struct Deferred {
     pub by: Principal,
     pub note: AuditNote,
@@ -41,14 +42,14 @@ pub struct Deferred {
 
 pub struct OnDisk {
     pub file: Arc<LogFile>,
-    /// Everything up to here has been read, and is whole batches.
+    /// All bytes up to here have been read and are complete batches.
     pub len: u64,
     pub lines: u64,
-    /// The last line has no line break yet: somebody edited the file.
+    /// The last line has no line break yet, because the file was edited by hand.
     open_end: bool,
 }
 
-/// A line, with its place in the file.
+/// A line and its position in the file.
 struct Placed {
     line: Line,
     raw: Vec<u8>,
@@ -56,11 +57,12 @@ struct Placed {
 }
 
 impl SessionLog {
-    /// A session that is not on disk.
+    /// Creates a session that is not on disk.
     pub fn pending(log: InMemoryLog<Handle>) -> Self {
         let header = Header::of(&log.summary, None);
         let (holds_message, holds_answer) = (log.summary.messages > 0, false);
-        // What a fork shares by reference is not looked at: forking costs the same whatever its length.
+        // Entries that a fork shares by reference are skipped, so that forking costs the same
+        // regardless of their number.
         let first = if log.shelf().base().is_some() { log.summary.inherited + 1 } else { 1 };
         let mut book =
             Self { log, disk: None, header, holds_message, holds_answer, used: 0, deferred: Vec::new() };
@@ -68,7 +70,7 @@ impl SessionLog {
         book
     }
 
-    /// Notes what kinds of entries there are from `first` on.
+    /// Records which kinds of entries exist from `first` on.
     fn note_kinds(&mut self, first: u32) {
         for seq in first..=self.log.summary.head.seq.0 {
             let kind = self.log.kind_at(Seq(seq));
@@ -77,7 +79,7 @@ impl SessionLog {
         }
     }
 
-    /// Takes a planned batch into a log that is not on disk.
+    /// Commits a planned batch to a log that is not on disk.
     pub fn commit_pending(&mut self, mut planned: Planned) -> Appended {
         let first = self.log.summary.head.seq.0 + 1;
         let bodies = std::mem::take(&mut planned.bodies).into_iter();
@@ -86,13 +88,14 @@ impl SessionLog {
         appended
     }
 
-    /// Reads what was appended since. Returns how many bytes at the end are no whole batch.
+    /// Reads the batches appended since the last call. Returns how many bytes at the end are an
+    /// incomplete batch.
     pub fn catch_up(&mut self, length: u64) -> Result<u64> {
         let Some(disk) = &mut self.disk else { return Ok(0) };
         if length <= disk.len {
             return Ok(0);
         }
-        // An import writes the record before the entries.
+        // Read first, because an import writes the record before the entries.
         self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
         let mut reader = BufReader::new(disk.file.handle()?);
         reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
@@ -128,7 +131,7 @@ impl SessionLog {
         Ok(length - disk.len.min(length))
     }
 
-    /// Writes a planned batch behind the end of the file, then takes it into the log.
+    /// Appends a planned batch to the file, then commits it to the log.
     pub fn append(&mut self, planned: Planned, durability: Durability) -> Result<Appended> {
         let Some(disk) = &mut self.disk else { return Ok(self.commit_pending(planned)) };
         let mut bytes = Vec::new();
@@ -150,7 +153,8 @@ impl SessionLog {
         Ok(self.log.commit(planned, stored))
     }
 
-    /// The whole file of a session that is not on disk yet, with a batch that is not in the log yet.
+    /// Returns the whole file content of a session that is not on disk yet, including a batch that
+    /// is not in the log yet.
     pub fn to_file(&self, planned: Option<&Planned>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.header.write(&mut out);
@@ -176,7 +180,7 @@ impl SessionLog {
     }
 }
 
-/// Writes the lines of a batch. Returns where in `out` each body's fields begin and end.
+/// Writes the lines of a batch. Returns the range of each body's fields in `out`.
 fn write_batch(
     log: &InMemoryLog<Handle>,
     planned: &Planned,
@@ -202,7 +206,8 @@ fn write_batch(
     spans
 }
 
-/// One line with its line break; the last may lack it. `None` at the end.
+/// Reads one line with its line break, which may be missing at the end of the file. Returns `None`
+/// at the end.
 fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>>> {
     let mut raw = Vec::new();
     let read = reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut raw).at(&file.path)?;
@@ -212,11 +217,12 @@ fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>
     Ok((read > 0).then_some(raw))
 }
 
-/// Whether a line that cannot be read is what is left of the last append. A bad line at the end is; one before others is
-/// damage, unless it has a hole (zeros: no line has any) and nothing is behind it but the rest of one batch. So a power
-/// cut leaves a batch whose later sectors were on the disk before its earlier ones.
+/// Returns whether an unreadable line is the rest of the last append. A bad line at the end is. A
+/// bad line before others is damage, unless it has a hole (zeros, which no valid line contains) and
+/// only the rest of one batch follows. A power failure can leave such a hole if later sectors reach
+/// the disk before earlier ones.
 fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
-    // It was the end of the file when it was read. Whoever writes it may have finished since.
+    // It was the end of the file when it was read; its writer may have finished since.
     if !raw.ends_with(b"\n") {
         return Ok(true);
     }
@@ -238,7 +244,7 @@ fn bad_line(file: &LogFile, number: u64, what: impl ToString) -> StoreError {
     damaged(format!("{}:{number}", file.place()), what)
 }
 
-/// Takes a batch that was read into the log, if it stands where it says it does.
+/// Commits a batch that was read to the log, if its positions are valid.
 fn commit_batch(
     log: &mut InMemoryLog<Handle>,
     file: &Arc<LogFile>,
@@ -262,7 +268,7 @@ fn commit_batch(
             return Err(bad_line(
                 file,
                 number,
-                format!("the entry's seq is {found}, and should be {expected} (I1)"),
+                format!("the entry's seq is {found}, expected {expected} (I1)"),
             ));
         }
         let parent = record.meta.parent.and_then(|seq| {
@@ -278,7 +284,7 @@ fn commit_batch(
     Ok(())
 }
 
-/// Where the body of a line is: its fields alone, if the line is as this version writes it.
+/// Returns the location of a line's body: only its fields, if this version wrote the line.
 fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32) -> Handle {
     let mut written = Vec::with_capacity(placed.raw.len());
     let Line { key, request, more, .. } = &placed.line;
@@ -292,7 +298,7 @@ fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32
     Handle::Line { file, offset: placed.offset, len: placed.raw.len() as u32, version }
 }
 
-/// What a file begins with: its header, and the entries that it keeps for forks or as copies.
+/// The start of a file: its header, and the entries it keeps for forks or as copies.
 pub struct Opened {
     pub file: Arc<LogFile>,
     pub header: Header,
@@ -308,7 +314,8 @@ impl Opened {
         Ok(Self { file: Arc::new(file), header, header_len: raw.len() as u64 })
     }
 
-    /// The session, read up to its last whole batch. `base` is the shelf that the header's base names.
+    /// Reads the session up to its last complete batch. `base` is the row store of the header's
+    /// base.
     pub fn into_book(self, base: Option<Arc<RowStore<Handle>>>) -> Result<(SessionLog, u64)> {
         let shelf = Arc::new(self.empty_shelf(base)?);
         let (mut len, mut lines) = (self.header_len, 1);
@@ -335,7 +342,7 @@ impl Opened {
         Ok((book, torn))
     }
 
-    /// What is left of an erased session.
+    /// Reads an erased session.
     pub fn into_erased(self, base: Option<Arc<RowStore<Handle>>>) -> Result<Arc<RowStore<Handle>>> {
         let shelf = Arc::new(self.empty_shelf(base)?);
         self.read_kept(&shelf, None)?;
@@ -349,12 +356,12 @@ impl Opened {
                 Ok(RowStore::forked(crate::mem_log::Base { shelf, at: *seq }, self.header.inherited))
             }
             (Some(BaseRef { file, .. }), None) => {
-                Err(damaged(self.file.place(), format!("it goes on from {file}, which is not there")))
+                Err(damaged(self.file.place(), format!("it is a fork of {file}, which does not exist")))
             }
         }
     }
 
-    /// Reads entries that are kept as they are: so many, or all. Returns where the next line begins, and its number.
+    /// Reads `count` kept entries, or all. Returns the offset and the number of the next line.
     fn read_kept(&self, shelf: &Arc<RowStore<Handle>>, count: Option<u32>) -> Result<(u64, u64)> {
         let mut reader = BufReader::new(self.file.handle()?);
         reader.seek(SeekFrom::Start(self.header_len)).at(&self.file.path)?;
@@ -381,14 +388,15 @@ impl Opened {
         match count {
             Some(count) if ids.len() < count as usize => Err(damaged(
                 self.file.place(),
-                format!("of its first {count} entries, {} are there", ids.len()),
+                format!("only {} of its first {count} entries exist", ids.len()),
             )),
             _ => Ok((offset, number)),
         }
     }
 }
 
-/// The file of an erased session: its header without anything personal, and the entries that forks need.
+/// Returns the file content of an erased session: its header without personal data, and the entries
+/// that forks need.
 pub fn erased_file(header: &Header, kept: &[(Record, Option<EntryId>)]) -> Vec<u8> {
     let mut out = Vec::new();
     header.erased().write(&mut out);

@@ -1,4 +1,4 @@
-//! One tenant's directory: which sessions are in it, and those of them that have been read.
+//! One tenant's directory: the sessions in it, and the cache of those that have been read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -24,12 +24,14 @@ use crate::mem_log::RowStore;
 use crate::permissions;
 use crate::validate::damaged;
 
-/// Sessions kept in memory: those on disk are read again, those that are not yet worth writing are lost.
+/// Sessions kept in memory. Evicted sessions on disk are read again; pending ones, which are not
+/// yet written, are lost.
 const BOOKS_MAX: usize = 256;
 const PENDING_MAX: usize = 4_096;
-/// Forks of forks of forks, each of which has a file to open. A deeper one gets copies of what it shares.
+/// Maximum depth of nested forks, each of which needs an open file. A deeper fork copies its shared
+/// entries.
 pub const FORKS_DEEP_MAX: usize = 64;
-/// Warnings kept until somebody asks for them.
+/// Maximum number of warnings kept until the caller reads them.
 const WARNINGS_MAX: usize = 1_000;
 
 pub struct TenantDir {
@@ -64,7 +66,8 @@ impl TenantDir {
         }
     }
 
-    /// The file whose lock keeps the directory still: shared by appends, exclusive for what makes or removes files.
+    /// Returns the file whose lock protects the directory: shared for appends, exclusive for
+    /// creating and removing files.
     pub fn lock_file(&mut self) -> Result<Arc<File>> {
         if let Some(file) = &self.lock_file {
             return Ok(Arc::clone(file));
@@ -82,7 +85,7 @@ impl TenantDir {
         }
     }
 
-    /// Every session's file, by the name without its ending, and its length.
+    /// Returns the name without extension and the length of every session file.
     pub fn scan(&mut self) -> Result<Vec<(String, u64)>> {
         let entries = match fs::read_dir(&self.layout.dir) {
             Ok(entries) => entries,
@@ -96,7 +99,7 @@ impl TenantDir {
             let name = entry.file_name();
             let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".jsonl")) else { continue };
             let Some(id) = id_of_stem(stem) else { continue };
-            // Gone in the meantime: then it is not there.
+            // The file was removed in the meantime.
             let Ok(metadata) = entry.metadata() else { continue };
             self.stems.insert(id, stem.to_owned());
             found.push((stem.to_owned(), metadata.len()));
@@ -113,13 +116,13 @@ impl TenantDir {
         Ok(self.stems.get(session).cloned())
     }
 
-    /// Whether the id is taken, whoever may see it.
+    /// Returns whether the id is taken, even if the caller may not see the session.
     pub fn exists(&mut self, session: &SessionId) -> Result<bool> {
         Ok(self.books.get(session).is_some_and(|book| book.disk.is_none())
             || self.find_stem(session)?.is_some())
     }
 
-    /// The session as it is now, with what other processes appended.
+    /// Returns the current state of the session, including entries that other processes appended.
     pub fn open(&mut self, session: &SessionId) -> Result<&mut SessionLog> {
         self.uses += 1;
         let is_current = match self.books.get_mut(session) {
@@ -141,14 +144,14 @@ impl TenantDir {
         Ok(book)
     }
 
-    /// A session that this caller has this right to.
+    /// Opens a session for which this caller has the given right.
     pub fn open_for(&mut self, scope: &Scope, session: &SessionId, right: Right) -> Result<&mut SessionLog> {
         let book = self.open(session)?;
         authorize(scope, &book.log.summary, right)?;
         Ok(book)
     }
 
-    /// Keeps a session that is not on disk.
+    /// Stores a session that is not on disk.
     pub fn insert_pending(&mut self, mut book: SessionLog) {
         self.uses += 1;
         book.used = self.uses;
@@ -156,7 +159,7 @@ impl TenantDir {
         self.books.insert(book.log.summary.id.clone(), book);
     }
 
-    /// Forgets the least recently used ones over the limit.
+    /// Evicts the least recently used sessions above the limit.
     fn make_room(&mut self) {
         for (is_pending, most) in [(false, BOOKS_MAX), (true, PENDING_MAX)] {
             let of_kind = self.books.iter().filter(|(_, book)| book.disk.is_none() == is_pending);
@@ -171,12 +174,12 @@ impl TenantDir {
         }
     }
 
-    /// Reads a session's file; `None` if it is not there.
+    /// Reads a session's file. Returns `None` if it does not exist.
     pub fn load(&mut self, stem: &str, depth: usize) -> Result<Option<SessionLog>> {
         let Some(file) = LogFile::open(self.layout.log(stem), stem)? else { return Ok(None) };
         let opened = Opened::read(file)?;
         if id_of_stem(stem).as_ref() != Some(&opened.header.id) || opened.header.erased {
-            return Err(damaged(format!("{}:1", opened.file.place()), "the header is another session's"));
+            return Err(damaged(format!("{}:1", opened.file.place()), "the header belongs to another session"));
         }
         let base = self.base_of(&opened.header, depth)?;
         let (mut book, torn) = opened.into_book(base)?;
@@ -186,19 +189,19 @@ impl TenantDir {
         Ok(Some(book))
     }
 
-    /// The shelf that a fork begins on.
+    /// Returns the row store that a fork is based on.
     fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
         let Some(base) = &header.base else { return Ok(None) };
         if depth > FORKS_DEEP_MAX {
-            let what = format!("it is a fork of a fork more than {FORKS_DEEP_MAX} times over, or of itself");
+            let what = format!("it is a fork nested more than {FORKS_DEEP_MAX} levels deep, or a fork of itself");
             return Err(damaged(self.layout.log(&base.file).display(), what));
         }
         self.shelf_of(&base.file, base.seq, depth + 1)
     }
 
-    /// The rows of a file, live or erased, at least up to `seq`.
+    /// Returns the rows of a file, live or erased, at least up to `seq`.
     pub fn shelf_of(&mut self, stem: &str, seq: Seq, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
-        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "no session has a file of this name"))?;
+        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid name of a session file"))?;
         let is_that = |book: &SessionLog| book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
         if let Some(book) = self.books.get_mut(&id).filter(|book| is_that(book))
             && (book.log.summary.head.seq >= seq || refresh(book)?)
@@ -221,7 +224,7 @@ impl TenantDir {
         Ok(Some(shelf))
     }
 
-    /// Cuts off what a crash left of a batch, unless somebody is writing it just now.
+    /// Cuts off an incomplete batch, unless another process is writing it at the moment.
     fn cut_if_free(&mut self, book: &mut SessionLog) -> Result<()> {
         let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let handle = file.handle()?;
@@ -229,7 +232,8 @@ impl TenantDir {
         self.cut_torn(book)
     }
 
-    /// Reads on to the end and cuts off what is no whole batch. The caller holds the log's lock.
+    /// Reads to the end of the file and cuts off an incomplete batch. The caller holds the log's
+    /// lock.
     pub fn cut_torn(&mut self, book: &mut SessionLog) -> Result<()> {
         let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let length = file.file().metadata().at(&file.path)?.len();
@@ -241,7 +245,7 @@ impl TenantDir {
         match file.cut(end, &torn, self.options.durability) {
             Ok(bytes) => {
                 let what = format!(
-                    "{bytes} bytes of an append that was not finished were moved to {}",
+                    "{bytes} bytes of an unfinished append were moved to {}",
                     torn.display()
                 );
                 self.warn("torn", file.place(), what);
@@ -251,7 +255,7 @@ impl TenantDir {
                 self.warn(
                     "torn",
                     file.place(),
-                    "its end is no whole append, and it may only be read".to_owned(),
+                    "its last append is incomplete, and the file is read-only".to_owned(),
                 );
                 Ok(())
             }
@@ -259,8 +263,8 @@ impl TenantDir {
         }
     }
 
-    /// Every session's summary: from memory, from the index, or from its log. A log that cannot be read is left out, and
-    /// said so in the warnings.
+    /// Returns every session's summary: from memory, from the index, or from its log. An unreadable
+    /// log is left out and reported as a warning.
     pub fn summaries(&mut self) -> Result<Vec<Summary>> {
         self.index.load(&self.layout)?;
         let pending = self.books.values().filter(|book| book.disk.is_none());
@@ -274,7 +278,7 @@ impl TenantDir {
             && let Ok(lock_file) = self.lock_file()
             && let Ok(Some(_locked)) = disk::try_lock(&lock_file, LockKind::Shared, &self.layout.lock())
         {
-            // Only a cache: a directory that may only be read is listed all the same.
+            // The index is only a cache, so a read-only directory can still be listed.
             let _ = self.index.save(&self.layout);
         }
         Ok(summaries)
@@ -312,7 +316,7 @@ impl TenantDir {
         }
     }
 
-    /// Reads every session, one after another. Returns whether all of them could be read.
+    /// Reads every session, one after another. Returns whether all of them were readable.
     pub fn for_each(&mut self, mut look: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
         let mut all_read = true;
         for id in self.ids()? {
@@ -329,7 +333,8 @@ impl TenantDir {
         Ok(all_read)
     }
 
-    /// Whether the caller put the blob there, or may read a session that refers to it. Any other looks unknown (I9).
+    /// Returns whether the caller put the blob, or may read a session that refers to it. Otherwise
+    /// the blob is reported as unknown (I9).
     pub fn may_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<bool> {
         if !blob::is_there(&self.layout, hash) {
             return Ok(false);
@@ -352,7 +357,7 @@ impl TenantDir {
         }
     }
 
-    /// The ids of all sessions.
+    /// Returns the ids of all sessions.
     pub fn ids(&mut self) -> Result<BTreeSet<SessionId>> {
         let pending = self.books.iter().filter(|(_, book)| book.disk.is_none());
         let mut ids: BTreeSet<SessionId> = pending.map(|(id, _)| id.clone()).collect();
@@ -361,14 +366,14 @@ impl TenantDir {
         Ok(ids)
     }
 
-    /// Forgets everything that was read from files.
+    /// Clears the cache of everything that was read from files.
     pub fn forget_read(&mut self) {
         self.books.retain(|_, book| book.disk.is_none());
         self.erased.clear();
     }
 }
 
-/// Reads on where the log was left. False if the file is no longer the one that was read.
+/// Reads new entries. Returns false if the file is no longer the one that was read.
 fn refresh(book: &mut SessionLog) -> Result<bool> {
     let Some(disk) = &book.disk else { return Ok(true) };
     match disk.file.length_if_current()? {

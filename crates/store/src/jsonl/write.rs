@@ -1,4 +1,4 @@
-//! Appending, making and forking: what writes a session's file.
+//! Appending to, creating and forking sessions: everything that writes a session's file.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl TenantDir {
         match self.persist(&id, None, None) {
             Ok(()) => Ok(Created::New),
             Err(error) => {
-                // What could not be written must not hide what another process wrote meanwhile.
+                // A session that could not be written must not hide one that another process wrote
+                // meanwhile.
                 self.books.remove(&id);
                 match error {
                     StoreError::Exists { .. } => self.find_created(scope, &id)?.ok_or(error),
@@ -52,7 +53,7 @@ impl TenantDir {
         }
     }
 
-    /// The answer to making a session that is there already, for a caller who may read it.
+    /// Answers the creation of a session that already exists, for a caller that may read it.
     fn find_created(&mut self, scope: &Scope, session: &SessionId) -> Result<Option<Created>> {
         match self.open(session) {
             Ok(book) => {
@@ -106,7 +107,8 @@ impl TenantDir {
         let appended = match plan {
             Ok(Plan::Write(planned)) => {
                 self.prepare_authority(&mut book, &planned)?;
-                // A book whose write failed is not kept: what is on disk counts.
+                // A log whose write failed is dropped from the cache, so that it is read from disk
+                // again.
                 let appended = book.append(planned, self.options.durability)?;
                 let lines = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
                 self.books.insert(append.session, book);
@@ -120,7 +122,7 @@ impl TenantDir {
         appended
     }
 
-    /// Takes an up-to-date session out of the cache; whoever takes it puts it back.
+    /// Takes an up-to-date session out of the cache. The caller puts it back.
     fn take(&mut self, session: &SessionId) -> Result<SessionLog> {
         self.open(session)?;
         self.books.remove(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
@@ -148,7 +150,7 @@ impl TenantDir {
         Ok(appended)
     }
 
-    /// Writes the file of a session that was only in memory, whole, with a batch that goes with it.
+    /// Writes the whole file of a session that was only in memory, including a batch.
     fn persist(
         &mut self,
         session: &SessionId,
@@ -226,7 +228,8 @@ impl TenantDir {
         Ok(head)
     }
 
-    /// Changes a session's lease by a rule of what it is now: the rule gives the new one, if it changes, and an answer.
+    /// Changes a session's lease. `change` gets the current lease, and returns the new one, if it
+    /// changes, and an answer.
     pub fn change_lease<T>(
         &mut self,
         scope: &Scope,
@@ -260,20 +263,20 @@ fn is_worth_writing(book: &SessionLog, planned: &Planned, persist_from: PersistF
     }
 }
 
-/// How many files the shared part of a fork is spread over.
+/// Returns how many files the shared part of a fork is spread over.
 fn forks_deep(log: &InMemoryLog<Handle>) -> usize {
     std::iter::successors(log.shelf().base(), |base| base.shelf.base()).count()
 }
 
-/// The file and seq that a fork begins with.
+/// Returns the file and seq that a fork begins with.
 fn base_ref(log: &InMemoryLog<Handle>) -> Option<BaseRef> {
     let base = log.shelf().base()?;
     let row = crate::mem_log::row_at(&base.shelf, base.at)?;
     Some(BaseRef { file: row.body.file()?.stem.clone(), seq: base.at })
 }
 
-/// The same fork with copies of what it shares: its source is not on disk, or there is nothing yet that would be worth a
-/// file.
+/// Returns the same fork with copies of its shared entries: its source is not on disk, or it has no
+/// content worth writing yet.
 fn with_copies(log: InMemoryLog<Handle>) -> Result<InMemoryLog<Handle>> {
     let inherited = log.summary.inherited;
     let shelf = Arc::new(RowStore::whole(inherited));

@@ -1,8 +1,10 @@
-//! One session's log in memory: its summary, its rows, and the rules of appending in two steps, so that a store can
-//! write between [`InMemoryLog::plan`] and [`InMemoryLog::commit`]. The memory and JSONL stores are made of these.
+//! One session's log in memory: its summary and its rows. Appending takes two steps, so that a
+//! store can write to disk between [`InMemoryLog::plan`] and [`InMemoryLog::commit`]. The memory
+//! and JSONL stores are built on it.
 //!
-//! Keeps I1, I2 and I13 by placing with `sapwood_core::tree::place`, I4 by committing whole batches, I5 in `plan`, and
-//! I8 because a fork has rows of its own and only looks at its source's.
+//! Keeps I1, I2 and I13 by placing with `sapwood_core::tree::place`, I4 by committing whole
+//! batches, I5 in `plan`, and I8 because a fork has its own rows and only reads those of its
+//! source.
 
 mod read;
 mod row_store;
@@ -26,23 +28,23 @@ pub use row_store::{Base, Row, RowStore, Stored, Walk, first_not_before, locate,
 use row_store::{RowLookup, meta_at};
 pub use search::{Searching, check_only};
 
-/// Where the random bits of ids come from.
+/// The source of the random bits of ids.
 pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
 
 pub struct InMemoryLog<B> {
     pub summary: Summary,
     pub lease: Option<StoredLease>,
-    /// Whoever wants the same ids again says where they come from; otherwise it is the system's randomness.
+    /// Set to get reproducible ids. By default the system's random source is used.
     pub chance: Option<Chance>,
     shelf: Arc<RowStore<B>>,
     answers: HashMap<String, Answer>,
-    /// Where this session's own turns began.
+    /// The seq at which each of this session's own turns began.
     began: HashMap<TurnId, Seq>,
-    /// How they ended, in order.
+    /// The outcomes of these turns, in order.
     ended: Vec<EndedTurn>,
 }
 
-/// What an idempotency key was answered with, and for what.
+/// The stored answer to an idempotency key, and the request it belongs to.
 pub struct Answer {
     pub appended: Appended,
     pub request: Option<String>,
@@ -55,14 +57,14 @@ struct EndedTurn {
     ended: Seq,
 }
 
-/// What [`InMemoryLog::plan`] found.
+/// The outcome of [`InMemoryLog::plan`].
 pub enum Plan {
-    /// The idempotency key has been seen: this was the answer.
+    /// The idempotency key is known; this is the stored answer.
     Answered(Appended),
     Write(Planned),
 }
 
-/// A batch that has passed every check and found its places, and is not in the log yet.
+/// A batch that has passed all checks and has its positions, but is not in the log yet.
 pub struct Planned {
     pub batch: Vec<Placed>,
     /// The bodies' bytes, in the same order.
@@ -75,18 +77,18 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Whether the entries were imported.
+    /// Returns whether the entries were imported.
     pub fn is_import(&self) -> bool {
         self.source == Source::Imported
     }
 
-    /// What the append will be answered with.
+    /// Returns the answer that the append will get.
     pub fn appended(&self) -> Appended {
         let entries = self.batch.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
         Appended { head: self.tip.head, entries }
     }
 
-    /// The entries as records.
+    /// Returns the entries as records.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let version = sapwood_core::entry::LOG_VERSION;
         let record = move |(placed, body): (&Placed, &Vec<u8>)| Record {
@@ -115,7 +117,7 @@ impl<B: Stored> InMemoryLog<B> {
         &self.shelf
     }
 
-    /// What each idempotency key was answered with.
+    /// Returns the stored answers by idempotency key.
     pub fn answers(&self) -> &HashMap<String, Answer> {
         &self.answers
     }
@@ -124,7 +126,7 @@ impl<B: Stored> InMemoryLog<B> {
         RowLookup { shelf: &self.shelf, session: Some(&self.summary.id) }
     }
 
-    /// Everything an append has to pass, and the places of its entries. Nothing changes.
+    /// Checks an append and computes the positions of its entries. Changes nothing.
     pub fn plan(
         &self,
         scope: &Scope,
@@ -146,7 +148,7 @@ impl<B: Stored> InMemoryLog<B> {
         Ok(Plan::Write(planned))
     }
 
-    /// Places drafts behind the log's tip.
+    /// Assigns positions after the end of the log to drafts.
     pub fn place(
         &self,
         drafts: Vec<Draft>,
@@ -174,7 +176,8 @@ impl<B: Stored> InMemoryLog<B> {
         }
     }
 
-    /// Takes a planned batch in. `stored` says where each body is; the log must not have changed since the plan.
+    /// Commits a planned batch. `stored` locates each body. The log must not have changed since the
+    /// plan.
     pub fn commit(&mut self, planned: Planned, stored: Vec<B>) -> Appended {
         debug_assert_eq!(planned.batch.len(), stored.len());
         self.summary.apply_batch(&planned.batch, planned.source, &planned.tip, planned.leaf);
@@ -203,7 +206,8 @@ impl<B: Stored> InMemoryLog<B> {
         }
     }
 
-    /// Where a fork would leave this log: the real place of the entry, and what the fork's summary begins with.
+    /// Returns where a fork would branch off: the physical position of the entry, and the initial
+    /// state of the fork's summary.
     fn fork_point(&self, at: Option<Seq>) -> Result<Option<(Seq, ForkPoint)>> {
         let Some(at) = at.or(self.summary.head.leaf).filter(|at| *at > Seq::ZERO) else { return Ok(None) };
         let links = self.ways().node(at)?.links;
@@ -214,7 +218,7 @@ impl<B: Stored> InMemoryLog<B> {
         Ok(Some((at, ForkPoint { id: row.meta.id, links, model, authority })))
     }
 
-    /// A log that begins with this one's path, by reference.
+    /// Creates a log that begins with the path of this one, by reference.
     pub fn fork(&self, scope: &Scope, fork: &Fork) -> Result<Self> {
         authorize(scope, &self.summary, Right::Write)?;
         let point = self.fork_point(fork.at)?;
@@ -231,7 +235,8 @@ impl<B: Stored> InMemoryLog<B> {
         Ok(Self::new(summary, Arc::new(shelf)))
     }
 
-    /// Places a fork's first entries. Labels of entries that it does not share are left out.
+    /// Assigns positions to the first entries of a fork. Labels of entries that it does not share
+    /// are left out.
     pub fn place_first(
         &self,
         mut drafts: Vec<Draft>,
@@ -249,12 +254,12 @@ impl<B: Stored> InMemoryLog<B> {
         self.place(drafts, by, has_blob).map(Some)
     }
 
-    /// Whether this session refers to the blob, in entries of its own or shared ones.
+    /// Returns whether this session refers to the blob, in its own or in shared entries.
     pub fn refers_to(&self, blob: &BlobHash) -> bool {
         row_store::refers_to(&self.shelf, blob)
     }
 
-    /// The id of an entry, for what is written beside its seq.
+    /// Returns the id of an entry, for records that store it along with the seq.
     pub fn id_at(&self, seq: Seq) -> Option<EntryId> {
         row_at(&self.shelf, seq).map(|row| row.meta.id)
     }
@@ -273,7 +278,8 @@ impl<B: Stored> InMemoryLog<B> {
     }
 }
 
-/// Places one entry of a path that is kept for forks: the seq and parent it has are given, and nothing is folded.
+/// Places one entry of a path that is kept for forks. It keeps its seq and parent, and the summary
+/// does not change.
 pub fn place_kept<B>(
     shelf: &Arc<RowStore<B>>,
     draft: Draft,
@@ -289,18 +295,18 @@ pub fn place_kept<B>(
     Ok(placed.remove(0))
 }
 
-/// Where a fork of a stored log begins, and what its summary begins with.
+/// Returns where a fork of a stored log begins, and the initial state of its summary.
 pub fn fork_point_at<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> {
     let mut ways = RowLookup { shelf, session: None };
     let links = ways.node(seq)?.links;
     let model = settings_at(seq, &mut ways)?.model;
     let row = row_at(shelf, seq)
         .ok_or_else(|| validate::damaged("the shared part of a fork", format!("no entry {seq}")))?;
-    // The record of a stored fork is in a file of its own.
+    // The authority record of a stored fork is in its own file.
     Ok(ForkPoint { id: row.meta.id, links, model, authority: None })
 }
 
-/// A placed entry as a row.
+/// Converts a placed entry into a row.
 pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
     let ended = match &placed.entry.body {
         Body::TurnEnded(ended) => Some(ended.outcome),
@@ -317,17 +323,17 @@ pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
     }
 }
 
-/// What forks need of the shelves they begin on: the seqs, by shelf.
+/// The rows that forks need of the row stores they are based on: the seqs, by row store.
 #[derive(Default)]
 pub struct Needed(BTreeMap<usize, BTreeSet<Seq>>);
 
 impl Needed {
-    /// Adds every shared entry of one log.
+    /// Adds all shared entries of one log.
     pub fn add<B: Stored>(&mut self, book: &InMemoryLog<B>) {
         let mut next = locate(&book.shelf, Seq(book.summary.inherited));
         while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &book.shelf)) {
             if !self.0.entry(address(owner)).or_default().insert(at) {
-                return; // Everything above has been added by another fork.
+                return; // Another fork has added all entries above.
             }
             let above = Walk::from(owner, Some(at)).next().and_then(|(_, row)| row.meta.parent);
             next = above.and_then(|above| locate(owner, above));
@@ -339,7 +345,7 @@ impl Needed {
     }
 }
 
-/// Tells shelves apart.
+/// Returns a key that identifies a row store.
 pub fn address<B>(shelf: &Arc<RowStore<B>>) -> usize {
     Arc::as_ptr(shelf).addr()
 }

@@ -11,11 +11,11 @@ use super::InMemoryLog;
 use super::row_store::{Row, Stored, Walk, first_not_before};
 use crate::validate::damaged;
 
-/// A piece of a path, the newest entry first.
+/// A section of a path, newest entry first.
 type Steps<B> = Vec<(Seq, Arc<Row<B>>)>;
 
 impl<B: Stored> InMemoryLog<B> {
-    /// Entries after `after`, in order; of these kinds only, if any are named.
+    /// Returns entries after `after` in order, filtered by kind if `kinds` is given.
     pub fn read_after(&self, kinds: Option<&[Kind]>, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
         let (mut records, mut bytes) = (Vec::new(), 0);
@@ -25,7 +25,7 @@ impl<B: Stored> InMemoryLog<B> {
             let row = self.row(seq)?;
             if kinds.is_none_or(|kinds| kinds.contains(&row.meta.kind)) {
                 let record = self.record(seq, &row)?;
-                // Those of some kinds are counted, not weighed.
+                // The byte limit does not apply to filtered pages.
                 bytes += if kinds.is_none() { record.body.len() } else { 0 };
                 records.push(record);
             }
@@ -38,7 +38,7 @@ impl<B: Stored> InMemoryLog<B> {
         self.record(seq, &row)
     }
 
-    /// At most two entries whose id begins with the prefix, by bisection (I13).
+    /// Returns at most two entries whose id begins with the prefix, by binary search (I13).
     pub fn find_entries(&self, id_prefix: &str) -> Result<Vec<Record>> {
         let Some((low, high)) = EntryId::prefix_range(id_prefix) else { return Ok(Vec::new()) };
         let last = self.summary.head.seq;
@@ -81,7 +81,7 @@ impl<B: Stored> InMemoryLog<B> {
         })
     }
 
-    /// How turns ended that began behind the entry that a slice hangs from.
+    /// Returns the outcomes of the turns that began after the parent of a path section.
     fn ended_turns(&self, first: Option<Seq>, above: Option<Seq>) -> Vec<(TurnId, Outcome)> {
         if first.is_none() {
             return Vec::new();
@@ -101,7 +101,7 @@ impl<B: Stored> InMemoryLog<B> {
         }
     }
 
-    /// Back to the latest compaction, and from there to the first entry it keeps.
+    /// Walks back to the latest compaction, and from there to the first entry it keeps.
     fn walk_to_context_start(&self, walk: Walk<'_, B>) -> Result<Steps<B>> {
         let mut steps = Steps::new();
         let mut first_kept = None;
@@ -118,7 +118,8 @@ impl<B: Stored> InMemoryLog<B> {
         Ok(steps)
     }
 
-    /// Where the compaction lets the context begin: at itself, if it keeps nothing.
+    /// Returns the first entry of the context after a compaction: the compaction itself if it keeps
+    /// nothing.
     fn first_kept(&self, seq: Seq, row: &Row<B>) -> Result<Seq> {
         let Body::Compaction(compaction) = into_entry(self.record(seq, row)?)?.body else { return Ok(seq) };
         let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();

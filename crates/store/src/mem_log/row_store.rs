@@ -1,8 +1,9 @@
-//! The rows of one log, and the way into the logs it was forked from. Pure memory; bodies are wherever `B` says.
+//! The rows of one log, and its links to the logs it was forked from. Pure memory; `B` locates the
+//! bodies.
 //!
-//! A shelf only grows. A fork refers to its source's shelf and a row on it, and finds its shared entries there by their
-//! depth: that costs the same for ten entries and for a hundred thousand. Locks are taken from a fork towards its
-//! source and never the other way, one at a time.
+//! A row store only grows. A fork refers to a row in its source's row store, and finds its shared
+//! entries there by their depth, at a cost that does not depend on their number. Locks are taken
+//! from a fork towards its source, never the other way, and one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,18 +16,18 @@ use sapwood_core::{BlobHash, EntryId, Kind, Seq, SessionId, StoreError};
 
 use crate::validate::{beside_tree, no_entry};
 
-/// Where a body is.
+/// The location of a body.
 pub trait Stored: Clone + Send + Sync {
-    /// The body's bytes, as the codec wrote them.
+    /// Returns the body's bytes, as the codec wrote them.
     fn load(&self, kind: Kind) -> Result<Vec<u8>>;
 }
 
 /// One entry, without its body.
 #[derive(Debug, Clone)]
 pub struct Row<B> {
-    /// In the numbering of the log it was written to.
+    /// In the numbering of the log that it was written to.
     pub meta: Meta,
-    /// For entries in the tree.
+    /// Present for entries in the tree.
     pub links: Option<Links>,
     pub snapshot: Option<Settings>,
     pub ended: Option<Outcome>,
@@ -34,7 +35,7 @@ pub struct Row<B> {
     pub body: B,
 }
 
-/// What a fork begins with: the path to `at` on another shelf, where that row really stands.
+/// The start of a fork: the path to `at`, which is a seq in another row store.
 #[derive(Debug)]
 pub struct Base<B> {
     pub shelf: Arc<RowStore<B>>,
@@ -43,30 +44,31 @@ pub struct Base<B> {
 
 #[derive(Debug)]
 struct Rows<B> {
-    /// A row that an erased session no longer needs for its forks is gone.
+    /// `None` is a row that was removed with an erased session, as no fork needs it.
     rows: Vec<Option<Arc<Row<B>>>>,
-    /// Which rows refer to a blob.
+    /// The rows that refer to each blob.
     refs: BTreeMap<BlobHash, Vec<Seq>>,
 }
 
 #[derive(Debug)]
 pub struct RowStore<B> {
     base: Option<Base<B>>,
-    /// Entries up to this seq are found through the base.
+    /// Entries up to this seq are read through the base.
     first: u32,
-    /// Entries up to this seq are shared with another session, and numbered by their depth. More than `first` when a
-    /// fork keeps copies of them.
+    /// Entries up to this seq are shared with another session, and numbered by their depth. Larger
+    /// than `first` if a fork keeps copies of them.
     inherited: u32,
     rows: RwLock<Rows<B>>,
 }
 
 impl<B> RowStore<B> {
-    /// A log of its own whose first `copied` rows will be copies of another one's path.
+    /// Creates a row store without a base. Its first `copied` rows will be copies of another log's
+    /// path.
     pub fn whole(copied: u32) -> Self {
         Self { base: None, first: 0, inherited: copied, rows: empty_rows() }
     }
 
-    /// A log that begins with `inherited` entries of another one.
+    /// Creates a row store that begins with `inherited` entries of another one.
     pub fn forked(base: Base<B>, inherited: u32) -> Self {
         Self { base: Some(base), first: inherited, inherited, rows: empty_rows() }
     }
@@ -88,7 +90,7 @@ impl<B> RowStore<B> {
         self.read().rows.get(index as usize)?.clone()
     }
 
-    /// Puts a row where its seq says; a gap before it stays empty.
+    /// Stores a row at its seq. A gap before it stays empty.
     pub fn push(&self, row: Row<B>) {
         let Some(index) = row.meta.seq.0.checked_sub(self.first + 1) else { return };
         let mut inner = self.write();
@@ -99,7 +101,7 @@ impl<B> RowStore<B> {
         inner.rows.push(Some(Arc::new(row)));
     }
 
-    /// Forgets every row but these: what is left of an erased session.
+    /// Drops all rows except these: the rest of an erased session.
     pub fn retain(&self, needed: &BTreeSet<Seq>) {
         let mut inner = self.write();
         let first = self.first;
@@ -114,7 +116,7 @@ impl<B> RowStore<B> {
         });
     }
 
-    /// The blobs that this log's own rows refer to.
+    /// Returns the blobs that this log's own rows refer to.
     pub fn own_blobs(&self) -> Vec<BlobHash> {
         self.read().refs.keys().copied().collect()
     }
@@ -132,7 +134,7 @@ impl<B> RowStore<B> {
 }
 
 impl<B> Drop for RowStore<B> {
-    /// Lets go of a long chain of forks one by one: each dropping the next would need as deep a stack.
+    /// Drops a long chain of forks iteratively. A recursive drop would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.base.take();
         while let Some(mut shelf) = next.and_then(|base| Arc::into_inner(base.shelf)) {
@@ -145,7 +147,7 @@ fn empty_rows<B>() -> RwLock<Rows<B>> {
     RwLock::new(Rows { rows: Vec::new(), refs: BTreeMap::new() })
 }
 
-/// Where the entry that one log calls `seq` really stands.
+/// Returns the row store and the seq in it at which this log's entry `seq` is stored.
 pub fn locate<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<(&Arc<RowStore<B>>, Seq)> {
     let (mut shelf, mut seq) = (shelf, seq);
     while seq.0 <= shelf.first {
@@ -156,13 +158,13 @@ pub fn locate<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<(&Arc<RowStore<B>
     Some((shelf, seq))
 }
 
-/// The row of the entry that this log calls `seq`.
+/// Returns the row of this log's entry `seq`.
 pub fn row_at<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<Arc<Row<B>>> {
     let (owner, seq) = locate(shelf, seq)?;
     owner.own_row(seq)
 }
 
-/// The entry's meta in this log's numbering.
+/// Returns the entry's metadata in this log's numbering.
 pub fn meta_at<B>(shelf: &RowStore<B>, seq: Seq, row: &Row<B>) -> Meta {
     let mut meta = row.meta.clone();
     if seq.0 <= shelf.first {
@@ -172,7 +174,7 @@ pub fn meta_at<B>(shelf: &RowStore<B>, seq: Seq, row: &Row<B>) -> Meta {
     meta
 }
 
-/// Whether the log refers to the blob, in entries of its own or shared ones.
+/// Returns whether the log refers to the blob, in its own or in shared entries.
 pub fn refers_to<B>(top: &Arc<RowStore<B>>, blob: &BlobHash) -> bool {
     if !top.own_refs(blob).is_empty() {
         return true;
@@ -192,10 +194,10 @@ pub fn refers_to<B>(top: &Arc<RowStore<B>>, blob: &BlobHash) -> bool {
     false
 }
 
-/// Finding the way in a log: what placing and walking ask for.
+/// Lookups in a log for placing entries and walking paths.
 pub struct RowLookup<'a, B> {
     pub shelf: &'a Arc<RowStore<B>>,
-    /// For errors.
+    /// For error messages.
     pub session: Option<&'a SessionId>,
 }
 
@@ -243,12 +245,13 @@ impl<B> Lookup for RowLookup<'_, B> {
     }
 }
 
-/// The first entry whose id is not smaller; one past `last` if there is none. Ids grow with seq (I13).
+/// Returns the first entry whose id is not smaller, or one past `last` if there is none. Ids grow
+/// with seq (I13).
 pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> Seq {
     let (mut low, mut high) = (1, last.0 + 1);
     while low < high {
         let middle = low + (high - low) / 2;
-        // A hole is what is left of an erased session: nothing there can be asked for.
+        // A gap belongs to an erased session; no caller can ask for it.
         match row_at(shelf, Seq(middle)) {
             Some(row) if row.meta.id >= id => high = middle,
             _ => low = middle + 1,
@@ -257,7 +260,7 @@ pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> 
     Seq(low)
 }
 
-/// Walks a path from an entry towards the root.
+/// Walks a path from an entry to the root.
 pub struct Walk<'a, B> {
     top: &'a Arc<RowStore<B>>,
     next: Option<(Seq, &'a Arc<RowStore<B>>, Seq)>,
@@ -271,7 +274,7 @@ impl<'a, B> Walk<'a, B> {
 }
 
 impl<B> Iterator for Walk<'_, B> {
-    /// The seq in the numbering of the log that is walked, and the row.
+    /// The seq in the numbering of the walked log, and the row.
     type Item = (Seq, Arc<Row<B>>);
 
     fn next(&mut self) -> Option<Self::Item> {

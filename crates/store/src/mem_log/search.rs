@@ -1,5 +1,6 @@
-//! Searching many logs, one after another. An entry is found in the session it was written to; if that was erased, or is
-//! not the caller's to see, in a fork that shares it; and in whichever session the search was narrowed to.
+//! Searching many logs, one after another. A hit is reported in the session it was written to. If
+//! that session is erased or not visible to the caller, the hit is reported in a fork that shares
+//! the entry. A search that is limited to one session reports all hits in that session.
 
 use std::collections::HashSet;
 
@@ -12,10 +13,10 @@ use crate::authorize::authorize;
 use crate::match_text::Query;
 use crate::validate::{self, HitCursor};
 
-/// Hits beyond those of a page that are kept before they are sorted out.
+/// Hits beyond the page size that are collected before the oldest are dropped.
 const SPARE_HITS_MAX: usize = 1_000;
 
-/// One search under way.
+/// A search in progress.
 pub struct Searching<'a> {
     scope: &'a Scope,
     only: Option<&'a SessionId>,
@@ -23,8 +24,8 @@ pub struct Searching<'a> {
     limit: usize,
     after: Option<HitCursor>,
     hits: Vec<Hit>,
-    /// Shared entries that are found in forks only, each of them once.
-    heirlooms: HashSet<EntryId>,
+    /// Shared entries that were found in a fork. Each is reported once.
+    shared_hits: HashSet<EntryId>,
 }
 
 impl<'a> Searching<'a> {
@@ -37,12 +38,12 @@ impl<'a> Searching<'a> {
             limit,
             after,
             hits: Vec::new(),
-            heirlooms: HashSet::new(),
+            shared_hits: HashSet::new(),
         })
     }
 
-    /// Looks through one log. `is_orphan` says of a shared entry that it is not found where it was written: because that
-    /// session is erased, or because the caller does not see it.
+    /// Searches one log. `is_orphan` tells whether a shared entry cannot be found in the session it
+    /// was written to, because that session is erased or not visible to the caller.
     pub fn visit<B: Stored>(&mut self, book: &InMemoryLog<B>, is_orphan: impl Fn(Seq) -> bool) -> Result<()> {
         let summary = &book.summary;
         let is_asked = self.only.is_none_or(|only| *only == summary.id);
@@ -55,7 +56,7 @@ impl<'a> Searching<'a> {
                 continue;
             }
             let Some(hit) = find_in(book, seq, &self.words)? else { continue };
-            if !is_shared || self.heirlooms.insert(hit.id) {
+            if !is_shared || self.shared_hits.insert(hit.id) {
                 self.hits.push(hit);
             }
         }
@@ -70,7 +71,7 @@ impl<'a> Searching<'a> {
     }
 }
 
-/// The session a search is narrowed to has to be one the caller may read.
+/// Checks that the caller may read the session that a search is limited to.
 pub fn check_only<B: Stored>(
     scope: &Scope,
     session: &SessionId,

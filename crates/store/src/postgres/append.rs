@@ -1,6 +1,7 @@
-//! Appending. An append is prepared on what is remembered of its session, without asking the database anything, and written
-//! only if the session's row still has the version it was prepared on. If not, or if anything speaks against it, the
-//! session is read anew and it is tried again: so what is remembered may be out of date and never does harm.
+//! Appending. An append is prepared on the cached state of its session, without a query, and
+//! written only if the session's row still has the version it was prepared on. If not, or if any
+//! check fails, the session is read again and the append is retried: so a stale cache never does
+//! harm.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,18 +26,18 @@ use crate::authorize::authorize;
 use crate::compression::{Packed, pack_body, pack_drafts};
 use crate::validate;
 
-/// Sessions remembered. When there are more, those that nobody is using are forgotten.
+/// Maximum number of cached sessions. When it is reached, those not in use are evicted.
 const SESSIONS_MAX: usize = 4_096;
-/// How often an append is prepared anew because others were quicker.
+/// How often an append is prepared again because other writers were faster.
 const TRIES_MAX: usize = 100;
 
-/// What is remembered of a session that is being appended to.
+/// The cached state of a session that is being appended to.
 pub(super) struct CachedSession {
     row: SessionRow,
     known: Prefetched,
 }
 
-/// One session's place, held by whoever is appending to it.
+/// One session's cache slot. The appending caller holds its lock.
 type Seat = Arc<AsyncMutex<Option<CachedSession>>>;
 
 #[derive(Default)]
@@ -56,7 +57,7 @@ fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
     pack_drafts(drafts, |draft| pack_body(&draft.body))
 }
 
-/// Whether what is remembered was just read.
+/// Whether the cached state was just read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Fresh,
@@ -81,7 +82,7 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
                 *held = Some(cached);
                 return Ok(answer);
             }
-            // What is remembered may say that somebody may ask who no longer may.
+            // The cached state may be outdated and allow a caller whose right was revoked.
             Ok(Attempt::Answered(answer)) if memory == Memory::Fresh => return Ok(answer),
             Ok(Attempt::Answered(_)) => {}
             Ok(Attempt::Refused(written)) => lost = written.or(lost),
@@ -94,12 +95,12 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
 
 enum Loaded {
     Session(Box<CachedSession>),
-    /// The append was written before.
+    /// The append has been written before.
     Answer(Appended),
 }
 
-/// Reads a session, and looks whether the append is in its log already: under its key, or because an earlier try of our own
-/// was written though its answer was lost.
+/// Reads a session, and checks whether the append is already in its log: under its idempotency key,
+/// or because an earlier attempt was written but its answer was lost.
 async fn load(store: &PgStore, scope: &Scope, append: &Append, lost: Option<&Appended>) -> Result<Loaded> {
     reading!(store, scope, db => load_from(&db, scope, append, lost).await)
 }
@@ -143,15 +144,15 @@ async fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Resul
     let row = db.query_opt(sql, &[&db.tenant.as_str(), &pk, &key]).await?;
     let Some(row) = row else { return Ok(None) };
     let stored: StoredAnswer =
-        serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a kept answer: {error}")))?;
+        serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
     stored.for_same(append).map(Some)
 }
 
 enum Attempt {
     Done(Appended),
-    /// By the first append with the same key. The session may have moved on.
+    /// The answer to the first append with the same key. The head may have moved since.
     Answered(Appended),
-    /// With what may have been written by a try whose answer was lost.
+    /// Contains the entries that an attempt with a lost answer may have written.
     Refused(Option<Appended>),
 }
 
@@ -163,7 +164,7 @@ async fn attempt(
     cached: &mut CachedSession,
 ) -> Result<Attempt> {
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
-        // Read the session again: its record is worked out then.
+        // Read the session again, which derives its authority record.
         return Ok(Attempt::Refused(None));
     }
     let lease = cached.row.lease.as_ref().map(PgLease::now);
@@ -185,7 +186,7 @@ async fn attempt(
             Ok(Attempt::Done(answer))
         }
         End::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
-            .map_err(|error| store.damaged(format!("a kept answer: {error}")))?
+            .map_err(|error| store.damaged(format!("a stored answer: {error}")))?
             .for_same(append)
             .map(Attempt::Answered),
         End::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
@@ -207,7 +208,7 @@ async fn check_blobs(store: &PgStore, scope: &Scope, drafts: &[Draft]) -> Result
     reading!(store, scope, db => blob::check_all(&db, scope, &blobs).await)
 }
 
-/// Finds the drafts' places: mostly from what is known.
+/// Computes the positions of the drafts, mostly from cached nodes.
 async fn place_drafts(
     store: &PgStore,
     scope: &Scope,
@@ -234,7 +235,7 @@ async fn place_drafts(
     })
 }
 
-/// The links of the leaf that a batch has led to.
+/// Returns the links of the leaf after a batch.
 async fn leaf_links(
     store: &PgStore,
     scope: &Scope,
@@ -259,7 +260,7 @@ async fn leaf_links(
     Ok(Some(node.links))
 }
 
-/// The first entries of a session that is being made in the same transaction.
+/// Writes the first entries of a session that is created in the same transaction.
 pub(super) async fn write_first(
     db: &StoreConnection,
     scope: &Scope,
@@ -287,7 +288,7 @@ pub(super) async fn write_first(
     let job = AppendJob::new(&row, &placed, &packed);
     let columns = Columns::of(db.tenant.as_str(), std::iter::once(&job));
     if db.query(APPEND, &columns.params()).await?.is_empty() {
-        return Err(db.damaged(format!("session {} was changed while it was being made", row.summary.id)));
+        return Err(db.damaged(format!("session {} was changed while it was being created", row.summary.id)));
     }
     Ok(tip.head)
 }

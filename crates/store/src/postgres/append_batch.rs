@@ -1,4 +1,4 @@
-//! An append that has found its place, and many of them as the arrays that `append_batch` takes.
+//! A placed append, and batches of appends as the arrays that `append_batch` takes.
 
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{Append, Appended, AuditNote, Result};
@@ -17,12 +17,12 @@ pub(super) const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
      $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
 
-/// The answer that is kept for an idempotency key.
+/// The stored answer to an idempotency key.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct StoredAnswer {
     pub head: Head,
     pub entries: Vec<(Seq, EntryId)>,
-    /// What was asked; older answers do not say.
+    /// The request; older answers do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
 }
@@ -34,14 +34,14 @@ impl StoredAnswer {
         serde_json::to_string(&stored).expect("numbers and ids always print")
     }
 
-    /// The answer for whoever asks the same again.
+    /// Returns the answer if the append is the same request.
     pub fn for_same(self, append: &Append) -> Result<Appended> {
         validate::check_request(append, self.request.as_deref())?;
         Ok(Appended { head: self.head, entries: self.entries })
     }
 }
 
-/// One append, ready to be written on the version of its session that it was prepared on.
+/// An append that is ready to be written on the session version it was prepared on.
 pub(super) struct AppendJob {
     pk: i64,
     version: i64,
@@ -77,7 +77,7 @@ struct EntryRow {
 }
 
 impl AppendJob {
-    /// `row` has the summary as it will be, and the version as it is.
+    /// Creates a job. `row` has the new summary and the current version.
     pub fn new(row: &SessionRow, placed: &[Placed], packed: &[Packed]) -> Self {
         let mut uses = Vec::new();
         for placed in placed {
@@ -221,7 +221,7 @@ impl<'j> Columns<'j> {
         self.e_body.push(&entry.body);
     }
 
-    /// In the order of [`APPEND`].
+    /// Returns the parameters in the order of [`APPEND`].
     pub fn params(&self) -> [&(dyn ToSql + Sync); 29] {
         [
             &self.tenant,

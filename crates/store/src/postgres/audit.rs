@@ -1,5 +1,6 @@
-//! The audit: append-only and hash-chained per tenant. Whoever writes a line holds the tenant's row, so that each line
-//! follows the one before; it is taken last, after any session's row.
+//! The audit: append-only and hash-chained per tenant. A writer locks the tenant's row, so that
+//! each line follows the previous one. That lock is acquired last, after the lock of any session's
+//! row.
 
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
@@ -9,7 +10,7 @@ use super::connection::StoreConnection;
 use super::session::{Hold, find};
 use crate::validate;
 
-/// Rows looked at in one go.
+/// Rows read at a time.
 const CHUNK_ROWS: i64 = 1_000;
 
 pub(super) async fn write_line(
@@ -21,8 +22,8 @@ pub(super) async fn write_line(
     write_lines(db, vec![(scope.principal.clone(), note, now)]).await
 }
 
-/// Keeps others from writing to the tenant's audit until the transaction ends, and says how its last line is numbered and
-/// hashed.
+/// Locks the tenant's audit until the transaction ends. Returns the number and hash of its last
+/// line.
 pub(super) async fn hold_tenant(db: &StoreConnection) -> Result<(i64, String)> {
     let hold = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
     let make =
@@ -30,7 +31,8 @@ pub(super) async fn hold_tenant(db: &StoreConnection) -> Result<(i64, String)> {
                 RETURNING audit_number, audit_hash";
     let row = match db.query_opt(hold, &[&db.tenant.as_str()]).await? {
         Some(row) => row,
-        // Its first line, or somebody else is writing it just now: then this waits for him.
+        // It is the tenant's first line, or another transaction is writing it. In the second case
+        // this waits for it.
         None => db.query_one(make, &[&db.tenant.as_str()]).await?,
     };
     Ok((row.get(0), row.get(1)))
@@ -60,7 +62,7 @@ pub(super) async fn write_lines(
     Ok(())
 }
 
-/// Lines after a number, oldest first, as far as the caller may see them.
+/// Returns the lines after a number that the caller may see, oldest first.
 pub(super) async fn read_lines(
     db: &StoreConnection,
     scope: &Scope,
@@ -99,7 +101,7 @@ pub(super) async fn read_lines(
     }
 }
 
-/// Lines about a session, newest first, back to the first that is older.
+/// Returns the lines about a session since a time, newest first.
 pub(super) async fn read_since(
     db: &StoreConnection,
     scope: &Scope,

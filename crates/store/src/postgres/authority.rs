@@ -1,6 +1,7 @@
-//! The record of what this store wrote itself, in a column beside each session's summary. A server of the previous version
-//! on the same database neither reads nor writes the column: sessions that it makes have none, until a server of this
-//! version works it out from the audit.
+//! The authority record of each session: which entries this store wrote itself. It is a column next
+//! to the summary. A server of the previous version on the same database neither reads nor writes
+//! the column. Its sessions have no record until a server of this version derives it from the
+//! audit.
 
 use sapwood_core::authority::Trace;
 use sapwood_core::port::store::{PAGE_ROWS_MAX, Result};
@@ -12,20 +13,20 @@ use super::rebuild_summary::store_summary;
 use super::session::{Hold, SessionRow, find};
 use crate::validate;
 
-/// A record as it is in its column; none for a session of an earlier version.
+/// Parses the column of an authority record. It is NULL for a session of an earlier version.
 pub(super) fn read(db: &StoreConnection, column: Option<&str>) -> Result<Option<Authority>> {
     let parsed = column.map(validate::parse_authority).transpose();
     parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))
 }
 
-/// Write the record of a session whose row the caller holds.
+/// Writes the record of a session whose row the caller has locked.
 pub(super) async fn store(db: &StoreConnection, pk: i64, record: &str) -> Result<()> {
     let sql = "UPDATE sessions SET authority = $3 WHERE tenant = $1 AND pk = $2";
     db.execute(sql, &[&db.tenant.as_str(), &pk, &record]).await?;
     Ok(())
 }
 
-/// What the audit says about the origin of a session.
+/// Returns the origin of a session according to the audit.
 pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Source> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), Principal::System);
     let mut trace = Trace::of(session.clone());
@@ -45,7 +46,7 @@ pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &Session
     Ok(trace.source())
 }
 
-/// The session's record. One of an earlier version gets it here.
+/// Returns the session's record. A session of an earlier version gets one here.
 pub(super) async fn settle(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Authority> {
     let mut row = find(db, scope, session, Right::Read, Hold::Yes).await?;
     store_settled(db, scope, &mut row).await?;
@@ -62,7 +63,7 @@ async fn store_settled(db: &StoreConnection, scope: &Scope, row: &mut SessionRow
     store(db, row.pk, &print(&row.summary.authority)).await
 }
 
-/// Record a file-backed model that the local command line named.
+/// Records a file-backed model that the local command line named.
 pub(super) async fn grant_model(
     db: &StoreConnection,
     scope: &Scope,
@@ -72,7 +73,7 @@ pub(super) async fn grant_model(
     let mut row = find(db, scope, session, Right::Write, Hold::Yes).await?;
     store_settled(db, scope, &mut row).await?;
     row.summary.authority.get_or_insert_default().grant_model(model.to_owned());
-    // Appends that were prepared on the row as it was are prepared anew.
+    // Appends that were prepared on the old row are prepared again.
     let sql = "UPDATE sessions SET version = version + 1 WHERE tenant = $1 AND pk = $2";
     db.execute(sql, &[&db.tenant.as_str(), &row.pk]).await?;
     store(db, row.pk, &print(&row.summary.authority)).await

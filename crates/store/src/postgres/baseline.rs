@@ -1,5 +1,6 @@
-//! What this machine's PostgreSQL can do at best, for `sapwood bench` to compare with: one table, one column of text, and a
-//! commit for each row, from many connections at once. Nothing else uses this.
+//! The best that PostgreSQL can do on this machine, as a reference for `sapwood bench`: one table,
+//! one text column, and a commit per row, from many concurrent connections. Nothing else uses this
+//! module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ fn told(error: impl ToString) -> String {
     error.to_string()
 }
 
-/// Runs a statement that cannot run in a transaction, such as making a database.
+/// Runs a statement that cannot run in a transaction, such as `CREATE DATABASE`.
 pub fn run(url: &str, sql: &str) -> Result<()> {
     let (server, home) = (Server::parse(url).map_err(told)?, Home::new().map_err(told)?);
     home.block_on(async {
@@ -25,7 +26,8 @@ pub fn run(url: &str, sql: &str) -> Result<()> {
     })
 }
 
-/// Inserts `bodies`, shared out among the connections, each row in a commit of its own, and says how long that took.
+/// Inserts `bodies`, distributed over the connections, with one commit per row. Returns the time it
+/// took.
 pub fn plain_inserts(url: &str, connections: usize, bodies: &[Vec<u8>]) -> Result<Duration> {
     run(url, "CREATE TABLE IF NOT EXISTS public.plain (id bigserial PRIMARY KEY, body text)")?;
     let (server, home) = (Server::parse(url).map_err(told)?, Home::new().map_err(told)?);

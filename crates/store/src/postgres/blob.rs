@@ -1,5 +1,6 @@
-//! Blobs: bytes of a tenant by their hash, who put them, and which entries refer to them. One that fits into a piece is in its
-//! row; a larger one is in pieces, each of them written by itself ([`super::sink`]) and checked whenever it is read.
+//! Blobs: bytes of a tenant by their hash, the principals that put them, and the entries that refer
+//! to them. A blob that fits into one piece is in its row. A larger one is in pieces, each of which
+//! is written separately ([`super::blob_upload`]) and verified whenever it is read.
 
 use std::ops::Range;
 
@@ -14,16 +15,16 @@ use super::visibility::seen_by;
 use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
 use crate::compression::{Packed, unpack, unpacked_len};
 
-/// Blobs looked at in one go.
+/// Blobs read at a time.
 const CHUNK_ROWS: i64 = 1_000;
 
-/// Puts a blob of one piece.
+/// Stores a blob of one piece.
 pub(super) async fn put(db: &StoreConnection, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
     insert(db, hash, (packed.packing, &packed.bytes), None).await?;
     note_put(db, scope, hash).await
 }
 
-/// How many were inserted: none if the blob is there.
+/// Inserts a blob row. Returns the number of inserted rows: zero if the blob exists.
 async fn insert(db: &StoreConnection, hash: BlobHash, row: (u8, &[u8]), cut: Option<Uuid>) -> Result<u64> {
     let sql = "INSERT INTO blobs (tenant, hash, packing, data, cut) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT DO NOTHING";
@@ -61,14 +62,14 @@ async fn insert_piece(db: &StoreConnection, cut: Uuid, number: u32, piece: &Piec
     Ok(())
 }
 
-/// Whether an upload's pieces are a blob now, or there was one already and they are left.
+/// Whether the uploaded pieces became a blob, or are left over because the blob already existed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
     Pieces,
 }
 
-/// Makes a blob of pieces, the last of which comes along.
+/// Creates a blob from the uploaded pieces and the last one.
 pub(super) async fn finish(
     db: &StoreConnection,
     scope: &Scope,
@@ -91,25 +92,25 @@ pub(super) async fn finish(
     note_put(db, scope, hash).await.map(|()| left)
 }
 
-/// Takes an upload away that was not finished, with its pieces.
+/// Deletes an unfinished upload and its pieces.
 pub(super) async fn drop_cut(db: &StoreConnection, cut: Uuid) -> Result<()> {
     let sql = "DELETE FROM cuts WHERE tenant = $1 AND cut = $2 AND bytes IS NULL";
     db.execute(sql, &[&db.tenant.as_str(), &cut]).await.map(|_| ())
 }
 
-/// Tenants with uploads that have been idle for too long, asked at the door.
+/// Selects tenants with expired uploads, before a tenant is known.
 pub(super) const IDLE_TENANTS: &str = "SELECT DISTINCT tenant FROM cuts
     WHERE bytes IS NULL AND at < extract(epoch FROM now())::bigint - $1 LIMIT 100";
 
-/// Takes away uploads of the tenant that nobody goes on with.
+/// Deletes the tenant's abandoned uploads.
 pub(super) async fn sweep(db: &StoreConnection) -> Result<()> {
     let sql = "DELETE FROM cuts WHERE tenant = $1 AND bytes IS NULL
                AND at < extract(epoch FROM now())::bigint - $2";
     db.execute(sql, &[&db.tenant.as_str(), &UPLOAD_IDLE_S_MAX]).await.map(|_| ())
 }
 
-/// A blob that the caller put there, or that an entry refers to which the caller may read. Any other looks unknown:
-/// knowing the hash is not having the bytes (I9).
+/// Checks that the caller put the blob, or may read an entry that refers to it. Otherwise the blob
+/// is reported as unknown: knowing the hash does not give access to the bytes (I9).
 async fn check(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<()> {
     let unknown = || StoreError::NoBlob { blob };
     let (tenant, key) = (db.tenant.as_str(), blob.as_bytes().as_slice());
@@ -135,7 +136,7 @@ pub(super) async fn check_all(db: &StoreConnection, scope: &Scope, blobs: &[Blob
     Ok(())
 }
 
-/// A blob's pieces and its size; none if it is in its row.
+/// Returns a blob's pieces and its size, or `None` if it is stored in its row.
 async fn cut_of(db: &StoreConnection, blob: BlobHash) -> Result<Option<(Uuid, u64)>> {
     let sql = "SELECT b.cut, c.bytes FROM blobs b LEFT JOIN cuts c ON c.tenant = b.tenant AND c.cut = b.cut
                WHERE b.tenant = $1 AND b.hash = $2";
@@ -165,11 +166,11 @@ fn packing_of(stored: i16) -> u8 {
     u8::try_from(stored).unwrap_or(u8::MAX)
 }
 
-/// What was found of a blob.
+/// The result of reading from a blob.
 pub(super) enum BlobRead {
-    /// What was asked for.
+    /// The requested span.
     Span(Vec<u8>),
-    /// All of it: an old one that lies in its row although it is larger than a piece.
+    /// The whole blob: an old one that is stored in its row although it is larger than a piece.
     Uncut(Vec<u8>),
 }
 
@@ -197,7 +198,7 @@ async fn read_row(db: &StoreConnection, blob: BlobHash) -> Result<Vec<u8>> {
     let bytes = unpack(packing_of(row.get(0)), row.get(1), BLOB_BYTES_MAX)
         .map_err(|what| db.damaged(format!("blob {blob}: {what}")))?;
     if BlobHash::of(&bytes) != blob {
-        return Err(db.damaged(format!("blob {blob} does not have the bytes its name says")));
+        return Err(db.damaged(format!("the content of blob {blob} does not match its hash")));
     }
     Ok(bytes)
 }
@@ -215,12 +216,13 @@ async fn read_span(
         let row = db.query_opt(sql, &[&db.tenant.as_str(), &cut, &int(number)]).await?;
         let row = row.ok_or_else(|| damaged("it is missing".to_owned()))?;
         let piece = Piece::read(packing_of(row.get(0)), row.get(1), row.get(2)).map_err(damaged)?;
-        bytes.extend_from_slice(piece.get(inside).ok_or_else(|| damaged("it is short".to_owned()))?);
+        bytes.extend_from_slice(piece.get(inside).ok_or_else(|| damaged("it is too short".to_owned()))?);
     }
     Ok(bytes)
 }
 
-/// Cuts up a blob that is larger than a piece and lies in its row, unless that was done in the meantime.
+/// Splits a blob that is larger than a piece and stored in its row, unless that has been done in
+/// the meantime.
 pub(super) async fn cut_up(
     db: &StoreConnection,
     blob: BlobHash,
@@ -242,7 +244,8 @@ pub(super) async fn cut_up(
     Ok(())
 }
 
-/// What is wrong with the tenant's blobs, each read whole and a piece at a time; and with pieces that are nobody's.
+/// Returns the damaged blobs of the tenant, each read whole, one piece at a time, and reports
+/// pieces without a blob.
 pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
     let (tenant, mut after, mut wrong) = (db.tenant.as_str(), Vec::<u8>::new(), Vec::new());
     loop {
@@ -252,7 +255,7 @@ pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
         after = last.get(0);
         for row in rows {
             let Ok(hash) = <[u8; 32]>::try_from(row.get::<_, &[u8]>(0)) else {
-                wrong.push("a blob is stored under what is no hash".to_owned());
+                wrong.push("a blob is stored under an invalid hash".to_owned());
                 continue;
             };
             match read_through(db, BlobHash::from_bytes(hash)).await {
@@ -265,7 +268,7 @@ pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
                AND NOT EXISTS (SELECT 1 FROM blobs b WHERE b.tenant = $1 AND b.cut = c.cut)";
     let unused: i64 = db.query_one(sql, &[&tenant]).await?.get(0);
     if unused > 0 {
-        wrong.push(format!("the pieces of {unused} blobs are there without the blobs"));
+        wrong.push(format!("there are pieces of {unused} blobs that do not exist"));
     }
     Ok(wrong)
 }
@@ -282,11 +285,11 @@ async fn read_through(db: &StoreConnection, blob: BlobHash) -> Result<()> {
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),
-        false => Err(db.damaged(format!("blob {blob} does not have the bytes its name says"))),
+        false => Err(db.damaged(format!("the content of blob {blob} does not match its hash"))),
     }
 }
 
-/// Entries go; blobs that no other entry refers to go with them.
+/// Removes the references of deleted entries, and the blobs that no other entry refers to.
 pub(super) async fn drop_uses(db: &StoreConnection, session: i64, gone: &[Seq]) -> Result<()> {
     let tenant = db.tenant.as_str();
     let seqs: Vec<i32> = gone.iter().map(|seq| int(seq.0)).collect();

@@ -1,5 +1,5 @@
-//! A blob that is being put. What fits into one piece is one write at the end; of a larger one, each piece is a transaction of
-//! its own.
+//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger one
+//! is written in its own transaction.
 
 use async_trait::async_trait;
 use sapwood_core::port::store::{BlobSink, Result};
@@ -16,7 +16,7 @@ pub(super) struct BlobUpload<'s> {
     store: &'s PgStore,
     scope: Scope,
     cutter: Cutter,
-    /// Where the pieces are, if there are any.
+    /// Identifies the stored pieces, if there are any.
     cut: Option<Uuid>,
 }
 
@@ -27,7 +27,7 @@ impl<'s> BlobUpload<'s> {
 
     async fn add(&mut self, piece: Vec<u8>) -> Result<()> {
         if self.cut.is_none() {
-            // Only room is at stake, and the next upload tries again.
+            // Only disk space is at stake, and the next upload tries again.
             let _ = self.store.sweep_uploads().await;
         }
         let cut = *self.cut.get_or_insert_with(Uuid::new_v4);
@@ -70,7 +70,7 @@ impl BlobSink for BlobUpload<'_> {
     }
 }
 
-/// Takes away what was not finished. What is left if that fails is taken away when it is old.
+/// Deletes the pieces of an unfinished upload. If that fails, they are deleted when they expire.
 impl Drop for BlobUpload<'_> {
     fn drop(&mut self) {
         let Some(cut) = self.cut else { return };

@@ -1,5 +1,5 @@
-//! Whose certificates are taken where less than everything is asked of them. Signatures are always checked: who shows a
-//! certificate must have its key.
+//! Certificate verifiers for the TLS modes that require less than full verification. Signatures are
+//! always checked: a server must own the key of its certificate.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Anybody's: against those who only listen.
+/// Accepts any certificate. It protects only against passive eavesdroppers.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub Arc<CryptoProvider>);
 
@@ -47,8 +47,8 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// Those of the right issuer, whatever name they are for. The name is looked at last, so whoever fails by it has passed
-/// the rest.
+/// Accepts certificates of the right issuer for any name. The name is checked last, so a
+/// certificate that fails this check has passed all others.
 #[derive(Debug)]
 pub(super) struct AnyName(pub Arc<dyn ServerCertVerifier>);
 

@@ -1,4 +1,5 @@
-//! What only the store can see: the links of each entry, the search index, the summaries. Derived rows can be rebuilt.
+//! Checks that only the store can do: the links of entries, the search index, the summaries.
+//! Derived rows can be rebuilt.
 
 use std::collections::HashMap;
 
@@ -10,16 +11,16 @@ use super::log::{LogRows, int, seq_of};
 use super::prefetch::node_at;
 use super::{blob, rebuild_summary, search};
 
-/// Most findings of one kind: the first few tell what is wrong.
+/// Maximum number of findings of one kind: the first few show what is wrong.
 const FINDINGS_MAX: usize = 20;
-/// Rows looked at in one go.
+/// Rows read at a time.
 const CHUNK_ROWS: i64 = 5_000;
 
 pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = check_links(db, repair).await?;
     let missing = search::count_missing(db).await?;
     if missing > 0 {
-        let what = format!("{missing} entries are missing in the search index");
+        let what = format!("{missing} entries are missing from the search index");
         findings.push(finding(db, "index", what, repair));
         if repair == Repair::Yes {
             search::forget_all(db).await?;
@@ -28,7 +29,7 @@ pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -
     let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
     findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
     if repair == Repair::Yes {
-        // Without repair the doctor compares them anyway, through the port.
+        // Without repair, the doctor compares them through the port.
         findings.extend(rebuild_summary::mend_summaries(db, scope).await?);
     }
     Ok(findings)
@@ -38,7 +39,7 @@ pub(super) fn finding(db: &StoreConnection, rule: &'static str, what: String, re
     Finding { rule, place: db.place.to_string(), what, repaired: repair == Repair::Yes }
 }
 
-/// Recomputes each entry's depth and message count from its parent's.
+/// Recomputes each entry's depth and message count from its parent.
 async fn check_links(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let sql = "SELECT pk, inherited FROM sessions WHERE tenant = $1 AND id IS NOT NULL";
@@ -50,7 +51,7 @@ async fn check_links(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding
                 findings.push(finding(db, "links", what, repair));
             }
             if repair == Repair::Yes {
-                // The entry itself as its jump is slower and always right.
+                // A jump pointer to the entry itself is slower, but always correct.
                 let sql = "UPDATE entries SET depth = $4, messages = $5, jump = $3
                            WHERE tenant = $1 AND session = $2 AND seq = $3";
                 let tenant = db.tenant.as_str();

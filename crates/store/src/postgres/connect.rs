@@ -1,5 +1,6 @@
-//! Getting to the database: what a URL says, the pool, and a runtime of our own. Connections live in tasks, and tasks in a
-//! runtime: with one of its own a store can be opened and used from any, and outlives whoever opened it.
+//! Connecting to the database: parsing the URL, the pool, and a dedicated runtime. Connections are
+//! tasks and need a runtime. With its own runtime, a store can be opened and used from any other,
+//! and outlives the runtime that opened it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,31 +17,32 @@ use tokio_postgres::{AsyncMessage, Client, Config};
 use super::error::translate;
 use super::tls::{Terms, Tls};
 
-/// Connections of one process, beside the one that listens.
+/// Maximum number of connections per process, not counting the one that listens.
 const CONNECTIONS_MAX: usize = 24;
-/// How long somebody waits for a free one.
+/// How long to wait for a free connection.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Threads of the runtime: they only move bytes.
+/// Threads of the runtime. They only do I/O.
 const THREADS: usize = 2;
-/// The role whose rights the pool takes on, where it exists: it owns nothing, so the policies hold for it.
+/// The role that pool connections assume, if it exists. It owns nothing, so row-level security
+/// applies to it.
 pub(super) const ROLE: &str = "sapwood_app";
 
-/// A server as a URL names it.
+/// A server named by a URL.
 #[derive(Clone)]
 pub(super) struct Server {
     config: Config,
     tls: Tls,
-    /// For people, without a password.
+    /// For error messages, without the password.
     pub place: Arc<str>,
 }
 
-/// Whom a connection acts as.
+/// The role that a connection acts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Acting {
-    /// Whoever the URL names: owns the tables.
+    /// The user in the URL, who owns the tables.
     Owner,
-    /// A role that the policies hold for.
+    /// A role that row-level security applies to.
     Fenced,
 }
 
@@ -53,7 +55,7 @@ impl Server {
             invalid(format!("{error} {source}").trim().to_owned())
         })?;
         if config.get_hosts().is_empty() {
-            return Err(invalid("it names no host".to_owned()));
+            return Err(invalid("it has no host".to_owned()));
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_MAX);
@@ -65,8 +67,9 @@ impl Server {
         Ok(Self { config, tls, place })
     }
 
-    /// All that is asked is a few rows by their key: nothing is ever better read whole. So plans stay right while the
-    /// tables grow, whatever the statistics say.
+    /// Builds the connection options. All queries read a few rows by key, so a sequential scan is
+    /// never better. With these options, plans stay right while the tables grow, regardless of the
+    /// statistics.
     fn config_for(&self, acting: Acting) -> Config {
         let mut options = self.config.get_options().unwrap_or_default().to_owned();
         options.push_str(" -c search_path=sapwood -c plan_cache_mode=force_generic_plan");
@@ -91,7 +94,8 @@ impl Server {
             .map_err(|error| StoreError::Backend { place: self.place.to_string(), what: error.to_string() })
     }
 
-    /// A connection of its own. What the server says without being asked goes to `hear`; it ends with the connection.
+    /// Opens a separate connection. Asynchronous messages of the server are passed to `hear`, and
+    /// `None` at the end.
     pub async fn connect(
         &self,
         acting: Acting,
@@ -145,15 +149,16 @@ impl Home {
     }
 
     pub fn handle(&self) -> &Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle()
+        self.0.as_ref().expect("the runtime exists until it is dropped").handle()
     }
 
-    /// A future that finds this runtime's timers and sockets, whoever waits for it.
+    /// Wraps a future so that it uses this runtime's timers and sockets, no matter where it is
+    /// polled.
     pub fn inside<F: Future>(&self, work: F) -> Inside<F> {
         Inside { handle: self.handle().clone(), work: Box::pin(work) }
     }
 
-    /// Waits for work of ours, also where a runtime is running already.
+    /// Blocks on a future, even inside another runtime.
     pub fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| self.handle().block_on(work));
@@ -163,7 +168,7 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// Whoever drops a store may be a task of another runtime, which must not wait.
+    /// Does not wait, because a store may be dropped by a task of another runtime.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

@@ -1,6 +1,7 @@
-//! A connection in a transaction that has named its tenant. Everything that is asked of the database is asked here.
+//! A connection in a transaction with its tenant set. All queries go through it.
 //!
-//! A db that is dropped before it is closed takes its connection with it: nobody gets one with an open transaction.
+//! If it is dropped before it is closed, the connection is closed, too: an open transaction never
+//! returns to the pool.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// One snapshot for all that is read.
+    /// All reads use one snapshot.
     Read,
     Write,
 }
@@ -29,11 +30,11 @@ pub(super) struct StoreConnection {
 
 impl StoreConnection {
     pub async fn open(pool: &Pool, place: &Arc<str>, tenant: &TenantId, mode: Mode) -> Result<Self> {
-        // A tenant's name holds no quotes: see `sapwood_core::id`.
+        // A tenant's name contains no quotes: see `sapwood_core::id`.
         Self::begin(pool, place, tenant, mode, &format!("SET LOCAL sapwood.tenant = '{tenant}'")).await
     }
 
-    /// For the door, which looks for keys before a tenant is known.
+    /// Opens a connection for lookups of keys and tenants before a tenant is known.
     pub async fn open_door(pool: &Pool, place: &Arc<str>) -> Result<Self> {
         Self::begin(pool, place, &TenantId::local(), Mode::Read, "SET LOCAL sapwood.door = 'open'").await
     }
@@ -71,7 +72,7 @@ impl StoreConnection {
     }
 
     pub async fn query_one(&self, sql: &str, params: Params<'_>) -> Result<Row> {
-        self.query_opt(sql, params).await?.ok_or_else(|| self.damaged("a row that must be there is missing"))
+        self.query_opt(sql, params).await?.ok_or_else(|| self.damaged("a required row is missing"))
     }
 
     pub async fn execute(&self, sql: &str, params: Params<'_>) -> Result<u64> {
@@ -83,7 +84,7 @@ impl StoreConnection {
         StoreError::Damaged { place: self.place.to_string(), what: what.to_string() }
     }
 
-    /// A read's end: whoever asked does not wait for it. The pool gets the connection when the server has answered.
+    /// Ends a read without waiting. The pool gets the connection back when the server has answered.
     pub fn leave(mut self) {
         if let Some(client) = self.client.take() {
             tokio::spawn(async move {
@@ -94,8 +95,7 @@ impl StoreConnection {
         }
     }
 
-    /// A write's end. When the connection is lost now, nobody knows whether the server had heard of it: see
-    /// [`not_known`].
+    /// Commits a write. If the connection is lost here, the outcome is unknown: see [`not_known`].
     pub async fn commit(mut self) -> Result<()> {
         self.batch("COMMIT").await?;
         drop(self.client.take());
@@ -109,12 +109,12 @@ impl StoreConnection {
     }
 }
 
-/// What is said of a change whose end was lost.
+/// Returns the error for a write whose outcome is unknown.
 pub(super) fn not_known(error: StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => StoreError::Backend {
             place,
-            what: format!("the connection was lost ({why}), and it is not known whether the change was made"),
+            what: format!("the connection was lost ({why}), so it is unknown whether the change was made"),
         },
         other => other,
     }

@@ -1,5 +1,5 @@
-//! Erasing for good: rows, texts in the index, blobs, kept answers. What forks share stays, without a name; when the last
-//! of them goes, it goes too.
+//! Permanent erasure: rows, texts in the index, blobs, stored answers. Entries that forks share are
+//! kept without a session id until the last of these forks is erased.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use super::log::{LogRows, int, seq_of};
 use super::memories;
 use super::session::{Hold, find};
 
-/// Rows looked at in one go.
+/// Rows processed at a time.
 const CHUNK_ROWS: i64 = 2_000;
 
 pub(super) async fn erase(
@@ -30,7 +30,8 @@ pub(super) async fn erase(
     write_line(db, scope, note, now).await
 }
 
-/// Erases a session's rows but for those its forks share, then what only it kept alive.
+/// Erases a session's rows except those that forks share, then erased sessions that were kept only
+/// for it.
 async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut next = Some(pk);
@@ -50,7 +51,7 @@ async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
             return Ok(());
         }
         db.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
-        // The session it was forked from may itself be erased already, and have stayed only for this one.
+        // The source of this session may itself be erased, and kept only for this one.
         if let Some(base) = base {
             let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NULL FOR UPDATE";
             next = db.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);
@@ -59,7 +60,7 @@ async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
     Ok(())
 }
 
-/// The session's own entries that lie on the path to a fork point.
+/// Returns the session's own entries that are on the path to a fork point.
 async fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     let sql = "SELECT DISTINCT base_seq FROM sessions WHERE tenant = $1 AND base = $2 AND base IS NOT NULL";
     let points = db.query(sql, &[&db.tenant.as_str(), &pk]).await?;
@@ -77,7 +78,7 @@ async fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> 
     Ok(needed)
 }
 
-/// Deletes a session's entries, their texts and their blobs, but for what is needed.
+/// Deletes a session's entries, their texts and their blobs, except the needed ones.
 async fn delete_entries(db: &StoreConnection, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut after = 0;

@@ -1,4 +1,5 @@
-//! PostgreSQL's errors in our own words: what happened, at which server, and whether trying again may help.
+//! Converts PostgreSQL errors to store errors with the server's address, and decides whether a
+//! retry may help.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};
@@ -7,12 +8,13 @@ use deadpool_postgres::PoolError;
 use sapwood_core::StoreError;
 use tokio_postgres::error::SqlState;
 
-/// How long an operation is tried again while the server cannot be reached: a restart, or a standby that takes over.
+/// How long an operation is retried while the server is unreachable: during a restart or a
+/// failover.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// The first pause between two tries; each is twice as long as the one before, up to [`PAUSE_MAX`].
+/// The first backoff delay. Each delay is twice the previous one, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How often a transaction that met another one is tried again.
+/// How often a transaction is retried after a conflict with another one.
 const MEETINGS_MAX: u32 = 20;
 
 pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreError {
@@ -48,7 +50,7 @@ pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreErro
     }
 }
 
-/// Why no encrypted connection came about. It comes wrapped as an error of the socket, which it is not.
+/// Returns the reason why a TLS handshake failed. The client library wraps it as a socket error.
 fn tls_refusal(error: &tokio_postgres::Error) -> Option<&rustls::Error> {
     let socket = error.source()?.downcast_ref::<std::io::Error>()?;
     socket.get_ref()?.downcast_ref::<rustls::Error>()
@@ -61,7 +63,7 @@ pub(super) fn translate_pool(error: &PoolError, place: &str) -> StoreError {
     }
 }
 
-/// How long somebody goes on trying.
+/// The retry budget of one operation.
 pub(super) struct Patience {
     until: Instant,
     pause: Duration,
@@ -73,7 +75,7 @@ impl Patience {
         Self { until: Instant::now() + PATIENCE, pause: PAUSE_FIRST, meetings: 0 }
     }
 
-    /// Waits a little if trying again may help, and gives the error back if not.
+    /// Waits before the next retry. Returns the error if a retry cannot help.
     pub async fn bear(&mut self, error: StoreError) -> Result<(), StoreError> {
         match &error {
             StoreError::Unreachable { .. } if Instant::now() < self.until => {}

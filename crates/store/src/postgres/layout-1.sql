@@ -1,5 +1,5 @@
--- The first layout. Every key begins with the tenant and, where there is one, the session, so that each table can be
--- partitioned or distributed by tenant without a key that crosses the parts.
+-- The first layout. Every key begins with the tenant and, where there is one, the session, so that
+-- each table can be partitioned or distributed by tenant, and no key spans partitions.
 
 CREATE TABLE tenants (
   tenant       text COLLATE "C" PRIMARY KEY,
@@ -7,9 +7,10 @@ CREATE TABLE tenants (
   audit_hash   text NOT NULL DEFAULT ''
 );
 
--- A session. Its summary is a cache of its log, kept equal by every append. Whatever changes the row counts its version
--- up: an append is written only if the version is still the one it was prepared on. An erased session that forks still
--- need has no id: nothing finds it but their base.
+-- A session. Its summary is a cache of its log and is updated by every append. Every change of the
+-- row increments its version: an append is written only if the version is still the one it was
+-- prepared on. An erased session that forks still need has no id and is only reachable as their
+-- base.
 CREATE TABLE sessions (
   tenant       text COLLATE "C" NOT NULL,
   pk           bigint GENERATED ALWAYS AS IDENTITY,
@@ -20,10 +21,11 @@ CREATE TABLE sessions (
   inherited    integer NOT NULL DEFAULT 0,
   version      bigint NOT NULL DEFAULT 1,
   head         integer NOT NULL DEFAULT 0,
-  -- The minute and the moment it is listed by. Only the minute is indexed, so that most appends leave every index alone.
+  -- The minute and the exact time it is listed by. Only the minute is indexed, so most appends
+  -- change no index.
   listed_slot  bigint NOT NULL,
   listed_at    bigint NOT NULL,
-  -- Whether there are entries after `indexed` that the search index has not seen.
+  -- Whether there are entries after `indexed` that the search index has not processed.
   behind       boolean NOT NULL DEFAULT false,
   indexed      integer NOT NULL DEFAULT 0,
   lease_holder text,
@@ -42,8 +44,9 @@ CREATE INDEX sessions_by_base ON sessions (tenant, base) WHERE base IS NOT NULL;
 CREATE INDEX sessions_open ON sessions (tenant, pk) WHERE is_open;
 CREATE INDEX sessions_behind ON sessions (tenant, pk) WHERE behind;
 
--- The log. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot holds the
--- settings where they change. Bodies come packed, so the database does not try to compress them again.
+-- The log. depth, jump, messages and settings are the entry's links (see sapwood_core::tree);
+-- snapshot holds the settings where they change. Bodies are already compressed, so the database
+-- does not compress them again.
 CREATE TABLE entries (
   tenant   text COLLATE "C" NOT NULL,
   session  bigint NOT NULL,
@@ -65,7 +68,7 @@ CREATE TABLE entries (
   PRIMARY KEY (tenant, session, seq)
 );
 ALTER TABLE entries ALTER COLUMN body SET STORAGE EXTERNAL;
--- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+-- Kinds that are read on their own: compactions, labels, rounds … The index skips plain messages.
 CREATE INDEX entries_by_kind ON entries (tenant, session, kind, seq) WHERE kind > 3;
 
 -- The first answer to each idempotency key.
@@ -97,7 +100,7 @@ CREATE TABLE blob_uses (
   seq     integer NOT NULL,
   hash    bytea NOT NULL,
   PRIMARY KEY (tenant, session, seq, hash),
-  -- A blob that is being referred to cannot be erased in the same moment.
+  -- A blob cannot be erased while a reference to it is being added.
   FOREIGN KEY (tenant, hash) REFERENCES blobs (tenant, hash)
 );
 CREATE INDEX blob_uses_by_hash ON blob_uses (tenant, hash);
@@ -111,8 +114,8 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
 
--- Who may come in. The secret itself is nowhere: only its hash, by which whoever has the secret is found before the
--- tenant is known.
+-- API keys. Only the hash of the secret is stored. A caller is found by it before the tenant is
+-- known.
 CREATE TABLE keys (
   tenant text COLLATE "C" NOT NULL,
   number bigint GENERATED ALWAYS AS IDENTITY,
@@ -121,7 +124,7 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_by_tenant ON keys (tenant, number);
 
--- What sessions taught, and which sessions support it, so that erasing one finds them.
+-- Memories, and the sessions that support them, so that erasing a session finds its memories.
 CREATE TABLE memories (
   tenant        text COLLATE "C" NOT NULL,
   id            uuid NOT NULL,
@@ -140,8 +143,8 @@ CREATE TABLE memory_sources (
 );
 CREATE INDEX memory_sources_by_memory ON memory_sources (tenant, memory);
 
--- The search index: each text's distinct words, without positions. It trails behind the log and is brought up to date
--- before a search, so that appends do not pay for it.
+-- The search index: the distinct words of each text, without positions. It lags behind the log and
+-- is brought up to date before a search, so that appends do not pay for it.
 CREATE TABLE texts (
   tenant  text COLLATE "C" NOT NULL,
   session bigint NOT NULL,
@@ -152,7 +155,8 @@ CREATE TABLE texts (
 );
 CREATE INDEX texts_by_word ON texts USING gin (words);
 
--- The second fence: whatever a query forgets to say, a transaction sees the rows of the tenant it named, or none.
+-- Row-level security as a second barrier: even if a query omits the tenant, a transaction sees only
+-- the rows of its tenant.
 DO $$
 DECLARE name text;
 BEGIN
@@ -162,25 +166,27 @@ BEGIN
     EXECUTE format(
       'CREATE POLICY own_tenant ON %I USING (tenant = current_setting(''sapwood.tenant'', true))', name);
   END LOOP;
-  -- Whose turns have lost their process is a question about all tenants.
+  -- The search for turns that lost their process covers all tenants.
   CREATE POLICY open_turns ON sessions FOR SELECT USING (is_open AND current_setting('sapwood.door', true) = 'open');
-  -- Before a tenant is known, the door looks for keys and tenants.
+  -- Keys and tenants are looked up before a tenant is known.
   FOREACH name IN ARRAY ARRAY['keys', 'tenants'] LOOP
     EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
     EXECUTE format(
       'CREATE POLICY own_tenant ON %I USING (tenant = current_setting(''sapwood.tenant'', true)
                                              OR current_setting(''sapwood.door'', true) = ''open'')', name);
   END LOOP;
-  -- Where the pool has to be the tables' owner, the fence holds for it, too. The search index is left out: a condition
-  -- on words cannot use the index behind a policy, so it is asked through find_texts alone.
+  -- If the pool connects as the owner of the tables, the policies are forced on it, too. The search
+  -- index is exempt: a condition on words cannot use the index behind a policy, so it is only
+  -- queried through find_texts.
   FOREACH name IN ARRAY ARRAY['sessions', 'entries', 'answers', 'blobs', 'blob_puts', 'blob_uses', 'audit', 'memories',
                               'memory_sources', 'keys', 'tenants'] LOOP
     EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
   END LOOP;
 END $$;
 
--- Appends of several sessions of one tenant, in one go. Each is written only if its session still has the version it was
--- prepared on; one whose key was used before gets the first answer. What is not answered here was not written.
+-- Appends to several sessions of one tenant in one statement. Each is written only if its session
+-- still has the version it was prepared on. An append whose key was used before gets the first
+-- answer. An append that is not in the result was not written.
 CREATE FUNCTION append_batch(
   p_tenant text,
   j_pk bigint[], j_version bigint[], j_head integer[], j_listed bigint[], j_behind boolean[], j_open boolean[], j_summary text[],
@@ -236,7 +242,8 @@ BEGIN
   RETURN QUERY SELECT w, NULL::text FROM unnest(v_written) AS w;
 END $$;
 
--- The entry on the path to p_from, in the numbering of session p_pk, that is p_depth entries deep. Jumps where it can.
+-- The entry at depth p_depth on the path to p_from, in the numbering of session p_pk. Uses jump
+-- pointers where possible.
 CREATE FUNCTION ancestor_at(p_tenant text, p_pk bigint, p_inherited integer, p_from integer, p_depth integer)
 RETURNS integer LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -259,7 +266,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The highest of the session's own entries on the path to p_from that has p_count messages up to itself.
+-- The highest of the session's own entries on the path to p_from that has p_count messages up to
+-- itself.
 CREATE FUNCTION highest_with(p_tenant text, p_pk bigint, p_from integer, p_count integer)
 RETURNS integer LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -282,7 +290,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The first of the session's own entries whose id is not smaller: ids grow with seq (I13), so this is a bisection.
+-- The first of the session's own entries whose id is not smaller. Ids grow with seq (I13), so this
+-- is a binary search.
 CREATE FUNCTION first_at_or_after(p_tenant text, p_pk bigint, p_low integer, p_high integer, p_id uuid)
 RETURNS integer LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -303,8 +312,9 @@ BEGIN
   RETURN v_low;
 END $$;
 
--- Texts with these words, newest first. Runs as its owner, because behind a policy the index of words cannot be used; so
--- it asks for the tenant itself, and gives nothing to whoever has not named that tenant.
+-- Texts with these words, newest first. Runs as its owner, because the index of words cannot be
+-- used behind a policy. So it filters by tenant itself, and returns nothing to a transaction that
+-- has not set that tenant.
 CREATE FUNCTION find_texts(p_tenant text, p_words text, p_at bigint, p_session bigint, p_seq integer, p_limit integer)
 RETURNS TABLE (session bigint, seq integer, at bigint) LANGUAGE sql STABLE SECURITY DEFINER AS $$
   SELECT t.session, t.seq, t.at FROM texts t

@@ -1,6 +1,7 @@
--- Appends find their sessions one by one, by the whole key. Joined with the list of all, they were found by whatever index the
--- planner thought of: as long as it knows little of a tenant it takes all of its sessions for one, and reads them all. In a
--- loop there is one way, and rows are locked in the order of the list, which is the same for everybody.
+-- Look up the sessions of a batch one by one, by the full key. In a join with the list of jobs, the
+-- planner could choose any index: while it has few statistics for a tenant, it estimates one
+-- session and reads all of them. A loop has only one plan, and it locks rows in the order of the
+-- list, which is the same for all writers.
 CREATE OR REPLACE FUNCTION append_batch(
   p_tenant text,
   j_pk bigint[], j_version bigint[], j_head integer[], j_listed bigint[], j_behind boolean[], j_open boolean[], j_summary text[],

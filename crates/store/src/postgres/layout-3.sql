@@ -1,7 +1,8 @@
--- Blobs of more than one piece. Those of one piece are in their own row, as all of them were; a larger one that is still there
--- is cut up when it is read.
+-- Blobs of more than one piece. A blob of one piece is in its own row, as all blobs were in earlier
+-- layouts. A larger blob that is still in its row is split when it is read.
 
--- A blob's pieces; without a size, those that have come so far. `at` is when the last one came, in seconds.
+-- The pieces of a blob. While `bytes` is NULL, the upload is unfinished. `at` is the time of the
+-- last piece, in seconds.
 CREATE TABLE cuts (
   tenant text COLLATE "C" NOT NULL,
   cut    uuid NOT NULL,
@@ -31,6 +32,6 @@ BEGIN
     EXECUTE format(
       'CREATE POLICY own_tenant ON %I USING (tenant = current_setting(''sapwood.tenant'', true))', name);
   END LOOP;
-  -- Whose uploads nobody goes on with is a question about all tenants.
+  -- The search for abandoned uploads covers all tenants.
   CREATE POLICY unfinished ON cuts FOR SELECT USING (bytes IS NULL AND current_setting('sapwood.door', true) = 'open');
 END $$;

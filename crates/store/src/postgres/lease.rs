@@ -1,6 +1,6 @@
-//! Leases, in the row of their session. The database's clock says when they end, for all servers: the one that took a lease
-//! may have any clock of its own. A server of an earlier build that runs beside us writes `lease_until` by its own clock; see
-//! [`crate::lease`] for what that is worth.
+//! Leases, in the row of their session. They expire by the database's clock for all servers, so a
+//! server's own clock does not matter. A server of an earlier build on the same database writes
+//! `lease_until` by its own clock; see [`crate::lease`] for how that is handled.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::connection::StoreConnection;
 use super::session::{Hold, find};
 use crate::lease::{LastLease, next_lease, remaining_of_wall_time};
 
-/// The database's time in milliseconds, at the moment, not when the transaction began.
+/// The database's current time in milliseconds, not the start time of the transaction.
 pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The last lease of a session.
@@ -19,8 +19,9 @@ pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000):
 pub(super) struct PgLease {
     holder: String,
     fence: u64,
-    /// When it ends, or later: what is remembered of a session is compared without asking the database. A lease that still
-    /// seems live then is looked up again; one that is over is over there, too.
+    /// The end of the lease or slightly later: cached sessions are compared without a query. A
+    /// lease that still seems live is then looked up again; one that has expired here has expired
+    /// in the database, too.
     ends: Instant,
 }
 
@@ -33,13 +34,13 @@ impl PgLease {
 
     pub fn now(&self) -> LastLease<'_> {
         let remaining = self.ends.saturating_duration_since(Instant::now());
-        // A part of a millisecond is a time to wait, too.
+        // Round up: a fraction of a millisecond is also time to wait.
         let remaining_ms = i64::try_from(remaining.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX);
         LastLease { holder: &self.holder, fence: self.fence, remaining_ms }
     }
 }
 
-/// Takes a free or expired lease, or renews the holder's own.
+/// Acquires a free or expired lease, or renews the holder's own.
 pub(super) async fn take(
     db: &StoreConnection,
     scope: &Scope,
@@ -58,7 +59,7 @@ pub(super) async fn take(
     Ok(lease)
 }
 
-/// The row keeps the fence, so that fences never go back; the lease is only over.
+/// Expires the lease. The row keeps the fence, so that fences never decrease.
 pub(super) async fn release(db: &StoreConnection, scope: &Scope, given: &Lease) -> Result<()> {
     let row = find(db, scope, &given.session, Right::Write, Hold::Yes).await?;
     if row.lease.as_ref().is_some_and(|last| last.now().is(given)) {
@@ -68,7 +69,8 @@ pub(super) async fn release(db: &StoreConnection, scope: &Scope, given: &Lease) 
     Ok(())
 }
 
-/// Sessions of any tenant whose turn is open and whose lease is over. The parameter is how many.
+/// Selects sessions of any tenant whose turn is open and whose lease has expired. The parameter is
+/// the limit.
 pub(super) fn abandoned() -> String {
     format!(
         "SELECT tenant, id FROM sessions, (SELECT {NOW_MS} AS now_ms OFFSET 0) AS clock

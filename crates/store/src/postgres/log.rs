@@ -1,8 +1,8 @@
-//! One session's log as rows: where it begins, its entries, and walking its path.
+//! One session's log as rows: its fork point, its entries, and walks along its path.
 //!
-//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it numbers them by their
-//! depth, as `sapwood_core::tree` says, and finds their rows through the fork point. It holds the sessions whose rows it
-//! may meet as levels, its own first.
+//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it
+//! numbers them by their depth, as defined in `sapwood_core::tree`, and finds their rows through
+//! the fork point. It stores the sessions whose rows it may read as levels, its own first.
 
 use std::ops::ControlFlow;
 
@@ -17,16 +17,17 @@ use crate::compression::unpack;
 use crate::decode::RawEntry;
 use crate::page::BackwardPage;
 
-/// Forks of forks of forks: deeper than this is a mistake.
+/// Maximum depth of nested forks. A deeper one is an error.
 const FORKS_MAX: i32 = 4_096;
-/// Rows a walk asks for at first, and at most, at a time.
+/// Minimum and maximum number of rows that a walk reads at a time.
 const CHUNK_ROWS_MIN: i64 = 64;
 const CHUNK_ROWS_MAX: i64 = 2_048;
 
-/// What is read of an entry.
+/// The columns of an entry.
 const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
 
-/// A number as the database keeps it. A session never gets near the end of these.
+/// Converts a number to the database's integer type. The numbers of a session never get near its
+/// maximum.
 pub(super) fn int(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -40,7 +41,7 @@ pub(super) fn seq_of(number: i32) -> Seq {
 struct Level {
     pk: i64,
     inherited: u32,
-    /// Where the level before was forked from this one.
+    /// The entry of this level at which the previous level was forked.
     fork_point: i32,
 }
 
@@ -49,11 +50,12 @@ pub(super) struct LogRows<'d> {
     levels: Vec<Level>,
 }
 
-/// What somebody does with each entry a walk meets.
+/// A callback for each entry of a walk.
 pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
 
 impl<'d> LogRows<'d> {
-    /// The log of a session that is known to share so many entries: usually none, and nothing is read.
+    /// Opens the log of a session whose number of shared entries is known. It is usually zero, and
+    /// nothing is read.
     pub async fn open(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         if inherited == 0 {
             return Ok(Self { db, levels: vec![Level { pk, inherited, fork_point: 0 }] });
@@ -84,26 +86,27 @@ impl<'d> LogRows<'d> {
         self.levels[0].inherited
     }
 
-    /// The sessions whose rows this one shares, itself first.
+    /// Returns the sessions whose rows this one shares, itself first.
     pub fn lineage(&self) -> impl Iterator<Item = i64> + '_ {
         self.levels.iter().map(|level| level.pk)
     }
 
-    /// The session that holds an entry's row, and its seq there.
+    /// Returns the session that contains an entry's row, and its seq there.
     pub async fn home_of(&self, seq: Seq) -> Result<(i64, Seq)> {
         let (level, seq) = self.descend(0, seq).await?;
         Ok((self.levels[level].pk, seq))
     }
 
-    /// How many entries the session shares that holds these rows.
+    /// Returns how many entries the session with these rows shares.
     pub fn inherited_of(&self, pk: i64) -> u32 {
         self.levels.iter().find(|level| level.pk == pk).map_or(0, |level| level.inherited)
     }
 
-    /// The level an entry is at home at, going up from one that has it by this number.
+    /// Returns the level that contains an entry's row and its seq there, starting from a level that
+    /// knows it by `seq`.
     async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
         while seq.0 <= self.levels[at].inherited {
-            let gone = || self.db.damaged(format!("shared entry {seq} of session {} is gone", self.pk()));
+            let gone = || self.db.damaged(format!("shared entry {seq} of session {} is missing", self.pk()));
             let above = self.levels.get(at + 1).ok_or_else(gone)?;
             let sql = "SELECT ancestor_at($1, $2, $3, $4, $5)";
             let tenant = self.db.tenant.as_str();
@@ -129,7 +132,7 @@ impl<'d> LogRows<'d> {
         row.map(|row| self.unpack(self.raw(&row, level)?)).transpose()
     }
 
-    /// A row as it is, to be decoded by somebody else, numbered as this session numbers it.
+    /// Returns a row without decoding its body, in this session's numbering.
     fn raw(&self, row: &Row, level: usize) -> Result<RawEntry> {
         let own: i32 = row.get(0);
         let seq = seq_of(if level == 0 { own } else { row.get::<_, Option<i32>>(2).unwrap_or(0) });
@@ -165,7 +168,7 @@ impl<'d> LogRows<'d> {
         Ok(Record { meta: raw.meta, version: raw.version, body })
     }
 
-    /// Visits the entries of a path from `from` up to the root, until told to stop.
+    /// Visits the entries of a path from `from` up to the root, until `visit` returns `Break`.
     pub async fn walk(&self, from: Seq, visit: Visit<'_>) -> Result<()> {
         let (mut level, mut wanted) = self.descend(0, from).await?;
         while let ControlFlow::Continue(Some(above)) = self.walk_level(level, wanted, visit).await? {
@@ -174,8 +177,8 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// Walks over one session's own rows, in chunks that grow as long as most of their rows are on the path. Answers with
-    /// the shared entry that the walk goes on at.
+    /// Walks over one session's own rows, in chunks that grow while most of their rows are on the
+    /// path. Returns the shared entry at which the walk continues.
     async fn walk_level(
         &self,
         level: usize,
@@ -206,7 +209,7 @@ impl<'d> LogRows<'d> {
                 }
             }
             if visited == 0 {
-                let what = format!("session {pk} has no entry {wanted}, which others hang from (I2)");
+                let what = format!("session {pk} has no entry {wanted}, which is the parent of other entries (I2)");
                 return Err(self.db.damaged(what));
             }
             let is_dense = visited * 2 > rows.len();
@@ -214,14 +217,15 @@ impl<'d> LogRows<'d> {
         }
     }
 
-    /// Entries after a seq, in order.
+    /// Returns the entries after a seq, in order.
     pub async fn read_after(&self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let mut records = self.read_shared_page(after, limit).await?;
         if is_full_page(&records, limit) {
             return Ok(records);
         }
         let rest = i64::try_from(limit - records.len()).unwrap_or(i64::MAX);
-        // What is packed is no larger than what it unpacks to: the database sends no more than a page.
+        // A compressed body is no larger than the original, so the database never sends more than a
+        // page.
         let sql = format!(
             "SELECT {COLUMNS} FROM (SELECT {COLUMNS}, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
              FROM (SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4) AS page)
@@ -242,7 +246,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// The part of a page that is shared with the source.
+    /// Reads the part of a page that is shared with the source.
     async fn read_shared_page(&self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let mut page = BackwardPage::default();
@@ -254,7 +258,7 @@ impl<'d> LogRows<'d> {
         Ok(page.into_records())
     }
 
-    /// Everything of some kinds that is shared with the source.
+    /// Reads all entries of some kinds that are shared with the source.
     async fn read_shared_kinds(&self, after: Seq, kinds: &[Kind]) -> Result<Vec<Record>> {
         let mut raws = Vec::new();
         self.walk_shared(after, u32::MAX, &mut |raw| {
@@ -265,7 +269,7 @@ impl<'d> LogRows<'d> {
         raws.into_iter().rev().map(|raw| self.unpack(raw)).collect()
     }
 
-    /// Visits what is shared with the source, from `last` back to behind `after`.
+    /// Visits the entries shared with the source, from `last` back to the one after `after`.
     async fn walk_shared(
         &self,
         after: Seq,
@@ -287,10 +291,10 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// Own entries of one kind.
+    /// Returns the session's own entries of one kind.
     pub async fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let sql = match kind.code() {
-            // Messages are not in the index of kinds: they are found by going through the log.
+            // Messages are not in the index of kinds, so this scans the log.
             0..=3 => format!(
                 "SELECT {COLUMNS} FROM entries WHERE tenant = $1 AND session = $2 AND seq > $4 AND kind = $3
                  ORDER BY seq LIMIT $5"
@@ -307,10 +311,10 @@ impl<'d> LogRows<'d> {
         rows.iter().map(|row| self.unpack(self.raw(row, 0)?)).collect()
     }
 
-    /// Entries of several kinds, in order, shared ones included.
+    /// Returns the entries of several kinds in order, including shared ones.
     pub async fn read_kinds(&self, kinds: &[Kind], after: Seq, limit: usize) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        // Only entries in the tree are shared, so a fold of marks has nothing to look for there.
+        // Only entries in the tree are shared, so other kinds need no walk.
         if kinds.iter().any(|kind| kind.stance() == Stance::InTree) {
             records = self.read_shared_kinds(after, kinds).await?;
         }
@@ -322,7 +326,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// The last seq of the log.
+    /// Returns the last seq of the log.
     pub async fn last_seq(&self) -> Result<Seq> {
         let sql = "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 ORDER BY seq DESC LIMIT 1";
         let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &self.pk()]).await?;
@@ -336,7 +340,8 @@ impl<'d> LogRows<'d> {
         Ok(EntryId::from_bytes(row.get::<_, Uuid>(0).into_bytes()))
     }
 
-    /// The first entry whose id is not smaller: ids grow with seq (I13), so this is a bisection.
+    /// Returns the first entry whose id is not smaller. Ids grow with seq (I13), so this is a
+    /// binary search.
     pub async fn first_at_or_after(&self, id: EntryId, last: Seq) -> Result<Seq> {
         let shared = self.inherited();
         if shared > 0 && self.id_at(Seq(shared)).await? >= id {
@@ -357,7 +362,7 @@ impl<'d> LogRows<'d> {
         Ok(seq_of(row.get(0)))
     }
 
-    /// The entry with this id, wherever it stands.
+    /// Returns the entry with this id, own or shared.
     pub async fn find(&self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
         let last = self.last_seq().await?;
         let seq = self.first_at_or_after(id, last).await?;
@@ -365,7 +370,8 @@ impl<'d> LogRows<'d> {
         Ok(record.filter(|record| record.meta.id == id).map(|record| (seq, record.meta.kind)))
     }
 
-    /// The first two entries whose id is in the range: enough to know whether there is only one.
+    /// Returns the first two entries whose id is in the range: enough to know whether the match is
+    /// unique.
     pub async fn records_between(&self, low: EntryId, high: EntryId) -> Result<Vec<Record>> {
         let last = self.last_seq().await?;
         let first = self.first_at_or_after(low, last).await?;
@@ -377,7 +383,8 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// The entry on the path to `leaf` that holds its `count`-th message, without reading the path.
+    /// Returns the entry with the `count`-th message on the path to `leaf`, without reading the
+    /// path.
     pub async fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
         let (mut level, mut at) = self.descend(0, leaf).await?;
         if count == 0 || self.node_row(level, at).await?.messages < count {
@@ -391,7 +398,7 @@ impl<'d> LogRows<'d> {
             at = seq_of(self.db.query_one(sql, params).await?.get(0));
             let found = self.node_row(level, at).await?;
             let number = if level == 0 { at } else { Seq(found.depth) };
-            // The path may go on in the session above.
+            // The path may continue in the source.
             let Some(parent) = found.parent.filter(|parent| parent.0 <= self.levels[level].inherited) else {
                 return Ok(Some(number));
             };
@@ -409,7 +416,7 @@ impl<'d> LogRows<'d> {
         })
     }
 
-    /// What an entry's row says of its place in the tree, in the numbering of the session that holds it.
+    /// Returns an entry's links, in the numbering of the session that contains its row.
     pub async fn node_of(&self, pk: i64, seq: Seq) -> Result<Option<NodeRow>> {
         let sql = "SELECT seq, parent, depth, jump, messages, settings FROM entries
                    WHERE tenant = $1 AND session = $2 AND seq = $3 AND depth IS NOT NULL";
@@ -417,9 +424,11 @@ impl<'d> LogRows<'d> {
         Ok(row.map(|row| NodeRow::read(&row)))
     }
 
-    /// The nodes of own entries, and those that their jump pointers lead to: what the links of the next entry are made of.
+    /// Returns the nodes of own entries and the targets of their jump pointers: all that the links
+    /// of the next entry need.
     pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
-        // LIMIT keeps each lookup one by the whole key: in a plain join the planner may think a session short and read all.
+        // LIMIT forces a lookup by the full key: in a plain join the planner may assume a short
+        // session and read all of it.
         let sql = "WITH near AS (
                      SELECT e.* FROM unnest($3::int[]) AS asked (seq) CROSS JOIN LATERAL (
                        SELECT seq, parent, depth, jump, messages, settings FROM entries
@@ -444,7 +453,7 @@ impl<'d> LogRows<'d> {
     }
 }
 
-/// An entry's place in the tree, as its row has it.
+/// An entry's links, as its row has them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeRow {
     pub seq: Seq,

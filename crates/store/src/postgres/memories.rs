@@ -1,5 +1,5 @@
-//! What sessions taught. A memory is one row; beside it is written which sessions support it, so that erasing one finds
-//! them.
+//! Memories. Each memory is one row. A second table lists the sessions that support it, so that
+//! erasing a session finds its memories.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
@@ -15,7 +15,7 @@ use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
 use crate::memories::{MemoryQuery, check_change, check_count, note, plan_put, without_session};
 
-/// Rows asked for at a time; those that are not wanted are passed over.
+/// Rows read at a time, before filtering.
 const CHUNK_ROWS: i64 = 1_000;
 
 #[async_trait]
@@ -54,7 +54,7 @@ fn read(db: &StoreConnection, row: &Row) -> Result<Memory> {
     serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a memory: {error}")))
 }
 
-/// Whoever asks looks whether it shows.
+/// Finds a memory. The caller checks whether it is visible.
 async fn find(db: &StoreConnection, id: MemoryId) -> Result<Option<Memory>> {
     let sql = "SELECT row FROM memories WHERE tenant = $1 AND id = $2";
     let row = db.query_opt(sql, &[&db.tenant.as_str(), &uuid_of(id)]).await?;
@@ -68,7 +68,7 @@ async fn put(
     expected: u64,
     now: TimestampMs,
 ) -> Result<Memory> {
-    // One writer of a tenant's memories at a time: what is looked at here stays so.
+    // Serialize writers of a tenant's memories, so that the rows read here do not change.
     hold_tenant(db).await?;
     let known = find(db, memory.id).await?;
     let (kept, note) = plan_put(scope, known.as_ref(), memory, expected, now)?;
@@ -82,7 +82,7 @@ async fn put(
     Ok(kept)
 }
 
-/// Writes a memory's row, and which sessions support it.
+/// Writes a memory's row and the sessions that support it.
 async fn store(db: &StoreConnection, memory: &Memory) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(memory.id));
     let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
@@ -118,7 +118,7 @@ async fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Res
     }
 }
 
-/// The owners whose memories can be on the list; none if it can be anybody's.
+/// Returns the owners whose memories can be in the list, or `None` for all owners.
 fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
     let mine = |principal: &Principal| {
         Some(vec![Belongs::To(principal.clone()).to_string(), Belongs::Tenant.to_string()])
@@ -139,7 +139,7 @@ async fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: Timestam
     write_line(db, scope, note("forgot", &memory), now).await
 }
 
-/// Deletes a row. What it stood in for is current again.
+/// Deletes a row. The memory that it superseded becomes current again.
 async fn delete(db: &StoreConnection, id: MemoryId) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(id));
     db.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
@@ -152,7 +152,7 @@ async fn delete(db: &StoreConnection, id: MemoryId) -> Result<()> {
     Ok(())
 }
 
-/// Takes out what only this session supports.
+/// Removes the memories that only this session supports.
 pub(super) async fn erase_session(db: &StoreConnection, session: &SessionId) -> Result<()> {
     let sql = "SELECT m.row FROM memory_sources s JOIN memories m ON m.tenant = $1 AND m.id = s.memory
                WHERE s.tenant = $1 AND s.session = $2";

@@ -1,13 +1,16 @@
-//! Many servers, one database: PostgreSQL.
+//! A store for multiple servers on one PostgreSQL database.
 //!
-//! [`connect`] gets there; a [`connection`] is a connection in a transaction that has named its tenant, and what is done at one is
-//! in the other files, as plain functions: [`schema`] the layout, [`append`] with its [`append_batch`]s and [`prefetch`] things,
-//! [`writer`] the group commit, [`log`] and [`path`] the entries, [`session`] the rows of lists, [`search`] full text,
-//! [`blob`] and [`blob_upload`] bytes beside the log, [`erase`] what erasing means, [`notify`] wakes readers elsewhere, [`check`] is the doctor's part.
+//! [`connect`] opens connections. A [`connection`] is a connection in a transaction with its tenant
+//! set, and the other modules are plain functions of it: [`schema`] the layout, [`append`] with
+//! [`append_batch`] and [`prefetch`], [`writer`] the group commit, [`log`] and [`path`] the
+//! entries, [`session`] session rows and lists, [`search`] full-text search, [`blob`] and
+//! [`blob_upload`] blobs, [`erase`] erasure, [`notify`] wake-ups for readers in other processes,
+//! [`check`] the checks of `sapwood doctor`.
 //!
-//! Every statement names the tenant, and the tables' policies fence what one might forget (I9). An append is one round trip
-//! on the version of its session that it was prepared on: leases, fences, expected heads and rights are checked by the
-//! rules all stores share, and the version makes the check hold when it is written (I5).
+//! Every statement names the tenant, and row-level security guards against one that does not (I9).
+//! An append is one round trip. Leases, fences, expected heads and rights are checked by the rules
+//! that all stores share, and the session's version guarantees that these checks are still valid
+//! when the append is written (I5).
 
 mod append;
 mod append_batch;
@@ -76,11 +79,11 @@ pub struct PgStore {
     writer: Writer,
     mouth: Notifier,
     append_cache: AppendCache,
-    /// Dropped last: the others live in it.
+    /// Dropped last: the other fields run in it.
     home: Home,
 }
 
-/// Reads in one snapshot, and again if the connection was lost.
+/// Reads in one snapshot. Retries if the connection was lost.
 macro_rules! reading {
     ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
@@ -114,8 +117,8 @@ macro_rules! reading {
     };
 }
 
-/// Writes in one transaction. It is done again if it is certain that nothing was written: the connection was lost before the
-/// end, or another transaction was in the way.
+/// Writes in one transaction. Retries only if it is certain that nothing was written: the
+/// connection was lost before the commit, or another transaction conflicted.
 macro_rules! writing {
     ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
@@ -157,7 +160,7 @@ macro_rules! writing {
 pub(crate) use {reading, writing};
 
 impl PgStore {
-    /// Connects, and brings the database's layout up to date. Blocks while it does.
+    /// Connects and migrates the database to the current layout. Blocks the thread.
     pub fn open(url: &str) -> Result<Self> {
         let server = Server::parse(url)?;
         let home = Home::new()?;
@@ -166,7 +169,8 @@ impl PgStore {
         let mouth = Notifier::new(pool.clone(), home.handle().clone());
         let writer = Writer::new(pool.clone(), server.place.clone(), mouth.clone(), home.handle().clone());
         let store = Self { server, acting, pool, writer, mouth, append_cache: AppendCache::default(), home };
-        // Only room is at stake: a standby cannot do it, and the next upload tries again.
+        // Only disk space is at stake: a standby cannot delete uploads, and the next upload tries
+        // again.
         let _ = store.home.block_on(store.sweep_uploads());
         Ok(store)
     }
@@ -175,7 +179,7 @@ impl PgStore {
         StoreError::Damaged { place: self.server.place.to_string(), what: what.to_string() }
     }
 
-    /// Asks before a tenant is known.
+    /// Runs a query before a tenant is known.
     async fn ask_at_door(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
         self.home
             .inside(async {
@@ -196,7 +200,7 @@ impl PgStore {
             .await
     }
 
-    /// Takes away uploads, of any tenant, that nobody goes on with.
+    /// Deletes abandoned uploads of all tenants.
     async fn sweep_uploads(&self) -> Result<()> {
         for row in self.ask_at_door(blob::IDLE_TENANTS, &[&UPLOAD_IDLE_S_MAX]).await? {
             let tenant: TenantId = row.get::<_, String>(0).parse().map_err(|error| self.damaged(error))?;
@@ -249,7 +253,7 @@ impl Drop for PgStore {
     }
 }
 
-/// A session's log, for a caller who may read it.
+/// Opens a session's log for a caller that may read it.
 async fn open_log<'d>(
     db: &'d StoreConnection,
     scope: &Scope,
@@ -400,7 +404,7 @@ impl Leases for PgStore {
 impl Authorities for PgStore {
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         match writing!(self, scope, db => authority::settle(&db, scope, session).await) {
-            // A standby is read as the audit says.
+            // On a standby the record is derived from the audit on every read.
             Err(StoreError::ReadOnly { .. }) => reading!(self, scope, db => {
                 let mut summary = find(&db, scope, session, Right::Read, Hold::No).await?.summary;
                 validate::settle_summary(&mut summary, authority::trace(&db, scope, session).await?);
@@ -444,7 +448,8 @@ impl Blobs for PgStore {
             BlobRead::Span(bytes) => Ok(bytes),
             BlobRead::Uncut(bytes) => {
                 let span = slice(&bytes, from, limit).to_vec();
-                // So that it is read whole only once. Where that cannot be written, it is read as it is.
+                // Split it, so that it is read whole only once. If the database is not writable,
+                // the blob stays as it is.
                 let _ = self.cut_up(scope, blob, bytes).await;
                 Ok(span)
             }
@@ -503,7 +508,7 @@ impl Upkeep for PgStore {
         let sql = "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool";
         let rows = self.ask_at_door(sql, &[]).await?;
         if rows.first().is_some_and(|row| row.get(0)) {
-            let (place, why) = (self.server.place.to_string(), "the server takes no writes".to_owned());
+            let (place, why) = (self.server.place.to_string(), "the server is read-only".to_owned());
             return Err(StoreError::ReadOnly { place, why });
         }
         Ok(())

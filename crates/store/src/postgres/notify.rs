@@ -1,6 +1,7 @@
-//! Waking readers. Whoever has written says so on a channel that every process hears; a wake-up carries no more than who
-//! sent it, and readers pull. Writers do not wait for it, and it is not part of their transaction, where it would make
-//! commits wait for each other. Should one be lost, followers look by themselves after a while.
+//! Waking readers. A writer notifies all processes on a channel. A wake-up contains only its
+//! sender, and readers poll for the changes. It is sent after the transaction, because a
+//! notification inside it would serialize commits, and writers do not wait for it. If one is lost,
+//! followers poll after a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,20 +15,20 @@ use tokio_postgres::AsyncMessage;
 use super::connect::{Acting, Server};
 
 const CHANNEL: &str = "sapwood";
-/// Wake-ups are sent no closer together than this: one tells of all that was written since.
+/// Minimum interval between wake-ups. One wake-up covers everything written before it.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Between two tries to listen again.
+/// Delay between two attempts to listen again.
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 
-/// What is shared between those who speak and those who listen.
+/// State shared between the sender and the listener.
 struct Shared {
-    /// Another number after each write, by whomever.
+    /// Changes after each write of any process.
     mark: watch::Sender<u64>,
     is_listening: AtomicBool,
     was_asked: AtomicBool,
     is_due: AtomicBool,
     is_sending: AtomicU64,
-    /// To know our own voice.
+    /// Identifies this process, so that its own wake-ups are ignored.
     name: String,
 }
 
@@ -51,7 +52,7 @@ impl Notifier {
         Self { shared: Arc::new(shared), pool, handle }
     }
 
-    /// Something was written. Nobody waits for this.
+    /// Signals a write. Returns immediately.
     pub fn tell_others(&self) {
         self.shared.mark.send_modify(|mark| *mark += 1);
         self.shared.is_due.store(true, Ordering::SeqCst);
@@ -67,7 +68,7 @@ impl Notifier {
                 tokio::time::sleep(PAUSE).await;
             }
             self.shared.is_sending.store(0, Ordering::SeqCst);
-            // Somebody may have come between the two.
+            // A write may have been signaled in between.
             if !self.shared.is_due.load(Ordering::SeqCst)
                 || self.shared.is_sending.swap(1, Ordering::SeqCst) == 1
             {
@@ -78,11 +79,11 @@ impl Notifier {
 
     async fn notify(&self) {
         let Ok(client) = self.pool.get().await else { return };
-        // A wake-up that is lost is made up for by the followers' own look.
+        // A lost wake-up is harmless: followers also poll.
         let _ = client.batch_execute(&format!("NOTIFY {CHANNEL}, '{}'", self.shared.name)).await;
     }
 
-    /// Sends what is still to be sent.
+    /// Sends a pending wake-up.
     pub async fn flush(&self) {
         if self.shared.is_due.swap(false, Ordering::SeqCst) {
             self.notify().await;
@@ -93,7 +94,8 @@ impl Notifier {
         self.shared.is_due.load(Ordering::SeqCst)
     }
 
-    /// Begins to listen with the first question. None while nobody is heard.
+    /// Returns the current mark, or `None` while the listener is not connected. The first call
+    /// starts it.
     pub fn mark(&self, server: &Server, acting: Acting) -> Option<u64> {
         if !self.shared.was_asked.swap(true, Ordering::SeqCst) {
             self.handle.spawn(listen(Arc::downgrade(&self.shared), server.clone(), acting));
@@ -101,10 +103,10 @@ impl Notifier {
         self.shared.is_listening.load(Ordering::SeqCst).then(|| *self.shared.mark.borrow())
     }
 
-    /// Waits until the mark is another one.
+    /// Waits until the mark changes.
     pub async fn changed(&self, since: u64) {
         let mut mark = self.shared.mark.subscribe();
-        // The sender lives in ourselves.
+        // The sender is a field of this struct, so this cannot fail.
         let _ = mark.wait_for(|mark| *mark != since).await;
     }
 }
@@ -133,7 +135,8 @@ async fn listen(shared: Weak<Shared>, server: Server, acting: Acting) {
     }
 }
 
-/// What was written while nobody listened is not known: the mark is another one either way.
+/// Sets the listener's state. Writes may have been missed while it was not connected, so the mark
+/// always changes.
 fn set_listening(shared: &Weak<Shared>, listening: bool) {
     if let Some(shared) = shared.upgrade() {
         shared.is_listening.store(listening, Ordering::SeqCst);

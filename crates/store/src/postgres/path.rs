@@ -1,4 +1,4 @@
-//! Reading a path: from an entry upwards, as far as a context needs it.
+//! Reading a path: from an entry towards the root, as far as a context needs it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -41,7 +41,7 @@ pub(super) async fn read_path(
     })
 }
 
-/// Reads an entry, and refuses one that is not there or that no path leads to.
+/// Reads an entry. Rejects one that does not exist or is not in the tree.
 pub(super) async fn read_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Seq) -> Result<Record> {
     let record = log.record(seq).await?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {
@@ -74,7 +74,7 @@ async fn collect(log: &LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry
     Ok(entries)
 }
 
-/// How turns ended that began after the entry that the path's first one hangs from.
+/// Returns the outcomes of the turns that began after the parent of the path's first entry.
 async fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId, Outcome)>> {
     let Some(first) = entries.first() else { return Ok(Vec::new()) };
     let after = first.meta.parent.unwrap_or_default();

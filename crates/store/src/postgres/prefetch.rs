@@ -1,7 +1,7 @@
-//! What is known of a log, for the pure functions that ask as they go ([`tree::place`](sapwood_core::tree::place) and its
-//! kin). They cannot wait for a database; so they are run on what is known, stop at the first thing that is not, and are run
-//! again when it has been fetched. What they will ask for is mostly known before: the leaf, and what its jump pointers
-//! lead to.
+//! Cached parts of a log for the pure functions that look up nodes as they run
+//! ([`tree::place`](sapwood_core::tree::place) and others). These functions cannot await a query.
+//! So they run on the cached nodes, stop at the first missing one, and run again after it has been
+//! fetched. Most nodes are cached before: the leaf, and the targets of its jump pointers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,12 +13,13 @@ use sapwood_core::{Body, Draft, EntryId, Kind, Seq, StoreError};
 
 use super::log::{LogRows, NodeRow, int};
 
-/// How often a function is run again: each run fetches something new.
+/// Maximum number of runs of a function. Each run fetches something new.
 const RUNS_MAX: usize = 100_000;
-/// Nodes remembered between appends; when there are more, only those the last append made are kept.
+/// Maximum number of nodes cached between appends. Above it, only those that the last append
+/// created are kept.
 const NODES_MAX: usize = 64;
 
-/// What is not known yet.
+/// A missing item that has to be fetched.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Want {
     Node(Seq),
@@ -50,7 +51,7 @@ impl Prefetched {
         Self { inherited, ..Self::default() }
     }
 
-    /// Adds what has just been written, and forgets what the next append will hardly need.
+    /// Adds the entries just written, and evicts nodes that the next append is unlikely to need.
     pub fn remember(&mut self, placed: &[Placed]) {
         if self.nodes.len() + placed.len() > NODES_MAX {
             let jumps: Vec<Seq> = placed.iter().filter_map(|placed| placed.links).map(|it| it.jump).collect();
@@ -77,7 +78,7 @@ impl Prefetched {
         self.nodes.contains_key(&seq)
     }
 
-    /// Fetches what placing these drafts will ask for first.
+    /// Fetches the nodes that placing these drafts needs first.
     pub async fn prepare(&mut self, log: &LogRows<'_>, leaf: Option<Seq>, drafts: &[Draft]) -> Result<()> {
         let mut ids = Vec::new();
         let mut leaves: Vec<Seq> = leaf.into_iter().collect();
@@ -109,7 +110,7 @@ impl Prefetched {
         self.nodes.insert(row.seq, Node { seq: row.seq, parent: row.parent, links });
     }
 
-    /// Runs a function until everything it asks for is known.
+    /// Runs a function until all items it needs are cached.
     pub async fn supply<T>(
         &mut self,
         log: &LogRows<'_>,
@@ -151,9 +152,10 @@ impl Prefetched {
     }
 }
 
-/// A shared entry's node in the fork's numbering: seq and depth are the same, and no pointer crosses the border.
+/// Returns a shared entry's node in the fork's numbering: seq and depth are the same, and no
+/// pointer crosses the fork point.
 async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<Node> {
-    let gone = || log.db.damaged(format!("shared entry {seq} of session {} is gone", log.pk()));
+    let gone = || log.db.damaged(format!("shared entry {seq} of session {} is missing", log.pk()));
     let (pk, at) = log.home_of(seq).await?;
     let row = log.node_of(pk, at).await?.ok_or_else(gone)?;
     let settings = match row.settings {
@@ -191,19 +193,19 @@ impl Lookup for Prefetched {
     }
 }
 
-/// The settings in force at an entry.
+/// Returns the settings in effect at an entry.
 pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings> {
     let mut known = Prefetched::new(log.inherited());
     known.supply(log, |known| sapwood_core::tree::settings_at(seq, known)).await
 }
 
-/// The node of an entry.
+/// Returns the node of an entry.
 pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<Node, StoreError> {
     let mut known = Prefetched::new(log.inherited());
     known.supply(log, |known| known.node(seq)).await
 }
 
-/// Whether an entry is on the path to another.
+/// Returns whether an entry is on the path to another.
 pub(super) async fn is_on_path(log: &LogRows<'_>, seq: Seq, leaf: Option<Seq>) -> Result<bool> {
     let mut known = Prefetched::new(log.inherited());
     known.supply(log, |known| sapwood_core::tree::is_on_path(seq, leaf, known)).await

@@ -1,4 +1,4 @@
-//! A session's summary as the fold of its log, to mend one that is not.
+//! Recomputes a session's summary from its log, to repair a wrong one.
 
 use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{Finding, ListFilter, Repair, Result};
@@ -13,10 +13,10 @@ use super::prefetch::{node_at, settings_at};
 use super::session::{Hold, SLOT_MS, find, list};
 use crate::validate::print_json;
 
-/// Rows asked for at a time.
+/// Rows read at a time.
 const CHECK_ROWS: usize = 500;
 
-/// Compares each session's summary with the fold of its log, and mends it.
+/// Compares each session's summary with its log, and repairs it.
 pub(super) async fn mend_summaries(db: &StoreConnection, scope: &Scope) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
@@ -27,7 +27,7 @@ pub(super) async fn mend_summaries(db: &StoreConnection, scope: &Scope) -> Resul
             let right = refold(db, row.pk, &row.summary).await?;
             if right != row.summary {
                 store_summary(db, row.pk, &right).await?;
-                let what = format!("the summary of session {} did not equal the fold of its log", summary.id);
+                let what = format!("the summary of session {} did not match its log", summary.id);
                 findings.push(finding(db, "cache", what, Repair::Yes));
             }
         }

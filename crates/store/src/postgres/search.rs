@@ -1,9 +1,9 @@
-//! Full text. The index trails behind the log: sessions with entries it has not seen are marked, and it is brought up to
-//! date before a search. Hits come newest first.
+//! Full-text search. The index lags behind the log: sessions with unindexed entries are marked, and
+//! the index is brought up to date before a search. Hits are returned newest first.
 //!
-//! Each indexed text holds, beside its words, two that no text can contain (they begin with a private-use character): one
-//! for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search within one session does
-//! not wade through the others.
+//! Each indexed text contains, in addition to its words, two marker words that no text can contain,
+//! because they begin with a private-use character: one for the tenant, one for the session. So the
+//! index itself separates tenants (I9), and a search within one session does not scan the others.
 
 use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
@@ -17,32 +17,33 @@ use crate::match_text::{Query, is_searched, stored_text};
 use crate::tokenize::distinct_words;
 use crate::validate;
 
-/// Begins the words that mark a text's tenant and session.
+/// First character of the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
-/// The database takes no longer words, and no longer texts; what is beyond is not found.
+/// Limits of the database on words and texts; text beyond them is not found.
 const WORD_BYTES_MAX: usize = 1_000;
 const WORDS_BYTES_MAX: usize = 500_000;
-/// Entries indexed in one transaction.
+/// Entries indexed per transaction.
 const CATCH_UP_ROWS: i64 = 2_000;
-/// Transactions of one catching up: what is appended all the time must not keep a search waiting for ever.
+/// Maximum number of transactions of one catch-up: continuous appends must not block a search
+/// forever.
 const CATCH_UP_ROUNDS_MAX: usize = 100_000;
-/// Hits asked for at a time.
+/// Hits read at a time.
 const FOUND_ROWS: i32 = 256;
-/// Hits that a caller may not see are passed over; so many at most in one search.
+/// Maximum number of hits that one search skips because the caller may not see them.
 const PASSED_OVER_MAX: usize = 100_000;
 
 pub(super) fn rounds() -> std::ops::Range<usize> {
     0..CATCH_UP_ROUNDS_MAX
 }
 
-/// Whether the tenant has entries that the index has not seen.
+/// Returns whether the tenant has unindexed entries.
 pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
     let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND behind LIMIT 1";
     Ok(db.query_opt(sql, &[&db.tenant.as_str()]).await?.is_some())
 }
 
-/// Indexes some of what is not yet; says whether that was anything. Several processes may do this at once: each takes
-/// sessions that no other has taken.
+/// Indexes some entries. Returns whether there were any. Several processes may do this at once:
+/// each takes sessions that no other process has locked.
 pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
@@ -60,7 +61,7 @@ pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     Ok(!rows.is_empty())
 }
 
-/// Indexes a session's next entries, and says how many they were.
+/// Indexes a session's next entries and returns their number.
 async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, room: i64) -> Result<i64> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT seq, at, kind, version, packing, body FROM entries
@@ -88,7 +89,7 @@ async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, room: i64) -
     Ok(rows.len() as i64)
 }
 
-/// Words as the database reads them. They are letters and digits only, so quotes around them are enough.
+/// Formats words as a `tsvector`. They contain only letters and digits, so quoting them is enough.
 fn vector(tenant: &TenantId, session: i64, words: &str) -> String {
     let mut vector = format!("'{}' '{}'", tenant_mark(tenant), session_mark(session));
     for word in words.split(' ').filter(|word| !word.is_empty()) {
@@ -114,7 +115,8 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// The question as the database reads it: it finds at least what the query does. None if there is nothing to find.
+/// Formats a query as a `tsquery`, which matches at least what the query does. Returns `None` if it
+/// can match nothing.
 fn question(query: &Query, marks: &[String]) -> Option<String> {
     let mut words = Vec::new();
     for term in &query.terms {
@@ -192,7 +194,8 @@ fn read_cursor(cursor: Option<&str>) -> Result<After> {
     parse().ok_or_else(|| validate::bad_cursor(text))
 }
 
-/// `None` if the words are all there, but not together as a phrase wants them, or not whole.
+/// Returns `None` if the text contains all words, but not adjacent as a phrase requires, or not
+/// complete.
 fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| db.damaged(error))?;
     let text = body.search_text();
@@ -200,7 +203,7 @@ fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) ->
     Ok(is_it.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
 }
 
-/// How many of the tenant's texts the index should hold and does not.
+/// Returns how many of the tenant's texts are missing from the index.
 pub(super) async fn count_missing(db: &StoreConnection) -> Result<i64> {
     let kinds: Vec<i16> =
         Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| i16::from(kind.code())).collect();
@@ -210,7 +213,7 @@ pub(super) async fn count_missing(db: &StoreConnection) -> Result<i64> {
     Ok(db.query_one(sql, &[&db.tenant.as_str(), &kinds]).await?.get(0))
 }
 
-/// Has all of the tenant's texts indexed anew.
+/// Clears the tenant's index, so that all of its texts are indexed again.
 pub(super) async fn forget_all(db: &StoreConnection) -> Result<()> {
     let tenant = db.tenant.as_str();
     db.execute("DELETE FROM texts WHERE tenant = $1", &[&tenant]).await?;

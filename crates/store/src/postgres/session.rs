@@ -1,4 +1,4 @@
-//! Session rows: finding, making, forking, listing.
+//! Session rows: finding, creating, forking, listing.
 
 use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::Body;
@@ -23,24 +23,24 @@ use super::prefetch::{Prefetched, is_on_path};
 use crate::authorize::authorize;
 use crate::validate::{ListSpan, page_limit, print_json, print_list_cursor};
 
-/// Rows of a list asked for at a time; those the caller may not see are passed over.
+/// Rows of a list read at a time, before those that the caller may not see are skipped.
 const LIST_ROWS: i64 = 500;
-/// How often one page of a narrowed list asks for rows. The next page goes on from there.
+/// Maximum number of queries for one page of a filtered list. The next page continues from there.
 const LOOKED_PAGES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
-/// Of a session's row, and the time at which it is read.
+/// The columns of a session's row, and the time at which it is read.
 fn columns() -> String {
     format!("pk, version, lease_holder, lease_fence, lease_until, summary, {NOW_MS} AS now_ms, authority")
 }
 
-/// A session that the caller may deal with.
+/// A session that the caller may access.
 #[derive(Debug)]
 pub(super) struct SessionRow {
     pub pk: i64,
-    /// Counts the changes of the row.
+    /// Incremented by every change of the row.
     pub version: i64,
-    /// The last lease that was given out, be it over or not.
+    /// The last lease, expired or not.
     pub lease: Option<PgLease>,
     pub summary: Summary,
 }
@@ -49,14 +49,14 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
     StoreError::NoSession { session: session.clone() }
 }
 
-/// Whether the row is kept as it is until the transaction ends.
+/// Whether to lock the row until the transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     No,
     Yes,
 }
 
-/// Finds a session of the scope's own tenant and lets the caller in, or not.
+/// Finds a session of the scope's own tenant and checks the caller's right to it.
 pub(super) async fn find(
     db: &StoreConnection,
     scope: &Scope,
@@ -69,7 +69,7 @@ pub(super) async fn find(
     Ok(row)
 }
 
-/// The session that has this id in the tenant, whoever owns it.
+/// Returns the session with this id in the tenant, regardless of its owner.
 async fn look_up(db: &StoreConnection, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
     let lock = if hold == Hold::Yes { "FOR NO KEY UPDATE" } else { "" };
     let columns = columns();
@@ -79,7 +79,7 @@ async fn look_up(db: &StoreConnection, id: &SessionId, hold: Hold) -> Result<Opt
     row.map(|row| read_row(db, &row)).transpose()
 }
 
-/// By its number; none for an erased session that only its forks keep.
+/// Returns a session by its pk, or `None` for an erased session that is only kept for its forks.
 pub(super) async fn by_pk(db: &StoreConnection, pk: i64) -> Result<Option<SessionRow>> {
     let columns = columns();
     let sql = format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
@@ -101,7 +101,7 @@ pub(super) fn read_summary(db: &StoreConnection, json: &str) -> Result<Summary> 
     serde_json::from_str(json).map_err(|error| db.damaged(format!("a session's summary: {error}")))
 }
 
-/// None if the id is taken.
+/// Inserts a session row. Returns `None` if the id is taken.
 async fn insert(
     db: &StoreConnection,
     summary: &Summary,
@@ -140,7 +140,7 @@ async fn insert(
 
 pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
     if insert(db, &Summary::new(new, scope.principal.clone()), None).await?.is_none() {
-        // Somebody else's: that the id cannot be had is all that is said.
+        // The session belongs to another owner; the caller only learns that the id is taken.
         let taken = || StoreError::Exists { session: new.id.clone() };
         let row = look_up(db, &new.id, Hold::No).await?.ok_or_else(taken)?;
         return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
@@ -151,7 +151,7 @@ pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession
 }
 
 pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Result<Head> {
-    // Held, so that what the fork is going to share is not erased in the same moment.
+    // Locked, so that the entries the fork is going to share are not erased concurrently.
     let source = find(db, scope, &fork.source, Right::Write, Hold::Yes).await?;
     let log = LogRows::open(db, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
@@ -173,7 +173,7 @@ pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Re
     Ok(head)
 }
 
-/// A fork's drafts without the labels of entries that it does not share.
+/// Returns a fork's drafts without the labels of entries that it does not share.
 async fn shared_drafts(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Result<Vec<Draft>> {
     let mut drafts = Vec::new();
     for draft in &fork.drafts {
@@ -219,7 +219,7 @@ pub(super) async fn children(
     Ok(children)
 }
 
-/// Where logs end, in the order asked.
+/// Returns the heads of logs, in the requested order.
 pub(super) async fn heads(
     db: &StoreConnection,
     scope: &Scope,
@@ -272,7 +272,7 @@ pub(super) async fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilte
     Ok(page)
 }
 
-/// The next rows of a list. The index gives them by the minute, and within one they are sorted.
+/// Reads the next rows of a list. The index orders them by minute; rows within a minute are sorted.
 async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
     let (behind, ahead, way) = match filter.order {
         ListOrder::NewestFirst => ("<", ">", "DESC"),
@@ -293,9 +293,9 @@ async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) ->
             .query(&sql, &[&tenant, &slots.0, &slots.1, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS])
             .await;
     }
-    // The database takes no text with a nought in it, and no id has one.
+    // The database does not accept text with a NUL character, and no id contains one.
     let prefix = if prefix.contains('\0') { "~" } else { prefix };
-    // Ids are ASCII, so everything that begins with the prefix sorts before the prefix followed by DEL.
+    // Ids are ASCII, so every id with the prefix sorts before the prefix followed by DEL.
     let sql = format!(
         "SELECT listed_at, pk, summary, authority FROM sessions
          WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127)

@@ -1,6 +1,7 @@
-//! TLS to the database: what `sslmode` and `sslrootcert` in a URL mean, and the streams that come of it. The words mean what
-//! they mean to PostgreSQL's own programs: `prefer` (the default) and `require` encrypt and ask for no proof, `verify-ca`
-//! wants a certificate of the CA in `sslrootcert`, and `verify-full` wants it for the name in the URL, too.
+//! TLS connections to the database: `sslmode` and `sslrootcert` in a URL, and the streams. The
+//! modes have the same meaning as in PostgreSQL's own programs: `prefer` (the default) and
+//! `require` encrypt without verification, `verify-ca` requires a certificate of the CA in
+//! `sslrootcert`, and `verify-full` also checks the host name.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,7 +25,7 @@ use tokio_rustls::client::TlsStream as Rustls;
 
 use super::cert_verifier::{AnyCertificate, AnyName};
 
-/// What a server has to prove.
+/// How a server's certificate is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     Nothing,
@@ -32,16 +33,16 @@ enum Proof {
     IssuerAndName,
 }
 
-/// What a URL says about encryption, beyond what the client library understands.
+/// The TLS settings in a URL that the client library does not support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Terms {
     proof: Proof,
-    /// The CAs that count; none for the machine's own (SSL_CERT_FILE names others).
+    /// The trusted CAs, or `None` for the system's (SSL_CERT_FILE names others).
     roots: Option<PathBuf>,
 }
 
 impl Terms {
-    /// Takes them out of a URL, and leaves in it what the client library understands.
+    /// Removes these settings from a URL. The rest is for the client library.
     pub fn take_from(url: &str) -> Result<(String, Self), String> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut mode, mut roots) = ("prefer", None);
@@ -56,18 +57,18 @@ impl Terms {
         let (kept, proof) = match (mode, roots) {
             ("disable" | "prefer", None) => (mode, Proof::Nothing),
             ("disable" | "prefer", Some(_)) => {
-                return Err(format!("sslrootcert with sslmode={mode} would prove nothing: say verify-full"));
+                return Err(format!("sslrootcert has no effect with sslmode={mode}: use sslmode=verify-full"));
             }
             ("require", None) => ("require", Proof::Nothing),
             ("require" | "verify-ca", Some(_)) => ("require", Proof::Issuer),
             ("verify-ca", None) => {
-                let why = "sslmode=verify-ca without sslrootcert=FILE would take anybody's certificate";
-                return Err(format!("{why}: name your CA, or say verify-full"));
+                let why = "sslmode=verify-ca without sslrootcert=FILE would accept any certificate";
+                return Err(format!("{why}: name your CA, or use sslmode=verify-full"));
             }
             ("verify-full", _) => ("require", Proof::IssuerAndName),
             (other, _) => {
                 return Err(format!(
-                    "sslmode={other} is not known: disable, prefer, require, verify-ca, verify-full"
+                    "unknown sslmode={other}: use disable, prefer, require, verify-ca or verify-full"
                 ));
             }
         };
@@ -81,7 +82,7 @@ impl Terms {
 
     fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let provider = Arc::new(default_provider());
-        let told = |error: &dyn std::fmt::Display| format!("TLS cannot be set up: {error}");
+        let told = |error: &dyn std::fmt::Display| format!("failed to set up TLS: {error}");
         let checked: Arc<dyn ServerCertVerifier> = match (&self.roots, self.proof) {
             (_, Proof::Nothing) => return Ok(Arc::new(AnyCertificate(provider))),
             (Some(path), _) => {
@@ -97,16 +98,16 @@ impl Terms {
 }
 
 fn read_roots(path: &PathBuf) -> Result<RootCertStore, String> {
-    let unread = |why: String| format!("sslrootcert={} cannot be used: {why}", path.display());
+    let unread = |why: String| format!("failed to load sslrootcert={}: {why}", path.display());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unread(error.to_string()))? {
         let certificate = certificate.map_err(|error| unread(error.to_string()))?;
         roots.add(certificate).map_err(|error| unread(error.to_string()))?;
     }
-    if roots.is_empty() { Err(unread("it holds no certificate".to_owned())) } else { Ok(roots) }
+    if roots.is_empty() { Err(unread("it contains no certificate".to_owned())) } else { Ok(roots) }
 }
 
-/// `%2F` and its kin. What is no such sequence stays as it is.
+/// Decodes percent escapes such as `%2F`. Invalid sequences are kept.
 fn percent_decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -118,7 +119,7 @@ impl Tls {
     pub fn new(terms: &Terms) -> Result<Self, String> {
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| format!("TLS cannot be set up: {error}"))?
+            .map_err(|error| format!("failed to set up TLS: {error}"))?
             .dangerous()
             .with_custom_certificate_verifier(terms.verifier()?)
             .with_no_client_auth();
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sslmode_asks_for_its_proof_and_the_rest_of_the_url_stays() {
+    fn each_sslmode_sets_its_verification_and_keeps_the_rest_of_the_url() {
         let ca = Some(PathBuf::from("/etc/my ca.pem"));
         assert_eq!(terms("postgres://a/b"), ("postgres://a/b?sslmode=prefer".into(), Proof::Nothing, None));
         let left = "postgres://a,c/b?sslmode=require&target_session_attrs=read-write".to_owned();
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_prove_less_than_it_seems_to_is_refused() {
+    fn settings_that_verify_less_than_they_suggest_are_rejected() {
         for query in
             ["sslmode=verify-ca", "sslrootcert=/ca.pem", "sslmode=disable&sslrootcert=/ca.pem", "sslmode=on"]
         {
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percent_that_is_none_stays() {
+    fn a_percent_sign_without_an_escape_is_kept() {
         assert_eq!(percent_decoded("100%/a%2Fb%zz%4"), "100%/a/b%zz%4");
     }
 }

@@ -1,10 +1,10 @@
-//! Group commit. Appends of one tenant that meet are written together, in one statement and one commit; whoever finds
-//! nobody writing is written at once. A few batches are under way at a time, so that the next is on its way while the
-//! last is being synced.
+//! Group commit. Concurrent appends of one tenant are written together, in one statement and one
+//! commit. If no batch is in flight, an append is written immediately. A few batches are in flight
+//! at a time, so that the next one is sent while the previous one is synced.
 //!
-//! A batch whose connection is lost is tried again: each of its appends is written only on the version of its session that
-//! it was prepared on, so it cannot be written twice. If it had been written already, it is now refused, and its session's
-//! log tells.
+//! A batch whose connection is lost is retried. Each append is written only on the session version
+//! that it was prepared on, so it cannot be written twice. If it had already been written, the
+//! retry is refused, and the session's log shows it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,24 +24,25 @@ use super::connection::{Mode, StoreConnection};
 use super::error::{Patience, translate, translate_pool};
 use super::notify::Notifier;
 
-/// Batches under way at a time.
+/// Maximum number of batches in flight.
 const BATCHES_MAX: usize = 4;
-/// Appends in one batch, and their bytes.
+/// Maximum number of appends in one batch, and of their bytes.
 const BATCH_JOBS_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Those who are about to come are waited for by one part in so many of what the last batch took, but no longer than this, and
-/// not at all if that is less than a timer can tell.
+/// The divisor and the maximum of the pause before a batch: a fraction of the time the last batch
+/// took. Pauses below the resolution of a timer are skipped.
 const PAUSE_SHARE: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// What became of an append.
+/// The outcome of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
     Written,
-    /// Its key was used before, for this answer.
+    /// Its key was used before, with this answer.
     Answered(String),
-    /// The session has moved on. Nothing was written, unless an earlier try was lost on its way back.
+    /// The session's version has changed. Nothing was written, unless an earlier attempt was
+    /// written and its answer lost.
     Refused {
         tries: u32,
     },
@@ -63,7 +64,7 @@ struct Queue {
 struct State {
     tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
     running: usize,
-    /// How many appends the last batch had, and how long it took.
+    /// The number of appends in the last batch, and how long it took.
     last_jobs: usize,
     last_took: Duration,
 }
@@ -97,7 +98,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether somebody has to be set to work.
+    /// Adds an append. Returns whether a new task must be started.
     fn push(&self, tenant: &TenantId, waiting: Waiting) -> bool {
         let mut state = self.lock();
         match state.tenants.iter_mut().find(|(name, _)| name == tenant) {
@@ -109,8 +110,8 @@ impl Queue {
         more
     }
 
-    /// The next batch: of the tenant who has waited longest. Sessions are taken in one order by everybody, so that two
-    /// batches never wait for each other.
+    /// Takes the next batch: of the tenant that has waited longest. Sessions are sorted, so that
+    /// two batches never deadlock.
     fn take(&self) -> Option<(TenantId, Vec<Waiting>)> {
         let mut state = self.lock();
         let Some((tenant, mut jobs)) = state.tenants.pop_front() else {
@@ -145,8 +146,10 @@ impl Queue {
         }
     }
 
-    /// Whoever was just answered mostly comes again at once, one after another, and the first would be written alone while
-    /// the others wait for a whole sync. Where syncs are slow and several met, a small part of one is waited for them.
+    /// Returns how long to wait for more appends. Callers of the last batch usually append again,
+    /// one shortly after another. The first would be written alone, and the others would wait for a
+    /// whole sync. So where syncs are slow and the last batch had several callers, a fraction of a
+    /// sync is spent waiting.
     fn pause(&self) -> Option<Duration> {
         let state = self.lock();
         let waiting: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();
@@ -159,7 +162,7 @@ impl Queue {
             Ok(ends) => {
                 self.mouth.tell_others();
                 for (waiting, end) in batch.into_iter().zip(ends) {
-                    // Whoever asked may have gone; what is written is written.
+                    // The caller may be cancelled; its entries stay written.
                     let _ = waiting.tell.send(Ok(end));
                 }
             }
@@ -168,7 +171,7 @@ impl Queue {
                     let _ = waiting.tell.send(Err(copy(&error)));
                 }
             }
-            // One of them may be to blame, and the others must not suffer for it.
+            // One append may be the cause, so each is retried on its own.
             Err(StoreError::Backend { .. } | StoreError::Busy { .. }) => {
                 for waiting in batch {
                     Box::pin(self.write_batch(tenant, vec![waiting])).await;
@@ -232,7 +235,8 @@ fn ends_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<End> {
     ends
 }
 
-/// Errors cannot be cloned, because some hold the system's own; those that a database gives can.
+/// Copies an error. Errors cannot be cloned, because some contain an `io::Error`; those of a
+/// database can.
 fn copy(error: &StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => {

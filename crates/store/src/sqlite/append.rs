@@ -1,5 +1,5 @@
-//! Appending: everything is checked first, then everything is written, inside the writer's transaction. A check that
-//! fails has written nothing, so one caller's mistake never costs the others of its group their commit.
+//! Appending inside the writer's transaction: all checks run before the first write. A failed check
+//! has written nothing, so one caller's mistake never rolls back the other callers of its group.
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
@@ -23,13 +23,14 @@ use crate::lease::LeaseClock;
 use crate::match_text::text_of;
 use crate::validate;
 
-/// A body ready to be written: packed, and the text it is found by.
+/// A body ready to be written: compressed, with its searchable text.
 pub(super) struct PackedBody {
     packed: Packed,
     text: Option<String>,
 }
 
-/// Drafts, and their bodies packed: the caller's thread does that, not the writer's.
+/// Drafts with their compressed bodies. Compression runs on the caller's thread, not on the
+/// writer's.
 pub(super) struct Batch {
     drafts: Vec<Draft>,
     packed: Vec<PackedBody>,
@@ -42,7 +43,7 @@ impl Batch {
         Ok(Self { drafts, packed, source: Source::Own })
     }
 
-    /// The blobs that each draft refers to.
+    /// Returns the blobs that each draft refers to.
     fn find_blobs(&self, db: &StoreConnection, scope: &Scope) -> Result<Vec<Vec<i64>>> {
         let find =
             |draft: &Draft| draft.body.blobs().into_iter().map(|blob| blob::find(db, scope, blob)).collect();
@@ -122,7 +123,7 @@ pub(super) fn write_batch(
     Ok(Appended { head: tip.head, entries })
 }
 
-/// Writes an entry's row, and says which it is.
+/// Writes an entry's row and returns its number.
 fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<i64> {
     let meta = &placed.entry.meta;
     let key = key_of(row.pk, meta.seq);
@@ -162,7 +163,7 @@ fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Opti
     let mut select = db.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
     let json: Option<String> = select.query_row(params![pk, key], |row| row.get(0)).optional().at(&db.path)?;
     let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
-    let answer = json.map(read).transpose().map_err(|error| db.damaged(format!("a kept answer: {error}")))?;
+    let answer = json.map(read).transpose().map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
     let Some(StoredAnswer { head, entries, request }) = answer else { return Ok(None) };
     validate::check_request(append, request.as_deref())?;
     Ok(Some(Appended { head, entries }))
@@ -186,7 +187,7 @@ fn remember_answer(
 struct StoredAnswer {
     head: sapwood_core::tree::Head,
     entries: Vec<(sapwood_core::Seq, sapwood_core::EntryId)>,
-    /// What was asked; older answers do not say.
+    /// The request; older answers do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<String>,
 }

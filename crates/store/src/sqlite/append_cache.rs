@@ -1,8 +1,9 @@
-//! What the writer remembers of the sessions that are being appended to, so that an append reads nothing: the summary, the
-//! lease, and the few nodes that the next entry's links are made from.
+//! The writer's cache of sessions that are being appended to, so that an append reads nothing: the
+//! summary, the lease, and the few nodes that the links of the next entry are computed from.
 //!
-//! It is true only as long as nobody else writes. SQLite tells: the file's data version changes when another connection
-//! commits, and then everything is forgotten. A session that any other verb touches is forgotten, too.
+//! It is valid only while no other connection writes. SQLite's data version of the file changes
+//! when another connection commits, and the whole cache is then cleared. Any operation other than
+//! an append evicts its session, too.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,13 +21,14 @@ use super::log::LogRows;
 use super::session::{Order, SessionRow, find};
 use crate::lease::StoredLease;
 
-/// Sessions remembered; when there are more, all are forgotten and the busy ones come back.
+/// Maximum number of cached sessions. When it is reached, the cache is cleared, and busy sessions
+/// are cached again.
 const SESSIONS_MAX: usize = 4_096;
-/// Tenants remembered, in the same way.
+/// Maximum number of cached tenants, handled the same way.
 const TENANTS_MAX: usize = 4_096;
-/// How far the time a session is listed by may stay behind its last update.
+/// Maximum lag of a session's list time behind its last update.
 pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
-/// Nodes remembered per session: the leaf, and what its jump pointers lead to.
+/// Nodes cached per session: the leaf, and the targets of its jump pointers.
 const NODES_MAX: usize = 8;
 
 pub(super) struct CachedSession {
@@ -47,15 +49,15 @@ impl CachedSession {
 pub(super) struct AppendCache {
     sessions: RefCell<HashMap<(TenantId, SessionId), CachedSession>>,
     data_version: Cell<i64>,
-    /// Where each tenant's audit ends.
+    /// The end of each tenant's audit.
     lines: RefCell<HashMap<i64, LastLine>>,
-    /// The session that was appended to last.
+    /// The session of the last append.
     last: Cell<Option<i64>>,
 }
 
 impl AppendCache {
-    /// Call at the start of each transaction: forgets everything if another connection has written. It may have erased
-    /// what is waiting to be indexed.
+    /// Clears the cache if another connection has written. Call it at the start of each
+    /// transaction. The other connection may have erased texts that are still to be indexed.
     pub fn refresh(&self, db: &StoreConnection) -> Result<()> {
         let mut select = db.prepare("PRAGMA data_version")?;
         let version = select.query_row([], |row| row.get(0)).at(&db.path)?;
@@ -66,8 +68,9 @@ impl AppendCache {
         Ok(())
     }
 
-    /// Takes a session out; whoever has appended to it gives it back with [`AppendCache::keep`]. An append that fails does not,
-    /// and the next one reads it anew.
+    /// Takes a session out of the cache. After a successful append the caller returns it with
+    /// [`AppendCache::keep`]. After a failed append it does not, and the next append reads the
+    /// session again.
     pub fn take(&self, scope: &Scope, session: &SessionId) -> Option<CachedSession> {
         self.sessions.borrow_mut().remove(&(scope.tenant.clone(), session.clone()))
     }
@@ -80,7 +83,8 @@ impl AppendCache {
         sessions.insert((scope.tenant.clone(), cached.row.summary.id.clone()), cached);
     }
 
-    /// Whether a session that has just been appended to moves in the list. If it was the last one, too, it is on top.
+    /// Returns whether a session that was just appended to moves in the list. If it was also the
+    /// last one before, it is already on top.
     pub fn order_after(&self, row: &SessionRow) -> Order {
         let was_last = self.last.replace(Some(row.pk)) == Some(row.pk);
         let behind_ms = row.summary.updated_at.0 - row.listed_at.0;
@@ -111,7 +115,7 @@ impl AppendCache {
     }
 }
 
-/// The nodes that were met last, newest last.
+/// The nodes used last, newest last.
 #[derive(Default)]
 pub(super) struct Nodes(Vec<Node>);
 
@@ -135,7 +139,7 @@ impl Nodes {
     }
 }
 
-/// A log that remembers the nodes it has been asked for.
+/// A log that caches the nodes it looks up.
 pub(super) struct Remembering<'d, 'n> {
     pub rows: LogRows<'d>,
     pub nodes: &'n mut Nodes,

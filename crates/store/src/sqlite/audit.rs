@@ -10,11 +10,13 @@ use super::error::AtPath;
 use super::session::find;
 use crate::validate;
 
-/// A line's number is in so many of the lowest bits of its key; above it is the tenant. Written into the layout: never change it.
+/// The number of low bits of a line's key that hold its number; the tenant is above them. Part of
+/// the file format: never change it.
 const NUMBER_BITS: u32 = 40;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
-/// Which lines are about a session is noted whenever a line's number is a multiple of this. The lines behind it are few
-/// enough to be gone through. Written into the layout: never change it.
+/// The sessions of audit lines are indexed in batches, whenever a line's number is a multiple of
+/// this. The lines after the last batch are few enough to scan. Part of the file format: never
+/// change it.
 const LINES_PER_NOTE: u64 = 4_096;
 
 /// The end of a tenant's chain.
@@ -68,10 +70,11 @@ fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
     serde_json::from_str(json).map_err(|error| db.damaged(format!("an audit line: {error}")))
 }
 
-/// The last line between two keys.
+/// Selects the last line between two keys.
 pub(super) const LAST: &str = "SELECT line FROM audit WHERE key > ?1 AND key < ?2 ORDER BY key DESC LIMIT 1";
 
-/// Lines between two keys that are about a session: those that were noted, and those behind.
+/// Selects the lines about a session between two keys: indexed lines, and those after the last
+/// batch.
 pub(super) const OF_SESSION: &str = "
     SELECT line, s.key FROM session_audit s CROSS JOIN audit a ON a.key = s.key
     WHERE s.session = ?3 AND s.key > ?1 AND s.key < ?2
@@ -80,7 +83,7 @@ pub(super) const OF_SESSION: &str = "
     WHERE key > max(?1, (SELECT max(key) FROM audit WHERE key < ?2) / 4096 * 4096) AND key < ?2 AND session = ?3
     ORDER BY 2";
 
-/// The same from the end.
+/// Like [`OF_SESSION`], in reverse order.
 pub(super) const OF_SESSION_BACK: &str = "
     SELECT line, s.key FROM session_audit s CROSS JOIN audit a ON a.key = s.key
     WHERE s.session = ?3 AND s.key > ?1 AND s.key < ?2
@@ -89,7 +92,7 @@ pub(super) const OF_SESSION_BACK: &str = "
     WHERE key > max(?1, (SELECT max(key) FROM audit WHERE key < ?2) / 4096 * 4096) AND key < ?2 AND session = ?3
     ORDER BY 2 DESC";
 
-/// Lines about a session, newest first, back to the first that is older.
+/// Returns the lines about a session since a time, newest first.
 pub(super) fn read_since(
     db: &StoreConnection,
     scope: &Scope,
@@ -114,7 +117,7 @@ pub(super) fn read_since(
     Ok(lines)
 }
 
-/// Lines after a number, oldest first, as far as the caller may see them.
+/// Returns the lines after a number that the caller may see, oldest first.
 pub(super) fn read_lines(
     db: &StoreConnection,
     scope: &Scope,

@@ -1,4 +1,5 @@
-//! The record of what this store wrote itself, in a column beside each session's summary.
+//! The authority record of each session: which entries this store wrote itself. It is a column next
+//! to the summary.
 
 use rusqlite::params;
 use sapwood_core::authority::Trace;
@@ -11,13 +12,13 @@ use super::error::AtPath;
 use super::session::{Order, SessionRow, find, store_summary};
 use crate::validate;
 
-/// A record as it is in its column; none for a session of an earlier version.
+/// Parses the column of an authority record. It is NULL for a session of an earlier version.
 pub(super) fn read(db: &StoreConnection, column: Option<&str>) -> Result<Option<Authority>> {
     let parsed = column.map(validate::parse_authority).transpose();
     parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))
 }
 
-/// Write the record that the summary carries.
+/// Writes the authority record of the summary.
 pub(super) fn store(db: &StoreConnection, row: &SessionRow) -> Result<()> {
     let json = row.summary.authority.as_ref().map(validate::print_json);
     let mut update = db.prepare("UPDATE sessions SET authority = ?2 WHERE pk = ?1")?;
@@ -25,7 +26,7 @@ pub(super) fn store(db: &StoreConnection, row: &SessionRow) -> Result<()> {
     Ok(())
 }
 
-/// Give a session of an earlier version its record.
+/// Adds the authority record to a session of an earlier version.
 pub(super) fn settle(db: &StoreConnection, scope: &Scope, row: &mut SessionRow) -> Result<()> {
     if row.summary.authority.is_some() {
         return Ok(());
@@ -36,7 +37,7 @@ pub(super) fn settle(db: &StoreConnection, scope: &Scope, row: &mut SessionRow) 
     store(db, row)
 }
 
-/// What the audit says about the origin of a session.
+/// Returns the origin of a session according to the audit.
 pub(super) fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Source> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), Principal::System);
     let mut trace = Trace::of(session.clone());
@@ -56,7 +57,7 @@ pub(super) fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) ->
     Ok(trace.source())
 }
 
-/// Record a file-backed model that the local command line named.
+/// Records a file-backed model that the local command line named.
 pub(super) fn grant_model(
     db: &StoreConnection,
     scope: &Scope,

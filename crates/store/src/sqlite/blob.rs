@@ -1,5 +1,6 @@
-//! Blobs: bytes of a tenant by their hash, who put them, and which entries refer to them. One that fits into a piece is in its
-//! row; a larger one is in pieces, each of them written by itself ([`super::sink`]) and checked whenever it is read.
+//! Blobs: bytes of a tenant by their hash, the principals that put them, and the entries that refer
+//! to them. A blob that fits into one piece is in its row. A larger one is in pieces, each of which
+//! is written separately ([`super::blob_upload`]) and verified whenever it is read.
 
 use std::ops::Range;
 
@@ -14,10 +15,11 @@ use super::visibility::seen_by;
 use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
 use crate::compression::{Packed, unpack, unpacked_len};
 
-/// Bits of a piece's key that are its number; the others are its cut.
+/// Low bits of a piece's key that hold its number; the other bits are its cut.
 const NUMBER_BITS: u32 = 16;
 
-/// Pieces that belong together. A number of chance, so that whoever begins one knows it, whatever becomes of the first write.
+/// A set of pieces that belong together. It is a random number, so that the uploader knows it even
+/// if the first write fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut(i64);
 
@@ -31,13 +33,13 @@ impl Cut {
         self.0 << NUMBER_BITS | i64::from(number)
     }
 
-    /// The keys of all its pieces, the first and the last that there can be.
+    /// Returns the range of keys that its pieces can have.
     fn keys(self) -> [i64; 2] {
         [self.key(0), self.key((1 << NUMBER_BITS) - 1)]
     }
 }
 
-/// Puts a blob of one piece.
+/// Stores a blob of one piece.
 pub(super) fn put(db: &StoreConnection, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
     let tenant = db.tenant_or_new(&scope.tenant)?;
     let pk = match pk_of_hash(db, tenant, hash)? {
@@ -68,7 +70,7 @@ fn note_put(db: &StoreConnection, scope: &Scope, pk: i64) -> Result<()> {
     Ok(())
 }
 
-/// Adds the next piece of an upload. For each that comes, one goes of an upload that nobody goes on with.
+/// Adds the next piece of an upload. Every insert also deletes one piece of an abandoned upload.
 pub(super) fn add_piece(db: &StoreConnection, cut: Cut, number: u32, piece: &Piece) -> Result<()> {
     if number == 0 {
         db.prepare("INSERT INTO cuts (pk, at) VALUES (?1, unixepoch())")?.execute([cut.0]).at(&db.path)?;
@@ -90,7 +92,8 @@ fn insert_piece(db: &StoreConnection, cut: Cut, number: u32, piece: &Piece) -> R
     Ok(())
 }
 
-/// Makes a blob of pieces, the last of which comes along. If the blob is there already, the pieces stay as they are, and are left.
+/// Creates a blob from the uploaded pieces and the last one. If the blob already exists, the pieces
+/// are left to be deleted.
 pub(super) fn finish(
     db: &StoreConnection,
     scope: &Scope,
@@ -98,7 +101,7 @@ pub(super) fn finish(
     (hash, bytes): (BlobHash, u64),
     (number, last): (u32, &Piece),
 ) -> Result<Left> {
-    // Nothing is written before it is known that it can be finished.
+    // Nothing is written until all checks have passed.
     let known = db.tenant(&scope.tenant)?.map(|tenant| pk_of_hash(db, tenant, hash)).transpose()?;
     let (pk, left) = match known.flatten() {
         Some(pk) => (pk, Left::More),
@@ -115,14 +118,14 @@ pub(super) fn finish(
     note_put(db, scope, pk).map(|()| left)
 }
 
-/// Whether something is left to be taken away.
+/// Whether there are more pieces to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
     More,
 }
 
-/// Takes a piece of an upload away, if it was not finished; after the last one, the upload.
+/// Deletes one piece of an unfinished upload, and after the last piece the upload itself.
 pub(super) fn drop_piece(db: &StoreConnection, cut: Cut) -> Result<Left> {
     let sql = "SELECT 1 FROM cuts WHERE pk = ?1 AND bytes IS NULL";
     if !db.prepare(sql)?.exists([cut.0]).at(&db.path)? {
@@ -136,7 +139,7 @@ pub(super) fn drop_piece(db: &StoreConnection, cut: Cut) -> Result<Left> {
     Ok(Left::Nothing)
 }
 
-/// Takes away a piece of an upload that has been idle for too long.
+/// Deletes one piece of an expired upload.
 pub(super) fn sweep(db: &StoreConnection) -> Result<Left> {
     match find_idle(db)? {
         Some(cut) => drop_piece(db, cut).map(|_| Left::More),
@@ -155,8 +158,8 @@ fn pk_of_hash(db: &StoreConnection, tenant: i64, hash: BlobHash) -> Result<Optio
     select.query_row(params![tenant, hash.as_bytes()], |row| row.get(0)).optional().at(&db.path)
 }
 
-/// A blob that the caller put there, or that an entry refers to which the caller may read. Any other looks unknown:
-/// knowing the hash is not having the bytes (I9).
+/// Finds a blob that the caller put, or that an entry refers to which the caller may read. Other
+/// blobs are reported as unknown: knowing the hash does not give access to the bytes (I9).
 pub(super) fn find(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<i64> {
     let unknown = || StoreError::NoBlob { blob };
     let tenant = db.tenant(&scope.tenant)?.ok_or_else(unknown)?;
@@ -181,7 +184,7 @@ fn is_used_visibly(db: &StoreConnection, scope: &Scope, blob: i64) -> Result<boo
     Ok(false)
 }
 
-/// A blob's pieces and its size; none if it is in its row.
+/// Returns a blob's pieces and its size, or `None` if it is stored in its row.
 fn cut_of(db: &StoreConnection, pk: i64) -> Result<Option<(Cut, u64)>> {
     let sql = "SELECT cut, bytes FROM blobs LEFT JOIN cuts ON cuts.pk = cut WHERE blobs.pk = ?1";
     let mut select = db.prepare(sql)?;
@@ -208,11 +211,11 @@ pub(super) fn size(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Resul
         .map_err(|what| db.damaged(format!("blob {blob}: {what}")))
 }
 
-/// What was found of a blob.
+/// The result of reading from a blob.
 pub(super) enum BlobRead {
-    /// What was asked for.
+    /// The requested span.
     Span(Vec<u8>),
-    /// All of it: an old one that lies in its row although it is larger than a piece.
+    /// The whole blob: an old one that is stored in its row although it is larger than a piece.
     Uncut { pk: i64, bytes: Vec<u8> },
 }
 
@@ -241,7 +244,7 @@ fn read_row(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<Vec<u8>> {
     let bytes =
         unpack(packing, &data, BLOB_BYTES_MAX).map_err(|what| db.damaged(format!("blob {blob}: {what}")))?;
     if BlobHash::of(&bytes) != blob {
-        return Err(db.damaged(format!("blob {blob} does not have the bytes its name says")));
+        return Err(db.damaged(format!("the content of blob {blob} does not match its hash")));
     }
     Ok(bytes)
 }
@@ -257,7 +260,7 @@ fn read_span(
         let piece = read_piece(db, blob, cut, number)?;
         let part = piece.get(inside);
         bytes.extend_from_slice(
-            part.ok_or_else(|| db.damaged(format!("blob {blob}: piece {number} is short")))?,
+            part.ok_or_else(|| db.damaged(format!("blob {blob}: piece {number} is too short")))?,
         );
     }
     Ok(bytes)
@@ -272,7 +275,8 @@ fn read_piece(db: &StoreConnection, blob: BlobHash, cut: Cut, number: u32) -> Re
     Piece::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)
 }
 
-/// Cuts up a blob that is larger than a piece and lies in its row, unless that was done in the meantime.
+/// Splits a blob that is larger than a piece and stored in its row, unless that has been done in
+/// the meantime.
 pub(super) fn cut_up(
     db: &StoreConnection,
     pk: i64,
@@ -292,7 +296,8 @@ pub(super) fn cut_up(
     (0..).zip(pieces).try_for_each(|(number, piece)| insert_piece(db, cut, number, piece))
 }
 
-/// What is wrong with the tenant's blobs, each read whole and a piece at a time; and with pieces that are nobody's.
+/// Returns the damaged blobs of the tenant, each read whole, one piece at a time, and reports
+/// pieces without a blob.
 pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<String>> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let mut select = db.prepare("SELECT pk, hash FROM blobs WHERE tenant = ?1")?;
@@ -310,7 +315,7 @@ pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<St
     let sql = "SELECT count(*) FROM cuts WHERE bytes NOT NULL AND pk NOT IN (SELECT cut FROM blobs WHERE cut NOT NULL)";
     let unused: i64 = db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)?;
     if unused > 0 {
-        wrong.push(format!("the pieces of {unused} blobs are there without the blobs"));
+        wrong.push(format!("there are pieces of {unused} blobs that do not exist"));
     }
     Ok(wrong)
 }
@@ -325,7 +330,7 @@ fn read_through(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<()> {
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),
-        false => Err(db.damaged(format!("blob {blob} does not have the bytes its name says"))),
+        false => Err(db.damaged(format!("the content of blob {blob} does not match its hash"))),
     }
 }
 
@@ -336,7 +341,7 @@ pub(super) fn note_use(db: &StoreConnection, key: i64, blob: i64) -> Result<()> 
     Ok(())
 }
 
-/// An entry goes; blobs that no other entry refers to go with it.
+/// Removes the references of a deleted entry, and the blobs that no other entry refers to.
 pub(super) fn drop_uses(db: &StoreConnection, key: i64) -> Result<()> {
     let mut select = db.prepare("SELECT blob FROM blob_uses WHERE key = ?1")?;
     let blobs: Vec<i64> =

@@ -1,5 +1,5 @@
-//! A blob that is being put. What fits into one piece is one write at the end; of a larger one, each piece is a short write of
-//! its own, so that an upload never keeps the writer from others, however slow it is and whatever becomes of it.
+//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger one
+//! is a short write of its own, so that a slow or failed upload never blocks other writers.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct BlobUpload {
     writer: Arc<Writer>,
     scope: Scope,
     cutter: Cutter,
-    /// Where the pieces are, if there are any.
+    /// Identifies the stored pieces, if there are any.
     cut: Option<Cut>,
 }
 
@@ -65,7 +65,8 @@ impl BlobSink for BlobUpload {
     }
 }
 
-/// Takes away what was not finished, a piece at a time. What is left if that fails is taken away when it is old.
+/// Deletes the pieces of an unfinished upload one at a time. If that fails, they are deleted when
+/// they expire.
 impl Drop for BlobUpload {
     fn drop(&mut self) {
         let Some(cut) = self.cut else { return };

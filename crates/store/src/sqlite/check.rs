@@ -1,4 +1,5 @@
-//! What only the store can see: the file's pages, the links of each entry, the search index. Derived rows can be rebuilt.
+//! Checks that only the store can do: the pages of the file, the links of entries, the search
+//! index. Derived rows can be rebuilt.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use super::error::AtPath;
 use super::log::{LogRows, key_of, last_key, seq_of};
 use super::{blob, entry_index, index, search, session};
 
-/// Most findings of one kind: the first few tell what is wrong.
+/// Maximum number of findings of one kind: the first few show what is wrong.
 const FINDINGS_MAX: usize = 20;
 
 pub(super) fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
@@ -39,10 +40,10 @@ fn check_pages(db: &StoreConnection) -> Result<Vec<Finding>> {
     Ok(bad.map(|line| finding(db, "file", line, Repair::No)).collect())
 }
 
-/// SQLite reads what is missing of the last page as zeros, and says nothing. A page that is in the write-ahead log is not
-/// missing.
+/// Returns a finding if the last page is truncated. SQLite silently reads missing bytes as zeros. A
+/// page that is still in the write-ahead log is not missing.
 fn short_page(db: &StoreConnection) -> Result<Option<String>> {
-    // A number, but from an encrypted file a text.
+    // The pragma returns a number, or text if the file is encrypted.
     let read = |row: &rusqlite::Row<'_>| match row.get_ref(0)? {
         ValueRef::Integer(bytes) => Ok(u64::try_from(bytes).unwrap_or(0)),
         other => Ok(other.as_str().ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)),
@@ -53,7 +54,7 @@ fn short_page(db: &StoreConnection) -> Result<Option<String>> {
     Ok((missing > 0 && !has_wal(&db.path)).then(|| format!("its last {missing} bytes are missing")))
 }
 
-/// Every entry is found by its session and seq.
+/// Checks that every entry can be found by its session and seq.
 fn check_places(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
     let wrong = entry_index::count_wrong(db)?;
     if wrong == 0 {
@@ -62,11 +63,11 @@ fn check_places(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
     if repair == Repair::Yes {
         entry_index::rebuild(db)?;
     }
-    let what = format!("{wrong} entries are not where their session looks for them");
+    let what = format!("{wrong} entries have a wrong position in the entry index");
     Ok(vec![finding(db, "places", what, repair)])
 }
 
-/// Recomputes each entry's depth and message count from its parent's.
+/// Recomputes each entry's depth and message count from its parent.
 fn check_links(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(findings) };
@@ -80,7 +81,7 @@ fn check_links(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Ve
                 findings.push(finding(db, "links", what, repair));
             }
             if repair == Repair::Yes {
-                // The entry itself as its jump is slower and always right.
+                // A jump pointer to the entry itself is slower, but always correct.
                 let sql = "UPDATE entries SET depth = ?2, messages = ?3, jump = ?4 
                            WHERE arrival = (SELECT arrival FROM placed WHERE key = ?1)";
                 db.prepare(sql)?.execute(params![key_of(pk, seq), depth, messages, seq.0]).at(&db.path)?;
@@ -116,13 +117,13 @@ fn wrong_links(db: &StoreConnection, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
     Ok(wrong)
 }
 
-/// Every text that the index has seen is in it, and the index is sound.
+/// Checks that the index is readable and contains every text up to its position.
 fn check_index(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if !index::is_sound(db)? {
         findings.push(finding(db, "index", "the search index is damaged".to_owned(), repair));
     } else if let missing @ 1.. = search::count_missing(db, scope)? {
-        let what = format!("{missing} entries are missing in the search index");
+        let what = format!("{missing} entries are missing from the search index");
         findings.push(finding(db, "index", what, repair));
     }
     if repair == Repair::Yes && findings.iter().any(|finding| finding.rule == "index") {

@@ -1,9 +1,9 @@
-//! Folding the write-ahead log into the file, beside the writer: copying pages and syncing the file takes tens of
-//! milliseconds, and nobody who appends has to wait for it.
+//! Checkpoints the write-ahead log on a thread of its own: copying pages and syncing the file takes
+//! tens of milliseconds, and appends must not wait for it.
 //!
-//! SQLite begins the log anew only at a moment when all of it is in the file, and a busy writer leaves no such moment: it is
-//! always a little ahead. So once most of the log is folded, the writer folds the little that is left by itself. A log that
-//! is written over again is also quicker to sync than one that grows.
+//! SQLite restarts the log only when all of it is in the file, and a busy writer is always slightly
+//! ahead. So once most of the log has been checkpointed, the writer itself checkpoints the small
+//! rest. A log that is overwritten is also faster to sync than one that grows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::connection::{Mode, StoreConnection};
 use super::error::AtPath;
 use crate::Key;
 
-/// Pages in the log that are worth being folded.
+/// Minimum number of pages in the log that are worth a checkpoint.
 const FOLD_PAGES: u32 = 4_000;
-/// Pages that the writer folds itself after the thread has folded the others.
+/// Maximum number of pages that the writer checkpoints itself after the thread has done the others.
 const REST_PAGES_MAX: u32 = 1_000;
-/// Pages in the log before the writer folds them all itself: 64 MB.
+/// Pages in the log above which the writer checkpoints all of them itself: 64 MB.
 const LOG_PAGES_MAX: u32 = 16_000;
 
-/// The thread that folds. It ends when this is dropped.
+/// The checkpoint thread. It ends when this is dropped.
 pub(super) struct Checkpointer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -33,16 +33,16 @@ pub(super) struct Checkpointer {
 
 #[derive(Default)]
 struct Shared {
-    /// How much of the log is known to be in the file.
+    /// The number of log pages that are known to be in the file.
     folded_pages: AtomicU32,
-    /// The thread has folded, and the rest is left to the writer.
+    /// The thread has done its checkpoint; the rest is left to the writer.
     finish: AtomicBool,
     due: AtomicBool,
     closing: AtomicBool,
 }
 
 impl Checkpointer {
-    /// Starts to watch what is committed on the writer's db.
+    /// Starts the thread and a hook on the commits of the writer's connection.
     pub fn start(writer: &mut StoreConnection, key: Option<Key>) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (path, served) = (writer.path.clone(), Arc::clone(&shared));
@@ -74,18 +74,18 @@ impl Drop for Checkpointer {
 }
 
 impl Shared {
-    /// Runs in each of the writer's commits; says whether the thread has to be woken.
+    /// Runs after each commit of the writer. Returns whether the thread has to be woken.
     fn note_commit(&self, wal: &mut Wal, pages: i32) -> bool {
         let pages = u32::try_from(pages).unwrap_or(0);
         let mut folded = self.folded_pages.load(Ordering::Relaxed);
         if pages < folded {
-            // The log has begun anew.
+            // The log has restarted.
             folded = 0;
             self.folded_pages.store(0, Ordering::Relaxed);
         }
         let is_short = pages - folded <= REST_PAGES_MAX;
         if pages >= LOG_PAGES_MAX || self.finish.swap(false, Ordering::SeqCst) && is_short {
-            // The commit stands, whatever becomes of this.
+            // The commit is durable, even if the checkpoint fails.
             let _ = wal.checkpoint();
             return false;
         }
@@ -99,7 +99,8 @@ impl Shared {
                 if db.is_none() {
                     db = StoreConnection::open(&path, Mode::Write, key.as_ref()).ok();
                 }
-                // What cannot be folded now stays in the log, and the writer tries again when that is long.
+                // Pages that cannot be checkpointed now stay in the log. The writer retries when
+                // the log is long.
                 if let Some(pages) = db.as_ref().and_then(fold) {
                     self.folded_pages.store(pages, Ordering::Relaxed);
                     self.finish.store(true, Ordering::SeqCst);
@@ -112,7 +113,8 @@ impl Shared {
     }
 }
 
-/// Folds what can be folded without making anybody wait, and says how much of the log that is.
+/// Checkpoints as many pages as possible without blocking other connections. Returns the number of
+/// pages in the file.
 fn fold(db: &StoreConnection) -> Option<u32> {
     let mut fold = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").ok()?;
     fold.query_row([], |row| row.get(2)).ok()

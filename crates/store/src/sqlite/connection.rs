@@ -1,4 +1,4 @@
-//! A connection and what is worth remembering between calls on it: the pks of tenants and principals, which never change.
+//! A connection and its caches: the pks of tenants and principals, which never change.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,21 +16,22 @@ use super::error::{AtPath, BUSY_WAIT_MS};
 use super::search::Fresh;
 use crate::Key;
 
-/// Statements kept ready per connection.
+/// Maximum number of cached prepared statements per connection.
 const STATEMENTS_MAX: usize = 64;
-/// Page cache of one connection.
+/// Page cache size of one connection.
 const CACHE_KIB: i64 = 16 << 10;
-/// How much of the file is mapped, where it is.
+/// Bytes of the file that are memory-mapped in [`Mode::ReadMapped`].
 const MMAP_BYTES: i64 = 1 << 30;
-/// A log that a burst has blown up is cut back to this.
+/// A log that has grown in a burst is truncated to this size.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
-/// What a connection may do.
+/// The access mode of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Write,
     Read,
-    /// As [`Mode::Read`], with the file mapped into memory: for whoever reads much of it at once and keeps what it reads.
+    /// Like [`Mode::Read`], with the file mapped into memory. For callers that read much of the
+    /// file at once and keep the connection.
     ReadMapped,
 }
 
@@ -40,9 +41,10 @@ pub(super) struct StoreConnection {
     tenants: RefCell<HashMap<TenantId, i64>>,
     principals: RefCell<HashMap<i64, Principal>>,
     principal_pks: RefCell<HashMap<Principal, i64>>,
-    /// Sessions that were appended to lately, on the writer's db.
+    /// Recently appended sessions; used on the writer's connection.
     pub append_cache: AppendCache,
-    /// Texts that were appended lately and are not in the search index yet, on the writer's db.
+    /// Recently appended texts that are not in the search index yet; used on the writer's
+    /// connection.
     pub fresh: Fresh,
 }
 
@@ -65,7 +67,8 @@ impl StoreConnection {
 
     fn tune(&self, mode: Mode) -> rusqlite::Result<()> {
         let conn = &self.conn;
-        // A plan is made once, not for every value anew: beside partial indexes SQLite would look at each.
+        // Plan each statement once, not for every value: with partial indexes SQLite would
+        // otherwise replan for each value.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
@@ -75,16 +78,16 @@ impl StoreConnection {
         if mode == Mode::Write {
             conn.pragma_update(None, "foreign_keys", true)?;
             conn.pragma_update(None, "secure_delete", true)?;
-            // That is done elsewhere, see [`super::fold`].
+            // Checkpoints are done in [`super::checkpoint`].
             conn.pragma_update(None, "wal_autocheckpoint", 0)?;
             conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
-            // Commits are synced elsewhere, see [`super::sync`].
+            // Commits are synced in [`super::sync`].
             conn.pragma_update(None, "synchronous", "NORMAL")?;
         }
         Ok(())
     }
 
-    /// The tenant's pk, if it has ever written anything.
+    /// Returns the tenant's pk, if it has ever written anything.
     pub fn tenant(&self, tenant: &TenantId) -> Result<Option<i64>> {
         if let Some(pk) = self.tenants.borrow().get(tenant) {
             return Ok(Some(*pk));
@@ -103,7 +106,7 @@ impl StoreConnection {
             return Ok(pk);
         }
         self.prepare("INSERT INTO tenants (name) VALUES (?1)")?.execute([tenant.as_str()]).at(&self.path)?;
-        // Not remembered before the transaction is committed: it may yet be rolled back.
+        // Not cached before the transaction is committed, because it may be rolled back.
         Ok(self.conn.last_insert_rowid())
     }
 
@@ -133,19 +136,19 @@ impl StoreConnection {
         Ok(self.conn.last_insert_rowid())
     }
 
-    /// Runs `work` in a transaction of its own: all of it, or nothing, also when the commit itself fails.
+    /// Runs `work` in its own transaction. Rolls back if `work` or the commit fails.
     pub fn in_transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.conn.execute_batch("BEGIN IMMEDIATE").at(&self.path)?;
         let outcome = work().and_then(|done| self.conn.execute_batch("COMMIT").at(&self.path).map(|()| done));
         if outcome.is_err() {
-            // SQLite may have rolled back by itself, and then there is nothing to roll back.
+            // SQLite may have rolled back on its own; the error of a second rollback is ignored.
             let _ = self.conn.execute_batch("ROLLBACK");
             self.forget();
         }
         outcome
     }
 
-    /// After a rollback: what was remembered may never have been.
+    /// Clears the caches after a rollback, because they may contain rolled-back values.
     pub fn forget(&self) {
         self.tenants.borrow_mut().clear();
         self.principals.borrow_mut().clear();
@@ -179,11 +182,11 @@ fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
     }
 }
 
-/// Opens a file where nothing can be written. There SQLite cannot make the index that reading a write-ahead log takes;
-/// but a file without such a log is whole as it is, and is read as one that never changes.
+/// Opens a file in a read-only location. SQLite cannot create the index that it needs to read a
+/// write-ahead log there. A file without such a log is complete, and is opened as immutable.
 fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
     if has_wal(path) {
-        let why = "its write-ahead log was not folded into it, and nothing can be written there".to_owned();
+        let why = "its write-ahead log has not been checkpointed, and its directory is read-only".to_owned();
         return Err(StoreError::ReadOnly { place: path.display().to_string(), why });
     }
     let access =
@@ -193,12 +196,12 @@ fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Whether something was left in a write-ahead log beside the file.
+/// Returns whether there is a write-ahead log with content next to the file.
 pub(super) fn has_wal(path: &Path) -> bool {
     std::fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0)
 }
 
-/// Where SQLite keeps a file's write-ahead log.
+/// Returns the path of a file's write-ahead log.
 pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
@@ -212,7 +215,7 @@ fn is_read_only(path: &Path) -> bool {
     })
 }
 
-/// A path as a part of a URI.
+/// Escapes a path for use in a URI.
 fn escape(path: &Path) -> String {
     let escape = |byte: &u8| match byte {
         b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(*byte).to_string(),
@@ -223,7 +226,7 @@ fn escape(path: &Path) -> String {
 
 #[cfg(feature = "encryption")]
 fn unlock(conn: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
-    // A wrong key is an error that is answered, not something to be logged on stderr as well.
+    // A wrong key is returned as an error; do not log it to stderr as well.
     conn.execute_batch("PRAGMA cipher_log_level = NONE").at(path)?;
     match key {
         Some(key) => conn.pragma_update(None, "key", key.expose()).at(path),
@@ -242,7 +245,7 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
     }
 }
 
-/// A number as SQLite has it.
+/// Converts a number to SQLite's integer type.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_up_is_never_gone_through() {
+    fn lookups_never_scan_a_table() {
         let (_dir, db) = new_file();
         for sql in [
             HEAD,
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_is_planned_once_whatever_values_it_gets() {
+    fn a_statement_is_planned_once_for_all_values() {
         let (_dir, db) = new_file();
         for sql in [
             "SELECT id FROM log WHERE key = ?1",

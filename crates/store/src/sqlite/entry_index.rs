@@ -1,9 +1,10 @@
-//! Where an entry is. Rows of `entries` lie in the order they came, over all sessions; `places` leads from a session and a
-//! seq to the row.
+//! The position of entries. Rows of `entries` are in the order of arrival, over all sessions. The
+//! table `places` maps a session and seq to the row.
 //!
-//! Sessions that are written at once lie far apart in `places`, and a commit writes whole pages: one for each of them. So
-//! the newest places are kept in a small table of their own, `recent_places`, where they share a few pages, and are put into
-//! `places` many at a time. Readers look at both, through the views `placed` and `log`.
+//! Sessions that are written at the same time are far apart in `places`, and a commit writes one
+//! whole page for each of them. So the newest positions are kept in a small table, `recent_places`,
+//! where they share a few pages, and are moved to `places` in bulk. Readers use both tables through
+//! the views `placed` and `log`.
 
 use rusqlite::params;
 use sapwood_core::port::store::Result;
@@ -11,16 +12,18 @@ use sapwood_core::port::store::Result;
 use super::connection::StoreConnection;
 use super::error::AtPath;
 
-/// The places are settled whenever the rows pass a multiple of this, so no more than these are ever recent.
+/// Recent positions are moved whenever the row number passes a multiple of this, which bounds their
+/// number.
 const RECENT_MAX: i64 = 1_024;
-/// An append of so many entries fills pages of its own: they are settled at once.
+/// An append of at least this many entries fills pages of its own, so its positions are written to
+/// `places` directly.
 const SETTLED_AT_ONCE: usize = 64;
 
-/// The places of one append.
+/// The positions of one append.
 pub(super) struct Placing<'d> {
     db: &'d StoreConnection,
     insert: &'static str,
-    /// The rows it has written, first and last.
+    /// The first and last row that it has written.
     rows: Option<(i64, i64)>,
 }
 
@@ -54,7 +57,7 @@ fn settle(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// The entry is gone.
+/// Removes the position of a deleted entry.
 pub(super) fn forget(db: &StoreConnection, key: i64) -> Result<()> {
     for sql in ["DELETE FROM places WHERE key = ?1", "DELETE FROM recent_places WHERE key = ?1"] {
         db.prepare(sql)?.execute([key]).at(&db.path)?;
@@ -62,7 +65,8 @@ pub(super) fn forget(db: &StoreConnection, key: i64) -> Result<()> {
     Ok(())
 }
 
-/// How many entries cannot be found where they are, and how many places lead nowhere.
+/// Returns how many entries cannot be found by their position, plus how many positions have no
+/// entry.
 pub(super) fn count_wrong(db: &StoreConnection) -> Result<i64> {
     let sql = "SELECT (SELECT count(*) FROM entries e
                        WHERE e.arrival IS NOT (SELECT arrival FROM placed WHERE key = e.key))
@@ -71,7 +75,7 @@ pub(super) fn count_wrong(db: &StoreConnection) -> Result<i64> {
     db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)
 }
 
-/// The rows themselves know whose they are.
+/// Rebuilds all positions from the keys in the rows.
 pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     db.in_transaction(|| {
         for table in ["places", "recent_places"] {

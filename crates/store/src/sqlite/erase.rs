@@ -1,5 +1,5 @@
-//! Erasing for good: rows, texts in the index, blobs, kept answers. What forks share stays, without a name; when the last
-//! of them goes, it goes too.
+//! Permanent erasure: rows, texts in the index, blobs, stored answers. Entries that forks share are
+//! kept without a session id until the last of these forks is erased.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use super::memories;
 use super::search;
 use super::session::find;
 
-/// Rows looked at in one go.
+/// Rows processed at a time.
 const CHUNK_ROWS: i64 = 1_000;
 
 pub(super) fn erase(
@@ -35,7 +35,8 @@ pub(super) fn erase(
     write_line(db, scope, note, now)
 }
 
-/// Erases a session's rows but for those its forks share, then what only it kept alive.
+/// Erases a session's rows except those that forks share, then erased sessions that were kept only
+/// for it.
 fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
@@ -51,7 +52,7 @@ fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<
             return Ok(());
         }
         db.prepare("DELETE FROM sessions WHERE pk = ?1")?.execute([pk]).at(&db.path)?;
-        // The session it was forked from may itself be erased already, and have stayed only for this one.
+        // The source of this session may itself be erased, and kept only for this one.
         next = match base {
             Some(base) if is_nameless(db, base)? => Some(base),
             _ => None,
@@ -60,7 +61,7 @@ fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<
     Ok(())
 }
 
-/// The session this one was forked from, and how many were forked from it.
+/// Returns the session that this one was forked from, and the number of its own forks.
 fn neighbours(db: &StoreConnection, pk: i64) -> Result<(Option<i64>, i64)> {
     let sql = "SELECT base, (SELECT count(*) FROM sessions WHERE base = ?1) FROM sessions WHERE pk = ?1";
     db.prepare(sql)?.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&db.path)
@@ -71,7 +72,7 @@ fn is_nameless(db: &StoreConnection, pk: i64) -> Result<bool> {
     Ok(select.query_row([pk], |row| row.get(0)).optional().at(&db.path)?.unwrap_or(false))
 }
 
-/// The session's own entries that lie on the path to a fork point.
+/// Returns the session's own entries that are on the path to a fork point.
 fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     let mut select = db.prepare("SELECT DISTINCT base_seq FROM sessions WHERE base = ?1")?;
     let points: Vec<u32> =
@@ -88,7 +89,8 @@ fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     Ok(needed)
 }
 
-/// Deletes a session's entries and their blobs, but for what is needed, and says which are gone.
+/// Deletes a session's entries and their blobs, except the needed ones, and adds the deleted
+/// entries to `gone`.
 fn delete_entries(
     db: &StoreConnection,
     pk: i64,
@@ -109,7 +111,7 @@ fn delete_entries(
             blob::drop_uses(db, key)?;
             let sql = "DELETE FROM entries WHERE arrival = ?1 AND key = ?2";
             if db.prepare(sql)?.execute([arrival, key]).at(&db.path)? == 0 {
-                let what = "an entry is not where its place says; sapwood doctor --repair puts it right";
+                let what = "an entry is not at its indexed position; run `sapwood doctor --repair`";
                 return Err(db.damaged(what.to_owned()));
             }
             entry_index::forget(db, key)?;

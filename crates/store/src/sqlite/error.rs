@@ -1,15 +1,15 @@
-//! SQLite's errors in our own words: what happened, and to which file.
+//! Converts SQLite errors to store errors and adds the file path.
 
 use std::path::Path;
 
 use rusqlite::ErrorCode;
 use sapwood_core::StoreError;
 
-/// How long a process waits for another one's transaction.
+/// Busy timeout: how long to wait for another process's transaction.
 pub(super) const BUSY_WAIT_MS: u64 = 30_000;
 
 pub(super) trait AtPath<T> {
-    /// Names the file an error happened in.
+    /// Adds the file in which the error happened.
     fn at(self, path: &Path) -> Result<T, StoreError>;
 }
 
@@ -22,7 +22,7 @@ impl<T> AtPath<T> for rusqlite::Result<T> {
 pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
     let place = path.display().to_string();
     let what = error.to_string();
-    // Without room for the index of the write-ahead log SQLite only says "I/O error".
+    // Without disk space for the index of the write-ahead log, SQLite only reports "I/O error".
     if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
         return StoreError::DiskFull { place };
     }
@@ -35,7 +35,7 @@ pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
         Some(ErrorCode::PermissionDenied) => StoreError::ReadOnly { place, why: what },
         Some(ErrorCode::NotADatabase) => StoreError::Locked {
             place,
-            why: "the key does not open it, or it is not a SQLite database at all; it was left alone"
+            why: "the key does not match, or it is not a SQLite database; the file was not changed"
                 .to_owned(),
         },
         Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged { place, what },

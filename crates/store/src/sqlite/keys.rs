@@ -1,4 +1,5 @@
-//! Keys and tenants. A key's row is found by the hash of its secret, which is all that is kept of it.
+//! API keys and tenants. A key's row is found by the hash of its secret; the secret itself is not
+//! stored.
 
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension, params};

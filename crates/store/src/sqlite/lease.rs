@@ -1,4 +1,4 @@
-//! Leases, one row per session. The row stays when a lease ends, so that fences never go back.
+//! Leases, one row per session. The row is kept when a lease ends, so that fences never decrease.
 
 use rusqlite::{OptionalExtension, Row, params};
 use sapwood_core::TimestampMs;
@@ -18,7 +18,7 @@ pub(super) fn lease_of(db: &StoreConnection, pk: i64) -> Result<Option<StoredLea
 
 fn read(row: &Row<'_>) -> rusqlite::Result<StoredLease> {
     let fence: i64 = row.get(1)?;
-    // A process of an earlier build changes the first three columns alone, and the fence with them.
+    // A process of an earlier build updates only the first three columns, including the fence.
     let term = match row.get::<_, Option<i64>>(6)? {
         Some(timed) if timed == fence => {
             Some(Term { boot: row.get(3)?, taken_ms: row.get(4)?, ttl_ms: row.get(5)? })
@@ -33,7 +33,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<StoredLease> {
     })
 }
 
-/// Takes a free or expired lease, or renews the holder's own.
+/// Acquires a free or expired lease, or renews the holder's own.
 pub(super) fn take(
     db: &StoreConnection,
     row: &SessionRow,

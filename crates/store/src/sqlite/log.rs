@@ -1,7 +1,8 @@
-//! One session's log as rows: where it begins, its nodes, its entries, and walking its path.
+//! One session's log as rows: its fork point, its nodes and entries, and walks along its path.
 //!
-//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it numbers them by their
-//! depth, as `sapwood_core::tree` says, and finds their rows through the fork point.
+//! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it
+//! numbers them by their depth, as defined in `sapwood_core::tree`, and finds their rows through
+//! the fork point.
 
 use std::ops::ControlFlow;
 
@@ -18,12 +19,12 @@ use crate::compression::unpack;
 use crate::decode::RawEntry;
 use crate::page::BackwardPage;
 
-/// Forks of forks of forks: deeper than this is a mistake.
+/// Maximum depth of nested forks. A deeper one is an error.
 const FORKS_MAX: usize = 4_096;
-/// Rows of other branches and sessions a walk steps over before it is quicker to look the next one up.
+/// Rows of other branches and sessions that a walk skips before a lookup of the next row is faster.
 const STEP_OVER_MAX: u32 = 8;
 
-/// What is read of an entry; the body last, so that it is not touched unless wanted.
+/// The columns of an entry. The body is last, so that SQLite does not read it unless it is needed.
 const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";
 
 pub(super) fn key_of(pk: i64, seq: Seq) -> i64 {
@@ -38,7 +39,7 @@ pub(super) fn pk_of(key: i64) -> i64 {
     key >> 32
 }
 
-/// The last key a session can have.
+/// Returns the largest key that a session can have.
 pub(super) fn last_key(pk: i64) -> i64 {
     key_of(pk, Seq(u32::MAX))
 }
@@ -51,15 +52,15 @@ pub(super) struct LogRows<'d> {
     base: Option<Box<(LogRows<'d>, Seq)>>,
 }
 
-/// How the session that asks numbers a row.
+/// How the reading session numbers a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Own,
-    /// By depth: the row belongs to the session this one was forked from.
+    /// By depth: the row belongs to the session that this one was forked from.
     Shared,
 }
 
-/// A row that a walk has reached.
+/// A row on the walked path.
 pub(super) struct PathStep<'r> {
     row: &'r Row<'r>,
     numbering: Numbering,
@@ -90,7 +91,8 @@ impl<'d> LogRows<'d> {
         Err(db.damaged(format!("session {pk} has no row")))
     }
 
-    /// As [`LogRows::open`], for a session that is known to share so many entries: usually none, and nothing is read.
+    /// Like [`LogRows::open`], for a session whose number of shared entries is known. It is usually
+    /// zero, and nothing is read.
     pub fn with_inherited(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         match inherited {
             0 => Ok(LogRows { db, pk, inherited, base: None }),
@@ -98,7 +100,7 @@ impl<'d> LogRows<'d> {
         }
     }
 
-    /// The session that holds an entry's row, and its seq there.
+    /// Returns the session that contains an entry's row, and its seq there.
     pub fn home_of(&mut self, seq: Seq) -> Result<(i64, Seq)> {
         if seq.0 > self.inherited {
             return Ok((self.pk, seq));
@@ -107,7 +109,7 @@ impl<'d> LogRows<'d> {
         base.home_of(at)
     }
 
-    /// The sessions whose rows this one shares, itself first.
+    /// Returns the sessions whose rows this one shares, itself first.
     pub fn lineage(&self) -> Vec<i64> {
         let mut pks = vec![self.pk];
         let mut base = &self.base;
@@ -118,10 +120,10 @@ impl<'d> LogRows<'d> {
         pks
     }
 
-    /// The source's rows, and the seq there of a shared entry.
+    /// Returns the source's rows, and the seq of a shared entry there.
     fn shared(&mut self, seq: Seq) -> Result<(&mut LogRows<'d>, Seq)> {
         let (db, pk) = (self.db, self.pk);
-        let gone = || db.damaged(format!("shared entry {seq} of session {pk} is gone"));
+        let gone = || db.damaged(format!("shared entry {seq} of session {pk} is missing"));
         let (rows, fork_point) = self.base.as_deref_mut().ok_or_else(gone)?;
         let at = ancestor_at(*fork_point, seq.0, rows)?.ok_or_else(gone)?;
         Ok((rows, at))
@@ -145,7 +147,7 @@ impl<'d> LogRows<'d> {
         row.map(|row| read_step(self.db, row, numbering)?.record(self.db)).transpose()
     }
 
-    /// Visits the entries of a path from `from` up to the root, until told to stop.
+    /// Visits the entries of a path from `from` up to the root, until `visit` returns `Break`.
     pub fn walk(
         &mut self,
         from: Seq,
@@ -175,7 +177,7 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// Walks while the path's rows have arrived close together; answers with the entry to look up next.
+    /// Walks while the path's rows are close together. Returns the entry to look up next.
     fn walk_run(
         &self,
         from: Seq,
@@ -195,7 +197,8 @@ impl<'d> LogRows<'d> {
             if row.get::<_, i64>(0).at(path)? != key_of(self.pk, wanted) {
                 stepped_over += 1;
                 if stepped_over > *patience {
-                    // Where many sessions were written at once, stepping over their rows does not pay.
+                    // Where many sessions were written at the same time, skipping their rows does
+                    // not pay off.
                     *patience = STEP_OVER_MAX.min(visited);
                     return Ok(ControlFlow::Continue(Some(wanted)));
                 }
@@ -212,10 +215,10 @@ impl<'d> LogRows<'d> {
                 parent => return Ok(ControlFlow::Continue(parent)),
             }
         }
-        Err(db.damaged(format!("session {} has no entry {wanted}, which others hang from (I2)", self.pk)))
+        Err(db.damaged(format!("session {} has no entry {wanted}, which is the parent of other entries (I2)", self.pk)))
     }
 
-    /// Entries after a seq, in order.
+    /// Returns the entries after a seq, in order.
     pub fn read_after(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let mut records = self.read_shared(after, limit)?;
         if is_full_page(&records, limit) {
@@ -238,7 +241,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// The part of a page that is shared with the source.
+    /// Reads the part of a page that is shared with the source.
     fn read_shared(&mut self, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let last = self.inherited.min(after.0.saturating_add(limit));
@@ -257,7 +260,7 @@ impl<'d> LogRows<'d> {
         Ok(page.into_records())
     }
 
-    /// Own entries of one kind that the index of kinds knows.
+    /// Returns the session's own entries of one kind that is in the index of kinds.
     pub fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let db = self.db;
         let sql = format!(
@@ -274,7 +277,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Entries of several kinds, in order, shared ones included.
+    /// Returns the entries of several kinds in order, including shared ones.
     pub fn read_kinds(&mut self, kinds: &[Kind], after: Seq, limit: usize) -> Result<Vec<Record>> {
         let mut records = self.read_shared_kinds(kinds, after)?;
         if kinds.iter().any(|kind| kind.code() <= 3) {
@@ -289,7 +292,8 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Only entries in the tree are shared, so a fold of marks has nothing to look for there.
+    /// Returns the shared entries of these kinds. Only entries in the tree are shared, so other
+    /// kinds need no walk.
     fn read_shared_kinds(&mut self, kinds: &[Kind], after: Seq) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         let any_in_tree = kinds.iter().any(|kind| kind.stance() == Stance::InTree);
@@ -310,7 +314,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Messages are not in the index of kinds: they are found by going through the log.
+    /// Scans the log, because messages are not in the index of kinds.
     fn scan_kinds(&self, kinds: &[Kind], after: Seq, limit: usize, records: &mut Vec<Record>) -> Result<()> {
         let db = self.db;
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key");
@@ -329,7 +333,8 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// The first two entries whose id is in the range: enough to know whether there is only one.
+    /// Returns the first two entries whose id is in the range: enough to know whether the match is
+    /// unique.
     pub fn records_between(&mut self, low: EntryId, high: EntryId) -> Result<Vec<Record>> {
         let first = self.first_at_or_after(low)?;
         let last = self.last_seq()?;
@@ -341,7 +346,7 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// The last seq of the log.
+    /// Returns the last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
         let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
@@ -359,7 +364,8 @@ impl<'d> LogRows<'d> {
         Ok(EntryId::from_bytes(id))
     }
 
-    /// The first entry whose id is not smaller: ids grow with seq (I13), so this is a bisection.
+    /// Returns the first entry whose id is not smaller. Ids grow with seq (I13), so this is a
+    /// binary search.
     pub fn first_at_or_after(&mut self, id: EntryId) -> Result<Seq> {
         let (mut low, mut high) = (1, self.last_seq()?.0 + 1);
         while low < high {
@@ -427,7 +433,7 @@ impl Lookup for LogRows<'_> {
     }
 }
 
-/// How many entries a session shares, and with which entry of which session.
+/// Returns how many entries a session shares, and the entry and session of its fork point.
 fn base_of(db: &StoreConnection, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
     let mut select = db.prepare("SELECT inherited, base, base_seq FROM sessions WHERE pk = ?1")?;
     let row = select.query_row([pk], |row| {
@@ -462,7 +468,7 @@ impl PathStep<'_> {
         Ok(Record { meta: raw.meta, version: raw.version, body })
     }
 
-    /// The row as it is, to be decoded by somebody else.
+    /// Returns the undecoded row, to be decoded on another thread.
     pub fn raw(&self, db: &StoreConnection) -> Result<RawEntry> {
         let (row, path) = (self.row, &db.path);
         let parent = match self.numbering {

@@ -1,5 +1,6 @@
-//! What sessions taught. A memory is one row; beside it is written which sessions support it, so that erasing one finds
-//! them. Pages are wiped when a row goes (`secure_delete`), and the write-ahead log is folded in behind it.
+//! Memories. Each memory is one row. A second table lists the sessions that support it, so that
+//! erasing a session finds its memories. Deleted rows are overwritten (`secure_delete`), and the
+//! write-ahead log is checkpointed afterwards.
 
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension, Row, params};
@@ -51,7 +52,7 @@ fn read(db: &StoreConnection, row: &Row<'_>) -> Result<Memory> {
     serde_json::from_str(&json).map_err(|error| db.damaged(format!("a memory: {error}")))
 }
 
-/// Whoever asks looks whether it shows.
+/// Finds a memory. The caller checks whether it is visible.
 fn find(db: &StoreConnection, scope: &Scope, id: MemoryId) -> Result<Option<(i64, Memory)>> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(None) };
     let mut select = db.prepare("SELECT pk, row FROM memories WHERE tenant = ?1 AND id = ?2")?;
@@ -89,7 +90,7 @@ fn put(
     Ok(kept)
 }
 
-/// Writes a memory's row, and which sessions support it.
+/// Writes a memory's row and the sessions that support it.
 fn write(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
     let path = &db.path;
     let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
@@ -122,7 +123,7 @@ fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Pa
     wanted.page(scope, memories)
 }
 
-/// The owners whose memories can be on the list; none if it can be anybody's.
+/// Returns the owners whose memories can be in the list, or `None` for all owners.
 fn owners(scope: &Scope, filter: &MemoryFilter) -> (Option<String>, Option<String>) {
     let mine = |principal: &sapwood_core::Principal| {
         (Some(Belongs::To(principal.clone()).to_string()), Some(Belongs::Tenant.to_string()))
@@ -144,7 +145,7 @@ fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: TimestampMs) -
     write_line(db, scope, line, now)
 }
 
-/// Deletes a row. What it stood in for is current again.
+/// Deletes a row. The memory that it superseded becomes current again.
 fn delete(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
     let path = &db.path;
     for sql in ["DELETE FROM memory_sources WHERE memory = ?1", "DELETE FROM memories WHERE pk = ?1"] {
@@ -156,12 +157,12 @@ fn delete(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result
     Ok(())
 }
 
-/// Takes out what only this session supports.
+/// Removes the memories that only this session supports.
 pub(super) fn erase_session(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<()> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(()) };
     let sql = "SELECT memory, row FROM memory_sources JOIN memories ON pk = memory
                WHERE memory_sources.tenant = ?1 AND session = ?2 ORDER BY memory LIMIT 1";
-    // Each round takes the session out of one memory's sources, so this ends.
+    // Each iteration removes the session from one memory's sources, so the loop terminates.
     loop {
         let mut select = db.prepare(sql)?;
         let found = select

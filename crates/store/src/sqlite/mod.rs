@@ -1,9 +1,11 @@
 //! The embedded default: one file, in SQLite.
 //!
-//! [`writer`] lets one caller write at a time, and many share a transaction; [`reader`] keeps connections that read. What
-//! they do is in the other files, as plain functions of a [`connection`] (a connection): [`schema`] the layout, [`append`] and
-//! [`log`] the entries, [`path`] what a context needs, [`session`] the rows of lists, [`search`] and [`index`] full text, [`blob`] and [`blob_upload`] bytes beside the log, [`erase`]
-//! what erasing means, [`sync`] and [`checkpoint`] see to the write-ahead log, [`check`] is the doctor's part. Several processes may use the same file at once.
+//! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read
+//! connections. The other modules are plain functions of a [`connection`]: [`schema`] the layout,
+//! [`append`] and [`log`] the entries, [`path`] the entries of a context, [`session`] session rows
+//! and lists, [`search`] and [`index`] full-text search, [`blob`] and [`blob_upload`] blobs,
+//! [`erase`] erasure, [`sync`] and [`checkpoint`] the write-ahead log, [`check`] the checks of
+//! `sapwood doctor`. Several processes may use the same file at once.
 
 mod append;
 mod append_cache;
@@ -65,10 +67,12 @@ use session::find;
 use watch::Watcher;
 use writer::{Turn, Writer, blocking};
 
-/// So many entries at once are an import's: the writer's thread commits them, and the caller gets the next ready meanwhile.
+/// An append of at least this many entries is an import. The writer thread commits it while the
+/// caller prepares the next batch.
 const MANY_DRAFTS: usize = 64;
 
-/// Pieces of uploads that nobody goes on with, taken away when a store is opened; the others go when new ones come.
+/// Pieces of abandoned uploads that are deleted when a store is opened. New uploads delete the
+/// rest.
 const SWEPT_PIECES_MAX: usize = 64;
 
 pub struct SqliteStore {
@@ -76,8 +80,8 @@ pub struct SqliteStore {
     place: PathHealth,
     durability: Durability,
     lease_clock: Arc<dyn LeaseClock>,
-    // Dropped in this order: the last connection to close folds the write-ahead log into the file, so it must be one
-    // that can write.
+    // Dropped in this order: the last connection to close checkpoints the write-ahead log, so it
+    // must be writable.
     readers: Readers,
     gathering: ReadBatcher,
     path_readers: Readers,
@@ -87,11 +91,12 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a file, and makes it if there is none. Blocks while it does.
+    /// Opens a file and creates it if it does not exist. Blocks the thread.
     pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
         make_private_file(&path)?;
         let key = options.key;
-        // A file that turns out not to be ours, or too new, is left as it is, with a log that others left beside it.
+        // If the file turns out to be foreign or too new, it is not changed, and an existing
+        // write-ahead log is kept.
         let keep_wal = connection::has_wal(&path);
         let mut db = StoreConnection::open(&path, Mode::Write, key.as_ref())?;
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
@@ -117,26 +122,26 @@ impl SqliteStore {
         })
     }
 
-    /// Lets leases go by another clock, which a test can move.
+    /// Replaces the lease clock, for tests that need to move it.
     pub fn with_lease_clock(mut self, clock: Arc<dyn LeaseClock>) -> Self {
         self.lease_clock = clock;
         self
     }
 
-    /// What was erased is still in the write-ahead log until that is folded into the file.
+    /// Checkpoints the write-ahead log, which contains erased data until then.
     fn fold_log(&self) -> Result<()> {
         self.writer.alone(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&db.path))
     }
 
-    /// Cuts up an old blob that lies in its row although it is larger than a piece, so that it is read whole only once. Where
-    /// that cannot be written, it is read as it is.
+    /// Splits an old blob that is stored in its row although it is larger than a piece, so that it
+    /// is read whole only once. If the file is not writable, the blob stays as it is.
     async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
         let (pieces, size) = (Piece::all_of(&bytes), bytes.len() as u64);
         drop(bytes);
         let _ = self.writer.write(move |db| blob::cut_up(db, pk, blob, size, &pieces)).await;
     }
 
-    /// Runs `work` on a session that the caller may use so.
+    /// Runs `work` on a session for which the caller has the given right.
     fn read_session<T>(
         &self,
         scope: &Scope,
@@ -157,7 +162,7 @@ fn with_session<T>(
     work(&mut LogRows::with_inherited(db, row.pk, row.summary.inherited)?, &row.summary)
 }
 
-/// Takes away some of what old uploads left that were never finished. A file that cannot be written keeps it.
+/// Deletes some pieces of abandoned uploads. A read-only file keeps them.
 fn sweep_uploads(db: &StoreConnection) {
     for _ in 0..SWEPT_PIECES_MAX {
         if !matches!(blob::find_idle(db), Ok(Some(_))) || db.in_transaction(|| blob::sweep(db)).is_err() {
@@ -166,7 +171,7 @@ fn sweep_uploads(db: &StoreConnection) {
     }
 }
 
-/// SQLite would make the file readable for others.
+/// Creates the file for its owner only. SQLite would make it readable for others.
 fn make_private_file(path: &Path) -> Result<()> {
     let failed = |source| StoreError::Io { place: path.display().to_string(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -228,7 +233,7 @@ impl Log for SqliteStore {
         self.writer.write_in(turn, move |db| append::append(db, &scope, append, packed, &*clock)).await
     }
 
-    /// They are packed and queued when they are first polled, and the queue has one end.
+    /// Appends are packed and queued on their first poll, and the queue is FIFO.
     fn keeps_order(&self) -> bool {
         true
     }
@@ -339,7 +344,7 @@ impl Authorities for SqliteStore {
             Ok(row.summary.authority.unwrap_or_default())
         });
         match settled.await {
-            // A file that cannot be written is read as the audit says.
+            // In a read-only file the record is derived from the audit on every read.
             Err(StoreError::ReadOnly { .. }) => self.readers.read(|db| {
                 let mut summary = find(db, scope, session, Right::Read)?.summary;
                 validate::settle_summary(&mut summary, authority::trace(db, scope, session)?);
@@ -361,7 +366,7 @@ impl Search for SqliteStore {
         validate::check_query(query)?;
         if self.readers.glance(search::lag)? > 0 {
             match self.writer.alone(search::catch_up) {
-                // A file that cannot be written can still be searched, as far as it is indexed.
+                // A read-only file can still be searched, as far as it is indexed.
                 Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
                 Err(error) => return Err(error),
             }

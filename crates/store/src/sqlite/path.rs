@@ -1,4 +1,4 @@
-//! Reading a path: from an entry upwards, as far as a context needs it.
+//! Reading a path: from an entry towards the root, as far as a context needs it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -41,7 +41,7 @@ pub(super) fn read_path(
     })
 }
 
-/// Refuses an entry that is not there, or that no path leads to.
+/// Rejects an entry that does not exist or is not in the tree.
 pub(super) fn check_in_tree(log: &mut LogRows<'_>, session: &SessionId, seq: Seq) -> Result<()> {
     let record = log.record(seq)?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {
@@ -83,7 +83,7 @@ fn walk_until(log: &mut LogRows<'_>, from: Seq, until: Until, feed: &mut Feed<'_
     })
 }
 
-/// How turns ended that began after the entry that the path's first one hangs from.
+/// Returns the outcomes of the turns that began after the parent of the path's first entry.
 fn ended_turns(log: &LogRows<'_>, entries: &[Entry]) -> Result<Vec<(TurnId, Outcome)>> {
     let Some(first) = entries.first() else { return Ok(Vec::new()) };
     let after = first.meta.parent.unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Looks at sessions' rows that come at the same time share one snapshot: to begin one takes locks that all readers of the
-//! file meet at, and several times as long as to read a row.
+//! Batches concurrent reads of session rows into one snapshot. Beginning a snapshot takes locks
+//! that all readers of the file contend for, and several times as long as reading a row.
 //!
-//! Everybody lets the other tasks of its thread come first; whoever goes on first then reads for all who wait. So a snapshot
-//! never begins before anybody who reads in it has asked, and nobody depends on another's going on: that one may be a
-//! piece of the work of whoever waits here, and is not gone on with before this has its answer.
+//! Each caller first yields to the other tasks of its thread. The first task to resume serves the
+//! whole batch. So a snapshot never begins before a caller of its batch has asked. Never await
+//! another caller's future here: it may be part of a task that waits for this one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use super::reader::Readers;
 use super::session::find;
 use super::writer::gone;
 
-/// Looks that share a snapshot; whoever comes when there are so many looks alone.
+/// Maximum number of reads per batch; further callers read on their own.
 const LOOKS_MAX: usize = 256;
 
 struct PendingRead {
@@ -44,7 +44,7 @@ impl ReadBatcher {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// False if there are too many.
+    /// Adds a read to the batch. Returns false if the batch is full.
     fn join(&self, look: PendingRead) -> bool {
         let mut looks = self.looks();
         let has_room = looks.len() < LOOKS_MAX;
@@ -59,7 +59,7 @@ impl ReadBatcher {
     }
 }
 
-/// Somebody who waits. It reads for everybody who still does when it goes on, or away.
+/// A waiting caller. When it resumes or is cancelled, it serves all reads of the batch.
 struct BatchGuard<'g> {
     gathering: &'g ReadBatcher,
     readers: &'g Readers,
@@ -75,13 +75,13 @@ impl Drop for BatchGuard<'_> {
         let read = self.readers.glance(|db| {
             super::reader::in_snapshot(db, |db| {
                 for look in waiting.by_ref() {
-                    // A caller that has gone away needs no answer.
+                    // A cancelled caller needs no answer.
                     let _ = look.answer.send(look_at(db, &look.scope, &look.session));
                 }
                 Ok(())
             })
         });
-        // Without a snapshot each is told why by looking alone.
+        // If the snapshot failed, each read runs on its own and reports its own error.
         if read.is_err() {
             for look in waiting {
                 let alone = self.readers.glance(|db| look_at(db, &look.scope, &look.session));
@@ -109,9 +109,9 @@ mod tests {
     use crate::OpenOptions;
     use crate::sqlite::SqliteStore;
 
-    /// As a piece of somebody's work is that is not gone on with while they do something else.
+    /// A future that is polled once and then left alone, like a branch of a larger future.
     #[tokio::test]
-    async fn a_look_that_is_not_gone_on_with_keeps_nobody_waiting() {
+    async fn a_read_that_is_not_polled_again_blocks_no_other_read() {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(dir.path().join("s.db"), OpenOptions::default()).unwrap();
         let scope = Scope::operator(TenantId::local(), Principal::System);
@@ -122,6 +122,6 @@ mod tests {
         assert!(begun.is_pending());
         let other = tokio::time::timeout(Duration::from_secs(60), store.summary(&scope, &session)).await;
         assert_eq!(other.expect("an answer in time").unwrap().id, session);
-        assert_eq!(held.await.unwrap().id, session, "and it has its answer, too");
+        assert_eq!(held.await.unwrap().id, session, "it is answered, too");
     }
 }

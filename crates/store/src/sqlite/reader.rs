@@ -1,4 +1,4 @@
-//! Connections that read, kept for the next caller. Work runs on the caller's own thread, on one consistent view.
+//! A pool of read connections. Work runs on the caller's own thread, on one consistent snapshot.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::error::AtPath;
 use super::writer::blocking;
 use crate::Key;
 
-/// Connections kept open while nobody uses them.
+/// Maximum number of idle connections that are kept open.
 const IDLE_MAX: usize = 8;
 
 pub(super) struct Readers {
@@ -29,8 +29,8 @@ impl Readers {
         blocking(|| self.glance(|db| in_snapshot(db, work)))
     }
 
-    /// For a single small statement: that is a snapshot in itself, and takes less time than moving a runtime's other tasks
-    /// out of the way.
+    /// Runs a single small statement. It is a snapshot in itself, and takes less time than
+    /// `block_in_place` would.
     pub fn glance<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
         let db = self.take()?;
         let outcome = work(&db);

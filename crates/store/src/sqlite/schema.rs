@@ -1,4 +1,5 @@
-//! The file's layout. Migrations are forward only, run in place under the write lock, and refuse a newer file.
+//! The layout of the file. Migrations are forward-only, run in place under the write lock, and
+//! reject a newer file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,16 +10,17 @@ use sapwood_core::port::store::Result;
 
 use super::error::{AtPath, BUSY_WAIT_MS};
 
-/// "Sapw", so that `file` and we can tell a Sapwood file from any other SQLite database.
+/// "Sapw", so that `file` and Sapwood can distinguish a Sapwood file from other SQLite databases.
 const APPLICATION_ID: i32 = 0x5361_7077;
 
 type Script = &'static [&'static str];
 
-/// A new file's layout, and the steps that lead to the same. The file's `user_version` counts how many were taken.
+/// The layout of a new file, and the migration steps that produce the same layout. The file's
+/// `user_version` counts the steps.
 #[derive(Clone, Copy)]
 struct Layout {
     newest: Script,
-    /// Never change a step that was released.
+    /// Never change a released step.
     steps: &'static [Script],
 }
 
@@ -42,13 +44,13 @@ const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 
-/// Between two tries for a lock that SQLite does not wait for.
+/// Delay between two attempts to get a lock that SQLite does not wait for.
 const TRY_AGAIN_MS: u64 = 5;
 
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
 
-/// Who may come in. The secret itself is nowhere: only its hash.
+/// API keys. Only the hash of the secret is stored.
 const KEYS: &str = "
 CREATE TABLE keys (
   hash   BLOB NOT NULL UNIQUE,
@@ -59,7 +61,7 @@ CREATE TABLE keys (
 CREATE INDEX keys_by_tenant ON keys (tenant, id);
 ";
 
-/// What sessions taught, and which of them support it.
+/// Memories, and the sessions that support them.
 const MEMORIES: &str = "
 CREATE TABLE memories (
   pk            INTEGER PRIMARY KEY,
@@ -81,13 +83,14 @@ CREATE TABLE memory_sources (
 CREATE INDEX memory_sources_by_memory ON memory_sources (memory);
 ";
 
-/// Blobs of more than one piece. Those of one are in their own row, as all of them were; a larger one that is still there is cut up
-/// when it is read.
+/// Blobs of more than one piece. A blob of one piece is in its own row, as all blobs were in
+/// earlier layouts. A larger blob that is still in its row is split when it is read.
 const PIECES: &str = "
--- A blob's pieces; without a size, those that have come so far. `at` is when the last one came, in seconds.
+-- The pieces of a blob. While `bytes` is NULL, the upload is unfinished. `at` is the time of the
+-- last piece, in seconds.
 CREATE TABLE cuts (pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, bytes INTEGER);
 CREATE INDEX cuts_unfinished ON cuts (at) WHERE bytes IS NULL;
--- The key is the cut's pk, with the piece's number in the lowest 16 bits.
+-- The key is the pk of the cut, with the piece's number in the lowest 16 bits.
 CREATE TABLE pieces (
   key     INTEGER PRIMARY KEY,
   packing INTEGER NOT NULL,
@@ -97,7 +100,8 @@ CREATE TABLE pieces (
 ALTER TABLE blobs ADD COLUMN cut INTEGER;
 ";
 
-/// The audit as a table that grows at its end, where SQLite fills a page before it begins the next one.
+/// The audit as a table that grows at its end, so that SQLite fills each page before it starts the
+/// next one.
 const AUDIT: &str = "
 ALTER TABLE audit RENAME TO audit_7;
 -- The key is the tenant's pk, with the line's number in the lowest 40 bits.
@@ -112,10 +116,12 @@ INSERT INTO session_audit
   ORDER BY session, key;
 ";
 
-/// Which part of each session this store wrote itself, see [`super::authority`]. NULL for sessions from before.
+/// Which entries of each session this store wrote itself, see [`super::authority`]. NULL for
+/// sessions of earlier versions.
 const AUTHORITY: &str = "ALTER TABLE sessions ADD COLUMN authority TEXT;";
-/// When a lease was taken, by the time since which boot, and for how long. `timed_fence` is the fence of the lease that the
-/// other three describe: a process of an earlier build that is still running changes the older columns alone.
+/// When a lease was acquired, in time since which boot, and its TTL. `timed_fence` is the fence of
+/// the lease that the other three columns describe: a running process of an earlier build updates
+/// only the older columns.
 const LEASE_TERMS: &str = "
 ALTER TABLE leases ADD COLUMN boot TEXT;
 ALTER TABLE leases ADD COLUMN taken_ms INTEGER;
@@ -123,13 +129,13 @@ ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
 ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
 ";
 
-/// What has not changed since the first layout, or is changed by a later part of it.
+/// Tables that have not changed since the first layout, or that later parts change.
 const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 
--- A session. Its summary is a cache of its log, kept equal by every append. An erased session that forks still need
--- has no id: nothing finds it but their base.
+-- A session. Its summary is a cache of its log and is updated by every append. An erased session
+-- that forks still need has no id and is only reachable as their base.
 CREATE TABLE sessions (
   pk         INTEGER PRIMARY KEY,
   tenant     INTEGER NOT NULL REFERENCES tenants (pk),
@@ -192,12 +198,12 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
 ";
 
-/// The log as it was, clustered by session.
+/// The log of layout 1, clustered by session.
 const LOG_1: &str = "
--- The log. The key is the session's pk in the high half and the seq in the low half, so a session's entries lie together
--- and need no second index. depth, jump, messages and settings are the entry's links (see sapwood_core::tree); snapshot
--- holds the settings where they change. doc is the entry's number in the search index. The body is last, so that walking
--- over an entry does not read it.
+-- The log. The key is the session's pk in the high half and the seq in the low half, so a session's
+-- entries are adjacent and need no second index. depth, jump, messages and settings are the entry's
+-- links (see sapwood_core::tree); snapshot holds the settings where they change. doc is the entry's
+-- number in the search index. The body is last, so that walking over an entry does not read it.
 CREATE TABLE entries (
   key      INTEGER PRIMARY KEY,
   id       BLOB NOT NULL,
@@ -216,20 +222,23 @@ CREATE TABLE entries (
   packing  INTEGER NOT NULL,
   body     BLOB NOT NULL
 );
--- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+-- Kinds that are read on their own: compactions, labels, rounds … The index skips plain messages.
 CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
 
--- Entries with text, in the order they were written, over all sessions; searches go through them newest first. The index
--- trails behind: what is numbered above `indexed` is added before a search, or when there is enough of it.
+-- Entries with text, in the order they were written, over all sessions; searches scan them newest
+-- first. The index lags behind: texts numbered above `indexed` are added before a search, or when
+-- there are enough of them.
 CREATE TABLE docs (doc INTEGER PRIMARY KEY, key INTEGER NOT NULL);
--- Each text's distinct words, without positions: a third of the size and twice as quick as with them.
+-- The distinct words of each text, without positions: a third of the size and twice as fast as with
+-- positions.
 CREATE VIRTUAL TABLE texts
   USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'unicode61 remove_diacritics 0');
 INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
 INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
 ";
 
-/// The log: entries in the order they came, over all sessions, which is also their number in the search index.
+/// The log: entries in order of arrival, over all sessions. The arrival is also their number in the
+/// search index.
 const LOG_2: &str = "
 -- The key is the session's pk in the high half and the seq in the low half. depth, jump, messages and settings are the
 -- entry's links (see sapwood_core::tree); snapshot holds the settings where they change. The body is last, so that
@@ -253,25 +262,25 @@ CREATE TABLE entries (
   body     BLOB NOT NULL
 );
 CREATE UNIQUE INDEX entries_by_key ON entries (key);
--- What is folded on its own: compactions, labels, rounds … Plain messages cost this index nothing.
+-- Kinds that are read on their own: compactions, labels, rounds … The index skips plain messages.
 CREATE INDEX entries_by_kind ON entries (kind, key) WHERE kind > 3;
 ";
 
-/// The search index as it was, in FTS5.
+/// The search index of layout 2, in FTS5.
 const TEXTS_2: &str = "
 CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', columnsize = 0, detail = none, tokenize = 'ascii');
 INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
 INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
 ";
 
-/// The index is built anew, before the first search.
+/// The index is rebuilt before the first search.
 const DROP_TEXTS_2: &str = "
 DROP TABLE texts;
 UPDATE counters SET value = 0 WHERE name = 'indexed';
 ";
 
-/// The search index: which words are in which texts, see [`super::index`]. It trails behind: what arrived after `indexed` is
-/// added before a search, or when there is enough of it.
+/// The search index: which words are in which texts, see [`super::index`]. It lags behind: texts
+/// that arrived after `indexed` are added before a search, or when there are enough of them.
 const INDEX: &str = "
 CREATE TABLE segments (
   first       INTEGER PRIMARY KEY,
@@ -284,8 +293,8 @@ CREATE TABLE segments (
 CREATE TABLE blocks (pk INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 ";
 
-/// What scattered a page over the file for every session in a commit: where entries are, see [`super::places`], and which
-/// lines of the audit are about a session, see [`super::audit`].
+/// Two indexes that used to write one page per session and commit: the positions of entries, see
+/// [`super::entry_index`], and the audit lines of a session, see [`super::audit`].
 const PLACES: &str = "
 CREATE TABLE places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
 CREATE TABLE recent_places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
@@ -293,8 +302,8 @@ INSERT INTO places SELECT key, arrival FROM entries ORDER BY key;
 DROP INDEX entries_by_key;
 
 CREATE VIEW placed AS SELECT key, arrival FROM places UNION ALL SELECT key, arrival FROM recent_places;
--- The entries by their keys. Each half is joined on its own, so that SQLite looks them up, and merges them where they are
--- wanted in order.
+-- The entries by key. Each half is joined separately, so that SQLite uses lookups, and merges the
+-- halves where order matters.
 CREATE VIEW log AS
   SELECT p.key AS key, e.arrival AS arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
          version, packing, body
@@ -317,7 +326,7 @@ INSERT INTO session_audit
 DROP INDEX audit_by_session;
 ";
 
-/// The index is built anew, as its numbers change.
+/// The index is rebuilt, because its numbers change.
 const SET_ASIDE_1: &str = "
 DROP TABLE docs;
 DROP TABLE texts;
@@ -326,7 +335,8 @@ DROP INDEX entries_by_kind;
 ALTER TABLE entries RENAME TO entries_1;
 ";
 
-/// Texts keep their order; an entry without one takes its place after the text that precedes it in its session.
+/// Texts keep their order. An entry without text is placed after the text that precedes it in its
+/// session.
 const TAKE_OVER_1: &str = "
 INSERT INTO entries
   SELECT place, key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot, version, packing, body
@@ -336,7 +346,7 @@ INSERT INTO entries
 DROP TABLE entries_1;
 ";
 
-/// Brings a new or older file up to date.
+/// Migrates a new or older file to the current layout.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     bring_up(conn, path, LAYOUT)
 }
@@ -348,7 +358,7 @@ fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
         return Ok(());
     }
     if found.version == 0 {
-        // Only takes effect on a file without pages yet; harmless otherwise.
+        // Only takes effect on a file that has no pages yet; harmless otherwise.
         conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
         switch_to_wal(conn).at(path)?;
     }
@@ -359,7 +369,8 @@ fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
     migrated
 }
 
-/// When several processes make the same file at once, SQLite says "busy" here without waiting: so we wait.
+/// When several processes create the same file at once, SQLite returns "busy" here without waiting,
+/// so this retries.
 fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
     let start = Instant::now();
     loop {
@@ -375,16 +386,17 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Whose file it is, and which layout it has.
+/// The markers that identify a Sapwood file and its layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
     application: i32,
     version: u32,
-    /// Tables, indexes and views.
+    /// The number of tables, indexes and views.
     objects: i64,
 }
 
-/// Reads all of them in one snapshot: another process may be making the file between two statements.
+/// Reads all markers in one snapshot: another process may be creating the file between two
+/// statements.
 fn read_stamps(conn: &Connection) -> rusqlite::Result<Stamps> {
     let snapshot = conn.unchecked_transaction()?;
     let stamps = stamps_in_transaction(&snapshot)?;
@@ -404,7 +416,7 @@ fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
     let place = path.display().to_string();
     let is_ours = found.application == APPLICATION_ID;
     if !is_ours && (found.objects > 0 || found.application != 0) {
-        let what = "is a SQLite database, but not one of Sapwood's; it was left alone".to_owned();
+        let what = "is a SQLite database, but not a Sapwood store; it was not changed".to_owned();
         return Err(StoreError::Damaged { place, what });
     }
     if found.version > layout.version() {
@@ -413,8 +425,8 @@ fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
     Ok(())
 }
 
-/// Runs inside the write lock. Another process may have migrated the file while we waited for it, to our layout or to a
-/// newer one, so the stamps are read and checked again.
+/// Runs under the write lock. While this process waited for the lock, another process may have
+/// migrated the file to this layout or a newer one, so the markers are read and checked again.
 fn run_scripts(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
     let found = stamps_in_transaction(conn).at(path)?;
     check_stamps(path, found, layout)?;

@@ -1,9 +1,10 @@
-//! Full text. Entries are numbered as they arrive; the index trails behind and is brought up to date before a search, or by
-//! the writer when it has fallen far behind. Hits come newest first, by that number.
+//! Full-text search. Entries are numbered as they arrive. The index lags behind and is brought up
+//! to date before a search, or by the writer when the lag is large. Hits are returned newest first,
+//! by that number.
 //!
-//! Each indexed text begins with two words that no text can contain (they start with a private-use character, which is no
-//! letter): one for the tenant, one for the session. So the index itself keeps tenants apart (I9), and a search
-//! within one session does not wade through the others.
+//! Each indexed text begins with two marker words that no text can contain, because they start with
+//! a private-use character, which is not a letter: one for the tenant, one for the session. So the
+//! index itself separates tenants (I9), and a search within one session does not scan the others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -23,20 +24,22 @@ use crate::match_text::{Query, is_searched, stored_text};
 use crate::tokenize::Cutter;
 use crate::validate;
 
-/// Begins the words that mark a text's tenant and session.
+/// First character of the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
-/// Texts per transaction when catching up: long enough to be quick, short enough not to hold others up.
+/// Texts per transaction when catching up: enough to be fast, few enough not to block other
+/// writers.
 const CATCH_UP_TEXTS: usize = 2_000;
-/// The same, in bytes.
+/// Maximum bytes per transaction when catching up.
 const CATCH_UP_BYTES: usize = 4 << 20;
-/// Texts kept in memory until they are indexed; over that they are read from their rows again.
+/// Maximum number of texts kept in memory until they are indexed. Beyond that, they are read from
+/// their rows again.
 const FRESH_TEXTS_MAX: usize = 8_192;
-/// The same, in bytes.
+/// Maximum bytes of these texts.
 const FRESH_BYTES_MAX: usize = 16 << 20;
-/// Hits that a caller may not see are passed over; so many at most in one search.
+/// Maximum number of hits that one search skips because the caller may not see them.
 const PASSED_OVER_MAX: usize = 100_000;
 
-/// How many entries the index has not seen yet.
+/// Returns how many entries the index has not processed yet.
 pub(super) fn lag(db: &StoreConnection) -> Result<i64> {
     let mut select = db.prepare(
         "SELECT coalesce((SELECT max(arrival) FROM entries), 0) - (SELECT value FROM counters WHERE name = 'indexed')",
@@ -44,7 +47,7 @@ pub(super) fn lag(db: &StoreConnection) -> Result<i64> {
     select.query_row([], |row| row.get(0)).at(&db.path)
 }
 
-/// Indexes everything that is not yet, in transactions of its own.
+/// Indexes all remaining texts, in transactions of its own.
 pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     while lag(db)? > 0 {
         db.in_transaction(|| index_some(db))?;
@@ -52,7 +55,7 @@ pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Indexes the next texts: from the rows, or, once those are done that other processes wrote, from memory.
+/// Indexes the next texts: from the rows while those of other processes remain, then from memory.
 fn index_some(db: &StoreConnection) -> Result<()> {
     db.append_cache.refresh(db)?;
     let indexed = indexed(db)?;
@@ -76,8 +79,8 @@ fn add_segment(db: &StoreConnection, segment: &Segment) -> Result<()> {
     Ok(())
 }
 
-/// How to index the texts of this process that are next, if they are many, and the last of them: it can be done elsewhere.
-/// `given` is the last one that is on its way already.
+/// Returns a job that indexes the next texts of this process on another thread, if there are enough
+/// of them, and the number of the last one. `given` is the last text that is already being indexed.
 pub(super) fn next_segment(
     db: &StoreConnection,
     given: Option<i64>,
@@ -108,7 +111,8 @@ fn segment_of(first: i64, last: i64, arrived: &[Arrived]) -> Segment {
     builder.finish(last)
 }
 
-/// Adds what was indexed elsewhere, unless somebody was quicker, or may have erased some of it meanwhile.
+/// Adds a segment built on another thread, unless another process has indexed these texts, or some
+/// may have been erased since.
 pub(super) fn add_indexed(db: &StoreConnection, segment: &Segment, forgotten: u64) -> Result<()> {
     db.in_transaction(|| {
         db.append_cache.refresh(db)?;
@@ -133,14 +137,14 @@ fn last_arrival(db: &StoreConnection) -> Result<i64> {
 /// An entry's number, and its text if it has one.
 type Arrived = (i64, Option<Text>);
 
-/// A text that is to be found, and whose it is.
+/// A text to index, with its tenant and session.
 pub(super) struct Text {
     pub tenant: i64,
     pub session: i64,
     pub text: String,
 }
 
-/// The texts of rows between two numbers, both excluded.
+/// Reads the texts of rows between two numbers, both exclusive.
 fn stored_texts(db: &StoreConnection, after: i64, before: i64) -> Result<Vec<Arrived>> {
     let path = &db.path;
     let sql = "SELECT arrival, key >> 32, tenant, kind, version, packing, body
@@ -163,18 +167,19 @@ fn stored_texts(db: &StoreConnection, after: i64, before: i64) -> Result<Vec<Arr
     Ok(texts)
 }
 
-/// Entries that this process has appended and that are not in the index yet: a mirror of the newest rows, so that indexing
-/// does not have to read and unpack what was in memory a moment ago.
+/// Entries that this process has appended and that are not in the index yet. They mirror the newest
+/// rows, so that indexing does not have to read and decompress them.
 #[derive(Default)]
 pub(super) struct Fresh {
     texts: RefCell<VecDeque<Arrived>>,
     bytes: Cell<usize>,
-    /// Counts how often they were forgotten.
+    /// The number of times they were dropped.
     forgotten: Cell<u64>,
 }
 
 impl Fresh {
-    /// Every entry is told of, in order, whether it has a text or not: a gap means that somebody else has written.
+    /// Adds an entry. Every entry is added in order, with or without text: a gap means that another
+    /// process has written.
     pub fn push(&self, arrival: i64, text: Option<Text>) {
         let mut texts = self.texts.borrow_mut();
         if texts.len() >= FRESH_TEXTS_MAX || self.bytes.get() >= FRESH_BYTES_MAX {
@@ -186,17 +191,18 @@ impl Fresh {
         texts.push_back(arrived);
     }
 
-    /// Changes whenever texts were dropped that may not be there any more.
+    /// Changes whenever texts were dropped that may have been erased.
     pub fn forgotten(&self) -> u64 {
         self.forgotten.get()
     }
 
-    /// Whether there is enough for a segment.
+    /// Returns whether there is enough text for a segment.
     fn is_plenty(&self) -> bool {
         self.texts.borrow().len() >= CATCH_UP_TEXTS || self.bytes.get() >= CATCH_UP_BYTES
     }
 
-    /// Whether there is so much that it should not wait any longer: half of what may be kept.
+    /// Returns whether indexing should not be delayed any longer, because half of the limit is
+    /// used.
     pub fn is_too_much(&self) -> bool {
         self.texts.borrow().len() >= FRESH_TEXTS_MAX / 2 || self.bytes.get() >= FRESH_BYTES_MAX / 2
     }
@@ -205,7 +211,7 @@ impl Fresh {
         self.texts.borrow().front().map(|(arrival, _)| *arrival)
     }
 
-    /// Takes the texts that are numbered from `next` on without a gap. Those below are indexed already.
+    /// Returns consecutive texts from `next` on. Texts below are already indexed.
     fn take_from(&self, mut next: i64, limit: usize) -> Vec<Arrived> {
         let mut texts = self.texts.borrow_mut();
         let gone = |arrived: &Arrived| self.bytes.set(self.bytes.get().saturating_sub(bytes_of(arrived)));
@@ -242,7 +248,8 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// Runs what erases entries and says which, and takes their texts out such that no trace of them stays in the index.
+/// Runs `erase`, which deletes entries and returns their numbers, and removes their texts from the
+/// index without a trace.
 pub(super) fn really_forgetting(
     db: &StoreConnection,
     work: impl FnOnce(&mut HashSet<i64>) -> Result<()>,
@@ -250,14 +257,15 @@ pub(super) fn really_forgetting(
     let mut gone = HashSet::new();
     work(&mut gone)?;
     index::forget(db, &gone)?;
-    // Numbers at the end will be given again.
+    // Numbers at the end will be reused.
     let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(arrival) FROM entries), 0)) WHERE name = 'indexed'";
     db.prepare(sql)?.execute([]).at(&db.path)?;
     db.fresh.forget_all();
     Ok(())
 }
 
-/// How many of a tenant's texts the index should hold and does not. Each is there at least by its tenant's mark.
+/// Returns how many of a tenant's texts are missing from the index. Each text contains at least its
+/// tenant's marker.
 pub(super) fn count_missing(db: &StoreConnection, scope: &Scope) -> Result<usize> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(0) };
     let mut held = HashSet::new();
@@ -281,7 +289,7 @@ pub(super) fn count_missing(db: &StoreConnection, scope: &Scope) -> Result<usize
     Ok(missing)
 }
 
-/// Builds the whole index anew.
+/// Rebuilds the whole index.
 pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     let empty = "UPDATE counters SET value = 0 WHERE name = 'indexed'";
     db.in_transaction(|| {
@@ -332,7 +340,8 @@ pub(super) fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -
     Ok(page)
 }
 
-/// All words of a query, as far as the index has them; whether they are whole and stand together is checked on the text.
+/// Returns the terms of a query for the index. Whether words are complete and adjacent is checked
+/// on the text.
 fn wanted_by(words: &Query) -> Vec<TermQuery> {
     let mut wanted = Vec::new();
     for term in &words.terms {
@@ -353,7 +362,8 @@ fn read_cursor(cursor: Option<&str>) -> Result<i64> {
     text.parse().map_err(|_| validate::bad_cursor(text))
 }
 
-/// `None` if the words are all there, but not together as a phrase wants them, or not whole.
+/// Returns `None` if the text contains all words, but not adjacent as a phrase requires, or not
+/// complete.
 fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| db.damaged(error.to_string()))?;
     let text = body.search_text();

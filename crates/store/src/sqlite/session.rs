@@ -1,4 +1,4 @@
-//! Session rows: finding, making, forking, listing, erasing.
+//! Session rows: finding, creating, forking, listing, checking.
 
 use rusqlite::params;
 use sapwood_core::authority::fork_detail;
@@ -22,16 +22,17 @@ use super::path::check_in_tree;
 use crate::authorize::authorize;
 use crate::validate::{ListSpan, no_entry, page_limit, print_json, print_list_cursor};
 
-/// Rows asked for at a time when everything is checked.
+/// Rows read at a time by the check.
 const CHECK_ROWS: usize = 500;
-/// Sessions that one page of a narrowed list looks through. The next page goes on from there.
+/// Maximum number of sessions that one page of a filtered list inspects. The next page continues
+/// from there.
 const LOOKED_ROWS_MAX: usize = 20_000;
 
-/// A session that the caller may deal with.
+/// A session that the caller may access.
 pub(super) struct SessionRow {
     pub pk: i64,
     pub tenant: i64,
-    /// The time it is listed by: when it was last updated, or a little before (see [`Order`]).
+    /// The list time: the last update, or slightly before it (see [`Order`]).
     pub listed_at: TimestampMs,
     pub summary: Summary,
 }
@@ -40,7 +41,7 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
     StoreError::NoSession { session: session.clone() }
 }
 
-/// Finds a session of the scope's own tenant and lets the caller in, or not.
+/// Finds a session of the scope's own tenant and checks the caller's right to it.
 pub(super) fn find(db: &StoreConnection, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Err(no_session(id)) };
     let mut select =
@@ -53,7 +54,7 @@ pub(super) fn find(db: &StoreConnection, scope: &Scope, id: &SessionId, needed: 
     Ok(SessionRow { pk, tenant, listed_at, summary })
 }
 
-/// The summary and the authority record, which are the third and the fourth column.
+/// Parses the summary and the authority record, which are the third and fourth column.
 fn summary_and_authority(db: &StoreConnection, row: &rusqlite::Row<'_>) -> Result<Summary> {
     let mut summary = read_summary(db, row.get_ref(2).at(&db.path)?.as_str().unwrap_or_default())?;
     let column = row.get_ref(3).and_then(|column| Ok(column.as_str_or_null()?)).at(&db.path)?;
@@ -87,7 +88,7 @@ fn insert(db: &StoreConnection, scope: &Scope, summary: &Summary, base: Option<(
     Ok(db.conn.last_insert_rowid())
 }
 
-/// Writes a summary. With [`Order::Kept`] the index by time is left alone.
+/// Writes a summary. With [`Order::Kept`] the index by time is not changed.
 pub(super) fn store_summary(db: &StoreConnection, row: &mut SessionRow, order: Order) -> Result<()> {
     let json = print_json(&row.summary);
     match order {
@@ -104,8 +105,9 @@ pub(super) fn store_summary(db: &StoreConnection, row: &mut SessionRow, order: O
     Ok(())
 }
 
-/// Whether an append changes a session's place in the list. A session that is appended to again and again, and no other
-/// in between, keeps its place, and its list time may stay a little behind.
+/// Whether an append changes a session's position in the list. A session that is appended to
+/// repeatedly, without any other session in between, keeps its position, and its list time may lag
+/// slightly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Kept,
@@ -114,7 +116,7 @@ pub(super) enum Order {
 
 pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
     if let Some(row) = id_is_taken(db, scope, &new.id)? {
-        // Somebody else's: that the id cannot be had is all that is said.
+        // The session belongs to another owner; the caller only learns that the id is taken.
         let taken = |_| StoreError::Exists { session: new.id.clone() };
         return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
     }
@@ -124,7 +126,7 @@ pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> R
     Ok(Created::New)
 }
 
-/// The session that has this id in the tenant, whoever owns it.
+/// Returns the session with this id in the tenant, regardless of its owner.
 fn id_is_taken(db: &StoreConnection, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), scope.principal.clone());
     match find(db, &whole_tenant, id, Right::Read) {
@@ -199,7 +201,7 @@ pub(super) fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilter) -> 
     list_looking(db, scope, filter, LOOKED_ROWS_MAX)
 }
 
-/// A page for which so many sessions are looked at, and no more.
+/// Returns a page after inspecting at most the given number of sessions.
 fn list_looking(
     db: &StoreConnection,
     scope: &Scope,
@@ -237,7 +239,7 @@ fn list_looking(
     Ok(page)
 }
 
-/// Ids are ASCII, so everything that begins with a prefix sorts before the prefix followed by DEL.
+/// Ids are ASCII, so every id with a prefix sorts before the prefix followed by DEL.
 fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
     match (order, prefix.is_empty()) {
         (ListOrder::NewestFirst, true) => {
@@ -259,11 +261,11 @@ fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
     }
 }
 
-/// Compares each session's summary with the fold of its log, and mends it if told to.
+/// Compares each session's summary with its log, and repairs it if requested.
 pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if repair == Repair::No {
-        // The doctor compares them anyway, through the port.
+        // The doctor compares them through the port in any case.
         return Ok(findings);
     }
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
@@ -275,7 +277,7 @@ pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repai
             if row.summary != summary {
                 db.append_cache.forget(row.pk);
                 store_summary(db, &mut row, Order::Changed)?;
-                let what = format!("the summary of session {} did not equal the fold of its log", summary.id);
+                let what = format!("the summary of session {} did not match its log", summary.id);
                 let place = db.path.display().to_string();
                 findings.push(Finding { rule: "cache", place, what, repaired: true });
             }
@@ -333,7 +335,7 @@ mod tests {
     const SESSIONS: usize = 50;
     const LOOKED_MAX: usize = 7;
 
-    /// One of five has the agent that is looked for.
+    /// Every fifth session has the agent that the test filters for.
     fn filled(dir: &tempfile::TempDir, scope: &Scope) -> StoreConnection {
         let db = StoreConnection::open(&dir.path().join("x.db"), Mode::Write, None).unwrap();
         migrate(&db.conn, &db.path).unwrap();
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_has_looked_long_enough_says_where_to_go_on() {
+    fn a_page_that_reaches_its_scan_limit_returns_a_cursor() {
         let dir = tempfile::tempdir().unwrap();
         let scope = Scope::operator("acme".parse().unwrap(), Principal::System);
         let db = filled(&dir, &scope);
@@ -369,7 +371,7 @@ mod tests {
                 seen.reverse();
             }
             assert_eq!(seen, (0..SESSIONS as i64).filter(|at| at % 5 == 1).collect::<Vec<_>>());
-            assert_eq!(pages, SESSIONS.div_ceil(LOOKED_MAX), "no session is looked at twice");
+            assert_eq!(pages, SESSIONS.div_ceil(LOOKED_MAX), "no session is inspected twice");
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Making commits last. SQLite writes its log without waiting for the disk; with durability `full` a commit is synced here
-//! before anybody is told of it (I3). So the writer can go on with the next group while the disk is busy with the last.
+//! Syncing commits. SQLite writes its log without waiting for the disk. With durability `full` a
+//! commit is synced here before its caller is answered (I3), while the writer already processes the
+//! next group.
 //!
-//! A sync covers everything that was written to the log before, so whatever was built on a commit never outlives it.
+//! A sync covers all earlier writes to the log, so a commit never survives without the commits it
+//! depends on.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use sapwood_core::port::store::Result;
 use super::connection::wal_path;
 use crate::Durability;
 
-/// Tells a caller how its commit went.
+/// Sends the outcome of a commit to its caller.
 pub(super) type Reply = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The thread that syncs for groups of callers. It answers all of them before it ends.
@@ -28,7 +30,8 @@ struct Shared {
     path: PathBuf,
     durability: Durability,
     wal: Mutex<Option<File>>,
-    /// A sync has failed. The system may have dropped what it could not write, and a later sync would not tell.
+    /// A sync has failed. The operating system may have dropped the unwritten pages, and a later
+    /// sync would not report that.
     failed: AtomicBool,
     waiting: Mutex<Vec<Reply>>,
     closing: AtomicBool,
@@ -56,7 +59,7 @@ impl Syncer {
         self.shared.answer(replies);
     }
 
-    /// Answers as soon as the other thread has synced; nobody waits for it here.
+    /// Queues the replies; the sync thread answers them after its next sync. Does not block.
     pub fn answer_soon(&self, replies: Vec<Reply>) {
         match (self.shared.durability, &self.thread) {
             (Durability::Full, Some(thread)) => {
@@ -85,7 +88,7 @@ impl Shared {
 
     fn serve(&self) {
         loop {
-            // Looked at before the queue: what was left there before the end is still answered.
+            // Loaded before the queue, so that replies queued before the end are still answered.
             let closing = self.closing.load(Ordering::SeqCst);
             let replies = std::mem::take(&mut *self.waiting());
             match replies.is_empty() {
@@ -111,7 +114,7 @@ impl Shared {
 
     fn sync(&self) -> std::io::Result<()> {
         if self.failed.load(Ordering::SeqCst) {
-            return Err(std::io::Error::other("an earlier sync of the log has failed; open the store again"));
+            return Err(std::io::Error::other("an earlier sync of the log failed; reopen the store"));
         }
         let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
         let synced = match &*wal {

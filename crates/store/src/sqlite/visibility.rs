@@ -1,4 +1,5 @@
-//! Where a caller sees an entry: in the session it was written in, or in a fork that shares it.
+//! The session in which a caller sees an entry: the one it was written to, or a fork that shares
+//! it.
 
 use rusqlite::OptionalExtension;
 use sapwood_core::port::store::Result;
@@ -11,7 +12,7 @@ use super::log::{LogRows, pk_of, seq_of};
 use super::session::read_summary;
 use crate::authorize::authorize;
 
-/// The entry as one session sees it: its own, or one it shares with the session it was forked from.
+/// Returns the entry as one session sees it: its own, or one it shares with its source.
 pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record>> {
     if pk_of(key) == log.pk {
         return log.record(seq_of(key));
@@ -26,7 +27,8 @@ pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record
     }
 }
 
-/// The entry in a session that the caller may read: the one it was written in, or else a fork that shares it.
+/// Returns the entry in a session that the caller may read: the one it was written to, or else a
+/// fork that shares it.
 pub(super) fn seen_by(db: &StoreConnection, scope: &Scope, key: i64) -> Result<Option<(Summary, Record)>> {
     let mut candidates = vec![pk_of(key)];
     while let Some(pk) = candidates.pop() {
@@ -46,7 +48,7 @@ pub(super) fn seen_by(db: &StoreConnection, scope: &Scope, key: i64) -> Result<O
     Ok(None)
 }
 
-/// `None` for an erased session that only its forks keep.
+/// Returns `None` for an erased session that is only kept for its forks.
 fn summary_of(db: &StoreConnection, pk: i64) -> Result<Option<Summary>> {
     let mut select = db.prepare("SELECT summary FROM sessions WHERE pk = ?1")?;
     let json: Option<String> = select.query_row([pk], |row| row.get(0)).at(&db.path)?;

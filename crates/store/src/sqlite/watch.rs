@@ -1,4 +1,4 @@
-//! Whether anything was written, by whichever process, and where logs end: what followers are woken by.
+//! Detects writes by any process, and reads the heads of logs. Followers are woken by it.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,8 @@ use super::session::find;
 use super::writer::blocking;
 use crate::Key;
 
-/// A connection that only asks whether others have written. SQLite counts that per connection, so it is always this one.
+/// A connection that only checks whether other connections have written. SQLite counts that per
+/// connection, so it is never replaced.
 pub(super) struct Watcher {
     db: Mutex<Option<StoreConnection>>,
     path: PathBuf,
@@ -41,14 +42,15 @@ impl Watcher {
     }
 }
 
-/// The key itself is what is ordered by and selected: only then does SQLite look it up in both halves of the view.
+/// Selects and orders by the key itself: only then does SQLite use a lookup in both halves of the
+/// view.
 pub(super) const HEAD: &str = "
     SELECT COALESCE((SELECT key FROM placed
                      WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)
                      ORDER BY key DESC LIMIT 1) & 4294967295, s.inherited)
     FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
 
-/// The last entry's key says where a log ends, without its summary being read.
+/// Returns the heads of logs from the key of the last entry, without reading summaries.
 pub(super) fn heads(db: &StoreConnection, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     if scope.reach != Reach::Tenant {
         return sessions.iter().map(|session| head_of_own(db, scope, session)).collect();

@@ -1,10 +1,11 @@
-//! The one writer. Everything that is waiting goes into one transaction, so that one sync serves many callers (group
-//! commit), and each is answered only after the commit (I3).
+//! The single writer. All waiting jobs share one transaction, so that one sync serves many callers
+//! (group commit). Each caller is answered only after the commit (I3).
 //!
-//! A caller that finds nobody writing commits on its own thread: a single stream of appends pays for no hand-over. When
-//! callers meet, they leave their work in the queue, and a thread commits it for all of them; while they still come in, it
-//! waits a moment for more of them, because a commit costs the same for one and for a hundred. Another thread sees to the
-//! sync ([`super::sync`]), so that the next group is written meanwhile.
+//! A caller that finds the writer free commits on its own thread, so that a single stream of
+//! appends needs no thread switch. Concurrent callers leave their jobs in the queue, and a thread
+//! commits them together. While more callers arrive, the thread waits briefly for them, because a
+//! commit costs the same for one and for a hundred. Another thread syncs ([`super::sync`]) while
+//! the next group is written.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,20 +25,20 @@ use super::search;
 use super::sync::{Reply, Syncer};
 use crate::Durability;
 
-/// Callers that may wait; more wait for a place in the queue.
+/// Capacity of the queue; further callers wait for a slot.
 const QUEUE_JOBS: usize = 1_024;
-/// Most callers that share one commit, so that none waits long.
+/// Maximum number of callers that share one commit, so that none waits long.
 const GROUP_JOBS_MAX: usize = 128;
-/// A group of this size is not waited for any longer.
+/// A group of this size does not wait for more callers.
 const GROUP_JOBS_PLENTY: usize = 16;
-/// How long the thread waits to see whether more callers come.
+/// How long the thread waits for more callers.
 const GATHER_TIME: Duration = Duration::from_micros(50);
-/// So many texts that are not in the search index, although nobody is at it, are indexed by the writer itself.
+/// If more texts than this are not indexed, the writer indexes them itself.
 const INDEX_LAG_MAX: i64 = 10_000;
-/// Commits between two looks at that lag.
+/// Commits between two checks of that lag.
 const COMMITS_PER_LOOK: u32 = 64;
 
-/// What a job did: its reply, and whether it failed.
+/// The outcome of a job: its reply, and whether it failed.
 struct Done {
     reply: Reply,
     failed: bool,
@@ -45,7 +46,7 @@ struct Done {
 
 type WriteJob = Box<dyn FnOnce(Result<&StoreConnection>) -> Done + Send>;
 
-/// Who commits a job that nobody else is in the way of.
+/// Which thread commits a job when the writer is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     Caller,
@@ -60,23 +61,23 @@ pub(super) struct Writer {
 }
 
 struct Shared {
-    /// Dropped before the db: it answers everybody while the log is still there.
+    /// Dropped before the connection, so that it can answer all callers while the log still exists.
     syncer: Syncer,
-    seat: Mutex<Seat>,
+    state: Mutex<WriterState>,
     queue: Mutex<VecDeque<WriteJob>>,
     /// The last group had several callers: leave the next one to the thread.
     contended: AtomicBool,
-    /// The thread has nothing to do and must be woken.
+    /// The thread is idle and must be woken.
     asleep: AtomicBool,
     closing: AtomicBool,
 }
 
-/// Whoever holds it writes.
-struct Seat {
+/// The state that its lock holder writes with.
+struct WriterState {
     db: StoreConnection,
     indexer: Indexer,
-    /// The last text that the indexer has got, and how often fresh texts had been forgotten by then. Once they are forgotten
-    /// again, nothing that is under way counts.
+    /// The last text passed to the indexer, and how often fresh texts had been dropped by then. If
+    /// they are dropped again, segments in flight are discarded.
     given: Given,
     commits: u32,
 }
@@ -88,7 +89,7 @@ impl Writer {
         let indexer = Indexer::start(&place)?;
         let shared = Arc::new(Shared {
             syncer,
-            seat: Mutex::new(Seat { db, indexer, given: Given::default(), commits: 0 }),
+            state: Mutex::new(WriterState { db, indexer, given: Given::default(), commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -96,13 +97,14 @@ impl Writer {
         });
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("sapwood-writer".to_owned());
-        // Without it, callers that meet would wait for ever.
+        // Without the thread, concurrent callers would wait forever.
         let thread =
             thread.spawn(move || served.serve()).map_err(|source| StoreError::Io { place, source })?;
         Ok(Self { shared, places: Semaphore::new(QUEUE_JOBS), thread: Some(thread) })
     }
 
-    /// Runs `work` in a transaction and answers when it is committed. If `work` fails it must not have written yet.
+    /// Runs `work` in a transaction and returns after the commit. If `work` fails, it must not have
+    /// written anything.
     pub async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&StoreConnection) -> Result<T> + Send + 'static,
@@ -121,8 +123,8 @@ impl Writer {
             let outcome = db.and_then(work);
             let failed = outcome.is_err();
             let reply = move |committed: Result<()>| {
-                // Its own error says more than that of the commit it spoilt. A caller that has gone away is no reason to
-                // fail: the entries are written all the same.
+                // The job's own error is more specific than that of the commit it spoiled. A
+                // cancelled caller is not an error: its entries are still written.
                 let _ = sender.send(outcome.and_then(|done| committed.map(|()| done)));
             };
             Done { reply: Box::new(reply), failed }
@@ -131,7 +133,8 @@ impl Writer {
         let left = Left(self);
         if turn == Turn::Caller {
             if is_first {
-                // Other tasks of this thread that are ready to append come first, so that one commit serves them too.
+                // Let other tasks of this thread that are ready to append run first, so that one
+                // commit serves them, too.
                 tokio::task::yield_now().await;
             }
             self.get_it_done();
@@ -140,15 +143,16 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Commits the queue here if nobody is writing. What is left then is [`Left`] to the thread.
+    /// Commits the queue on this thread if the writer is free. Remaining jobs are [`Left`] to the
+    /// thread.
     fn get_it_done(&self) {
         if !self.shared.contended.load(Ordering::Acquire)
             && !self.shared.queue().is_empty()
-            && let Some(mut seat) = self.shared.try_seat()
+            && let Some(mut state) = self.shared.try_state()
         {
             blocking(|| {
-                self.shared.syncer.answer_here(self.shared.run_group(&seat.db));
-                seat.index_now_and_then();
+                self.shared.syncer.answer_here(self.shared.run_group(&state.db));
+                state.index_now_and_then();
             });
         }
     }
@@ -163,13 +167,13 @@ impl Writer {
 
     /// Runs `work` between transactions.
     pub fn alone<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
-        let outcome = blocking(|| work(&self.shared.seat().db));
+        let outcome = blocking(|| work(&self.shared.state().db));
         self.wake();
         outcome
     }
 }
 
-/// A caller that has left a job in the queue. If it goes away before it saw to it, the thread does.
+/// A caller with a job in the queue. If the caller is cancelled, the thread commits the job.
 struct Left<'w>(&'w Writer);
 
 impl Drop for Left<'_> {
@@ -180,7 +184,7 @@ impl Drop for Left<'_> {
     }
 }
 
-/// What was sent is finished before the store is gone.
+/// Finishes all queued jobs before the store is gone.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
@@ -191,7 +195,7 @@ impl Drop for Writer {
     }
 }
 
-/// Runs what blocks. On a runtime with several threads, other tasks move out of the way first.
+/// Runs blocking work. On a multi-threaded runtime, other tasks are moved to other threads first.
 pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
@@ -212,35 +216,36 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a job in the queue, and says whether it is the only one there.
+    /// Adds a job to the queue. Returns whether it is the only one there.
     fn enqueue(&self, job: WriteJob) -> bool {
         let mut queue = self.queue();
         queue.push_back(job);
         queue.len() == 1
     }
 
-    fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_seat(&self) -> Option<MutexGuard<'_, Seat>> {
-        match self.seat.try_lock() {
-            Ok(seat) => Some(seat),
+    fn try_state(&self) -> Option<MutexGuard<'_, WriterState>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// The thread's life: commit what callers have left, and sleep.
+    /// The thread's main loop: commits queued jobs, then sleeps.
     fn serve(&self) {
         loop {
             while !self.queue().is_empty() {
                 self.gather();
-                let mut seat = self.seat();
-                self.syncer.answer_soon(self.run_group(&seat.db));
-                seat.index_now_and_then();
+                let mut state = self.state();
+                self.syncer.answer_soon(self.run_group(&state.db));
+                state.index_now_and_then();
             }
-            // Said before the queue is looked at once more, so that whoever comes now either is seen or wakes us.
+            // Set before the queue is checked again, so that a new caller is either seen here or
+            // wakes the thread.
             self.asleep.store(true, Ordering::SeqCst);
             if self.queue().is_empty() {
                 if self.closing.load(Ordering::SeqCst) {
@@ -252,7 +257,7 @@ impl Shared {
         }
     }
 
-    /// Waits while callers are still coming in.
+    /// Waits while more callers arrive.
     fn gather(&self) {
         let mut waiting = self.queue().len();
         while self.contended.load(Ordering::Acquire) && waiting < GROUP_JOBS_PLENTY {
@@ -265,7 +270,8 @@ impl Shared {
         }
     }
 
-    /// Commits what is in the queue, as one transaction, and leaves it to the caller to have that synced and to answer.
+    /// Commits the queued jobs in one transaction. Returns the replies, which the caller sends
+    /// after a sync.
     fn run_group(&self, db: &StoreConnection) -> Vec<Reply> {
         let Some(first) = self.queue().pop_front() else { return Vec::new() };
         if let Err(error) = db.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&db.path))
@@ -287,22 +293,24 @@ impl Shared {
     }
 }
 
-impl Seat {
+impl WriterState {
     fn index_now_and_then(&mut self) {
         self.commits = self.commits.wrapping_add(1);
-        // An index that cannot be written now is written before the next search, which then says what is wrong.
+        // If the index cannot be written now, it is written before the next search, which reports
+        // the error.
         let _ = self.index_beside();
-        // What others left is looked for now and then.
+        // Check occasionally for texts that other processes left unindexed.
         let lag = |db| search::lag(db).unwrap_or(0);
         if self.commits.is_multiple_of(COMMITS_PER_LOOK) && lag(&self.db) > INDEX_LAG_MAX {
             let _ = search::catch_up(&self.db);
         }
     }
 
-    /// Texts of this process go to the indexer in batches, and come back as segments, in the same order.
+    /// Passes texts of this process to the indexer in batches, and writes the finished segments in
+    /// the same order.
     fn index_beside(&mut self) -> Result<()> {
-        // A log that grows more quickly than it can be indexed waits for the index here, before texts are forgotten that
-        // would have to be read and unpacked again.
+        // If the log grows faster than it can be indexed, wait for the index here. Otherwise texts
+        // would be dropped from memory and have to be read and decompressed again.
         let must_wait = self.db.fresh.is_too_much() && !self.indexer.has_room();
         let came = if must_wait { self.indexer.wait() } else { self.indexer.look() };
         if let Came::Ready(segment) = came {
@@ -310,7 +318,7 @@ impl Seat {
         }
         let is_known = self.given.forgotten == self.db.fresh.forgotten();
         let given = self.given.last.filter(|_| is_known && !self.indexer.is_idle());
-        // What is under way and does not count any more comes back first.
+        // Discarded segments in flight must be received first.
         if !self.indexer.has_room() || (!is_known && !self.indexer.is_idle()) {
             return Ok(());
         }
@@ -331,7 +339,7 @@ struct Given {
 /// Jobs that share a transaction.
 struct Group {
     replies: Vec<Reply>,
-    /// A job failed in mid-write: nobody's entries may stay.
+    /// A job failed after it had written: the whole group must be rolled back.
     poisoned: bool,
 }
 
@@ -343,12 +351,13 @@ impl Group {
                 self.poisoned |= done.failed && db.conn.total_changes() != before;
                 self.replies.push(done.reply);
             }
-            // Its caller is told by the dropped channel.
+            // The dropped channel notifies its caller.
             Err(_) => self.poisoned |= db.conn.total_changes() != before,
         }
     }
 
-    /// The replies that a sync has to come before. Callers whose commit failed are answered at once.
+    /// Ends the transaction. Returns the replies to send after a sync; if the commit failed,
+    /// callers are answered immediately.
     fn end(self, db: &StoreConnection) -> Vec<Reply> {
         let committed = match self.poisoned {
             true => Err(None),
@@ -375,6 +384,6 @@ impl Group {
 fn rolled_back(db: &StoreConnection) -> StoreError {
     let place = db.path.display().to_string();
     let what =
-        "a write failed in the middle, and everything that shared its transaction was taken back".to_owned();
+        "a write failed halfway, and its whole transaction was rolled back".to_owned();
     StoreError::Backend { place, what }
 }

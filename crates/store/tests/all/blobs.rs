@@ -1,5 +1,5 @@
-//! Blobs in pieces, as databases and files keep them: what is damaged is never given out, what was not finished goes, and what
-//! is from before is read and cut up.
+//! Chunked blobs in databases and files: damaged data is never returned, unfinished uploads are removed, and
+//! blobs from older versions are read and split into chunks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,7 +15,7 @@ use sapwood_store::postgres::PgStore;
 use sapwood_store::sqlite::SqliteStore;
 use tempfile::TempDir;
 
-/// How long what is dropped may take to be gone.
+/// Time limit for the cleanup of dropped uploads.
 const GONE_IN: Duration = Duration::from_secs(60);
 
 fn ana() -> Scope {
@@ -30,7 +30,7 @@ fn bytes(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// A database that can be looked into. In its SQL, `@` stands for where the tables are.
+/// A database that the test can inspect and change. In SQL, `@` is replaced by the schema prefix.
 enum Database {
     Sqlite(TempDir),
     Postgres(String),
@@ -74,7 +74,7 @@ impl Database {
         conn
     }
 
-    /// Cuts and pieces, when nothing is under way any more.
+    /// Count uploads and chunks after all cleanup has finished.
     async fn left_over(&self) -> (i64, i64) {
         let began = Instant::now();
         loop {
@@ -100,7 +100,7 @@ async fn rules_broken(store: &Arc<dyn Store>) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_damaged_piece_is_reported_and_never_given_out() {
+fn a_damaged_chunk_is_reported_and_never_returned() {
     const PIECE: u64 = PIECE_BYTES_MAX as u64;
     on_each_database(async |database| {
         let store = database.open();
@@ -127,12 +127,12 @@ fn a_damaged_piece_is_reported_and_never_given_out() {
         assert_eq!(store.read_blob(&ana(), blob, 5, 5).await.unwrap_err().code(), "store.damaged");
         database.change("UPDATE @blobs SET cut = NULL");
         assert_eq!(store.read_blob(&ana(), blob, 0, 5).await.unwrap_err().code(), "store.damaged");
-        assert_eq!(rules_broken(&store).await, ["blobs", "blobs"], "the blob, and what became of its pieces");
+        assert_eq!(rules_broken(&store).await, ["blobs", "blobs"], "the blob and its chunks");
     });
 }
 
 #[test]
-fn what_is_dropped_leaves_no_row() {
+fn a_dropped_upload_leaves_no_rows() {
     on_each_database(async |database| {
         let store = database.open();
         let mut sink = store.begin_blob(&ana()).await.unwrap();
@@ -140,7 +140,7 @@ fn what_is_dropped_leaves_no_row() {
         assert_eq!(database.count("SELECT count(*) FROM @pieces"), 3);
         drop(sink);
         assert_eq!(database.left_over().await, (0, 0));
-        // Of two that put the same, one has come for nothing.
+        // The second upload of the same bytes is redundant, so its chunks are removed.
         let twice = bytes(2 * PIECE_BYTES_MAX);
         let blob = store.put_blob(&ana(), twice.clone()).await.unwrap();
         store.put_blob(&ana(), twice.clone()).await.unwrap();
@@ -154,7 +154,7 @@ fn what_is_dropped_leaves_no_row() {
 }
 
 #[test]
-fn a_sink_that_is_dropped_where_nothing_runs_leaves_no_row() {
+fn an_upload_dropped_outside_a_runtime_leaves_no_rows() {
     let database = Database::Sqlite(tempfile::tempdir().unwrap());
     let store = database.open();
     let mut sink = block_on(store.begin_blob(&ana())).unwrap();
@@ -165,14 +165,14 @@ fn a_sink_that_is_dropped_where_nothing_runs_leaves_no_row() {
 }
 
 #[test]
-fn what_a_killed_process_left_goes_when_it_is_old() {
+fn old_uploads_of_killed_processes_are_removed() {
     on_each_database(async |database| {
         let store = database.open();
         let mut sink = store.begin_blob(&ana()).await.unwrap();
         sink.write(&bytes(3 * PIECE_BYTES_MAX)).await.unwrap();
         drop(database.open());
-        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 2, "it is young");
-        // As if it had been killed an hour ago.
+        assert_eq!(database.count("SELECT count(*) FROM @pieces"), 2, "the upload is recent");
+        // Simulate a process that was killed an hour ago.
         database.change("UPDATE @cuts SET at = at - 4000");
         drop(database.open());
         assert_eq!(database.left_over().await, (0, 0));
@@ -184,7 +184,7 @@ fn what_a_killed_process_left_goes_when_it_is_old() {
         sink.write(&bytes(3 * PIECE_BYTES_MAX)).await.unwrap();
         database.change("UPDATE @cuts SET at = at - 4000");
         let blob = store.put_blob(&ana(), bytes(5 * PIECE_BYTES_MAX)).await.unwrap();
-        assert_eq!(database.count("SELECT count(*) FROM @cuts"), 1, "the old one goes as others come");
+        assert_eq!(database.count("SELECT count(*) FROM @cuts"), 1, "a new upload removes the old one");
         assert_eq!(sink.finish().await.unwrap_err().code(), "input.invalid");
         assert_eq!(store.blob_size(&ana(), blob).await.unwrap(), 5 * PIECE_BYTES_MAX as u64);
         assert_eq!(rules_broken(&store).await, [""; 0]);
@@ -192,12 +192,12 @@ fn what_a_killed_process_left_goes_when_it_is_old() {
 }
 
 #[test]
-fn a_large_blob_from_before_pieces_is_read_and_cut_up() {
+fn a_large_unchunked_blob_is_read_and_split() {
     on_each_database(async |database| {
         let store = database.open();
         let whole = vec![0; 2 * PIECE_BYTES_MAX + 5];
         let blob = store.put_blob(&ana(), whole.clone()).await.unwrap();
-        // As it was kept then: all of it in its row.
+        // Store the blob as older versions did: all bytes in its row.
         let zeros = match database {
             Database::Sqlite(_) => format!("zeroblob({})", whole.len()),
             Database::Postgres(_) => format!("decode(repeat('00', {}), 'hex')", whole.len()),
@@ -215,7 +215,7 @@ fn a_large_blob_from_before_pieces_is_read_and_cut_up() {
 }
 
 #[test]
-fn a_blob_s_file_that_was_changed_is_reported_and_never_given_out() {
+fn a_changed_blob_file_is_reported_and_never_returned() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = JsonlStore::open(dir.path(), JsonlOptions::default()).unwrap();
@@ -235,7 +235,7 @@ fn a_blob_s_file_that_was_changed_is_reported_and_never_given_out() {
 }
 
 #[test]
-fn an_upload_s_file_goes_when_it_is_dropped_or_old() {
+fn upload_files_are_removed_when_dropped_or_old() {
     let dir = tempfile::tempdir().unwrap();
     let uploads = dir.path().join("tenants/acme/uploads");
     let count = || std::fs::read_dir(&uploads).map_or(0, Iterator::count);
@@ -254,7 +254,7 @@ fn an_upload_s_file_goes_when_it_is_dropped_or_old() {
         let left = uploads.join("left");
         std::fs::write(&left, b"half").unwrap();
         open().blob_size(&ana(), BlobHash::of(b"")).await.unwrap_err();
-        assert_eq!(count(), 1, "it is young");
+        assert_eq!(count(), 1, "the upload is recent");
         let file = std::fs::File::options().write(true).open(&left).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(4_000)).unwrap();
         open().blob_size(&ana(), BlobHash::of(b"")).await.unwrap_err();
@@ -263,7 +263,7 @@ fn an_upload_s_file_goes_when_it_is_dropped_or_old() {
 }
 
 #[test]
-fn an_erased_blob_is_in_no_byte_of_the_file() {
+fn an_erased_blob_is_nowhere_in_the_file() {
     const WORD: &[u8] = b"quagmire";
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
@@ -283,7 +283,7 @@ fn an_erased_blob_is_in_no_byte_of_the_file() {
         let append = Append::new(session.clone(), TimestampMs(1), vec![Draft::new(TimestampMs(1), said)]);
         store.append(&ana(), append).await.unwrap();
         store.flush().await.unwrap();
-        assert!(holds_word(), "it is there to be erased");
+        assert!(holds_word(), "the word is there before the erasure");
         store.erase(&ana(), &session, TimestampMs(2)).await.unwrap();
         assert!(!holds_word());
     });

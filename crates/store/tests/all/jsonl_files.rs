@@ -1,4 +1,4 @@
-//! What only the JSONL store does: its files, what crashes leave of them, and what people do to them.
+//! Behaviour specific to the JSONL store: its files, crash recovery, and manual edits.
 
 use std::fs;
 use std::io::Write;
@@ -74,7 +74,7 @@ async fn texts(store: &JsonlStore, name: &str) -> Vec<String> {
     slice.entries.iter().map(|entry| entry.body.text()).collect()
 }
 
-/// The files with this ending, in order.
+/// List the files with this ending, sorted.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -90,7 +90,7 @@ fn log_file(dir: &Path) -> PathBuf {
     logs.remove(0)
 }
 
-/// Everything in the directory, as one text.
+/// Return the content of all files in the directory as one text.
 fn all_bytes(dir: &Path) -> String {
     let mut all = String::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -105,7 +105,7 @@ fn all_bytes(dir: &Path) -> String {
 }
 
 #[test]
-fn a_file_is_a_header_and_a_line_per_entry() {
+fn a_file_has_a_header_and_one_line_per_entry() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -134,7 +134,7 @@ fn a_file_is_a_header_and_a_line_per_entry() {
 }
 
 #[test]
-fn nothing_is_on_disk_until_there_is_a_message() {
+fn nothing_is_written_before_the_first_message() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("sessions");
     block_on(async {
@@ -143,9 +143,9 @@ fn nothing_is_on_disk_until_there_is_a_message() {
         append(&store, "s", vec![ModelChanged { model: "m".to_owned() }.into()]).await;
         assert_eq!(store.list(&ana(), &ListFilter::default()).await.unwrap().items.len(), 1);
         fork(&store, "s", None, "f").await;
-        assert!(files(&root, ".jsonl").is_empty(), "neither the session nor its fork");
+        assert!(files(&root, ".jsonl").is_empty(), "neither the session nor its fork is written");
         append(&store, "f", vec![said("hello")]).await;
-        assert_eq!(files(&root, ".jsonl").len(), 1, "a fork brings along what it shares");
+        assert_eq!(files(&root, ".jsonl").len(), 1, "the fork's file includes its shared entries");
         store.erase(&ana(), &id("s"), NOW).await.unwrap();
         let before = store.summary(&ana(), &id("f")).await.unwrap();
         let again = open(&root);
@@ -158,7 +158,7 @@ fn nothing_is_on_disk_until_there_is_a_message() {
 }
 
 #[test]
-fn what_was_written_before_the_first_message_is_written_with_it() {
+fn earlier_entries_are_written_with_the_first_message() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -183,9 +183,9 @@ fn what_was_written_before_the_first_message_is_written_with_it() {
         assert_eq!(again.summary(&ana(), &id("s")).await.unwrap(), before);
         assert_eq!(again.append(&ana(), early).await.unwrap(), first, "the key is remembered");
         let error = again.append(&ana(), append_of("s", vec![said("x")])).await.unwrap_err();
-        assert_eq!(error.code(), "session.leased", "and so is the lease");
+        assert_eq!(error.code(), "session.leased", "the lease is remembered, too");
         let audit = again.read_audit(&operator(), None, 0, 10).await.unwrap();
-        assert_eq!(audit.len(), 1, "made once, and said once");
+        assert_eq!(audit.len(), 1, "the creation is audited exactly once");
     });
 }
 
@@ -202,7 +202,7 @@ fn persist_from_assistant_waits_for_the_first_answer() {
         assert_eq!(files(dir.path(), ".jsonl").len(), 1);
         append(&store, "f", vec![answered("2")]).await;
         fork(&store, "s", Some(2), "g").await;
-        assert_eq!(files(dir.path(), ".jsonl").len(), 3, "a fork with messages is written at once");
+        assert_eq!(files(dir.path(), ".jsonl").len(), 3, "a fork with messages is written immediately");
         let again = JsonlStore::open(dir.path(), options).unwrap();
         assert_eq!(texts(&again, "s").await, ["one", "two", "three"]);
         assert_eq!(texts(&again, "f").await, ["one", "2"]);
@@ -210,9 +210,9 @@ fn persist_from_assistant_waits_for_the_first_answer() {
     });
 }
 
-/// Cut after every byte, the file opens with every batch that was whole, and the next append works (I3, I4).
+/// A file truncated at any byte opens with every complete batch, and the next append works (I3, I4).
 #[test]
-fn a_torn_end_is_cut_off_wherever_it_was_torn() {
+fn a_torn_end_is_cut_off_at_any_position() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, cuts) = block_on(async {
         let store = open(dir.path());
@@ -227,7 +227,7 @@ fn a_torn_end_is_cut_off_wherever_it_was_torn() {
         fs::write(dir.path().join(&name), &whole[..cut]).unwrap();
         block_on(async {
             let store = open(dir.path());
-            // The last line break alone carries nothing.
+            // A missing final line break loses no data.
             let expected = if cut + 1 == whole.len() { 4 } else { 1 };
             assert_eq!(texts(&store, "s").await.len(), expected, "cut at {cut}");
             let is_torn = cut != cuts && expected == 1;
@@ -248,7 +248,7 @@ fn a_torn_end_is_cut_off_wherever_it_was_torn() {
 }
 
 #[test]
-fn a_torn_end_is_kept_word_for_word() {
+fn a_torn_end_is_saved_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -256,7 +256,7 @@ fn a_torn_end_is_kept_word_for_word() {
         let path = log_file(dir.path());
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"type":"user_message","seq":2,"id":"0"#).unwrap();
-        // A reader that is already open, and one that opens now.
+        // Read with a store that is already open, and with one opened now.
         assert_eq!(texts(&store, "s").await, ["one"]);
         assert_eq!(texts(&open(dir.path()), "s").await, ["one"]);
         let torn = fs::read_to_string(&files(dir.path(), ".torn")[0]).unwrap();
@@ -266,7 +266,7 @@ fn a_torn_end_is_kept_word_for_word() {
     });
 }
 
-/// What is damaged is named, and stays as it is.
+/// Check that damage is reported and the file is left unchanged.
 async fn check_damage(dir: &Path, line: usize) {
     let path = log_file(dir);
     let before = fs::read(&path).unwrap();
@@ -280,13 +280,13 @@ async fn check_damage(dir: &Path, line: usize) {
     assert!(files(dir, ".torn").is_empty());
     let findings = store.check(&operator(), Repair::Yes).await.unwrap();
     assert!(findings.iter().any(|finding| finding.rule == "damaged" && finding.place == *place));
-    // Others are listed all the same.
+    // The undamaged sessions are still listed.
     assert!(store.list(&ana(), &ListFilter::default()).await.unwrap().items.is_empty());
     assert_eq!(store.warnings(&ana())[0].rule, "damaged");
 }
 
 #[test]
-fn a_bad_line_or_header_is_named_and_left_alone() {
+fn a_damaged_line_or_header_is_reported_and_not_changed() {
     type Damage = fn(&mut Vec<String>);
     let damages: [(Damage, usize); 8] = [
         (|lines| lines[2] = "not json".to_owned(), 3),
@@ -326,7 +326,7 @@ fn a_newer_file_is_refused() {
 }
 
 #[test]
-fn an_old_file_and_one_written_by_hand_are_read_and_go_on() {
+fn old_and_handwritten_files_are_read_and_extended() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let one = sapwood_core::EntryId::mint(TimestampMs(1), 1);
@@ -340,7 +340,7 @@ fn an_old_file_and_one_written_by_hand_are_read_and_go_on() {
         fs::write(dir.path().join("1970-01-01T00-00-00-001Z_s.jsonl"), text).unwrap();
         let store = open(dir.path());
         assert_eq!(texts(&store, "s").await, ["hello", "hi"]);
-        // The last line has no line break: the next one begins on its own line all the same.
+        // The last line has no line break, but the next entry still starts on its own line.
         append(&store, "s", vec![said("three"), said("four")]).await;
         append(&store, "s", vec![said("five")]).await;
         for store in [store, open(dir.path())] {
@@ -353,7 +353,7 @@ fn an_old_file_and_one_written_by_hand_are_read_and_go_on() {
 }
 
 #[test]
-fn erased_words_are_nowhere_in_the_directory() {
+fn an_erased_word_is_nowhere_in_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -372,7 +372,7 @@ fn erased_words_are_nowhere_in_the_directory() {
         append(&store, "s", vec![with_blob.into(), LeafMoved { to: Some(first.entries[0].1) }.into()]).await;
         fork(&store, "s", None, "f").await;
         store.list(&ana(), &ListFilter::default()).await.unwrap();
-        // The fork has the title from its source: that is the fork's own now.
+        // The fork inherited the title, so the title may remain.
         assert!(all_bytes(dir.path()).contains("dead zebra"));
         store.erase(&ana(), &id("s"), NOW).await.unwrap();
         let left = all_bytes(dir.path()).replace("zebra title", "");
@@ -390,7 +390,7 @@ fn erased_words_are_nowhere_in_the_directory() {
 }
 
 #[test]
-fn a_list_does_not_read_logs_that_the_index_knows() {
+fn a_list_does_not_read_indexed_logs() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -398,21 +398,21 @@ fn a_list_does_not_read_logs_that_the_index_knows() {
             told(&store, &format!("s{number}"), &["hello"]).await;
         }
         let before = store.list(&ana(), &ListFilter::default()).await.unwrap();
-        // A log that would be an error if it were read; its length is what the index knows.
+        // A log that fails if it is read, with the length that the index has recorded.
         let path = files(dir.path(), ".jsonl").remove(0);
         let length = fs::metadata(&path).unwrap().len() as usize;
         fs::write(&path, vec![b'x'; length]).unwrap();
         let again = open(dir.path());
         assert_eq!(again.list(&ana(), &ListFilter::default()).await.unwrap(), before);
         assert!(again.summary(&ana(), &id("s0")).await.is_err());
-        // Without an index every log is read.
+        // Without an index, every log is read.
         fs::remove_file(dir.path().join("index.jsonl")).unwrap();
         assert_eq!(open(dir.path()).list(&ana(), &ListFilter::default()).await.unwrap().items.len(), 4);
     });
 }
 
 #[test]
-fn a_wrong_index_is_found_and_rebuilt() {
+fn a_wrong_index_is_detected_and_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -435,14 +435,14 @@ fn a_wrong_index_is_found_and_rebuilt() {
 }
 
 #[test]
-fn a_broken_audit_is_found() {
+fn a_broken_audit_chain_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
         told(&store, "a", &["x"]).await;
         told(&store, "b", &["x"]).await;
         let path = dir.path().join("audit.jsonl");
-        // Half a line that a crash left was never acknowledged, and is no break.
+        // A partial line left by a crash was never acknowledged and does not break the chain.
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"number\":3").unwrap();
         told(&store, "c", &["x"]).await;
@@ -457,7 +457,7 @@ fn a_broken_audit_is_found() {
 }
 
 #[test]
-fn the_chain_goes_on_behind_any_line() {
+fn the_audit_chain_continues_after_lines_of_any_length() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -471,9 +471,10 @@ fn the_chain_goes_on_behind_any_line() {
     });
 }
 
-/// Writers with a store each, as processes have: every acknowledged message is there once, in one path (I1, I5).
+/// Each writer has its own store, as separate processes do. Every acknowledged message is there once, on one
+/// path (I1, I5).
 #[test]
-fn many_writers_in_one_file_lose_nothing() {
+fn concurrent_writers_of_one_file_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
     block_on(told(&open(dir.path()), "s", &["start"]));
     let root = Arc::new(dir.path().to_owned());
@@ -515,7 +516,7 @@ async fn write_many(root: &Path, writer: u32) {
 }
 
 #[test]
-fn a_fork_costs_a_header_and_not_a_copy() {
+fn a_fork_writes_a_header_and_no_copy() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -528,12 +529,12 @@ fn a_fork_costs_a_header_and_not_a_copy() {
         assert_eq!(texts(&open(dir.path()), "f").await.len(), 501);
         fs::remove_file(files(dir.path(), "_s.jsonl").remove(0)).unwrap();
         let error = open(dir.path()).summary(&ana(), &id("f")).await.unwrap_err();
-        assert_eq!(error.code(), "store.damaged", "a source that was deleted by hand is missed: {error}");
+        assert_eq!(error.code(), "store.damaged", "a manually deleted source is reported: {error}");
     });
 }
 
 #[test]
-fn a_very_deep_fork_gets_copies_instead_of_one_more_file() {
+fn a_very_deep_fork_copies_its_shared_entries() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -551,14 +552,14 @@ fn a_very_deep_fork_gets_copies_instead_of_one_more_file() {
         assert_eq!(
             files(dir.path(), ".jsonl").into_iter().filter(is_whole).count(),
             3,
-            "the first, and two of its forks"
+            "the first session and two of its forks"
         );
     });
 }
 
 #[cfg(unix)]
 #[test]
-fn what_may_only_be_read_is_read_and_not_written() {
+fn a_read_only_directory_is_readable() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
@@ -566,7 +567,7 @@ fn what_may_only_be_read_is_read_and_not_written() {
         let path = log_file(dir.path());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
         if fs::OpenOptions::new().append(true).open(&path).is_ok() {
-            return; // The superuser is not stopped by this.
+            return; // Permissions do not restrict the superuser.
         }
         let store = open(dir.path());
         assert_eq!(texts(&store, "s").await, ["one"]);
@@ -576,7 +577,7 @@ fn what_may_only_be_read_is_read_and_not_written() {
 }
 
 #[test]
-fn the_factory_calls_find_their_way() {
+fn sessions_are_found_by_working_directory() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -593,7 +594,7 @@ fn the_factory_calls_find_their_way() {
         assert_eq!(
             store.read_after(&ana(), &forked, Seq::ZERO, 10).await.unwrap().len(),
             2,
-            "with its label"
+            "the message and its label"
         );
         let options = JsonlOptions::default();
         let path = files(dir.path(), &format!("{here}.jsonl")).remove(0);
@@ -606,7 +607,7 @@ fn the_factory_calls_find_their_way() {
 }
 
 #[test]
-fn other_tenants_have_directories_of_their_own() {
+fn each_tenant_has_its_own_directory() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
@@ -618,10 +619,10 @@ fn other_tenants_have_directories_of_their_own() {
     });
 }
 
-/// Names the directory to write in, for the process that is to be killed.
+/// Environment variable with the directory that the killed process writes to.
 const KILLED_DIR: &str = "SAPWOOD_TEST_KILLED_DIR";
 
-/// Not a test of its own: what runs in the process that is killed. Says each append that was acknowledged.
+/// Not a test by itself: this runs in the process that is killed. It prints each acknowledged append.
 #[test]
 fn writer_that_is_killed() {
     let Ok(dir) = std::env::var(KILLED_DIR) else { return };
@@ -636,7 +637,7 @@ fn writer_that_is_killed() {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_a_writer_is_killed() {
+fn a_killed_writer_loses_no_acknowledged_append() {
     use std::io::{BufRead, BufReader};
     let dir = tempfile::tempdir().unwrap();
     block_on(told(&open(dir.path()), "s", &["start"]));
@@ -661,7 +662,7 @@ fn nothing_acknowledged_is_lost_when_a_writer_is_killed() {
             let head = store.summary(&ana(), &id("s")).await.unwrap().head.seq.0;
             assert!(
                 Some(head) >= acknowledged,
-                "round {round}: {head} is there, {acknowledged:?} was acknowledged"
+                "round {round}: the log ends at {head}, but {acknowledged:?} was acknowledged"
             );
             let next = append(&store, "s", vec![said("after the crash")]).await;
             assert_eq!(next.head.seq.0, head + 1);

@@ -1,4 +1,4 @@
-//! How long leases last when wall clocks are wrong, machines are restarted, and an earlier build wrote what is there.
+//! Leases under wrong wall clocks, after reboots, and written by an earlier build.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ async fn take(store: &Arc<dyn Store>, holder: &str) -> sapwood_core::port::store
     store.take_lease(&scope, &session(), holder, TTL_MS).await.map(|lease| lease.fence)
 }
 
-/// Every verb that a lease blocks.
+/// Check every method that a lease blocks.
 async fn assert_blocked(store: &Arc<dyn Store>) {
     assert_eq!(code(take(store, "b").await), "session.leased");
     assert_eq!(code(store.append(&ana(), append()).await), "session.leased");
@@ -65,7 +65,7 @@ async fn assert_free(store: &Arc<dyn Store>) {
     take(store, "b").await.unwrap();
 }
 
-/// One process takes a lease while the wall clock is off and dies; then the clock is set right.
+/// Take a lease while the wall clock is off, drop the store, then correct the clock.
 async fn check_wrong_wall_clock(store: Arc<dyn Store>, clock: &ManualClock, off_ms: i64) {
     let store = with_session(store).await;
     clock.shift_wall(off_ms);
@@ -79,7 +79,7 @@ async fn check_wrong_wall_clock(store: Arc<dyn Store>, clock: &ManualClock, off_
 }
 
 #[test]
-fn a_wall_clock_that_is_an_hour_off_neither_extends_nor_ends_a_lease() {
+fn a_wrong_wall_clock_does_not_affect_a_lease() {
     for off_ms in [-HOUR_MS, HOUR_MS] {
         let (dir, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
         let memory = Arc::new(MemoryStore::new().with_lease_clock(clock.clone()));
@@ -90,7 +90,7 @@ fn a_wall_clock_that_is_an_hour_off_neither_extends_nor_ends_a_lease() {
 }
 
 #[test]
-fn a_lease_that_was_taken_before_a_restart_of_the_machine_is_over() {
+fn a_reboot_ends_a_lease() {
     for open in [sqlite, jsonl] {
         let (dir, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
         block_on(async {
@@ -105,7 +105,7 @@ fn a_lease_that_was_taken_before_a_restart_of_the_machine_is_over() {
 }
 
 type Open = fn(&TempDir, &Arc<ManualClock>) -> Arc<dyn Store>;
-/// Writes a lease as the build before this one did: with a time of the wall clock, and nothing else.
+/// Write a lease as the previous build did: with only a wall clock time.
 type WriteOld = fn(&TempDir, i64);
 
 fn write_old_row(dir: &TempDir, expires_at: i64) {
@@ -128,7 +128,7 @@ fn write_old_file(dir: &TempDir, expires_at: i64) {
 }
 
 #[test]
-fn a_lease_of_an_earlier_build_blocks_for_the_longest_ttl_at_most() {
+fn a_lease_from_an_earlier_build_blocks_for_at_most_the_maximum_ttl() {
     let stores: [(Open, WriteOld); 2] = [(sqlite, write_old_row), (jsonl, write_old_file)];
     for (open, write_old) in stores {
         let (dir, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
@@ -138,7 +138,8 @@ fn a_lease_of_an_earlier_build_blocks_for_the_longest_ttl_at_most() {
             assert_blocked(&store).await;
             clock.pass(TTL_MS);
             assert_free(&store).await;
-            // Over a lease that this build wrote: what is left of that says nothing about the new one.
+            // The remaining time of this build's lease must not apply to the older build's lease that
+            // replaces it.
             write_old(&dir, clock.read().wall.0 + LEASE_TTL_MS_MAX);
             assert_blocked(&store).await;
             write_old(&dir, clock.read().wall.0 + HOUR_MS);
@@ -147,7 +148,7 @@ fn a_lease_of_an_earlier_build_blocks_for_the_longest_ttl_at_most() {
     }
 }
 
-/// What a server of an earlier build leaves in a session's row.
+/// Write the columns that a server of an earlier build leaves in a session's row.
 fn write_old_columns(url: &str, ends_in_ms: i64) {
     let sql = format!(
         "UPDATE sapwood.sessions SET version = version + 1, is_open = true, lease_holder = 'old',
@@ -158,7 +159,7 @@ fn write_old_columns(url: &str, ends_in_ms: i64) {
 }
 
 #[test]
-fn the_databases_clock_decides_and_a_server_with_a_wrong_one_blocks_nothing() {
+fn only_the_database_clock_decides_when_a_lease_ends() {
     let url = cluster::shared().new_database();
     block_on(async {
         let store: Arc<dyn Store> = with_session(Arc::new(PgStore::open(&url).unwrap())).await;
@@ -169,14 +170,14 @@ fn the_databases_clock_decides_and_a_server_with_a_wrong_one_blocks_nothing() {
         }
         write_old_columns(&url, LEASE_TTL_MS_MAX);
         assert_blocked(&store).await;
-        assert!(store.abandoned_turns(10).await.unwrap().unwrap().is_empty(), "its server lives");
+        assert!(store.abandoned_turns(10).await.unwrap().unwrap().is_empty(), "its server is alive");
         write_old_columns(&url, 0);
         assert_free(&store).await;
     });
 }
 
 #[test]
-fn a_lease_ends_in_real_time_on_every_store() {
+fn a_lease_expires_in_real_time_on_every_store() {
     const SHORT_MS: i64 = 300;
     let dir = tempfile::tempdir().unwrap();
     let stores: [Arc<dyn Store>; 4] = [
@@ -197,7 +198,7 @@ fn a_lease_ends_in_real_time_on_every_store() {
                     Ok(fence) => break fence,
                     Err(error) => assert_eq!(error.code(), "session.leased"),
                 }
-                assert!(began.elapsed().as_secs() < 60, "{}: it does not end", store.describe());
+                assert!(began.elapsed().as_secs() < 60, "{}: the lease does not expire", store.describe());
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             };
             assert!(fence > lease.fence);

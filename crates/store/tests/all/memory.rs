@@ -1,4 +1,4 @@
-//! The memory store: the suite, and what only it does.
+//! Run the conformance suite on the in-memory store, and test its session limit.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ async fn is_there(store: &MemoryStore, scope: &Scope, name: &str) -> bool {
 }
 
 #[test]
-fn one_over_the_cap_forgets_the_least_recently_used() {
+fn the_least_recently_used_session_is_evicted_at_the_limit() {
     block_on(async {
         let store = MemoryStore::with_cap(3);
         for name in ["a", "b", "c"] {
@@ -58,7 +58,7 @@ fn one_over_the_cap_forgets_the_least_recently_used() {
 }
 
 #[test]
-fn the_cap_counts_all_tenants_and_128_is_the_default() {
+fn the_default_limit_is_128_sessions_across_all_tenants() {
     block_on(async {
         let store = MemoryStore::new();
         let other = Scope::user("other".parse().unwrap(), "ana".parse().unwrap());
@@ -72,7 +72,7 @@ fn the_cap_counts_all_tenants_and_128_is_the_default() {
 }
 
 #[test]
-fn a_fork_outlives_its_forgotten_source() {
+fn a_fork_outlives_its_evicted_source() {
     use sapwood_core::port::store::{Fork, Log};
     block_on(async {
         let store = MemoryStore::with_cap(1);

@@ -1,4 +1,4 @@
-//! Several processes that make the same store, or the same session, at the same moment.
+//! Several processes create the same store, or the same session, at the same time.
 
 use std::sync::{Arc, Barrier};
 
@@ -11,7 +11,7 @@ use super::postgres::{ana, database_of};
 
 const OPENERS: usize = 8;
 
-/// Opens the store once per opener, all at the same moment, and lets each make a session of this name.
+/// Open the store from all openers at the same time, and let each create a session with its name.
 fn create_at_once(url: &str, name: impl Fn(usize) -> String + Sync) -> Vec<Result<Created>> {
     let start = Barrier::new(OPENERS);
     std::thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn count_new(answers: Vec<Result<Created>>, url: &str) -> usize {
     answers.filter(|created| *created == Created::New).count()
 }
 
-/// A URL for each round, in one directory.
+/// Run the check with a new URL per round, in one directory.
 fn in_files(scheme: &str, rounds: usize, check: impl Fn(&str)) {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..rounds {
@@ -44,7 +44,7 @@ fn in_files(scheme: &str, rounds: usize, check: impl Fn(&str)) {
 }
 
 #[test]
-fn eight_openers_of_a_new_store_in_files_all_make_their_session() {
+fn concurrent_openers_of_a_new_file_store_each_create_a_session() {
     for scheme in ["sqlite", "jsonl"] {
         in_files(scheme, 30, |url| {
             let answers = create_at_once(url, |number| format!("s{number}"));
@@ -54,7 +54,7 @@ fn eight_openers_of_a_new_store_in_files_all_make_their_session() {
 }
 
 #[test]
-fn eight_openers_of_a_new_store_in_files_make_one_session_of_one_name() {
+fn concurrent_openers_of_a_new_file_store_create_one_session_per_name() {
     for scheme in ["sqlite", "jsonl"] {
         in_files(scheme, 30, |url| {
             assert_eq!(count_new(create_at_once(url, |_| "same".to_owned()), url), 1);
@@ -62,9 +62,10 @@ fn eight_openers_of_a_new_store_in_files_make_one_session_of_one_name() {
     }
 }
 
-/// Two databases of one server at a time: the role is the server's own, and made by the first.
+/// Use two databases of one server at a time: the role is shared by the server, and the first opener creates
+/// it.
 #[test]
-fn eight_openers_of_each_of_two_empty_databases_make_one_layout_in_each() {
+fn concurrent_openers_of_an_empty_database_create_one_schema() {
     for _ in 0..4 {
         let urls = [cluster::shared().new_database(), cluster::shared().new_database()];
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The PostgreSQL store: the suite, on a server of the tests' own.
+//! Run the conformance suite on the PostgreSQL store, with a server started by the tests.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sapwood_store::conformance::cluster::{self, ADMIN};
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::postgres::PgStore;
 
-/// An empty database of its own.
+/// A new, empty database.
 struct OneDatabase(String);
 
 impl OneDatabase {
@@ -27,7 +27,7 @@ impl Harness for OneDatabase {
     fn persists(&self) -> bool {
         true
     }
-    /// The database's clock cannot be moved, so what it is compared with is.
+    /// The database's clock cannot be moved, so move the lease deadlines instead.
     fn pass_time(&self, ms: i64) {
         let sql = format!(
             "UPDATE sapwood.sessions SET version = version + 1, lease_until = lease_until - {ms} WHERE lease_until > 0"
@@ -50,7 +50,7 @@ pub async fn told(store: &PgStore, session: &SessionId, text: &str) {
     store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![said])).await.unwrap();
 }
 
-/// A store in which one tenant has said one thing.
+/// Create a store in which one tenant has one message.
 async fn with_one_word(url: &str) -> PgStore {
     let store = PgStore::open(url).unwrap();
     let session: SessionId = "s".parse().unwrap();
@@ -66,7 +66,7 @@ pub fn database_of(url: &str) -> &str {
 const TABLES: [&str; 4] = ["sessions", "entries", "audit", "texts"];
 
 #[test]
-fn a_query_that_forgets_the_tenant_sees_nothing() {
+fn a_query_without_a_tenant_sees_nothing() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
     let store = block_on(with_one_word(&url));
     let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
@@ -77,8 +77,8 @@ fn a_query_that_forgets_the_tenant_sees_nothing() {
     };
     for table in TABLES {
         assert_eq!(count("", table), "0", "{table}, with no tenant");
-        assert_eq!(count("SET sapwood.tenant = 'globex';", table), "0", "{table}, as somebody else");
-        assert_eq!(count("SET sapwood.tenant = 'acme';", table), "1", "{table}, as its own");
+        assert_eq!(count("SET sapwood.tenant = 'globex';", table), "0", "{table}, as another tenant");
+        assert_eq!(count("SET sapwood.tenant = 'acme';", table), "1", "{table}, as its own tenant");
     }
     let found = |tenant: &str| {
         let sql = format!(
@@ -92,11 +92,11 @@ fn a_query_that_forgets_the_tenant_sees_nothing() {
             .unwrap()
             .to_owned()
     };
-    assert_eq!((found("acme").as_str(), found("globex").as_str()), ("1", "0"), "the index asks, too");
+    assert_eq!((found("acme").as_str(), found("globex").as_str()), ("1", "0"), "the search index is restricted, too");
 }
 
 #[test]
-fn the_fence_holds_for_an_owner_who_may_make_no_role() {
+fn row_security_applies_to_an_owner_without_createrole() {
     let cluster = cluster::shared();
     let database = database_of(&cluster.new_database()).to_owned();
     cluster.sql("postgres", "CREATE ROLE plain LOGIN NOSUPERUSER NOCREATEROLE");
@@ -112,7 +112,7 @@ fn the_fence_holds_for_an_owner_who_may_make_no_role() {
 }
 
 #[test]
-fn a_newer_layout_is_refused_and_left_alone() {
+fn a_newer_schema_is_refused_and_not_changed() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
     drop(block_on(with_one_word(&url)));
     cluster.sql(database_of(&url), "INSERT INTO sapwood.layout VALUES (99)");
@@ -123,7 +123,7 @@ fn a_newer_layout_is_refused_and_left_alone() {
 }
 
 #[test]
-fn many_who_open_an_empty_database_at_once_make_one_layout() {
+fn concurrent_opens_of_an_empty_database_create_one_schema() {
     let url = cluster::shared().new_database();
     std::thread::scope(|scope| {
         let open: Vec<_> = (0..6).map(|_| scope.spawn(|| PgStore::open(&url).map(|_| ()))).collect();
@@ -136,7 +136,7 @@ fn many_who_open_an_empty_database_at_once_make_one_layout() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_to_be_unreachable_without_the_password() {
+fn the_unreachable_server_error_does_not_contain_the_password() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
@@ -149,7 +149,7 @@ fn a_server_that_is_not_there_is_said_to_be_unreachable_without_the_password() {
 }
 
 #[test]
-fn the_doctor_misses_what_was_lost_and_brings_it_back() {
+fn the_doctor_repairs_lost_rows() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
     let store = block_on(with_one_word(&url));
     let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
@@ -174,7 +174,7 @@ fn operator() -> Scope {
     Scope::operator(ana().tenant, ana().principal)
 }
 
-/// Rows of the log that were read so far, when all who read have gone.
+/// Return the number of log rows read so far, after all other connections have closed.
 fn rows_read(url: &str) -> u64 {
     let (cluster, database) = (cluster::shared(), database_of(url));
     let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sapwood'";
@@ -189,7 +189,7 @@ fn rows_read(url: &str) -> u64 {
 }
 
 #[test]
-fn a_long_session_is_not_read_whole_while_the_planner_knows_nothing_of_it() {
+fn a_long_session_is_not_fully_read_without_planner_statistics() {
     const BATCHES: u32 = 5;
     let url = cluster::shared().new_database();
     let session: SessionId = "long".parse().unwrap();
@@ -212,6 +212,6 @@ fn a_long_session_is_not_read_whole_while_the_planner_knows_nothing_of_it() {
     }
     drop(store);
     let read = rows_read(&url) - before;
-    assert!(read > 40, "{read} rows: the statistics are not there yet");
-    assert!(read < 1_000, "{read} rows were read of a log of {}", BATCHES * 1_000);
+    assert!(read > 40, "{read} rows: the statistics are not updated yet");
+    assert!(read < 1_000, "{read} of {} log rows were read", BATCHES * 1_000);
 }

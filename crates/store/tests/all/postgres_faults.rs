@@ -1,5 +1,5 @@
-//! What a database does to those who use it: connections are cut, the server crashes and comes back, a standby takes over.
-//! Nothing acknowledged is lost, nothing is written twice, and nobody who only has to wait sees an error.
+//! Database faults: connections are cut, the server crashes and restarts, a standby takes over. No
+//! acknowledged append is lost or written twice, and callers that only have to wait see no error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn sessions() -> Vec<SessionId> {
     (0..SESSIONS).map(|number| format!("s{number}").parse().unwrap()).collect()
 }
 
-/// Appends from many sessions while `disturb` runs, and then looks at the logs.
+/// Append to many sessions while `disturb` runs, then check the logs.
 fn append_through(url: &str, disturb: impl FnOnce()) {
     let store = Arc::new(PgStore::open(url).unwrap());
     let runtime =
@@ -36,15 +36,15 @@ fn append_through(url: &str, disturb: impl FnOnce()) {
     stop.store(true, Ordering::SeqCst);
     for (session, writer) in sessions().into_iter().zip(writers) {
         let acknowledged = runtime.block_on(writer).unwrap();
-        assert!(acknowledged > 0, "{session} got nowhere");
+        assert!(acknowledged > 0, "no append to {session} was acknowledged");
         let log = runtime.block_on(store.read_after(&ana(), &session, Seq::ZERO, 10_000)).unwrap();
         let texts: Vec<String> = log.iter().map(|record| record.decode().unwrap().text()).collect();
         let expected: Vec<String> = (0..acknowledged).map(|number| number.to_string()).collect();
-        assert_eq!(texts, expected, "{session}: each once, in order, and none more");
+        assert_eq!(texts, expected, "{session}: each message once, in order, and no others");
     }
 }
 
-/// Says one number after another; each must be acknowledged.
+/// Append one number after another. Each append must be acknowledged.
 async fn append_until(store: Arc<PgStore>, session: SessionId, stop: Arc<AtomicBool>) -> usize {
     let mut number = 0;
     while !stop.load(Ordering::SeqCst) && number < 9_000 {
@@ -62,7 +62,7 @@ fn pause(ms: u64) {
 }
 
 #[test]
-fn appends_survive_connections_that_are_cut() {
+fn appends_survive_cut_connections() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
     let database = url.rsplit('/').next().unwrap().to_owned();
     append_through(&url, || {
@@ -80,7 +80,7 @@ fn appends_survive_connections_that_are_cut() {
 }
 
 #[test]
-fn appends_survive_a_server_that_crashes_and_comes_back() {
+fn appends_survive_a_server_crash() {
     let cluster = Cluster::start();
     append_through(&cluster.new_database(), || {
         for _ in 0..3 {
@@ -94,11 +94,11 @@ fn appends_survive_a_server_that_crashes_and_comes_back() {
 }
 
 #[test]
-fn appends_survive_a_standby_that_takes_over() {
+fn appends_survive_a_failover_to_the_standby() {
     let primary = Cluster::start();
     let standby = Cluster::standby_of(&primary);
     standby.resume();
-    // From here on a commit is acknowledged when the standby has it.
+    // From here on, a commit is acknowledged only when the standby has it.
     primary.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     primary.sql("postgres", "SELECT pg_reload_conf()");
     pause(500);

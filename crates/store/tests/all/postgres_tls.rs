@@ -1,4 +1,5 @@
-//! Encrypted connections to PostgreSQL: a server with a certificate of a CA made for the test, which takes no others.
+//! Encrypted connections to PostgreSQL. The server accepts only TLS, with a certificate from a CA made for
+//! the test.
 
 use std::sync::OnceLock;
 
@@ -11,7 +12,7 @@ use sapwood_store::conformance::block_on;
 use sapwood_store::conformance::cluster::{ADMIN, Cluster};
 use sapwood_store::postgres::PgStore;
 
-/// A server that asks for TLS, and the CAs of the test.
+/// A server that requires TLS, and the CAs of the test.
 struct Encrypted {
     cluster: Cluster,
     dir: tempfile::TempDir,
@@ -27,7 +28,7 @@ fn ca() -> (String, Issuer<'static, KeyPair>) {
 }
 
 impl Encrypted {
-    /// The certificate is for the name `localhost`, and not for the address.
+    /// Start a server whose certificate is valid for the name `localhost`, but not for the address.
     fn start() -> Self {
         let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
         let ((certificate, issuer), (other, _)) = (ca(), ca());
@@ -44,7 +45,7 @@ impl Encrypted {
             ("ssl", "on"),
             ("hba_file", &cluster.put_file("hba", "hostssl all all 127.0.0.1/32 trust\n")),
         ]);
-        // Which file says who may come in is only read at the start.
+        // The server reads the `hba_file` setting only at startup.
         cluster.crash();
         cluster.resume();
         Self { cluster, dir }
@@ -55,7 +56,7 @@ impl Encrypted {
         PgStore::open(&format!("postgres://{ADMIN}@{host}:{}/postgres?{options}", self.cluster.port))
     }
 
-    /// How many of our connections are encrypted, of how many.
+    /// Return the number of encrypted connections and of all connections.
     fn encrypted(&self) -> String {
         let sql =
             "SELECT count(*) FILTER (WHERE ssl), count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
@@ -70,11 +71,11 @@ fn server() -> &'static Encrypted {
 }
 
 fn refusal(host: &str, options: &str) -> StoreError {
-    server().open(host, options).err().unwrap_or_else(|| panic!("{host} with {options} was taken"))
+    server().open(host, options).err().unwrap_or_else(|| panic!("{host} with {options} was accepted"))
 }
 
 #[test]
-fn whoever_asks_for_no_proof_is_encrypted_all_the_same() {
+fn connections_without_verification_are_still_encrypted() {
     for options in ["", "sslmode=prefer", "sslmode=require"] {
         let store = server().open("127.0.0.1", options).unwrap();
         block_on(store.summary(&super::postgres::ana(), &"s".parse().unwrap())).unwrap_err();
@@ -85,7 +86,7 @@ fn whoever_asks_for_no_proof_is_encrypted_all_the_same() {
 }
 
 #[test]
-fn a_server_that_proves_its_name_by_the_right_ca_is_taken() {
+fn a_server_with_a_valid_certificate_is_accepted() {
     server().open("localhost", "sslmode=verify-full&sslrootcert=DIR/ca.pem").unwrap();
     server().open("localhost", "sslmode=verify-ca&sslrootcert=DIR/ca.pem").unwrap();
     server().open("127.0.0.1", "sslmode=verify-ca&sslrootcert=DIR/ca.pem").unwrap();
@@ -93,33 +94,33 @@ fn a_server_that_proves_its_name_by_the_right_ca_is_taken() {
 }
 
 #[test]
-fn a_certificate_of_another_ca_is_refused_at_once() {
+fn a_certificate_from_another_ca_is_refused_without_retry() {
     for mode in ["verify-full", "verify-ca", "require"] {
         let began = std::time::Instant::now();
         let error = refusal("localhost", &format!("sslmode={mode}&sslrootcert=DIR/other.pem"));
         assert_eq!(error.code(), "store.untrusted", "{mode}: {error}");
         assert!(error.to_string().contains("localhost"), "{error}");
-        assert!(began.elapsed().as_secs() < 10, "it is not tried again");
+        assert!(began.elapsed().as_secs() < 10, "the connection is not retried");
     }
     let error = refusal("localhost", "sslmode=verify-full");
-    assert_eq!(error.code(), "store.untrusted", "the machine's CAs did not sign it: {error}");
+    assert_eq!(error.code(), "store.untrusted", "no system CA signed the certificate: {error}");
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused_and_the_name_is_said() {
+fn the_error_for_a_wrong_host_name_contains_the_certificate_name() {
     let error = refusal("127.0.0.1", "sslmode=verify-full&sslrootcert=DIR/ca.pem");
     assert_eq!(error.code(), "store.untrusted", "{error}");
     assert!(error.to_string().contains("localhost"), "{error}");
 }
 
 #[test]
-fn a_plain_connection_to_a_server_that_takes_none_is_refused_with_its_words() {
+fn a_refused_plain_connection_reports_the_servers_message() {
     let error = refusal("127.0.0.1", "sslmode=disable");
     assert!(error.to_string().contains("no encryption"), "{error}");
 }
 
 #[test]
-fn a_ca_that_cannot_be_read_is_said_before_anything_is_tried() {
+fn an_unreadable_ca_file_is_reported_before_connecting() {
     for file in ["missing", "empty"] {
         let error = refusal("localhost", &format!("sslmode=verify-full&sslrootcert=DIR/{file}.pem"));
         assert_eq!(error.code(), "input.invalid", "{error}");
@@ -128,7 +129,7 @@ fn a_ca_that_cannot_be_read_is_said_before_anything_is_tried() {
 }
 
 #[test]
-fn a_server_without_tls_is_refused_by_whoever_requires_it() {
+fn sslmode_require_refuses_a_server_without_tls() {
     let plain = sapwood_store::conformance::cluster::shared();
     let url = format!("{}?sslmode=require", plain.new_database());
     let error = PgStore::open(&url).err().unwrap();

@@ -1,4 +1,4 @@
-//! The SQLite store: the suite, plain and (with the feature) encrypted.
+//! Run the conformance suite on the SQLite store, plain and (with the feature) encrypted.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
 use tempfile::TempDir;
 
-/// Durability does not change what a store answers, and without syncs the suite is quick.
+/// A database file without syncs. Durability does not change answers, and the suite runs faster.
 pub struct OneFile {
     dir: TempDir,
     key: Option<Key>,
@@ -80,7 +80,7 @@ fn holds(bytes: &[u8], word: &str) -> bool {
 }
 
 #[test]
-fn an_erased_word_is_in_no_byte_of_the_files() {
+fn an_erased_word_is_nowhere_in_the_files() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(&dir);
@@ -91,17 +91,17 @@ fn an_erased_word_is_in_no_byte_of_the_files() {
         }
         let find = SearchQuery { text: "quagmire".to_owned(), ..SearchQuery::default() };
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
-        assert!(holds(&bytes_of(&dir), "quagmire"), "it is there to be erased");
+        assert!(holds(&bytes_of(&dir), "quagmire"), "the word is there before the erasure");
         store.erase(&ana(), &gone, TimestampMs(2)).await.unwrap();
-        assert!(!holds(&bytes_of(&dir), "quagmire"), "while the store is open");
+        assert!(!holds(&bytes_of(&dir), "quagmire"), "the word is gone while the store is open");
     });
     let bytes = bytes_of(&dir);
-    assert!(holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"), "after it is closed");
+    assert!(holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"), "the word is gone after the store is closed");
 }
 
 #[cfg(unix)]
 #[test]
-fn files_are_for_their_owner_alone() {
+fn only_the_owner_can_access_the_files() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let _store = SqliteStore::open(dir.path().join("below/sapwood.db"), OpenOptions::default()).unwrap();
@@ -125,7 +125,7 @@ fn a_closed_store_is_one_file() {
 }
 
 #[test]
-fn a_path_is_whole_where_sessions_were_written_in_turns() {
+fn a_path_is_complete_when_sessions_are_written_alternately() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(&dir);
@@ -133,7 +133,7 @@ fn a_path_is_whole_where_sessions_were_written_in_turns() {
         for session in &sessions {
             store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
         }
-        // Alone, then in turns of uneven length, then alone again.
+        // Write to one session, then alternate in uneven runs, then write to one session again.
         for turn in 0..60_usize {
             let times = if turn % 20 < 10 { 1 } else { turn % 5 };
             for (place, session) in sessions.iter().enumerate() {
@@ -154,7 +154,7 @@ fn a_path_is_whole_where_sessions_were_written_in_turns() {
     });
 }
 
-/// The doctor finds that the index is not right, builds it anew, and is content.
+/// Check that the doctor reports a broken index, rebuilds it, and then reports nothing.
 async fn mend_index(store: &SqliteStore) {
     for (repair, rules) in [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])] {
         let found = store.check(&ana(), repair).await.unwrap();
@@ -164,7 +164,7 @@ async fn mend_index(store: &SqliteStore) {
 }
 
 #[test]
-fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
+fn the_doctor_repairs_the_search_index() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(&dir);
@@ -179,7 +179,7 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
         other.execute_batch("DELETE FROM segments; DELETE FROM blocks").unwrap();
         drop(other);
         let store = open(&dir);
-        assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "it is lost");
+        assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "the index entry is lost");
         mend_index(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         drop(store);
@@ -194,14 +194,15 @@ fn the_doctor_misses_what_the_search_index_has_lost_and_brings_it_back() {
     });
 }
 
-/// Sessions that are written in turns, one message or a batch at a time, over more rows than are ever recent.
+/// Write to several sessions alternately, one message or a batch at a time, until most rows are no longer
+/// recent.
 async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
     for session in sessions {
         store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
     }
     for round in 0..800 {
         for session in sessions {
-            // Now and then so many at once that they are settled at once.
+            // An occasional large batch bypasses the table of recent rows.
             let count = if round % 200 == 150 { 70 } else { 1 };
             let say = |number| {
                 let said = Part::text(format!("{session} {round} {number}"));
@@ -216,7 +217,7 @@ async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
 }
 
 #[test]
-fn entries_are_found_wherever_their_places_are_kept_and_the_doctor_brings_lost_ones_back() {
+fn entries_are_found_in_both_index_tables_and_the_doctor_repairs_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sapwood.db");
     let sessions: Vec<SessionId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).into();
@@ -250,7 +251,7 @@ fn entries_are_found_wherever_their_places_are_kept_and_the_doctor_brings_lost_o
 }
 
 #[test]
-fn what_the_audit_says_of_a_session_is_whole_over_many_lines() {
+fn the_audit_of_a_session_is_complete_over_many_pages() {
     let dir = tempfile::tempdir().unwrap();
     let sessions: Vec<SessionId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).into();
     block_on(async {
@@ -279,7 +280,7 @@ fn what_the_audit_says_of_a_session_is_whole_over_many_lines() {
         assert_eq!(
             all.len(),
             3 * (801 + 700),
-            "each session was made, appended to 800 times, and read 700 times"
+            "each session was created, appended to 800 times, and read 700 times"
         );
         for session in &sessions {
             let expected: Vec<AuditLine> =
@@ -299,7 +300,7 @@ fn what_the_audit_says_of_a_session_is_whole_over_many_lines() {
 }
 
 #[test]
-fn what_is_erased_while_it_is_being_indexed_leaves_no_trace() {
+fn an_erasure_during_indexing_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(&dir);
@@ -321,5 +322,5 @@ fn what_is_erased_while_it_is_being_indexed_leaves_no_trace() {
         store.flush().await.unwrap();
     });
     let bytes = std::fs::read(dir.path().join("sapwood.db")).unwrap();
-    assert!(!bytes.windows(8).any(|window| window == b"zanzibar"), "a word stayed in the file");
+    assert!(!bytes.windows(8).any(|window| window == b"zanzibar"), "the erased word is still in the file");
 }

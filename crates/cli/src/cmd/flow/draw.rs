@@ -1,4 +1,4 @@
-//! A run as a drawing: the nodes in the order in which work flows, each with its state, and below it where its work goes.
+//! Draws a flow run: the nodes in topological order, each with its status and its outgoing edges.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,9 +11,9 @@ use sapwood::engine::flow::{EdgeView, NodeView, RunStatus, RunView};
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit};
 
-/// How much of what a role said is shown.
+/// Number of columns of a role's message that are shown.
 const SAID_COLUMNS: usize = 90;
-/// How much of a result is shown; all of it is with `--json`.
+/// Number of characters of a result that are shown. `--json` prints all of it.
 const RESULT_CHARS: usize = 4_000;
 
 pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
@@ -45,7 +45,7 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// The edges that leave each node.
+/// Outgoing edges by node.
 type Leaving<'v> = HashMap<&'v str, Vec<&'v EdgeView>>;
 
 fn leaving_of(view: &RunView) -> Leaving<'_> {
@@ -56,7 +56,7 @@ fn leaving_of(view: &RunView) -> Leaving<'_> {
     leaving
 }
 
-/// Sources before their targets, of equals the one that stands first; what the improvement pass added comes last.
+/// Sorts the nodes topologically. Ties keep the flow's order, and nodes of the improvement pass come last.
 fn in_order<'v>(view: &'v RunView, leaving: &Leaving<'v>) -> Vec<&'v NodeView> {
     let places: HashMap<&str, usize> =
         view.nodes.iter().enumerate().map(|(at, node)| (node.id.as_str(), at)).collect();
@@ -129,7 +129,7 @@ fn mark_of(status: NodeStatus) -> (&'static str, Style) {
 fn mark_of_edge(edge: &EdgeView) -> (&'static str, Style) {
     match (edge.kind, edge.status) {
         (EdgeKind::Backward, _) => ("", DIM),
-        (EdgeKind::Forward, EdgeStatus::Open) => ("owed", DIM),
+        (EdgeKind::Forward, EdgeStatus::Open) => ("pending", DIM),
         (EdgeKind::Forward, EdgeStatus::Completed) => ("✓", GREEN),
         (EdgeKind::Forward, EdgeStatus::Closed) => ("closed", DIM),
     }
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Each node that looked through all the others would keep this test for an hour.
+    /// A quadratic algorithm would take about an hour here.
     #[test]
     fn a_wide_flow_is_drawn_with_sources_before_their_targets() {
         let names: Vec<String> = (1..=50_000).map(|at| format!("a{at}")).collect();

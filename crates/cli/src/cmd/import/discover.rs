@@ -1,17 +1,17 @@
-//! Where the agents of this machine leave their sessions.
+//! Default locations of the sessions of agents on this machine.
 
 use std::path::{Path, PathBuf};
 
-/// A variable that names a directory, where that is without the variable, and what of it holds sessions.
+/// An agent's directory: the environment variable that overrides it, its default, and the subpaths with sessions.
 struct AppPaths {
     variable: &'static str,
-    /// The directory under the user's home; the variable names it, or a home that it is under.
+    /// Default directory, relative to the user's home. The variable overrides the directory or the home, see `names`.
     under_home: &'static str,
     names: Names,
     holds: &'static [&'static str],
 }
 
-/// What a variable names.
+/// The path that a variable contains.
 enum Names {
     Directory,
     Home,
@@ -51,10 +51,10 @@ const PLACES: &[AppPaths] = &[
     },
 ];
 
-/// What a role's sessions are kept under, in the directory one works in.
+/// Directory of role sessions, relative to the working directory.
 const ROLE_STATE: &str = ".a-society/state";
 
-/// The usual places that are there.
+/// Returns the default locations that exist.
 pub fn usual_places(home: Option<&Path>, work: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for place in PLACES {

@@ -1,5 +1,5 @@
-//! A file of another program into the store. One thread reads and parses; this one writes what is new. At most a few
-//! batches are under way, so that memory stays flat whatever the file's size.
+//! Imports another program's file. One thread reads and parses the file, and this one writes new entries. Only a few
+//! batches are in flight, so memory use does not depend on the file's size.
 
 use std::path::{Path, PathBuf};
 
@@ -17,21 +17,21 @@ use super::source::Source;
 use super::{Report, trouble_of};
 use crate::failure::{Failure, Result};
 
-/// How many steps, and how many bytes of lines, one batch carries.
+/// Maximum number of steps, and of input bytes, per batch.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// How many batches may wait: what is read while the last was written.
+/// Maximum number of queued batches, read ahead while the previous batch is written.
 const BATCHES_MAX: usize = 8;
-/// Longest chain of rollouts that go on from each other.
+/// Maximum length of a chain of rollouts that continue each other.
 const BASES_MAX: usize = 64;
 
-/// Where sessions go, and as whom.
+/// The engine and scope that sessions are imported into.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub engine: &'a Engine,
     pub scope: &'a Scope,
     pub mode: Mode,
-    /// What many files share.
+    /// Lookups that are shared between files.
     pub kin: Option<&'a SiblingSessions>,
 }
 
@@ -45,7 +45,7 @@ impl Target<'_> {
     }
 }
 
-/// Takes one file in. A database holds many sessions, and gives a report for each.
+/// Imports one file. A database contains many sessions and returns a report for each.
 pub async fn take_file(target: Target<'_>, source: Source, format: Format) -> Result<Vec<Report>> {
     if format == Format::OpenCode {
         return take_database(target, &source.path).await;
@@ -55,7 +55,7 @@ pub async fn take_file(target: Target<'_>, source: Source, format: Format) -> Re
     let reading = std::thread::spawn(move || read_file(source, format, &sender));
     let report = take_batches(target, format, &name, batches).await?;
     let read =
-        reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader broke off")))?;
+        reading.join().map_err(|_| Failure::new("file.io", format!("{name}: the reader thread panicked")))?;
     Ok(vec![with_failure(report, read)])
 }
 
@@ -106,7 +106,8 @@ fn is_hopeless(harvest: &mut StepBatch) -> bool {
     is_hopeless
 }
 
-/// What only concerns this session becomes a problem of it; a store that cannot go on ends the command.
+/// Builds the report of a session. A failure becomes a problem of the session, except for a store failure, which ends the
+/// command.
 fn report_of(
     format: Format,
     mode: Mode,
@@ -124,7 +125,7 @@ fn report_of(
         }
     };
     if !taken.is_in && problems.is_empty() {
-        let message = "there is no session in it".to_owned();
+        let message = "the file contains no session".to_owned();
         problems.push(super::Trouble { line: None, code: "import.empty".into(), message });
     }
     Ok(Report {
@@ -139,14 +140,14 @@ fn report_of(
     })
 }
 
-/// Gathers what a reader says into batches.
+/// Collects the steps of a reader into batches and sends them to the writer.
 struct Sending<'a> {
     harvest: StepBatch,
     bytes: usize,
     to: &'a mpsc::Sender<Portion>,
 }
 
-/// Nobody takes any more: the reader ends.
+/// The receiver was dropped, so reading stops.
 struct Gone;
 
 impl Sending<'_> {
@@ -164,7 +165,7 @@ impl Sending<'_> {
     }
 }
 
-/// What was read before a source failed is as good as if it ended there.
+/// Reads and parses a file. If the source fails, the part read so far is imported as if the file ended there.
 fn read_file(mut source: Source, format: Format, to: &mpsc::Sender<Portion>) -> Result<()> {
     let harvest = StepBatch::of_file(source.dated);
     let mut sending = Sending { harvest, bytes: 0, to };
@@ -187,15 +188,15 @@ fn end(source: &Source, reader: &mut dyn Reader, mut sending: Sending<'_>, read:
         sending.harvest.line = source.line_number().max(1);
         sending.harvest.report(Fault::Torn);
     }
-    // Whoever took the batches has seen enough, if not this one.
+    // The receiver may already have stopped; then this batch is not needed.
     let _ = sending.send();
     read.map(|_| ())
 }
 
-/// How far a source was read.
+/// Extent to which a source was read.
 enum Read {
     ToTheEnd,
-    /// Nobody takes any more.
+    /// The receiver was dropped.
     Stopped,
 }
 
@@ -206,7 +207,7 @@ fn read_foreign(
     sending: &mut Sending<'_>,
 ) -> Result<Read> {
     if format.is_document(b"") {
-        // A document holds a whole conversation, and so may a line of it.
+        // A document, or one line of it, may contain a whole conversation. Send portions while parsing it.
         let to = sending.to.clone();
         sending.harvest.pour_into(move |portion| to.blocking_send(portion).is_ok());
     }
@@ -240,7 +241,7 @@ fn read_lines(
     Ok(Read::ToTheEnd)
 }
 
-/// A rollout, with what it goes on from in front of its own lines.
+/// Reads a rollout, preceded by the rollouts that it continues.
 fn read_codex(source: &mut Source, codex: &mut Codex, sending: &mut Sending<'_>) -> Result<Read> {
     let base = Codex::base_of(source.first_line());
     if let Some(base) = base
@@ -278,8 +279,8 @@ fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<
     Ok(())
 }
 
-/// The rollout of a thread: its file's name ends with the thread's id. It is anywhere under Codex's own folders, or
-/// else beside.
+/// Finds the rollout of a thread: its file name ends with the thread id. Searches Codex's own directories, or else the
+/// directory of the given file.
 fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
     let root =
         beside.ancestors().find(|path| path.ends_with("sessions") || path.ends_with("archived_sessions"));
@@ -303,7 +304,7 @@ fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
     })
 }
 
-/// What a source is called where its format has no ids: by its file, or for plain messages by where that is.
+/// Name of a source whose format has no ids: the file stem, or the absolute path for plain messages.
 fn source_name(path: &Path, format: Format) -> String {
     if path.as_os_str() == "-" {
         return "-".to_owned();
@@ -312,18 +313,19 @@ fn source_name(path: &Path, format: Format) -> String {
         return std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     }
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    // A compressed file has two endings.
+    // A compressed file has two extensions.
     stem.strip_suffix(".jsonl").unwrap_or(&stem).to_owned()
 }
 
-/// The feed of a role stands beside its transcript.
+/// Reads a role's feed.json, which is next to its transcript.
 fn feed_beside(path: &Path, format: Format) -> Option<Vec<u8>> {
     let feed = path.with_file_name("feed.json");
     let small = feed.metadata().is_ok_and(|metadata| metadata.len() <= DOCUMENT_BYTES_MAX as u64);
     if format == Format::RoleFiles && small { std::fs::read(feed).ok() } else { None }
 }
 
-/// A report for each session. One for the database itself, if it cannot be read, or not all of it.
+/// Imports all sessions of a database. Returns a report per session, and one for the database if it cannot be read
+/// completely.
 async fn take_database(target: Target<'_>, path: &Path) -> Result<Vec<Report>> {
     let mut reports = Vec::new();
     let name = path.display().to_string();
@@ -366,7 +368,7 @@ async fn take_database_session(
     };
     let (taken, fault) = match taken {
         Ok(fault) => {
-            // What could be read before is taken all the same.
+            // Import the part that was read before the fault.
             reader.finish(&mut harvest);
             (finish(intake, &mut harvest).await, fault)
         }
@@ -377,7 +379,7 @@ async fn take_database_session(
     Ok(with_failure(report, fault.map_or(Ok(()), Err)))
 }
 
-/// The rows of a session, a page at a time.
+/// Reads a session's rows page by page.
 struct Rows<'a> {
     session: &'a str,
     after: Option<Cursor>,
@@ -385,7 +387,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Whether there may be more.
+    /// Reads one page. Returns whether there may be more.
     fn read_page(
         &mut self,
         database: &Database,

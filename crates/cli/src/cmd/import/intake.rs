@@ -1,4 +1,4 @@
-//! Sapwood's own files into the store.
+//! Imports files in Sapwood's own format.
 
 use sapwood::core::Draft;
 use sapwood::engine::import::{Mode, OwnIntake, OwnTaken};
@@ -10,11 +10,11 @@ use super::{Report, Trouble, print, trouble_of};
 use crate::app::App;
 use crate::failure::{Failure, Result};
 
-/// A header that was read ahead, and its line.
+/// A header line that was read ahead, with its line number.
 type HeaderLine = (Vec<u8>, u64);
 
-/// Takes in every session of a file: exports that were put one behind the other are one file each. Returns how many are
-/// in the store now.
+/// Imports every session of a file, which may be several concatenated exports. Returns the number of sessions that are in
+/// the store now.
 pub async fn take_file(app: &mut App, mut source: Source, mode: Mode) -> Result<u64> {
     let mut taken = 0;
     let mut carried: Option<HeaderLine> = None;
@@ -32,16 +32,16 @@ pub async fn take_file(app: &mut App, mut source: Source, mode: Mode) -> Result<
     }
 }
 
-/// A session that is being taken in.
+/// A session that is being imported.
 struct Session {
-    /// None once it was refused.
+    /// None after the import was refused.
     intake: Option<OwnIntake>,
     importer: Importer,
     trouble: Vec<Trouble>,
 }
 
 impl Session {
-    /// Reads up to the end of the file, or to the header of the next session, which it hands back.
+    /// Reads to the end of the file, or to the header of the next session, which is returned.
     async fn read(&mut self, source: &mut Source, first: Option<HeaderLine>) -> Result<Option<HeaderLine>> {
         let mut drafts = Vec::new();
         if let Some((line, number)) = first {
@@ -51,7 +51,7 @@ impl Session {
             self.importer.push_line(line, number, &mut drafts);
             let next = self.importer.take_end(number).then(|| (line.to_vec(), number));
             if self.importer.header().is_none() && !self.importer.problems().is_empty() {
-                // Entries of nobody knows what. Behind them there may be another session.
+                // These entries have no valid header. Skip them: another session may follow.
                 self.importer.skip_rest();
             }
             self.take(&mut drafts).await?;
@@ -75,7 +75,7 @@ impl Session {
         Ok(())
     }
 
-    /// What only concerns this session becomes a problem of it; a store that cannot go on ends the command.
+    /// Records the failure as a problem of this session. A store failure ends the command instead.
     fn refuse(&mut self, failure: Failure) -> Result<()> {
         if failure.code.starts_with("store.") {
             return Err(failure);
@@ -102,13 +102,13 @@ impl Session {
             problems.push(trouble_of(&torn));
         }
         if let Some(at) = taken.differs_at {
-            let message = format!("the session in the store differs from entry {at} on; nothing was added");
+            let message = format!("the stored session differs from entry {at} on, so nothing was added");
             problems.push(Trouble { line: None, code: "import.differs".into(), message });
         }
         problems.append(&mut self.trouble);
         let header = self.importer.header();
         if header.is_none() && problems.is_empty() {
-            let message = "there is nothing in it".to_owned();
+            let message = "the file is empty".to_owned();
             problems.push(Trouble { line: None, code: "import.empty".into(), message });
         }
         Ok(Report {

@@ -1,4 +1,4 @@
-//! Where an import reads from: a file, compressed or not, every session file under a directory, or stdin.
+//! Sources of an import: a plain or compressed file, every session file under a directory, or stdin.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -17,27 +17,27 @@ use crate::failure::{Failure, Result};
 use crate::lines::read_line;
 use crate::render::Format as Output;
 
-/// From this size in all on there is a progress bar.
+/// Minimum total size for a progress bar.
 const BAR_BYTES_MIN: u64 = 4 << 20;
-/// How deep directories are searched, and how many files are taken from them.
+/// Maximum depth of the directory search, and maximum number of files.
 const DEPTH_MAX: usize = 12;
 const FILES_MAX: usize = 1_000_000;
-/// How much is read at a time.
+/// Size of the read buffer.
 const READ_BYTES: usize = 1 << 18;
 
-/// What was found under the paths.
+/// Files and directories found under the given paths.
 #[derive(Default)]
 pub struct SourceFile {
     pub files: Vec<PathBuf>,
-    /// Directories that could not be searched, or not to the end.
+    /// Directories that could not be searched completely.
     pub unread: Vec<(PathBuf, Failure)>,
-    /// Directories of the given ones without a session file.
+    /// Given directories without a session file.
     pub bare: Vec<PathBuf>,
-    /// Directories that were searched, wherever they are: a link may lead in a circle.
+    /// Canonical paths of searched directories, because symbolic links may form a cycle.
     searched: HashSet<PathBuf>,
 }
 
-/// A file for each path, and for a directory the session files under it, by name.
+/// Expands directories to the session files under them, sorted by name. Other paths are kept.
 pub fn expand(paths: &[PathBuf]) -> SourceFile {
     let mut all = SourceFile::default();
     for path in paths {
@@ -69,7 +69,7 @@ fn search_entries(directory: &Path, depth: usize, found: &mut SourceFile) -> std
     }
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        // A link is what it points to; one that points nowhere is nothing.
+        // Follow symbolic links and ignore broken ones.
         let Ok(kind) = path.metadata().map(|metadata| metadata.file_type()) else { continue };
         if kind.is_dir() && depth < DEPTH_MAX {
             search(&path, depth + 1, found);
@@ -94,14 +94,14 @@ fn is_session_file(path: &Path) -> bool {
 pub struct Source {
     pub name: String,
     pub path: PathBuf,
-    /// Its first bytes, decompressed.
+    /// First bytes of the file, decompressed.
     pub beginning: Vec<u8>,
-    /// When it was written last; now, for what has no file.
+    /// Modification time of the file, or the current time for stdin.
     pub dated: TimestampMs,
     reader: BufReader<Box<dyn Read + Send>>,
     line: Vec<u8>,
     number: u64,
-    /// Set once what is compressed turns out to end too early, or to be damaged.
+    /// Set when the compressed data turns out to be truncated or damaged.
     torn: Torn,
     bar: ProgressBar,
 }
@@ -146,7 +146,7 @@ impl Source {
         self.beginning.split(|byte| *byte == b'\n').next().unwrap_or_default()
     }
 
-    /// Whether it is one document, by the whole of its first line: that may be longer than what was looked at.
+    /// Reports whether the file is a single document. Reads the whole first line, which may be longer than `beginning`.
     pub fn is_document(&mut self, format: Format) -> Result<bool> {
         if !format.is_document(b"") {
             return Ok(false);
@@ -169,7 +169,7 @@ impl Source {
         Ok(is_document)
     }
 
-    /// Whether what is compressed was cut off or damaged, as far as it was read.
+    /// Reports whether the compressed data read so far was truncated or damaged.
     pub fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Relaxed)
     }
@@ -178,7 +178,7 @@ impl Source {
         self.number
     }
 
-    /// The next line with its number, or none at the end.
+    /// Returns the next line with its number, or none at the end.
     pub fn next_line(&mut self, limit_bytes: usize) -> Result<Option<(&[u8], u64)>> {
         let read = read_line(&mut self.reader, &mut self.line, limit_bytes);
         if !read.map_err(|error| Failure::file(Path::new(&self.name), &error))? {
@@ -189,7 +189,7 @@ impl Source {
         Ok(Some((&self.line, self.number)))
     }
 
-    /// All of it, or none if it is longer than the limit.
+    /// Returns the whole file, or none if it exceeds the limit.
     pub fn read_all(&mut self, limit_bytes: usize) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let read = self.reader.by_ref().take(limit_bytes as u64 + 1).read_to_end(&mut bytes);
@@ -205,7 +205,7 @@ fn written_at(path: &Path) -> TimestampMs {
     TimestampMs(since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0))
 }
 
-/// A bar for all files together, drawn on stderr, and only if that is a terminal.
+/// One progress bar for all files, drawn on stderr if that is a terminal.
 pub fn bar(files: &[PathBuf], output: Output) -> ProgressBar {
     let size: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum();
     if output != Output::Text || size < BAR_BYTES_MIN {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_cannot_be_searched_is_told_and_the_others_are_searched() {
+    fn an_unreadable_directory_is_reported_and_the_others_are_searched() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.jsonl"), "{}").unwrap();
         let mut found = SourceFile::default();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_longer_than_what_is_looked_at_is_still_one_line() {
+    fn a_first_line_longer_than_the_peek_buffer_is_read_as_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.jsonl");
         let line = format!("{{\"role\":\"user\",\"content\":\"{}\"}}\n", "x".repeat(2 * PEEK_BYTES));
@@ -246,6 +246,6 @@ mod tests {
         while let Some((line, number)) = source.next_line(LINE_BYTES_MAX).unwrap() {
             lengths.push((number, line.len()));
         }
-        assert_eq!(lengths, [(1, 1), (2, line.len()), (3, line.len())], "and nothing of it is lost");
+        assert_eq!(lengths, [(1, 1), (2, line.len()), (3, line.len())], "no bytes are lost");
     }
 }

@@ -1,6 +1,5 @@
-//! Zstandard, decompressed as it is read: every frame of a file, one behind the other, without those that are to be
-//! skipped. A file that was cut off or damaged gives what is good of it and then ends; whoever reads can ask whether it
-//! did.
+//! Streaming Zstandard decompression of all frames of a file, except skippable frames. A truncated or damaged file yields
+//! its valid part and then ends. The reader can check for that with [`Torn`].
 
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: u32 = 0xfd2f_b528;
 const MAGICS_SKIPPED: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
-/// An empty block that is the frame's last, and a checksum, which nobody compares. It ends a frame that was cut off, so that
-/// the decoder gives out what it keeps back for the blocks to come.
+/// An empty last block and a checksum, which is not verified. It ends a truncated frame, so that the decoder releases the
+/// data that it buffers for later blocks.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// Whether the source ended too early.
+/// Set if the source was truncated or damaged.
 pub type Torn = Arc<AtomicBool>;
 
-/// Whether a file that begins so is compressed.
+/// Reports whether a file with these first bytes is compressed.
 pub fn is_frame(beginning: &[u8]) -> bool {
     <[u8; 4]>::try_from(beginning).is_ok_and(|magic| {
         let magic = u32::from_le_bytes(magic);
@@ -36,7 +35,7 @@ pub struct Frames {
 enum State {
     BeforeFrame,
     InFrame,
-    /// Nothing is read any more; what was decoded is given out.
+    /// The source is exhausted; only decoded data remains.
     Over,
 }
 
@@ -50,7 +49,7 @@ impl Frames {
         self.state = State::Over;
     }
 
-    /// Goes to the beginning of the next frame's blocks, or over a frame that is to be skipped.
+    /// Reads the header of the next frame, or skips a skippable frame.
     fn begin_frame(&mut self) -> std::io::Result<()> {
         let mut magic = Vec::new();
         self.source.by_ref().take(4).read_to_end(&mut magic)?;
@@ -82,12 +81,12 @@ impl Frames {
         Ok(skipped == length)
     }
 
-    /// Decodes until `wanted` bytes can be given out, or the frame ends.
+    /// Decodes until `wanted` bytes are available or the frame ends.
     fn decode(&mut self, wanted: usize) {
         while self.decoder.can_collect() < wanted && !self.decoder.is_finished() {
             let missing = BlockDecodingStrategy::UptoBytes(wanted - self.decoder.can_collect());
             if self.decoder.decode_blocks(&mut self.source, missing).is_err() {
-                // A decoder that cannot even be ended keeps what it has.
+                // Best effort: if this fails too, the buffered data is lost.
                 let _ = self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All);
                 return self.tear();
             }
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_is_read_and_what_is_to_be_skipped_is_skipped() {
+    fn reads_every_frame_and_skips_skippable_frames() {
         let skipped = [&0x184d_2a53_u32.to_le_bytes()[..], &5_u32.to_le_bytes(), b"12345"].concat();
         let packed = [&skipped[..], &pack(b"one "), &skipped, &pack(b""), &pack(b"two")].concat();
         assert!(is_frame(&packed[..4]));
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_gives_what_came_before_and_says_so() {
+    fn a_truncated_file_yields_its_valid_part_and_is_reported_as_torn() {
         let text: Vec<u8> = (0..600_000_u32).flat_map(|number| format!("{number}\n").into_bytes()).collect();
         let packed = pack(&text);
         let (half, torn) = read(packed[..packed.len() / 2].to_vec());

@@ -1,26 +1,26 @@
-//! What somebody wants from the demo model, read from plain words: a verb at the beginning, and what follows it. Inputs are
-//! made for the tools that the request really has, by the names in their schemas.
+//! Parses what the user wants from the demo model: a verb at the beginning, followed by its argument. Tool inputs use
+//! the field names in the schemas of the tools that the request has.
 
 use sapwood_core::port::tool::ToolSpec;
 use serde_json::{Map, Value, json};
 
 use super::words::WORDS_MAX;
 
-/// Most calls that one message asks for.
+/// Maximum number of tool calls per message.
 const CALLS_MAX: usize = 8;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Intent {
     Hello,
-    /// Tools and their inputs.
+    /// Tool names with their inputs.
     Calls(Vec<(String, Value)>),
-    /// A tool would be needed that is not there.
+    /// The required tool is not available. Holds the requested action.
     NoTool(String),
     Words(usize),
     Think(String),
     Recall,
     Summary,
-    /// Tools have answered.
+    /// Tool results have arrived.
     Report,
     Other(String),
 }
@@ -35,24 +35,24 @@ impl Intent {
 
     pub fn thought(&self) -> String {
         let what = match self {
-            Intent::Calls(calls) => format!("This needs {} of the tools I was given.", calls.len()),
+            Intent::Calls(calls) => format!("This needs {} of the available tools.", calls.len()),
             Intent::Think(what) => {
-                format!("What is there to say about {what}? It has parts, and they hang together.")
+                format!("What do I know about {what}? I should look at its parts and how they connect.")
             }
-            Intent::Report => "The tools have answered, so I can tell what they said.".to_owned(),
-            _ => "This needs no tool, so I can answer at once.".to_owned(),
+            Intent::Report => "The tools have returned, so I can report their results.".to_owned(),
+            _ => "This needs no tool, so I can answer directly.".to_owned(),
         };
-        format!("Let me see what is wanted. {what}")
+        format!("Let me see what the user wants. {what}")
     }
 }
 
-/// What can be asked for with a tool: how it begins, the tools that can do it (the first that is there is used), and the
-/// fields that take what follows.
+/// A request for a tool: the phrases it begins with, the tools that can serve it (the first available one is used),
+/// and the fields that take the argument.
 struct Verb {
     begins: &'static [&'static str],
     tools: &'static [&'static str],
     fields: &'static [&'static str],
-    /// What is meant when nothing follows.
+    /// The default argument.
     alone: Option<&'static str>,
 }
 
@@ -63,7 +63,7 @@ const VERBS: &[Verb] = &[
         begins: &["git commit", "commit"],
         tools: &["git_commit"],
         fields: &["message"],
-        alone: Some("A commit of the demo model"),
+        alone: Some("Commit by the demo model"),
     },
     Verb {
         begins: &["read", "show me", "open"],
@@ -123,7 +123,7 @@ pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Intent {
     }
 }
 
-/// At the beginning or on the last line: what stands between may be the conversation that is to be summarised.
+/// Checks only the beginning and the last line, because the text in between may be the conversation to summarise.
 fn asks_for_summary(lower: &str) -> bool {
     let last = lower.lines().last().unwrap_or_default();
     ["summarise", "summarize", "write the summary", "write a summary"]
@@ -135,7 +135,7 @@ fn begins_with_word(text: &str, word: &str) -> bool {
     text.strip_prefix(word).is_some_and(|rest| rest.chars().next().is_none_or(|next| !next.is_alphanumeric()))
 }
 
-/// `write 2000 words`, `give me 300 words about …`.
+/// Parses `write 2000 words` and `give me 300 words about …`.
 fn word_count(lower: &str) -> Option<usize> {
     let words: Vec<&str> = lower.split_whitespace().take(12).collect();
     let at =
@@ -144,7 +144,7 @@ fn word_count(lower: &str) -> Option<usize> {
     (count > 0).then_some(count.min(WORDS_MAX))
 }
 
-/// Several calls are joined by `and`, or stand on lines of their own.
+/// Parses several calls, joined by `and` or on separate lines.
 fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
     if let Some(wish) = read_write(said, tools) {
         return Some(wish);
@@ -155,7 +155,7 @@ fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
         .take(CALLS_MAX)
         .map(|part| read_call(part, tools))
         .collect();
-    // Words around an `and` may belong to one wish: then the whole is read as one.
+    // An `and` may be part of a single request, so fall back to reading the whole text as one.
     let read =
         read.filter(|read| !read.is_empty()).or_else(|| read_call(said, tools).map(|call| vec![call]))?;
     let calls: Result<Vec<(String, Value)>, String> = read.into_iter().collect();
@@ -165,7 +165,7 @@ fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
     })
 }
 
-/// `write FILE: TEXT` and `write TEXT to FILE`.
+/// Parses `write FILE: TEXT` and `write TEXT to FILE`.
 fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
     let rest = strip_word(said, "write").or_else(|| strip_word(said, "save"))?;
     let is_file = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
@@ -181,7 +181,7 @@ fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
     Some(Intent::Calls(vec![(tool.name.clone(), Value::Object(input))]))
 }
 
-/// None when the words ask for no tool; an error when they ask for one that is not there.
+/// None if the text asks for no tool, an error if the tool it asks for is not available.
 fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
     let said = said.trim().trim_end_matches(['?', '!']);
     if let Some(rest) = strip_word(said, "use") {
@@ -203,7 +203,8 @@ fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), S
     None
 }
 
-/// `use TOOL`, `use TOOL {"json": 1}`: an input that is no JSON goes out as it is, which a schema can then refuse.
+/// Parses `use TOOL` and `use TOOL {"json": 1}`. Input that is not JSON is sent as a string, so that a schema can
+/// reject it.
 fn read_use(rest: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
     let (name, input) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), "{}"));
     let tool = tools.iter().find(|tool| tool.name == name);
@@ -225,8 +226,8 @@ fn strip_word<'a>(said: &'a str, word: &str) -> Option<&'a str> {
     (head.eq_ignore_ascii_case(word) && ends).then_some(rest)
 }
 
-/// Puts a value into the first of these fields that the tool's schema has. A command is split where the schema wants a list,
-/// or has a place for arguments.
+/// Set the first of these fields that the tool's schema has. A command is split into words if the schema expects a
+/// list or has a separate field for arguments.
 fn set_field(input: &mut Map<String, Value>, tool: &ToolSpec, fields: &[&str], value: &str) {
     let schema = tool.input_schema.to_value();
     let properties = schema["properties"].as_object();

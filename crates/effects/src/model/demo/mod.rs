@@ -1,6 +1,6 @@
-//! The demo model: needs no key and no network, and answers the same to the same request. It understands a handful of plain
-//! requests ([`intent`]), calls the tools it is given, writes as many words as it is asked for, and counts tokens, so that
-//! everything around a model can be tried on a new machine. [`reply`] is pure; only the pace of the words is not.
+//! The demo model needs no key and no network, and gives the same answer to the same request. It understands a few
+//! plain requests ([`intent`]), calls tools, writes as many words as requested, and counts tokens. This makes it
+//! possible to try every feature on a new machine. [`reply`] is pure. Only the pace of the words depends on time.
 
 mod intent;
 mod summary;
@@ -19,17 +19,17 @@ use sapwood_core::project::context::Role;
 use intent::Intent;
 
 const PACE_MS_DEFAULT: u64 = 15;
-/// As a rule of thumb for text: what a token has in bytes.
+/// Rule of thumb: bytes of text per token.
 const BYTES_PER_TOKEN: usize = 4;
-/// What a picture counts, whatever its size.
+/// Tokens counted for an image of any size.
 const MEDIA_TOKENS: u64 = 800;
-/// How much of a tool's result is repeated in an answer.
+/// Maximum length of a tool result quoted in an answer.
 const QUOTE_CHARS_MAX: usize = 600;
 
 const INTRODUCTION: &str = "\
-Hello, I am Sapwood's demo model. I run inside this program, need no key, and send nothing anywhere.
+Hello, I am Sapwood's demo model. I run inside this program, need no key, and send no data anywhere.
 
-Sapwood keeps conversations with AI agents as durable sessions: every word, tool call and result is an entry in an \
+Sapwood stores conversations with AI agents as durable sessions. Every message, tool call and result is an entry in an \
 append-only tree, so a session can be branched, forked, searched, shared and resumed after a crash.
 
 Things to try with me:
@@ -38,12 +38,12 @@ Things to try with me:
 - `write notes.txt: some text`, `run CMD`, `git status`: these may ask for your approval
 - `read a.txt and read b.txt`: two calls at once
 - `use TOOL {\"json\": \"input\"}`: any tool by name
-- `write 2000 words`: fills the context, and the pressure gauge moves
-- `think about trees`: reasoning, then an answer
-- `what did I say?`: I look into the context I was given
+- `write 2000 words`: fills the context, so that the context gauge rises
+- `think about trees`: shows reasoning, then an answer
+- `what did I say?`: I quote from the context I was given
 
-For a real model, set a key such as ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or start Ollama, and choose it by \
-its name: PROVIDER/NAME.";
+To use a real model, set a key such as ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or start Ollama, and select the \
+model by name: PROVIDER/NAME.";
 
 #[derive(Debug, Clone, Copy)]
 pub struct Demo {
@@ -58,7 +58,7 @@ impl Demo {
     pub fn call(&self, request: &Request, window_tokens: Option<u64>) -> Result<PieceStream, ModelError> {
         let input = input_tokens(request);
         if let Some(window) = window_tokens.filter(|window| input > *window) {
-            let why = format!("{input} tokens, and the demo model has a window of {window}");
+            let why = format!("the request has {input} tokens, and the demo model's window has {window}");
             return Err(ModelError::Overflow { model: request.model.clone(), why });
         }
         let pace = Duration::from_millis(self.pace_ms);
@@ -73,7 +73,7 @@ impl Demo {
     }
 }
 
-/// The whole answer to a request.
+/// The complete answer to a request.
 pub fn reply(request: &Request) -> Vec<Piece> {
     let wish = match request.messages.last() {
         Some(message) if message.role == Role::Tool => Intent::Report,
@@ -108,31 +108,31 @@ fn text_of(wish: &Intent, request: &Request) -> String {
         Intent::Hello => INTRODUCTION.to_owned(),
         Intent::Calls(calls) => {
             let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
-            format!("I use {}.", names.join(" and "))
+            format!("Calling {}.", names.join(" and "))
         }
         Intent::NoTool(what) => {
             let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            format!("To {what} I would need a tool that this session does not have. Its tools: {names}.")
+            format!("To {what}, I need a tool that this session does not have. Available tools: {names}.")
         }
         Intent::Words(count) => words::write_words(*count),
         Intent::Think(what) => {
             format!(
-                "I have thought about {what}: it grows by adding, ring by ring, and keeps what was there before."
+                "I have thought about {what}: it grows ring by ring, and each new ring keeps the older ones."
             )
         }
         Intent::Recall => recall(request),
         Intent::Summary => summarise(request),
         Intent::Report => report(request),
         Intent::Other(said) => format!(
-            "You said: \"{}\"\n\nI am only a demo and no real model, so I cannot say much about that. Try `help` to \
-             see what I can do.",
+            "You said: \"{}\"\n\nI am only a demo, not a real model, so I cannot say much about that. Type `help` to see \
+             what I can do.",
             quote(said)
         ),
     }
 }
 
-/// What a tool brought back.
+/// Report the latest tool results.
 fn report(request: &Request) -> String {
     let results = request.messages.iter().rev().take_while(|message| message.role == Role::Tool);
     let mut lines: Vec<String> =
@@ -145,9 +145,9 @@ fn report_line(part: &RequestPart) -> Option<String> {
     let RequestPart::ToolResult { tool, parts, is_error, .. } = part else { return None };
     let text = quote(&joined(parts));
     Some(match (is_error, text.is_empty()) {
-        (true, _) => format!("{tool} did not work: {text}"),
-        (false, true) => format!("{tool} is done."),
-        (false, false) => format!("{tool} says:\n\n```\n{text}\n```"),
+        (true, _) => format!("{tool} failed: {text}"),
+        (false, true) => format!("{tool} finished without output."),
+        (false, false) => format!("{tool} returned:\n\n```\n{text}\n```"),
     })
 }
 
@@ -156,16 +156,16 @@ fn recall(request: &Request) -> String {
     let earlier = said.len().saturating_sub(1);
     match (said.first(), said.get(earlier.saturating_sub(1))) {
         (Some(first), Some(last)) if earlier > 0 => format!(
-            "My context has {} messages. You began with \"{}\", and before this you said \"{}\".",
+            "My context has {} messages. Your first message was \"{}\", and your previous one was \"{}\".",
             request.messages.len(),
             quote(first),
             quote(last)
         ),
-        _ => "This is the first thing you say to me.".to_owned(),
+        _ => "This is your first message.".to_owned(),
     }
 }
 
-/// Of the conversation in the request, or of one that the last message tells.
+/// Summarise the conversation in the request, or the transcript that the last message contains.
 fn summarise(request: &Request) -> String {
     let told = summary::summarise_told(&last_user_text(request));
     if let Some(told) = told {
@@ -178,12 +178,12 @@ fn summarise(request: &Request) -> String {
         .map(|text| format!("- the user said: {}", quote(text.lines().next().unwrap_or_default())));
     let calls =
         request.messages.iter().flat_map(|message| message.parts.iter()).filter_map(|part| match part {
-            RequestPart::ToolCall(ToolCall { name, .. }) => Some(format!("- the tool {name} was used")),
+            RequestPart::ToolCall(ToolCall { name, .. }) => Some(format!("- the assistant called {name}")),
             _ => None,
         });
     let lines: Vec<String> = lines.chain(calls).collect();
     if lines.is_empty() {
-        "Nothing has happened yet.".to_owned()
+        "The conversation is empty.".to_owned()
     } else {
         format!("So far:\n{}", lines.join("\n"))
     }
@@ -255,7 +255,7 @@ fn part_tokens(part: &RequestPart) -> u64 {
     }
 }
 
-/// The same for the same request, and different for any other one of the session.
+/// The same for the same request, and unique among the requests of a session.
 fn call_id(request: &Request, place: usize) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {

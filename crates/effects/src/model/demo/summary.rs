@@ -1,11 +1,11 @@
-//! A summary of a conversation that is told in one message, line by line as `speaker: words`: an extract, always the same. What
-//! an earlier summary listed is kept.
+//! A deterministic summary of a transcript given in one message as `speaker: text` lines. It extracts lines and keeps
+//! what an earlier summary listed.
 
-/// Most lines of each kind that an extract keeps, and how long each may be.
+/// Maximum number of lines of each kind in a summary, and maximum length of each.
 const LINES_MAX: usize = 30;
 const LINE_CHARS_MAX: usize = 200;
 
-/// None when the text tells no conversation.
+/// None if the text contains no conversation.
 pub fn summarise_told(text: &str) -> Option<String> {
     let kept = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
     let asked = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));
@@ -25,7 +25,7 @@ pub fn summarise_told(text: &str) -> Option<String> {
     Some(summary)
 }
 
-/// The first and the newest of what is found: the middle of a long story is what can be missed.
+/// Keep the first and the newest matches, and drop those in the middle.
 fn extract(text: &str, find: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut found: Vec<String> =
         text.lines().filter_map(find).filter(|line| !line.trim().is_empty()).map(shorten).collect();

@@ -1,4 +1,4 @@
-//! What the demo model does with plain requests.
+//! Tests of the demo model's answers to plain requests.
 
 use sapwood_core::content::Json;
 use sapwood_core::port::model::{Reply, RequestMessage};
@@ -61,7 +61,7 @@ fn calls(said: &str) -> Vec<(String, serde_json::Value)> {
 }
 
 #[test]
-fn plain_words_become_calls_of_the_tools_that_are_there() {
+fn plain_requests_become_calls_of_available_tools() {
     let one = |name: &str, input| vec![(name.to_owned(), input)];
     assert_eq!(calls("read notes.txt"), one("read_file", json!({"path": "notes.txt"})));
     assert_eq!(calls("List"), one("list_directory", json!({"path": "."})));
@@ -80,14 +80,14 @@ fn plain_words_become_calls_of_the_tools_that_are_there() {
 }
 
 #[test]
-fn a_tool_that_is_missing_is_named_with_those_that_are_not() {
+fn a_missing_tool_is_reported_with_the_available_ones() {
     let answer = text(&request("fetch https://example.org"));
     assert!(answer.contains("does not have") && answer.contains("read_file"), "{answer}");
     assert_eq!(whole(&request("fetch https://example.org")).stop, Some(Stop::Stop));
 }
 
 #[test]
-fn it_writes_exactly_as_many_words_as_it_is_asked_for() {
+fn writes_exactly_the_requested_number_of_words() {
     for count in [1, 7, 2_000] {
         let answer = text(&request(&format!("write {count} words")));
         assert_eq!(answer.split_whitespace().count(), count);
@@ -97,7 +97,7 @@ fn it_writes_exactly_as_many_words_as_it_is_asked_for() {
 }
 
 #[test]
-fn the_same_request_has_the_same_answer_and_another_has_other_call_ids() {
+fn equal_requests_have_equal_answers_and_different_requests_have_different_call_ids() {
     let first = reply(&request("read a.txt"));
     assert_eq!(first, reply(&request("read a.txt")));
     let mut later = request("read a.txt");
@@ -112,7 +112,7 @@ fn the_same_request_has_the_same_answer_and_another_has_other_call_ids() {
 }
 
 #[test]
-fn it_reports_what_its_tools_brought_back_and_calls_no_more() {
+fn reports_tool_results_and_calls_no_more_tools() {
     let mut request = request("read a.txt");
     let result = |tool: &str, text: &str, is_error| RequestMessage {
         role: Role::Tool,
@@ -127,14 +127,14 @@ fn it_reports_what_its_tools_brought_back_and_calls_no_more() {
     request.messages.push(result("run_command", "denied", true));
     let answer = text(&request);
     assert!(
-        answer.contains("the content") && answer.contains("run_command did not work: denied"),
+        answer.contains("the content") && answer.contains("run_command failed: denied"),
         "{answer}"
     );
     assert_eq!(whole(&request).stop, Some(Stop::Stop));
 }
 
 #[test]
-fn a_limit_on_the_answer_cuts_it_and_says_so() {
+fn an_output_limit_truncates_the_answer() {
     let mut request = request("write 100 words");
     request.output_tokens_max = Some(10);
     let answer = whole(&request);
@@ -143,7 +143,7 @@ fn a_limit_on_the_answer_cuts_it_and_says_so() {
 }
 
 #[test]
-fn it_thinks_when_it_is_asked_to() {
+fn thinks_when_asked_to() {
     let mut request = request("hello");
     request.thinking = Thinking::Low;
     let has_reasoning = |pieces: &[Piece]| pieces.iter().any(|piece| matches!(piece, Piece::Reasoning(_)));
@@ -153,7 +153,7 @@ fn it_thinks_when_it_is_asked_to() {
 }
 
 #[test]
-fn it_looks_into_the_context_it_was_given() {
+fn answers_from_its_context() {
     let mut request = request("My name is Ada");
     let say = |text: &str| RequestMessage { role: Role::User, parts: vec![RequestPart::Text(text.into())] };
     request.messages.push(say("what did I say?"));
@@ -170,7 +170,7 @@ fn a_request_over_its_window_does_not_fit() {
 }
 
 #[test]
-fn it_summarises_a_conversation_that_is_told_to_it() {
+fn summarises_a_transcript() {
     let told = "<the-summary-so-far>\n## Facts\n- the port is 8080\n</the-summary-so-far>\n\n\
                 <the-conversation>\nuser: Build a boat\nassistant: I look.\n[calls read_file {\"path\":\"plan.md\"}]\n\
                 read_file: write 500 words\nuser: Paint it red\n</the-conversation>\n\nWrite the summary now.";

@@ -1,6 +1,6 @@
-//! Text of any length for the demo model, always the same. It reads like a walk through a wood, and counts exactly.
+//! Deterministic text with an exact number of words for the demo model.
 
-/// Most words that are written at once.
+/// Maximum number of words per answer.
 pub const WORDS_MAX: usize = 20_000;
 
 const SUBJECTS: [&str; 7] = [
@@ -17,14 +17,14 @@ const OBJECTS: [&str; 8] = [
     "every ring of the year",
     "the rain of the hills",
     "what the roots have found",
-    "a path nobody rewrites",
+    "a path through bracken",
     "the light between the leaves",
     "all that came before it",
     "a branch for each question",
     "the quiet after the storm",
 ];
 
-/// Exactly `count` words, in sentences and paragraphs.
+/// Write exactly `count` words, in sentences and paragraphs.
 pub fn write_words(count: usize) -> String {
     let count = count.min(WORDS_MAX);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Sapwood's own file into the store: exports that were put one behind the other are a session each.
+//! Import of Sapwood's own format. Concatenated exports are imported as one session each.
 
 use sapwood::core::entry::Draft;
 use sapwood::engine::import::{OwnIntake, OwnTaken};
@@ -10,7 +10,7 @@ use super::{BATCH_BYTES, BATCH_STEPS, Taking, Telling};
 use crate::problem::{Problem, Result};
 use crate::wire;
 
-/// Sessions of one file: there is a line in the answer for each.
+/// Limit of sessions per file, because the response has an item for each.
 const SESSIONS_MAX: usize = 10_000;
 
 pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wire::Imported>> {
@@ -28,7 +28,7 @@ pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wi
             }
             continue;
         }
-        // What came before it broke off is in the store all the same.
+        // If the upload broke off, everything before that point is still stored.
         if came.is_ok() {
             lines.finish(|line, number| reading.push_line(line, number));
         }
@@ -38,7 +38,7 @@ pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wi
     }
 }
 
-/// The session that is being read, and those that ended since somebody looked.
+/// The session being read, and the sessions that ended since the last [`File::take_ended`].
 #[derive(Default)]
 struct Reading {
     importer: Importer,
@@ -56,7 +56,7 @@ impl Reading {
     }
 }
 
-/// What is being taken in, and what was.
+/// The session being imported, and the results so far.
 struct File<'a> {
     taking: &'a Taking<'a>,
     intake: OwnIntake,
@@ -69,7 +69,7 @@ impl File<'_> {
         for (mut importer, mut drafts) in reading.ended.drain(..) {
             self.end(&mut importer, &mut drafts).await?;
             if self.imported.len() >= SESSIONS_MAX {
-                let detail = format!("a file may hold {SESSIONS_MAX} sessions; the first of them are in");
+                let detail = format!("a file may hold at most {SESSIONS_MAX} sessions; those were imported");
                 return Err(Problem::new("input.too_large", detail));
             }
         }
@@ -84,7 +84,7 @@ impl File<'_> {
         Ok(self.intake.take(importer, drafts).await?)
     }
 
-    /// Takes what is left of a session, and begins with the next one.
+    /// Imports the rest of a session and starts the next one.
     async fn end(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
         self.take(importer, drafts).await?;
         let intake = std::mem::replace(&mut self.intake, self.taking.begin_own());
@@ -95,7 +95,7 @@ impl File<'_> {
                 line: None,
                 code: "import.differs".to_owned(),
                 message: format!(
-                    "the store has another log under this id from entry {at} on; nothing was added"
+                    "the stored session with this id differs from entry {at} on; nothing was added"
                 ),
             });
         }

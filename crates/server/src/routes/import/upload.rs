@@ -1,5 +1,5 @@
-//! A file as it comes: looked at first, then taken in piece by piece, or whole where it must be. What is held of it counts in
-//! the server's room.
+//! An uploaded file. Its beginning is sniffed first; then it is imported in chunks, or as a whole if the format
+//! requires it. Buffered bytes count toward the upload quota.
 
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
@@ -16,13 +16,13 @@ use crate::upload_quota::QuotaGuard;
 pub struct Upload<'a> {
     state: &'a State,
     incoming: Incoming,
-    /// Its beginning, until somebody takes it.
+    /// Bytes that are received and not yet consumed.
     head: BytesMut,
     held: QuotaGuard<'a>,
     came_bytes: usize,
-    /// What came since it was last said that everything is settled.
+    /// Bytes received since the last [`Upload::settle`].
     unsettled_bytes: usize,
-    /// Why nothing more comes, if that is not its end. Told once what came before was taken.
+    /// Why the upload broke off, if it did. Reported after the bytes before it are consumed.
     broken: Option<Problem>,
 }
 
@@ -33,27 +33,27 @@ impl<'a> Upload<'a> {
         Ok(Self { state, incoming, head, held, came_bytes: 0, unsettled_bytes: 0, broken: None })
     }
 
-    /// Reads as much as is looked at to tell what it is.
+    /// Reads enough bytes to detect the format.
     pub async fn look(&mut self) {
         while self.head.len() < PEEK_BYTES && self.read_on().await {}
     }
 
-    /// What is looked at: the beginning, or all there is if that is less.
+    /// Returns the bytes for format detection: the beginning, or everything if the file is shorter.
     pub fn beginning(&self) -> &[u8] {
         &self.head[..self.head.len().min(PEEK_BYTES)]
     }
 
-    /// Why less than what is looked at has come, if that is not all there is.
+    /// Takes the error if the upload broke off during format detection.
     pub fn take_broken(&mut self) -> Option<Problem> {
         self.broken.take()
     }
 
-    /// Whether it is one document, by the whole of its first line, which may be longer than what is looked at.
+    /// Whether the file is one document. This is decided by its whole first line, which may exceed the sniffed bytes.
     pub async fn is_document(&mut self, format: Format) -> bool {
         if !format.is_document(b"") {
             return false;
         }
-        // Each byte is looked at once, however small the pieces are that it comes in.
+        // Every byte is scanned once, however small the chunks are.
         let (mut begin, mut looked_bytes) = (None, 0);
         loop {
             let unseen = &self.head[looked_bytes..];
@@ -72,13 +72,13 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// All of it.
+    /// Reads the whole file.
     pub async fn read_all(&mut self) -> Result<Bytes> {
         while self.read_on().await {}
         self.broken.take().map_or_else(|| Ok(self.head.split().freeze()), Err)
     }
 
-    /// The bytes that come next; none at the end.
+    /// Returns the next bytes, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         if self.head.is_empty() && !self.read_on().await {
             return self.broken.take().map_or(Ok(None), Err);
@@ -90,22 +90,22 @@ impl<'a> Upload<'a> {
         self.unsettled_bytes
     }
 
-    /// Everything that was taken is on its way into the store, but for so many bytes. What is gathered there for the next
-    /// append still counts.
+    /// Releases the quota for everything that was handed to the store, except for `held_bytes`. Bytes that are
+    /// batched for the next append still count.
     pub fn settle(&mut self, held_bytes: usize) {
         self.unsettled_bytes = 0;
         let gathered_bytes = self.came_bytes.min(WRITTEN_BYTES);
         self.held.shrink_to(self.head.len() + held_bytes + gathered_bytes);
     }
 
-    /// The rest is of no interest, and is taken all the same: its sender may be writing before it reads the answer.
+    /// Reads and discards the rest: the client may write its whole body before it reads the response.
     pub async fn drop_rest(&mut self) {
         self.head.clear();
         self.held.shrink_to(0);
         self.incoming.drop_rest().await;
     }
 
-    /// Whether more came.
+    /// Reads more bytes. Returns false at the end or on an error.
     async fn read_on(&mut self) -> bool {
         if self.broken.is_some() {
             return false;

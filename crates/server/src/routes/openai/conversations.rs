@@ -1,4 +1,4 @@
-//! Conversations: sessions with metadata, which is an entry beside the tree, the newest counting.
+//! Conversations: sessions with metadata. Metadata is an entry outside the tree; the newest one counts.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ use crate::wire::openai as wire;
 
 /// The type of the entry that holds a conversation's metadata.
 const METADATA: &str = "openai_metadata";
-/// Entries of extensions that are read at a time.
+/// Custom entries per store read.
 const PAGE_RECORDS: usize = 1_000;
-/// The agent of sessions that were made as conversations.
+/// The agent id of sessions that were created as conversations.
 const AGENT: &str = "conversation";
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<State> {
     ))
 }
 
-/// Opens a conversation.
+/// Create a conversation.
 #[utoipa::path(post, path = "/v1/conversations", tag = "openai", request_body = Option<wire::NewConversation>,
     responses((status = 200, body = wire::Conversation)))]
 async fn create_conversation(
@@ -59,7 +59,7 @@ async fn create_conversation(
     show(&state, &caller, &session).await
 }
 
-/// What a conversation begins with.
+/// Appends the initial items and metadata.
 async fn fill(
     state: &State,
     caller: &Caller,
@@ -78,7 +78,7 @@ async fn fill(
     Ok(())
 }
 
-/// What a conversation is, without its items.
+/// Get a conversation without its items.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}", tag = "openai", params(("conversation" = String, Path)),
     responses((status = 200, body = wire::Conversation)))]
 async fn get_conversation(
@@ -90,7 +90,7 @@ async fn get_conversation(
     show(&state, &caller, &session).await
 }
 
-/// Replaces a conversation's metadata.
+/// Replace a conversation's metadata.
 #[utoipa::path(post, path = "/v1/conversations/{conversation}", tag = "openai", params(("conversation" = String, Path)),
     request_body = wire::ConversationPatch, responses((status = 200, body = wire::Conversation)))]
 async fn update_conversation(
@@ -106,7 +106,7 @@ async fn update_conversation(
     show(&state, &caller, &session).await
 }
 
-/// Really deletes a conversation and its items.
+/// Delete a conversation and its items permanently.
 #[utoipa::path(delete, path = "/v1/conversations/{conversation}", tag = "openai",
     params(("conversation" = String, Path)), responses((status = 200, body = wire::Deleted)))]
 async fn delete_conversation(

@@ -1,5 +1,5 @@
-//! A response as it comes: its events, or its JSON once it is whole. A client that has to wait longer than a request may take
-//! gets spaces in the meantime, which JSON ignores.
+//! Delivery of a response: as an event stream, or as JSON once it is complete. If that takes longer than a request may,
+//! the client receives spaces in the meantime, which JSON parsers ignore.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,18 +26,18 @@ use crate::problem::{Problem, Result};
 use crate::sse::{Flow, Next};
 use crate::state::State;
 
-/// The events of one response.
+/// The event stream of one response.
 pub struct Telling {
     flow: Flow,
     script: Script,
     waiting: VecDeque<Value>,
     is_over: bool,
-    /// Held until the last event was sent.
+    /// Held until the last event is sent.
     _passing: Option<Passing>,
 }
 
 impl Telling {
-    /// Everything after the event `after`. `from` is the entry before the turn.
+    /// Opens a stream of the events after `after`. `from` is the seq before the turn.
     pub async fn open(
         state: &State,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl Telling {
         Self::on(flow, state, caller, id, after).await
     }
 
-    /// On a flow that was opened before the turn was.
+    /// Creates the stream on a flow that was opened before the turn started.
     pub async fn on(
         flow: Flow,
         state: &State,
@@ -58,7 +58,7 @@ impl Telling {
         after: Option<u32>,
     ) -> Result<Self> {
         let mut script = Script::new(id.clone(), after);
-        // A model that rates itself says more than its entry will.
+        // A model with self-rated confidence streams text that its entry will not contain.
         if state.engine.agent_of(&caller.scope, &id.session).await?.confidence.is_some() {
             script = script.without_preview();
         }
@@ -116,7 +116,7 @@ impl Telling {
         }
     }
 
-    /// The last thing a stream says when it cannot go on.
+    /// Queues the final error event of a stream that fails.
     fn fail(&mut self, problem: &Problem) {
         problem.log(self.flow.request());
         let fault = error_of(problem).error;
@@ -137,13 +137,13 @@ fn live_of(news: &News) -> Option<Live<'_>> {
     }
 }
 
-/// The response as it stands now.
+/// Returns the current state of the response.
 pub async fn look(state: &State, caller: &Caller, id: &ResponseId) -> Result<Value> {
     let entries = state.engine.turn_entries(&caller.scope, &id.session, id.turn).await?;
     Ok(response_of(id, &entries))
 }
 
-/// The response once it is whole. The head of the answer goes out in time, whatever happens.
+/// Sends the response once it is complete. The response head is sent within the time limit in any case.
 pub async fn answer_whole(
     state: &State,
     caller: &Caller,

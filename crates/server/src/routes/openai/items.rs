@@ -1,5 +1,6 @@
-//! The items of a conversation: what is on the path to the session's leaf. Deleting one is a branch without it: the leaf moves
-//! to before it, and what came behind it is said again there, under new ids. The log keeps what was.
+//! The items of a conversation: the entries on the path to the session's leaf. Deleting an item creates a branch
+//! without it: the leaf moves to the entry before it, and the later entries are appended again with new ids. The log
+//! keeps the originals.
 
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
@@ -28,14 +29,14 @@ use crate::wire::openai as wire;
 
 const ROWS_DEFAULT: u32 = 20;
 const ROWS_MAX: u32 = 100;
-/// A page ends behind the item with which its media are so much.
+/// A page ends after the item whose media exceed this size.
 const PAGE_MEDIA_BYTES: usize = 16 << 20;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_items, create_items)).routes(routes!(get_item, delete_item))
 }
 
-/// Adds items to a conversation: all of them, or none.
+/// Add items to a conversation. Either all are added or none.
 #[utoipa::path(post, path = "/v1/conversations/{conversation}/items", tag = "openai",
     params(("conversation" = String, Path)), request_body = wire::NewItems,
     responses((status = 200, body = wire::ItemList)))]
@@ -56,7 +57,7 @@ async fn create_items(
         audited: Some("items"),
         ..InjectOptions::default()
     };
-    // Whoever may not write here leaves no bytes behind either.
+    // Check the right to write before blobs are stored.
     state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
     store_blobs(&state, &caller, incoming.blobs).await?;
     let done = state.engine.inject(&caller.scope, &session, incoming.bodies, options).await?;
@@ -66,7 +67,7 @@ async fn create_items(
     Ok(Json(list_of(items, false)))
 }
 
-/// What was appended, now or by the first request with the same key, as the log has it.
+/// Reads the entries that this request, or the first request with the same idempotency key, has appended.
 async fn read_appended(
     state: &State,
     caller: &Caller,
@@ -82,7 +83,7 @@ async fn read_appended(
     Ok(entries)
 }
 
-/// A conversation's items, the newest first if nothing else is asked for.
+/// List a conversation's items, newest first by default.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}/items", tag = "openai",
     params(("conversation" = String, Path), wire::ListItems), responses((status = 200, body = wire::ItemList)))]
 async fn list_items(
@@ -96,7 +97,7 @@ async fn list_items(
     Ok(Json(embed_page(&state, &caller, page, has_more).await?))
 }
 
-/// One item.
+/// Get an item.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}/items/{item}", tag = "openai",
     params(("conversation" = String, Path), ("item" = String, Path)), responses((status = 200, body = wire::Item)))]
 async fn get_item(
@@ -109,7 +110,7 @@ async fn get_item(
     Ok(Json(embed_all(&state, &caller, vec![found]).await?.pop().unwrap_or_default()))
 }
 
-/// Takes an item out of a conversation: it goes on in a branch without it.
+/// Delete an item. The conversation continues on a branch without it.
 #[utoipa::path(delete, path = "/v1/conversations/{conversation}/items/{item}", tag = "openai",
     params(("conversation" = String, Path), ("item" = String, Path)),
     responses((status = 200, body = wire::Conversation)))]
@@ -129,7 +130,7 @@ async fn delete_item(
     show(&state, &caller, &session).await
 }
 
-/// The entries that lead past an item: back to before it, and everything after it again.
+/// Returns the entries of a branch without the item: a move of the leaf, and copies of everything after the item.
 fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<EntryBody>> {
     let mut items = Items::default();
     path.iter().for_each(|entry| items.apply(entry));
@@ -146,7 +147,7 @@ fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<E
     }
     for entry in &path[at + 1..] {
         if matches!(entry.meta.kind, Kind::Compaction | Kind::BranchSummary | Kind::Graft) {
-            let why = "what comes behind this item refers to it: it was compacted, or branched off";
+            let why = "later entries refer to this item: a compaction, a branch summary or a graft";
             return Err(Problem::new("entry.misplaced", why));
         }
         bodies.push(entry.body.clone());
@@ -162,7 +163,7 @@ pub fn read_new_items(items: Vec<Map<String, Value>>) -> Result<Incoming> {
     Ok(read_items(&items, "items", ITEMS_MAX)?)
 }
 
-/// The bytes that entries will refer to.
+/// Stores the blobs that the entries will refer to.
 pub async fn store_blobs(state: &State, caller: &Caller, blobs: Vec<Vec<u8>>) -> Result<()> {
     for bytes in blobs {
         state.engine.store().put_blob(&caller.scope, bytes).await?;
@@ -180,14 +181,16 @@ async fn path_items(state: &State, caller: &Caller, session: &SessionId) -> Resu
 fn find_item<'i>(items: &'i [Item], session: &SessionId, id: &str) -> Result<&'i Item> {
     let wanted = ItemId::parse(id);
     let found = items.iter().find(|item| Some(item.id) == wanted);
-    found.ok_or_else(|| Problem::new("entry.not_found", format!("{session} has no item {id:.80}")))
+    found.ok_or_else(|| {
+        Problem::new("entry.not_found", format!("conversation `{session}` has no item `{id:.80}`"))
+    })
 }
 
-/// A page of values that carry their ids, in the order that was asked for.
+/// Returns a page of items in the requested order.
 pub fn page_of(mut items: Vec<Item>, query: &wire::ListItems) -> Result<(Vec<Item>, bool)> {
     let limit = match query.limit.unwrap_or(ROWS_DEFAULT) {
         limit if limit == 0 || limit > ROWS_MAX => {
-            return Err(Problem::invalid(format!("limit must be from 1 to {ROWS_MAX}, and it is {limit}")));
+            return Err(Problem::invalid(format!("limit must be from 1 to {ROWS_MAX}, not {limit}")));
         }
         limit => limit as usize,
     };
@@ -199,7 +202,7 @@ pub fn page_of(mut items: Vec<Item>, query: &wire::ListItems) -> Result<(Vec<Ite
         Some(after) => {
             let wanted = ItemId::parse(after);
             let found = items.iter().position(|item| Some(item.id) == wanted);
-            let unknown = || Problem::new("entry.not_found", format!("there is no item {after:.80} here"));
+            let unknown = || Problem::new("entry.not_found", format!("no item `{after:.80}` in this list"));
             found.ok_or_else(unknown)? + 1
         }
     };
@@ -219,7 +222,7 @@ pub fn list_of(values: Vec<Value>, has_more: bool) -> wire::ItemList {
     }
 }
 
-/// A page with its media, which ends early where there is much of it: always one item, and the rest with the next page.
+/// Embeds the media of a page. The page ends early if the media are large, but has at least one item.
 pub async fn embed_page(
     state: &State,
     caller: &Caller,
@@ -239,7 +242,7 @@ pub async fn embed_page(
     Ok(list_of(values, has_more || is_cut))
 }
 
-/// What the media of an item weighs.
+/// Returns the size of an item's media.
 fn media_bytes(value: &Value) -> usize {
     let parts = ["content", "output"].into_iter().filter_map(|list| value.get(list)?.as_array()).flatten();
     let urls = parts
@@ -261,14 +264,14 @@ pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Resu
     Ok(values)
 }
 
-/// Puts the bytes of media in, as these clients expect them.
+/// Replaces blob references by data URLs, as these clients expect.
 async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
     for key in ["image_url", "file_data"] {
         let Some(named) = part.get(key).and_then(Value::as_str).and_then(|url| url.strip_prefix(BLOB_SCHEME))
         else {
             continue;
         };
-        // A client may have written the like itself: what names no blob of theirs is left as it came.
+        // A client may have written such a URL itself: references to unknown blobs stay unchanged.
         let Some((Ok(hash), mime)) = named.split_once(';').map(|(hash, mime)| (hash.parse(), mime)) else {
             continue;
         };

@@ -1,6 +1,7 @@
-//! What OpenAI's unmodified clients call: `/v1/conversations` and `/v1/responses`. A conversation is a session, an item an entry
-//! or a piece of one, a response a turn; the folds are in `sapwood_formats::responses`. Rights, limits and audit are those of
-//! every other route; only errors are dressed as these clients expect them.
+//! The routes of OpenAI's unmodified clients: `/v1/conversations` and `/v1/responses`. A conversation is a session,
+//! an item is an entry or a part of one, and a response is a turn. The conversions are in
+//! `sapwood_formats::responses`. Rights, limits and audit work as on every other route; only the error format
+//! differs.
 
 mod conversations;
 mod follow;
@@ -22,25 +23,25 @@ use crate::state::State;
 use crate::wire::openai::{OpenAiError, OpenAiFault};
 
 const PREFIXES: [&str; 2] = ["/v1/conversations", "/v1/responses"];
-/// Most keys of metadata, and the longest key and value, in characters.
+/// Limits of metadata: number of keys, and length of keys and values in characters.
 const METADATA_KEYS_MAX: usize = 16;
 const METADATA_KEY_CHARS_MAX: usize = 64;
 const METADATA_VALUE_CHARS_MAX: usize = 512;
-/// As good as no limit: these clients know none.
+/// Practically no limit, because OpenAI's clients expect none.
 const TURNS_MAX: u32 = 1_000_000;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().merge(conversations::routes()).merge(items::routes()).merge(responses::routes())
 }
 
-/// Whether a path is one of OpenAI's.
+/// Whether a path is an OpenAI route.
 pub fn is_openai(path: &str) -> bool {
     PREFIXES
         .iter()
         .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// An answer of these routes: a problem goes out in OpenAI's shape.
+/// Converts a problem response to OpenAI's error format.
 pub fn dress_problem(response: Response) -> Response {
     let Some(problem) = response.extensions().get::<Problem>() else { return response };
     let (error, (mut head, _)) = (error_of(problem), response.into_parts());
@@ -69,7 +70,7 @@ fn mint_id() -> Result<SessionId> {
     Ok(format!("conv_{}", id.as_str().replace('-', "")).parse()?)
 }
 
-/// Who answers in a session that was made here: the model itself, with nothing but what the client says and brings.
+/// The agent of sessions that are created here: the bare model without a system prompt or tools of its own.
 fn plain_agent(id: &str) -> Agent {
     Agent {
         id: id.to_owned(),
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_their_own_paths_are_dressed() {
+    fn only_openai_paths_get_the_openai_error_format() {
         for theirs in ["/v1/responses", "/v1/responses/resp_1/cancel", "/v1/conversations/c/items"] {
             assert!(is_openai(theirs), "{theirs}");
         }

@@ -1,4 +1,4 @@
-//! Responses: turns that begin with items and on terms of their own.
+//! Responses: turns that start from items and have their own settings.
 
 use std::time::Duration;
 
@@ -31,9 +31,9 @@ use crate::sse::Flow;
 use crate::state::{Inner, State};
 use crate::wire::openai as wire;
 
-/// Most functions of one response.
+/// Limit of functions per response.
 const TOOLS_MAX: usize = 128;
-/// Longest a client that cancels waits for the end, and how often it is looked for.
+/// How long a cancel request waits for the end of the turn, and its polling interval.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(5);
 const CANCEL_LOOK: Duration = Duration::from_millis(25);
 
@@ -45,7 +45,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(list_input_items))
 }
 
-/// Asks for a response: in a conversation, behind another response, or by itself.
+/// Create a response: in a conversation, after another response, or standalone.
 #[utoipa::path(post, path = "/v1/responses", tag = "openai", request_body = wire::NewResponse,
     responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
 async fn create_response(
@@ -54,13 +54,13 @@ async fn create_response(
     Body(new): Body<wire::NewResponse>,
 ) -> Result<Response> {
     if state.is_stopping() {
-        return Err(Problem::new("server.stopping", "the server is about to stop"));
+        return Err(Problem::new("server.stopping", "the server is shutting down"));
     }
     let (opening, blobs) = opening_of(&state, &new)?;
     let is_stored = new.store.unwrap_or(true);
     let is_background = new.background.unwrap_or(false);
     if is_background && !is_stored {
-        return Err(Problem::invalid("a response in the background must be stored"));
+        return Err(Problem::invalid("a background response must be stored"));
     }
     let place = ResponseTarget::find(&state, &caller, &new).await?;
     let stored = store_blobs(&state, &caller, blobs).await;
@@ -86,7 +86,7 @@ async fn create_response(
     answer_whole(&state, &caller, id, ended, passing).await
 }
 
-/// Begins the turn, in a fork if somebody else goes on from the same place at this moment.
+/// Starts the turn. Falls back to a fork if another request continues from the same entry at this moment.
 async fn begin(
     state: &State,
     caller: &Caller,
@@ -118,7 +118,7 @@ async fn try_begin_at(
     place: &ResponseTarget,
     opening: Opening,
 ) -> Result<(Flow, Running)> {
-    // Subscribed first, so that not even a fragment is missed.
+    // Subscribe first, so that no fragment is missed.
     let head = state.engine.summary(&caller.scope, &place.session).await?.head.seq;
     let flow = Flow::open(state, caller, &place.session, head).await?;
     let opening = Opening { expected_leaf: place.expected_leaf, ..opening };
@@ -126,7 +126,7 @@ async fn try_begin_at(
     Ok((flow, running))
 }
 
-/// What was asked, as a turn begins: its items, its terms, and what is to be told back.
+/// Converts the request to a turn's opening: its items, its settings, and the fields that the response echoes.
 fn opening_of(state: &State, new: &wire::NewResponse) -> Result<(Opening, Vec<Vec<u8>>)> {
     let metadata = new.metadata.clone().unwrap_or_default();
     check_metadata(&metadata)?;
@@ -171,13 +171,13 @@ fn opening_of(state: &State, new: &wire::NewResponse) -> Result<(Opening, Vec<Ve
     Ok((opening, incoming.blobs))
 }
 
-/// What would change the answer and cannot be done is refused rather than ignored.
+/// Rejects unsupported options that would change the answer.
 fn check_supported(new: &wire::NewResponse) -> Result<()> {
     let unsupported =
         |what: &str| Err(Problem::new("input.unsupported", format!("{what} is not supported here")));
     let format = new.text.as_ref().and_then(|text| text.get("format")).map(|format| &format["type"]);
     if format.is_some_and(|kind| kind != "text") {
-        return unsupported("a text format other than plain text");
+        return unsupported("a text format other than `text`");
     }
     if new.prompt.is_some() {
         return unsupported("prompt");
@@ -185,7 +185,7 @@ fn check_supported(new: &wire::NewResponse) -> Result<()> {
     match new.tool_choice.as_ref() {
         None | Some(Value::Null) => {}
         Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
-        Some(_) => return unsupported("a tool_choice other than auto and none"),
+        Some(_) => return unsupported("a tool_choice other than `auto` or `none`"),
     }
     let temperature = new.temperature.unwrap_or_default();
     if !(0.0..=2.0).contains(&temperature) {
@@ -195,20 +195,20 @@ fn check_supported(new: &wire::NewResponse) -> Result<()> {
         return Err(Problem::invalid("top_p must be from 0 to 1"));
     }
     if new.max_output_tokens == Some(0) {
-        return Err(Problem::invalid("max_output_tokens is zero"));
+        return Err(Problem::invalid("max_output_tokens must be at least 1"));
     }
     Ok(())
 }
 
 fn callers_tools(tools: &[Value]) -> Result<Vec<CallersTool>> {
     if tools.len() > TOOLS_MAX {
-        return Err(Problem::invalid(format!("there are more than {TOOLS_MAX} tools")));
+        return Err(Problem::invalid(format!("at most {TOOLS_MAX} tools are allowed")));
     }
     let mut read: Vec<CallersTool> = Vec::with_capacity(tools.len());
     for (number, tool) in tools.iter().enumerate() {
         if tool["type"] != "function" {
             let kind: String = tool["type"].as_str().unwrap_or("unnamed").chars().take(64).collect();
-            let what = format!("tools[{number}] is of type {kind}, and only functions are supported here");
+            let what = format!("tools[{number}] has type `{kind}`: only functions are supported here");
             return Err(Problem::new("input.unsupported", what));
         }
         let name = tool["name"].as_str().filter(|name| is_tool_name(name));
@@ -216,7 +216,9 @@ fn callers_tools(tools: &[Value]) -> Result<Vec<CallersTool>> {
             Problem::invalid(format!("tools[{number}].name must be 1 to 64 letters, digits, _ or -"))
         })?;
         if read.iter().any(|known| known.name == name) {
-            return Err(Problem::invalid(format!("tools[{number}] is named {name}, as another one is")));
+            return Err(Problem::invalid(format!(
+                "tools[{number}] has the same name as another tool: `{name}`"
+            )));
         }
         let schema = match &tool["parameters"] {
             Value::Null => json!({ "type": "object", "properties": {} }),
@@ -245,8 +247,9 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
     }
 }
 
-/// A model that can be called here. A bare name, as OpenAI's clients have them, is OpenAI's where that can be called, and
-/// otherwise leaves the choice to the session: the response says who answered. Nobody outside names a file.
+/// Returns the model to call. A name without a provider, as OpenAI's clients send it, means OpenAI's model if OpenAI is
+/// configured, and otherwise leaves the choice to the session: the response names the model that answered. Scripted models
+/// name a file, so clients cannot choose one that is not listed.
 fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(None) };
     let names = state.engine.models()?;
@@ -258,13 +261,13 @@ fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
     };
     match asked.split_once('/') {
         Some((provider, _)) if is_offered(provider) && provider != "scripted" => Ok(Some(asked.to_owned())),
-        Some(_) => Err(Problem::new("model.not_found", format!("there is no model {asked:.80} here"))),
+        Some(_) => Err(Problem::new("model.not_found", format!("no model `{asked:.80}` on this server"))),
         None if is_offered("openai") => Ok(Some(format!("openai/{asked}"))),
         None => Ok(None),
     }
 }
 
-/// A response as it stands, or its events.
+/// Get a response, or its events.
 #[utoipa::path(get, path = "/v1/responses/{response}", tag = "openai",
     params(("response" = String, Path), wire::GetResponse),
     responses((status = 200, content((wire::ResponseShown = "application/json"), (crate::wire::StreamEvent = "text/event-stream")))))]
@@ -285,7 +288,8 @@ async fn get_response(
     Ok(telling.into_response(id.turn))
 }
 
-/// Deletes a response. One that is a session by itself is erased; one among others is hidden, as the log keeps what was.
+/// Delete a response. A standalone response is erased. A response among others is hidden, because the log is
+/// append-only.
 #[utoipa::path(delete, path = "/v1/responses/{response}", tag = "openai", params(("response" = String, Path)),
     responses((status = 200, body = wire::Deleted)))]
 async fn delete_response(
@@ -305,7 +309,7 @@ async fn delete_response(
     Ok(Json(wire::Deleted { id: response, object: "response".to_owned(), deleted: true }))
 }
 
-/// Asks a response to end. One that has ended stays as it is.
+/// Cancel a response. A finished response stays unchanged.
 #[utoipa::path(post, path = "/v1/responses/{response}/cancel", tag = "openai", params(("response" = String, Path)),
     responses((status = 200, body = wire::ResponseShown)))]
 async fn cancel_response(
@@ -333,7 +337,7 @@ async fn cancel_response(
     }
 }
 
-/// What a response began with.
+/// List the input items of a response.
 #[utoipa::path(get, path = "/v1/responses/{response}/input_items", tag = "openai",
     params(("response" = String, Path), wire::ListItems), responses((status = 200, body = wire::ItemList)))]
 async fn list_input_items(

@@ -1,5 +1,6 @@
-//! Where a response is to be: in its conversation, behind the response it follows, or in a session of its own. A response that
-//! follows another goes on in that one's session as long as nobody else has gone on from there; after that it is a fork.
+//! The session in which a response is created: its conversation, the session of the previous response, or a new
+//! session. A response continues in the previous response's session unless another response already continues there;
+//! then it gets a fork.
 
 use std::sync::Arc;
 
@@ -18,23 +19,23 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire::openai as wire;
 
-/// The agent of sessions that were made for responses.
+/// The agent id of sessions that were created for responses.
 pub const AGENT: &str = "response";
 
-/// Whether a session was there before the request.
+/// Whether the session existed before the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
     Before,
-    /// Only for this: it goes if nothing comes of it.
+    /// Created for this request; erased if the request fails.
     Now,
 }
 
-/// Where a response begins.
+/// The starting point of a response.
 pub struct ResponseTarget {
     pub session: SessionId,
     pub expected_leaf: Option<Seq>,
     made: Made,
-    /// Where to go instead if somebody else was quicker.
+    /// The entry to fork at if another request continues first.
     fork_at: Option<Seq>,
 }
 
@@ -46,7 +47,7 @@ impl ResponseTarget {
             }
             (Some(conversation), None) => {
                 let session: SessionId = conversation.id().parse()?;
-                // Whoever may not write here leaves no bytes behind either.
+                // Check the right to write before blobs are stored.
                 state.engine.check_right(&caller.scope, &session, Right::Write).await?;
                 Ok(Self { session, expected_leaf: None, made: Made::Before, fork_at: None })
             }
@@ -63,30 +64,32 @@ impl ResponseTarget {
     async fn behind(state: &State, caller: &Caller, previous: &str, store: bool) -> Result<Self> {
         let (id, entries) = find_response(state, caller, previous).await?;
         if !entries.iter().any(|entry| entry.meta.kind == sapwood::core::Kind::TurnEnded) {
-            return Err(Problem::new("turn.running", "the response before has not ended yet"));
+            return Err(Problem::new("turn.running", "the previous response has not ended yet"));
         }
         let in_tree = entries.iter().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
         let last = in_tree.map(|entry| entry.meta.seq).max().unwrap_or(Seq::ZERO);
         let place =
             Self { session: id.session, expected_leaf: Some(last), made: Made::Before, fork_at: Some(last) };
         let head = state.engine.summary(&caller.scope, &place.session).await?.head;
-        // A conversation goes on by itself, and what is not to be stored must be erasable as a whole.
+        // A conversation continues independently, and an unstored response must be erasable as a whole session.
         if head.leaf != Some(last) || Mark::of(&entries).conversation || !store {
             return place.forked(state, caller).await;
         }
         Ok(place)
     }
 
-    /// The same place in a session of its own; none if there is nothing to fork from.
+    /// Forks the session at the same entry. Fails if this target cannot fork.
     pub async fn forked(&self, state: &State, caller: &Caller) -> Result<Self> {
-        let at = self.fork_at.ok_or_else(|| Problem::new("turn.running", "a response is under way here"))?;
+        let at = self
+            .fork_at
+            .ok_or_else(|| Problem::new("turn.running", "another response is in progress here"))?;
         let open =
             OpenOptions { id: Some(mint_id()?), agent: Some(AGENT.to_owned()), ..OpenOptions::default() };
         let session = state.engine.fork(&caller.scope, &self.session, ForkAt::Entry(at), open).await?;
         Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
     }
 
-    /// A session that was made for a response of which nothing came goes again.
+    /// Passes `done` on, and erases a session that was created for a failed response.
     pub async fn keep_if<T>(&self, state: &State, caller: &Caller, done: Result<T>) -> Result<T> {
         if done.is_err() && self.made == Made::Now {
             erase_made(state, &caller.scope, &self.session).await;
@@ -99,16 +102,17 @@ impl ResponseTarget {
     }
 }
 
-/// Takes back a session that was made for what then failed. What it failed with is what has to be told.
+/// Erases a session that was created for a failed request. Errors are only logged, because the client needs the
+/// original error.
 pub async fn erase_made(state: &State, scope: &Scope, session: &SessionId) {
     if let Err(error) = state.engine.erase(scope, session).await {
-        tracing::warn!(%session, %error, "a session that was made for nothing could not be erased");
+        tracing::warn!(%session, %error, "failed to erase the session of a failed request");
     }
 }
 
-/// A response and its turn's entries. One that was deleted, or not stored, is not there.
+/// Returns a response and the entries of its turn. Deleted and unstored responses are not found.
 pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(ResponseId, Vec<Entry>)> {
-    let unknown = || Problem::new("response.not_found", format!("there is no response {id:.200}"));
+    let unknown = || Problem::new("response.not_found", format!("no response `{id:.200}`"));
     let id = ResponseId::parse(id).ok_or_else(unknown)?;
     let found = state.engine.turn_entries(&caller.scope, &id.session, id.turn).await;
     let entries = match found {
@@ -121,7 +125,7 @@ pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(
     Ok((id, entries))
 }
 
-/// A session that nobody asked to keep: it is erased when the last who needs it is done, and its turn is.
+/// A session of an unstored response. It is erased when the last reference is dropped and the turn has ended.
 #[derive(Clone)]
 pub struct Passing(#[allow(dead_code)] Arc<Erased>);
 
@@ -148,7 +152,7 @@ impl Drop for Erased {
                 let _ = ended.await;
             }
             if let Err(error) = state.engine.erase(&scope, &session).await {
-                tracing::warn!(%session, %error, "a response that was not to be stored could not be erased");
+                tracing::warn!(%session, %error, "failed to erase an unstored response");
             }
         });
     }

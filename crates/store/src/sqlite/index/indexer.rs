@@ -1,5 +1,5 @@
-//! A thread that turns texts into segments while the writer goes on. It touches no file: the writer hands it texts, and
-//! writes what has become of them when it next comes by.
+//! A thread that builds index segments from texts in the background. It performs no I/O: the writer
+//! passes it texts, and later writes the finished segments.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -9,11 +9,11 @@ use sapwood_core::port::store::Result;
 
 use super::Segment;
 
-/// How a batch of texts becomes a segment.
+/// Builds a segment from a batch of texts.
 type Job = Box<dyn FnOnce() -> Segment + Send>;
 
-/// Batches that are on their way at most: one that the thread is at, and one that it can begin without waiting for the
-/// writer to come by.
+/// Maximum number of batches in flight: one that the thread works on, and one that it can start
+/// without waiting for the writer.
 const AHEAD_MAX: usize = 2;
 
 pub(in crate::sqlite) struct Indexer {
@@ -23,11 +23,11 @@ pub(in crate::sqlite) struct Indexer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread has to say.
+/// The state of the oldest batch.
 pub(in crate::sqlite) enum Came {
-    /// It has nothing to do.
+    /// There is no batch.
     Idle,
-    /// It is still at it.
+    /// The thread is still working on it.
     Busy,
     Ready(Segment),
 }
@@ -37,7 +37,7 @@ impl Indexer {
         let (jobs, waiting) = channel::<Job>();
         let (ready, segments) = channel();
         let serve = move || {
-            // Ends when the writer does.
+            // Ends when the writer drops its sender.
             while let Ok(job) = waiting.recv() {
                 if ready.send(job()).is_err() {
                     return;
@@ -50,7 +50,7 @@ impl Indexer {
         Ok(Self { jobs: Some(jobs), segments, under_way: 0, thread: Some(thread) })
     }
 
-    /// Looks what has become of the oldest batch.
+    /// Polls the oldest batch.
     pub fn look(&mut self) -> Came {
         if self.under_way == 0 {
             return Came::Idle;
@@ -61,12 +61,12 @@ impl Indexer {
                 Came::Ready(segment)
             }
             Err(TryRecvError::Empty) => Came::Busy,
-            // Without the thread the writer builds segments itself, before a search.
+            // Without the thread, the writer builds segments itself before a search.
             Err(TryRecvError::Disconnected) => Came::Idle,
         }
     }
 
-    /// As [`Indexer::look`], but waits until it is done.
+    /// Like [`Indexer::look`], but waits until the batch is done.
     pub fn wait(&mut self) -> Came {
         if self.under_way == 0 {
             return Came::Idle;
@@ -83,7 +83,7 @@ impl Indexer {
         self.under_way < AHEAD_MAX
     }
 
-    /// Gives it a batch. It must have room.
+    /// Passes a batch to the thread. The indexer must have room.
     pub fn give(&mut self, job: Job) {
         if self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok()) {
             self.under_way += 1;

@@ -1,7 +1,9 @@
-//! The search index: segments, each of a run of texts, newest last. Small ones are merged as they gather, so that there
-//! are few to look into; none grows so large that erasing a session from it takes long.
+//! The search index: a list of segments, each for a range of texts, newest last. Small segments are
+//! merged, so that a search reads few of them. Their size is limited, so that erasing a session
+//! from one does not take long.
 //!
-//! [`segment`] knows the bytes, [`indexer`] builds them beside the writer, and this file keeps them in rows.
+//! [`segment`] defines the byte format, [`indexer`] builds segments in the background, and this
+//! file stores them in rows.
 
 pub(super) mod indexer;
 mod segment;
@@ -16,20 +18,21 @@ use super::error::AtPath;
 pub(super) use segment::{Builder, Segment, WORD_BYTES_MAX, cut};
 use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
 
-/// So many segments of a size become one of the next.
+/// The number of segments of one size that are merged into one of the next size.
 const FAN_IN: usize = 8;
-/// Where the sizes end, in texts. A segment that is larger stays as it is.
+/// Upper bounds of the sizes, in texts. A larger segment is not merged.
 const SIZES: [u32; 4] = [4, 32, 256, 2_048];
-/// A segment of so many blocks, 8 MB, is as large as one of the most texts: merging happens in memory.
+/// A segment of this many blocks (8 MB) is not merged either, because merging happens in memory.
 const BLOCKS_MAX: i64 = 2_048;
-/// Segments that are looked at when one was added: more than can gather before they are merged.
+/// Number of newest segments that are considered after an insert: more than can accumulate before a
+/// merge.
 const GATHERED_MAX: usize = SIZES.len() * FAN_IN * 2;
 
-/// What a text must hold.
+/// A term that a text must contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TermQuery {
     Word(String),
-    /// A word that begins so.
+    /// A word that begins with this prefix.
     Prefix(String),
     /// Any of these words.
     OneOf(Vec<String>),
@@ -44,7 +47,7 @@ struct Row {
     block_count: i64,
 }
 
-/// Writes a segment behind the others and merges what has gathered, in the caller's transaction.
+/// Appends a segment and merges small segments, in the caller's transaction.
 pub(super) fn add(db: &StoreConnection, segment: &Segment) -> Result<()> {
     if segment.texts > 0 {
         insert(db, segment)?;
@@ -78,7 +81,7 @@ fn delete(db: &StoreConnection, row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// Merges the newest segments if there are enough of one size among them.
+/// Merges the newest segments if there are enough of one size.
 fn merge_gathered(db: &StoreConnection) -> Result<()> {
     let newest = rows(db, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
     let sizes: Vec<usize> = newest.iter().map(size_of).collect();
@@ -99,7 +102,8 @@ fn size_of(row: &Row) -> usize {
     SIZES.iter().position(is_of).unwrap_or(SIZES.len())
 }
 
-/// How many of the newest are no larger than a size, if enough of them are just of that size.
+/// Returns how many of the newest segments are no larger than a size, if enough of them have
+/// exactly that size.
 fn gathered(sizes: &[usize], size: usize) -> Option<usize> {
     let count = sizes.iter().take_while(|other| **other <= size).count();
     let alike = sizes[..count].iter().filter(|other| **other == size).count();
@@ -134,10 +138,10 @@ fn directory(db: &StoreConnection, row: &Row) -> Result<Vec<u8>> {
 }
 
 fn damaged(db: &StoreConnection, _: Garbled) -> sapwood_core::StoreError {
-    db.damaged("the search index cannot be read; sapwood doctor --repair builds it anew".to_owned())
+    db.damaged("the search index is damaged; run `sapwood doctor --repair` to rebuild it".to_owned())
 }
 
-/// Takes texts out, such that no trace of them stays.
+/// Removes texts without leaving a trace of them.
 pub(super) fn forget(db: &StoreConnection, gone: &HashSet<i64>) -> Result<()> {
     for row in rows(db, "ORDER BY first")? {
         if !gone.iter().any(|number| (row.first..=row.last).contains(number)) {
@@ -154,12 +158,12 @@ pub(super) fn forget(db: &StoreConnection, gone: &HashSet<i64>) -> Result<()> {
     Ok(())
 }
 
-/// Empties it.
+/// Deletes the whole index.
 pub(super) fn clear(db: &StoreConnection) -> Result<()> {
     db.conn.execute_batch("DELETE FROM segments; DELETE FROM blocks;").at(&db.path)
 }
 
-/// Whether every segment can be read.
+/// Returns whether every segment is readable.
 pub(super) fn is_sound(db: &StoreConnection) -> Result<bool> {
     for row in rows(db, "ORDER BY first")? {
         if check_bytes(&load(db, &row)?).is_err() {
@@ -169,14 +173,14 @@ pub(super) fn is_sound(db: &StoreConnection) -> Result<bool> {
     Ok(true)
 }
 
-/// The numbers of texts that hold everything that is wanted, newest first, from below `before` on.
+/// Iterates over the numbers of texts that match all terms, newest first, below `before`.
 pub(super) struct TermMatches<'d> {
     db: &'d StoreConnection,
     wanted: Vec<TermQuery>,
     before: i64,
-    /// Segments that are still to be looked into, the newest last.
+    /// Segments that have not been searched yet, newest last.
     rows: Vec<Row>,
-    /// What was found in the last one, the newest last.
+    /// Matches in the current segment, newest last.
     found: Vec<i64>,
 }
 
@@ -217,7 +221,7 @@ impl<'d> TermMatches<'d> {
         Ok(())
     }
 
-    /// The texts of a segment that hold this, in order.
+    /// Returns the texts of a segment that match this term, in order.
     fn holding(&self, row: &Row, directory: &[u8], wanted: &TermQuery) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         match wanted {
@@ -260,7 +264,8 @@ impl<'d> TermMatches<'d> {
     }
 }
 
-/// What two growing lists share. The shorter one leads: a rare word beside a common one is the usual case.
+/// Intersects two sorted lists. Iterates over the shorter one, because a rare and a common word is
+/// the usual case.
 fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
     let (short, mut long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let mut both = Vec::with_capacity(short.len());

@@ -1,49 +1,53 @@
-//! A piece of the search index: the words of a run of texts, each with the numbers of the texts that hold it. Pure.
+//! A segment of the search index: the words of a range of texts, each with the numbers of the texts
+//! that contain it. Pure.
 //!
-//! Words are sorted and cut into blocks of about a page. In a block each word is written as what it shares with the one
-//! before and the rest, followed by its texts as distances from one to the next. A directory has the first word of each
-//! block, so that a word is found by reading the directory and one block.
+//! Words are sorted and split into blocks of about a page. In a block each word is stored as the
+//! length of the prefix it shares with the previous word and the rest, followed by its texts as
+//! deltas. A directory contains the first word of each block, so that a lookup reads the directory
+//! and one block.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::tokenize::WordHash;
 
-/// A block is closed once it has so many bytes: its row then fills a page of the file.
+/// A block is closed once it has this many bytes: its row then fills a page of the file.
 const BLOCK_BYTES: usize = 3_900;
-/// Longest word that is kept whole; a longer one is kept as far as this.
+/// Maximum length of a word; a longer one is truncated.
 pub(in crate::sqlite) const WORD_BYTES_MAX: usize = 256;
 
-/// A run of texts, ready to be written.
+/// The index of a range of texts, ready to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::sqlite) struct Segment {
-    /// The number that the texts' numbers are counted from.
+    /// The base that the texts' numbers are relative to.
     pub first: i64,
-    /// The last number it has seen, with a text or without.
+    /// The last number it covers, with or without a text.
     pub last: i64,
     pub texts: u32,
     pub directory: Vec<u8>,
     pub blocks: Vec<Vec<u8>>,
 }
 
-/// What went wrong with bytes that were read back.
+/// Stored bytes could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sqlite) struct Garbled;
 
-/// Places of the table of words at first.
+/// Initial capacity of the hash table of words.
 const WORD_PLACES: usize = 1 << 12;
 
-/// Collects the words of a run of texts, one text after the other; their numbers grow.
+/// Collects the words of a range of texts, one text after the other, in ascending order of their
+/// numbers.
 pub(in crate::sqlite) struct Builder {
     hash: WordHash,
     first: i64,
     texts: u32,
-    /// The text that words are being added of, counted from the first.
+    /// The current text, relative to the first.
     number: u64,
-    /// All words, one behind the other.
+    /// All words, concatenated.
     letters: Vec<u8>,
     words: Vec<Word>,
-    /// By their hashes: one more than the word's index. Open addressing, at most half full; nought is an empty place.
+    /// Hash table with open addressing, at most half full. A slot holds the word's index plus one;
+    /// zero is an empty slot.
     places: Vec<u32>,
 }
 
@@ -64,7 +68,7 @@ impl Builder {
         self.number = u64::try_from(number - self.first).unwrap_or(0);
     }
 
-    /// A word that the text holds, and its hash. It may come again.
+    /// Adds a word of the current text with its hash. Repeated words are allowed.
     pub fn add(&mut self, word: &str, hash: u64) {
         let (word, hash) = match cut(word) {
             kept if kept.len() < word.len() => (kept, self.hash.of(kept)),
@@ -75,7 +79,7 @@ impl Builder {
         while let Some(index) = self.places[place].checked_sub(1) {
             let known = &mut self.words[index as usize];
             if known.hash == hash {
-                // Two words of one text that share 64 bits of a secret hash would be a wonder.
+                // A collision of 64-bit secret hashes within one text is negligible.
                 if known.numbers.end_with(self.number) {
                     return;
                 }
@@ -112,7 +116,7 @@ impl Builder {
         }
     }
 
-    /// The index of them; `last` is the last number it has seen, with a text or without.
+    /// Builds the segment. `last` is the last number it covers, with or without a text.
     pub fn finish(self, last: i64) -> Segment {
         let letters_of = |word: &Word| &self.letters[word.letters.clone()];
         let mut sorted: Vec<&Word> = self.words.iter().collect();
@@ -125,12 +129,12 @@ impl Builder {
     }
 }
 
-/// A word as the index has it.
+/// Truncates a word to the length that the index stores.
 pub(in crate::sqlite) fn cut(word: &str) -> &str {
     &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
 }
 
-/// One segment of several that follow each other, without the texts that `keeps` refuses.
+/// Merges consecutive segments into one, without the texts that `keeps` rejects.
 pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -> Result<Segment, Garbled> {
     let first = parts.first().map_or(0, |part| part.first);
     let last = parts.last().map_or(0, |part| part.last);
@@ -164,13 +168,14 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
             writer.add(&word, &numbers.bytes);
         }
     }
-    // Each text has at least its marks, so each that is gone was met.
+    // Each text has at least its marker words, so every removed text was seen.
     let texts = parts.iter().map(|part| part.texts).fold(0, u32::saturating_add);
     let gone = u32::try_from(gone.len()).unwrap_or(u32::MAX);
     Ok(writer.finish(first, last, texts.saturating_sub(gone)))
 }
 
-/// Which blocks may hold words from `from` on, up to those that begin with it: the first, and how many.
+/// Returns the blocks that may contain `from` or words that begin with it: the first block, and how
+/// many.
 pub(in crate::sqlite) fn blocks_of(
     directory: &[u8],
     from: &str,
@@ -192,7 +197,8 @@ pub(in crate::sqlite) fn blocks_of(
     Ok((start, end - start))
 }
 
-/// The texts in a block that hold the word, or a word that begins with it, as distances from the segment's first.
+/// Returns the texts in a block that contain the word, or a word that begins with it, relative to
+/// the segment's first.
 pub(in crate::sqlite) fn find_in(
     block: &[u8],
     wanted: &str,
@@ -216,7 +222,7 @@ pub(in crate::sqlite) fn find_in(
     Ok(())
 }
 
-/// Whether the bytes are what they should be: words in order, each with texts of this segment.
+/// Validates the bytes: words are sorted, and each has texts of this segment.
 pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
     let mut stream = Stream::open(segment)?;
     let span = u64::try_from(segment.last - segment.first).map_err(|_| Garbled)?;
@@ -236,7 +242,7 @@ pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
     Ok(())
 }
 
-/// Growing numbers, as distances. The first is one more than it is, so that none is nought.
+/// Ascending numbers, stored as deltas. The first is stored plus one, so that no delta is zero.
 #[derive(Debug, Default)]
 struct Numbers {
     last: u64,
@@ -256,7 +262,7 @@ impl Numbers {
     }
 }
 
-/// The numbers that were pushed. After one that cannot be read there are no more.
+/// Decodes the numbers. Stops after the first error.
 fn numbers_in(mut bytes: &[u8]) -> impl Iterator<Item = Result<u64, Garbled>> {
     let mut last = 0_u64;
     std::iter::from_fn(move || {
@@ -309,7 +315,7 @@ impl Writer {
     }
 }
 
-/// The words of one block, one after the other.
+/// Iterates over the words of one block.
 struct Entries<'b> {
     rest: &'b [u8],
     word: Vec<u8>,
@@ -321,7 +327,7 @@ impl<'b> Entries<'b> {
         Self { rest: block, word: Vec::new(), numbers: &[] }
     }
 
-    /// Goes to the next word, if there is one.
+    /// Moves to the next word, if there is one.
     fn advance(&mut self) -> Result<bool, Garbled> {
         if self.rest.is_empty() {
             return Ok(false);
@@ -339,7 +345,7 @@ impl<'b> Entries<'b> {
     }
 }
 
-/// The words of a whole segment, one after the other.
+/// Iterates over the words of a whole segment.
 struct Stream<'s> {
     first: i64,
     blocks: std::slice::Iter<'s, Vec<u8>>,
@@ -372,7 +378,8 @@ impl<'s> Stream<'s> {
     }
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more come.
+/// Variable-length integer: seven bits per byte, lowest first; the highest bit marks that more
+/// bytes follow.
 fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -442,7 +449,7 @@ mod tests {
         })
     }
 
-    /// What a search should find, the slow way.
+    /// Returns the expected search result, computed by brute force.
     fn expected(texts: &[(i64, Option<String>)], wanted: &str, is_prefix: bool) -> BTreeSet<i64> {
         let is_it = |word: &str| if is_prefix { word.starts_with(wanted) } else { word == wanted };
         let holds = |text: &Option<String>| text.as_ref().is_some_and(|text| text.split(' ').any(is_it));
@@ -453,7 +460,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_segment_finds_what_its_texts_hold(texts in texts(), wanted in "[a-z]{1,3}|é", cut in 0_usize..40) {
+        fn a_segment_finds_the_words_of_its_texts(texts in texts(), wanted in "[a-z]{1,3}|é", cut in 0_usize..40) {
             let last = texts.last().unwrap().0;
             let whole = build(10, last, &texts);
             check(&whole).unwrap();
@@ -468,7 +475,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_forgotten_leaves_no_trace(texts in texts(), gone in proptest::collection::btree_set(10_i64..50, 0..30)) {
+        fn removed_texts_leave_no_trace(texts in texts(), gone in proptest::collection::btree_set(10_i64..50, 0..30)) {
             let last = texts.last().unwrap().0;
             let keeps = |number: i64| !gone.contains(&number);
             let kept: Vec<_> = texts.iter().map(|(number, text)| (*number, text.clone().filter(|_| keeps(*number)))).collect();
@@ -477,20 +484,20 @@ mod tests {
         }
 
         #[test]
-        fn garbled_bytes_are_said_to_be(texts in texts(), at in any::<usize>(), bit in 0_u32..8) {
+        fn garbled_bytes_never_panic(texts in texts(), at in any::<usize>(), bit in 0_u32..8) {
             let mut segment = build(10, texts.last().unwrap().0, &texts);
             prop_assume!(!segment.blocks.is_empty());
             let block = &mut segment.blocks[0];
             let at = at % block.len();
             block[at] ^= 1 << bit;
-            // Whatever comes of it, nothing breaks.
+            // Any result is fine as long as nothing panics.
             let _ = check(&segment);
             let _ = merge(&[segment], |_| true);
         }
     }
 
     #[test]
-    fn long_words_that_begin_alike_are_one() {
+    fn long_words_with_the_same_prefix_are_one_word() {
         let long = "x".repeat(WORD_BYTES_MAX);
         let texts = [(0, Some(format!("{long}a {long}b {long}"))), (1, Some(format!("{long}c")))];
         let segment = build(0, 1, &texts);
@@ -499,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn many_words_go_into_many_blocks_and_are_all_found() {
+    fn many_words_span_many_blocks_and_are_all_found() {
         let words: Vec<String> = (0..20_000).map(|n| format!("word{n}")).collect();
         let texts: Vec<(i64, Option<String>)> =
             words.chunks(100).enumerate().map(|(at, words)| (at as i64, Some(words.join(" ")))).collect();

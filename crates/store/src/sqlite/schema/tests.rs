@@ -1,4 +1,4 @@
-//! Layouts: made, brought up to date, refused, also while other processes do the same.
+//! Layouts are created, migrated and rejected, also while other processes do the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn version(conn: &Connection) -> u32 {
     stamps.version
 }
 
-/// Brings the file up to date through another connection, which does not wait for us.
+/// Migrates the file through another connection, which does not wait for this one.
 fn bring_up_elsewhere(path: &Path, layout: Layout) -> Result<()> {
     let other = Connection::open(path).at(path)?;
     other.busy_timeout(Duration::ZERO).at(path)?;
@@ -38,7 +38,7 @@ fn bring_up_elsewhere(path: &Path, layout: Layout) -> Result<()> {
     other.execute_batch("COMMIT").at(path)
 }
 
-/// Calls back once, when this connection prepares a statement that reads the table.
+/// Calls `act` once, when this connection prepares a statement that reads the table.
 fn before_reading(conn: &mut Connection, table: &'static str, act: impl Fn() + Send + 'static) {
     let mut is_due = true;
     let hook = move |context: AuthContext<'_>| {
@@ -51,8 +51,8 @@ fn before_reading(conn: &mut Connection, table: &'static str, act: impl Fn() + S
     conn.authorizer(Some(hook)).unwrap();
 }
 
-/// Calls back when this connection begins a transaction for the second time: the first one reads the stamps, the second
-/// is the one that writes.
+/// Calls `act` when this connection begins its second transaction: the first one reads the markers,
+/// the second one writes.
 fn before_writing(conn: &mut Connection, act: impl Fn() + Send + 'static) {
     let mut begun = 0;
     let hook = move |context: AuthContext<'_>| {
@@ -68,7 +68,7 @@ fn before_writing(conn: &mut Connection, act: impl Fn() + Send + 'static) {
 }
 
 #[test]
-fn a_file_that_another_process_makes_while_its_stamps_are_read_is_ours() {
+fn a_file_that_another_process_creates_while_its_markers_are_read_is_accepted() {
     for journal in ["DELETE", "WAL"] {
         let dir = tempfile::tempdir().unwrap();
         let (path, mut conn) = file(&dir);
@@ -76,12 +76,13 @@ fn a_file_that_another_process_makes_while_its_stamps_are_read_is_ours() {
         let (reached, hooked) = (Arc::new(AtomicBool::new(false)), path.clone());
         let note = reached.clone();
         before_reading(&mut conn, "sqlite_schema", move || {
-            // In a rollback journal we keep the other one from committing; in a log we do not.
+            // With a rollback journal this connection blocks the other one's commit; with a
+            // write-ahead log it does not.
             let made = bring_up_elsewhere(&hooked, LAYOUT);
             note.store(made.is_ok() || journal == "DELETE", Ordering::SeqCst);
         });
         migrate(&conn, &path).unwrap_or_else(|error| panic!("{journal}: {error}"));
-        assert!(reached.load(Ordering::SeqCst), "{journal}: nothing happened in between");
+        assert!(reached.load(Ordering::SeqCst), "{journal}: the hook did not run");
         assert_eq!(version(&conn), LAYOUT.version());
     }
 }
@@ -101,7 +102,7 @@ fn a_file_that_a_newer_build_migrates_while_we_wait_for_the_lock_stays_newer() {
 }
 
 #[test]
-fn an_older_file_is_brought_up_to_date_once_and_keeps_its_rows() {
+fn an_older_file_is_migrated_once_and_keeps_its_rows() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
     bring_up(&conn, &path, OLD).unwrap();
@@ -129,7 +130,7 @@ const OLD_ROWS: &str = "
     INSERT INTO audit VALUES (2, 1, 'a', 1);";
 
 #[test]
-fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
+fn old_entries_are_numbered_in_text_order_and_indexed_again() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
     bring_up(&conn, &path, OLD).unwrap();
@@ -139,14 +140,14 @@ fn old_entries_are_numbered_in_the_order_their_texts_came_and_indexed_anew() {
     let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
     assert_eq!(bodies, ["b1", "a1", "a2", "b2", "a3"]);
     assert_eq!(count(&conn, "SELECT value FROM counters WHERE name = 'indexed'"), 0);
-    assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is built anew, later");
+    assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is rebuilt later");
     let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM log ORDER BY key").unwrap();
     let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
     assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
     assert_eq!(count(&conn, "SELECT count(*) FROM audit WHERE key = (key >> 40) << 40 | line"), 5_001);
     assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE key >> 40 = 1"), 2_048);
     let last = count(&conn, "SELECT max(key) FROM session_audit");
-    assert_eq!(last, 1 << 40 | 4_095, "the rest is gone through");
+    assert_eq!(last, 1 << 40 | 4_095, "the rest is scanned");
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
 }
 
 #[test]
-fn a_lease_of_the_layout_before_terms_is_kept_without_one() {
+fn a_lease_of_the_layout_before_terms_is_kept_without_a_term() {
     const EIGHT: Layout =
         Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH] };
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +186,7 @@ fn a_lease_of_the_layout_before_terms_is_kept_without_one() {
 }
 
 #[test]
-fn a_new_file_is_laid_out_as_the_steps_would_have_left_it() {
+fn a_new_file_has_the_layout_that_the_steps_produce() {
     let objects = |layouts: &[Layout]| {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
@@ -209,7 +210,7 @@ fn a_step_that_fails_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn a_newer_file_is_refused() {
+fn a_newer_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
     bring_up(&conn, &path, OLD).unwrap();
