@@ -11,7 +11,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process lives. */
+        /** Check whether the process is alive. */
         get: operations["get_health"];
         put?: never;
         post?: never;
@@ -28,7 +28,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Counters in Prometheus' text format. */
+        /** Get the metrics in Prometheus' text format. */
         get: operations["get_metrics"];
         put?: never;
         post?: never;
@@ -45,7 +45,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This description. */
+        /** Get this OpenAPI document. */
         get: operations["get_document"];
         put?: never;
         post?: never;
@@ -62,7 +62,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether it can work: its store can be read and written, and it is not about to stop. */
+        /** Check whether the server is ready: its store can be read and written, and it is not shutting down. */
         get: operations["get_readiness"];
         put?: never;
         post?: never;
@@ -79,7 +79,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The agents this server offers. */
+        /** List the agents that this server offers. */
         get: operations["list_agents"];
         put?: never;
         post?: never;
@@ -96,6 +96,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
+        /** Get an agent. */
         get: operations["get_agent"];
         put?: never;
         post?: never;
@@ -114,7 +115,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Answers what a turn asked. The first answer counts. */
+        /** Answer an approval. The first answer counts. */
         post: operations["answer_approval"];
         delete?: never;
         options?: never;
@@ -129,7 +130,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who did what, as far as you may see it: a hash-chained line each. */
+        /** Read the audit lines that you may see. The lines form a hash chain. */
         get: operations["read_audit"];
         put?: never;
         post?: never;
@@ -148,7 +149,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Opens a conversation. */
+        /** Create a conversation. */
         post: operations["create_conversation"];
         delete?: never;
         options?: never;
@@ -163,12 +164,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a conversation is, without its items. */
+        /** Get a conversation without its items. */
         get: operations["get_conversation"];
         put?: never;
-        /** Replaces a conversation's metadata. */
+        /** Replace a conversation's metadata. */
         post: operations["update_conversation"];
-        /** Really deletes a conversation and its items. */
+        /** Delete a conversation and its items permanently. */
         delete: operations["delete_conversation"];
         options?: never;
         head?: never;
@@ -182,10 +183,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A conversation's items, the newest first if nothing else is asked for. */
+        /** List a conversation's items, newest first by default. */
         get: operations["list_items"];
         put?: never;
-        /** Adds items to a conversation: all of them, or none. */
+        /** Add items to a conversation. Either all are added or none. */
         post: operations["create_items"];
         delete?: never;
         options?: never;
@@ -200,11 +201,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One item. */
+        /** Get an item. */
         get: operations["get_item"];
         put?: never;
         post?: never;
-        /** Takes an item out of a conversation: it goes on in a branch without it. */
+        /** Delete an item. The conversation continues on a branch without it. */
         delete: operations["delete_item"];
         options?: never;
         head?: never;
@@ -218,12 +219,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Runs that you can see, newest first. */
+        /** List the flow runs that you can see, newest first. */
         get: operations["list_flows"];
         put?: never;
         /**
-         * Starts a run. Everything that is wrong with the flow is said before anything runs; the run goes on when the client goes
-         *     away. Only agents of this server play: those that the document brings are left out.
+         * Start a flow run. The flow is validated completely before anything runs, and the run continues if the client
+         *     disconnects. Only agents of this server are used: agents defined in the document are ignored.
          */
         post: operations["start_flow"];
         delete?: never;
@@ -239,7 +240,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A run: its graph, where each node stands, the sessions of its roles, what it asks people. */
+        /** Get a flow run: its graph, the status of each node, the roles' sessions and pending approvals. */
         get: operations["get_flow"];
         put?: never;
         post?: never;
@@ -258,7 +259,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ends a run, wherever it runs. */
+        /** Cancel a flow run, whichever process runs it. */
         post: operations["cancel_flow"];
         delete?: never;
         options?: never;
@@ -275,7 +276,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Carries on a run that was interrupted, waits, or failed. */
+        /** Resume a flow run that was interrupted, is waiting, or failed. */
         post: operations["resume_flow"];
         delete?: never;
         options?: never;
@@ -292,7 +293,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Takes a session in from a file. Importing again adds only what is new. */
+        /** Import sessions from a file. A repeated import adds only new entries. */
         post: operations["import_file"];
         delete?: never;
         options?: never;
@@ -309,9 +310,9 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Keeps the key or token this request came with in a cookie, for the console. */
+        /** Sign in to the console: store the key or token of this request in a cookie. */
         post: operations["sign_in"];
-        /** Takes the cookie away. */
+        /** Sign out: delete the cookie. */
         delete: operations["sign_out"];
         options?: never;
         head?: never;
@@ -325,7 +326,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who you are to this server. */
+        /** Get the authenticated caller. */
         get: operations["get_me"];
         put?: never;
         post?: never;
@@ -342,10 +343,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Your memories and the tenant's, the newest first; with `q`, those that answer it, the best first. */
+        /** List your memories and the tenant's, newest first. With `q`, return those that answer the question, best first. */
         get: operations["list_memories"];
         put?: never;
-        /** Remembers something. What is known already is left as it is, what it contradicts is superseded. */
+        /** Add a memory. A known memory is left unchanged, and contradicted memories are superseded. */
         post: operations["add_memory"];
         delete?: never;
         options?: never;
@@ -360,15 +361,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One memory, with where it comes from. */
+        /** Get a memory and its origin. */
         get: operations["get_memory"];
         put?: never;
         post?: never;
-        /** Deletes a memory for good, with what it stood in for. */
+        /** Delete a memory permanently, together with the memories it superseded. */
         delete: operations["forget_memory"];
         options?: never;
         head?: never;
-        /** Changes a memory, or whose it is. */
+        /** Change a memory's text, kind or owner. */
         patch: operations["edit_memory"];
         trace?: never;
     };
@@ -381,7 +382,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Asks for a response: in a conversation, behind another response, or by itself. */
+        /** Create a response: in a conversation, after another response, or standalone. */
         post: operations["create_response"];
         delete?: never;
         options?: never;
@@ -396,11 +397,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A response as it stands, or its events. */
+        /** Get a response, or its events. */
         get: operations["get_response"];
         put?: never;
         post?: never;
-        /** Deletes a response. One that is a session by itself is erased; one among others is hidden, as the log keeps what was. */
+        /**
+         * Delete a response. A standalone response is erased. A response among others is hidden, because the log is
+         *     append-only.
+         */
         delete: operations["delete_response"];
         options?: never;
         head?: never;
@@ -416,7 +420,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Asks a response to end. One that has ended stays as it is. */
+        /** Cancel a response. A finished response stays unchanged. */
         post: operations["cancel_response"];
         delete?: never;
         options?: never;
@@ -431,7 +435,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a response began with. */
+        /** List the input items of a response. */
         get: operations["list_input_items"];
         put?: never;
         post?: never;
@@ -448,7 +452,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Full text over every session you may read, newest first. */
+        /** Search the full text of every session you may read, newest first. */
         get: operations["search_sessions"];
         put?: never;
         post?: never;
@@ -465,10 +469,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Your sessions and those shared with you, newest first. */
+        /** List your sessions and those shared with you, newest first. */
         get: operations["list_sessions"];
         put?: never;
-        /** Opens a session. An id of yours that exists is left as it is. */
+        /** Create a session. If you already have a session with this id, it is returned unchanged. */
         post: operations["create_session"];
         delete?: never;
         options?: never;
@@ -483,15 +487,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a session is, without its content. */
+        /** Get a session's summary. */
         get: operations["get_session"];
         put?: never;
         post?: never;
-        /** Really deletes a session. */
+        /** Delete a session permanently. */
         delete: operations["erase_session"];
         options?: never;
         head?: never;
-        /** Renames a session, or lets it end or go on. */
+        /** Change a session's title, state, model or thinking level. */
         patch: operations["patch_session"];
         trace?: never;
     };
@@ -502,7 +506,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Which session this one was forked from, and which were forked from it. */
+        /** Get the session that this one was forked from, and the forks of this one. */
         get: operations["get_ancestry"];
         put?: never;
         post?: never;
@@ -519,7 +523,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the session waits for. */
+        /** List the session's pending approvals. */
         get: operations["list_approvals"];
         put?: never;
         post?: never;
@@ -538,7 +542,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Makes a session read-only. */
+        /** Archive a session, which makes it read-only. */
         post: operations["archive_session"];
         delete?: never;
         options?: never;
@@ -553,7 +557,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The compactions, and what they stand in for. */
+        /** List the compactions and what they replaced. */
         get: operations["get_archives"];
         put?: never;
         post?: never;
@@ -570,10 +574,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The latest of each name that the session produced. */
+        /** List the session's artifacts, the latest version of each name. */
         get: operations["list_artifacts"];
         put?: never;
-        /** Puts a deliverable. */
+        /** Upload an artifact. */
         post: operations["upload_artifact"];
         delete?: never;
         options?: never;
@@ -588,7 +592,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A deliverable's bytes. */
+        /** Download an artifact. */
         get: operations["download_artifact"];
         put?: never;
         post?: never;
@@ -605,7 +609,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Bytes that an entry of the session names by their hash: a picture, a tool's whole output. */
+        /** Download a blob that an entry refers to by its hash, such as an image or a tool's full output. */
         get: operations["download_blob"];
         put?: never;
         post?: never;
@@ -624,7 +628,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Moves the leaf to an entry: the next one hangs from there. */
+        /** Move the leaf to an entry, which becomes the parent of the next entry. */
         post: operations["branch_session"];
         delete?: never;
         options?: never;
@@ -641,7 +645,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ends a session for now; a new message opens it again. */
+        /** Close a session. A new message reopens it. */
         post: operations["close_session"];
         delete?: never;
         options?: never;
@@ -658,7 +662,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Lets a summary stand in for the older part of the context; the log keeps it. */
+        /** Replace older messages of the context with a summary. The log keeps them. */
         post: operations["compact_session"];
         delete?: never;
         options?: never;
@@ -673,7 +677,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a model would receive. */
+        /** Get the context that a model would receive. */
         get: operations["get_context"];
         put?: never;
         post?: never;
@@ -690,7 +694,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A line per round with its artifacts: what could be grafted from the session. */
+        /** List the session's rounds and artifacts, which can be grafted. */
         get: operations["get_digest"];
         put?: never;
         post?: never;
@@ -707,10 +711,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A session's log in its order, entries beside the tree included. */
+        /** List a session's log in order, including entries outside the tree. */
         get: operations["list_entries"];
         put?: never;
-        /** Appends messages without calling a model: all of them, or none. */
+        /** Append messages without calling a model. Either all are appended or none. */
         post: operations["inject_entries"];
         delete?: never;
         options?: never;
@@ -725,7 +729,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Everything after a cursor, once, in order, then live. A durable event's id is its seq; fragments have none. */
+        /**
+         * Stream the events after a cursor, each once and in order, then live ones. The id of a durable event is its seq;
+         *     fragments have none.
+         */
         get: operations["follow_events"];
         put?: never;
         post?: never;
@@ -744,7 +751,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** A copy of the session. */
+        /** Export a session. */
         post: operations["export_session"];
         delete?: never;
         options?: never;
@@ -759,7 +766,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What an operator watches. An item that comes again under its id takes the earlier one's place. */
+        /** Get the feed that an operator watches. An item replaces an earlier item with the same id. */
         get: operations["get_feed"];
         put?: never;
         post?: never;
@@ -778,7 +785,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** A new session that begins with this one's path, without copying it. */
+        /** Fork a session. The fork shares the path without copying it. */
         post: operations["fork_session"];
         delete?: never;
         options?: never;
@@ -793,10 +800,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What was grafted into the session, and whether you may read it. */
+        /** List the session's grafts, and whether you may read them. */
         get: operations["list_grafts"];
         put?: never;
-        /** Brings an artifact, some rounds, or else a digest of another session in. You must be able to read that one. */
+        /** Graft an artifact, rounds or a digest of another session. You need read access to that session. */
         post: operations["make_graft"];
         delete?: never;
         options?: never;
@@ -811,7 +818,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One graft with what it refers to. */
+        /** Get a graft with its content. */
         get: operations["get_graft"];
         put?: never;
         post?: never;
@@ -828,10 +835,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The latest of each name that the session was given. */
+        /** List the session's inputs, the latest version of each name. */
         get: operations["list_inputs"];
         put?: never;
-        /** Gives the session some material. */
+        /** Upload an input file. */
         post: operations["upload_input"];
         delete?: never;
         options?: never;
@@ -846,7 +853,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A material's bytes. */
+        /** Download an input file. */
         get: operations["download_input"];
         put?: never;
         post?: never;
@@ -865,7 +872,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Names an entry, or takes its name away. */
+        /** Set or remove the label of an entry. */
         post: operations["label_entry"];
         delete?: never;
         options?: never;
@@ -880,7 +887,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A line per round: what was meant, what came of it, how sure the model was. */
+        /** List the rounds: the intended action, its result, and the model's confidence. */
         get: operations["get_ledger"];
         put?: never;
         post?: never;
@@ -897,10 +904,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The owner, and whom the session is shared with. */
+        /** List the owner and the members that the session is shared with. */
         get: operations["list_members"];
         put?: never;
-        /** Gives somebody a role, or takes it away. */
+        /** Set or remove a member's role. */
         post: operations["share_session"];
         delete?: never;
         options?: never;
@@ -917,7 +924,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Learns from what is new in a session. It takes its owner. */
+        /** Learn from the new entries of a session. Only its owner may do this. */
         post: operations["learn_session"];
         delete?: never;
         options?: never;
@@ -932,7 +939,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How full the context is. */
+        /** Get the context usage. */
         get: operations["get_pressure"];
         put?: never;
         post?: never;
@@ -951,7 +958,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Leaves everything said so far out of the context. */
+        /** Remove all messages so far from the context. */
         post: operations["reset_session"];
         delete?: never;
         options?: never;
@@ -968,7 +975,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Carries on a turn whose process died, or takes up input that waits. */
+        /** Resume an interrupted turn, or process queued input. */
         post: operations["resume_session"];
         delete?: never;
         options?: never;
@@ -983,9 +990,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The skills that are active in a session. */
+        /** List the skills that are active in a session. */
         get: operations["get_skills"];
-        /** Makes exactly these skills active; they hold from the next turn on. */
+        /** Set the active skills. Takes effect with the next turn. */
         put: operations["set_skills"];
         post?: never;
         delete?: never;
@@ -1001,7 +1008,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How full the session was over its life: its answers and its compactions. */
+        /** List the context usage over time: answers and compactions. */
         get: operations["get_timeline"];
         put?: never;
         post?: never;
@@ -1018,7 +1025,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every entry in the tree, with its children. */
+        /** Get every entry of the tree with its children. */
         get: operations["get_tree"];
         put?: never;
         post?: never;
@@ -1037,7 +1044,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Leaves the last messages in the context. */
+        /** Keep only the last messages in the context. */
         post: operations["trim_session"];
         delete?: never;
         options?: never;
@@ -1054,7 +1061,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Sends words to a session and runs the turn they begin. It goes on when the client goes away. */
+        /** Send input to a session and start a turn. The turn continues if the client disconnects. */
         post: operations["create_turn"];
         delete?: never;
         options?: never;
@@ -1069,7 +1076,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How a turn stands. */
+        /** Get the status of a turn. */
         get: operations["get_turn"];
         put?: never;
         post?: never;
@@ -1088,7 +1095,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Asks a turn to end. What it said so far stays. */
+        /** Cancel a turn. Its output so far is kept. */
         post: operations["cancel_turn"];
         delete?: never;
         options?: never;
@@ -1105,7 +1112,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Adds words to a turn; the model hears them before its next call. */
+        /** Add input to a running turn. The model receives it with its next call. */
         post: operations["steer_turn"];
         delete?: never;
         options?: never;
@@ -1122,7 +1129,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Takes the latest compaction back, or another one. */
+        /** Undo the latest compaction, or the given one. */
         post: operations["uncompact_session"];
         delete?: never;
         options?: never;
@@ -1137,7 +1144,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tokens and cost, per model and in all. */
+        /** Get tokens and cost, per model and in total. */
         get: operations["get_usage"];
         put?: never;
         post?: never;
@@ -1154,7 +1161,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A WebSocket: `feed_replay` first, then every event. Takes `send`, `answer`, `steer`, `cancel` and `ping`. */
+        /**
+         * Open a WebSocket, which sends `feed_replay` and then every event. Accepts `send`, `answer`, `steer`, `cancel` and
+         *     `ping`.
+         */
         get: operations["open_socket"];
         put?: never;
         post?: never;
@@ -1171,7 +1181,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The skills that sessions here can use. */
+        /** List the skills that sessions can use. */
         get: operations["list_skills"];
         put?: never;
         post?: never;
@@ -1188,7 +1198,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The triggers that you may fire. */
+        /** List the triggers that you may fire. */
         get: operations["list_triggers"];
         put?: never;
         post?: never;
@@ -1208,8 +1218,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Fires a trigger; its words are said in a session, by the trigger's own rules. The same `Idempotency-Key`, or the same
-         *     signature, fires once.
+         * Fire a trigger, which sends its input to a session as configured. The same `Idempotency-Key`, or the same signature,
+         *     fires only once.
          */
         post: operations["fire_trigger"];
         delete?: never;
@@ -1222,14 +1232,16 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description A turn that was begun, or input that waits for the one that runs. */
+        /** @description A started turn, or input queued for the running turn. */
         Accepted: {
-            /** @description The entry that holds the input. */
+            /** @description A notice about how the turn runs, such as that an imported session continues under your own agent. */
+            notice?: string | null;
+            /** @description The id of the entry that holds the queued input. */
             queued?: string | null;
             session: string;
             turn?: string | null;
         };
-        /** @description The names of skills, in the order in which they were made active. */
+        /** @description Skill names in the order of their activation. */
         ActiveSkills: {
             active: string[];
         };
@@ -1244,7 +1256,7 @@ export interface components {
             items: components["schemas"]["AgentCard"][];
         };
         Ancestry: {
-            /** @description From the session to its root. */
+            /** @description The ids from the session to its root. */
             chain: string[];
             children: string[];
             id: string;
@@ -1257,7 +1269,7 @@ export interface components {
         };
         /** @enum {string} */
         AnswerGiven: "approved" | "denied";
-        /** @description What was appended, durably. */
+        /** @description Entries that were durably appended. */
         Appended: {
             entries: components["schemas"]["EntryKey"][];
             head: components["schemas"]["Head"];
@@ -1275,7 +1287,7 @@ export interface components {
         Archive: {
             /**
              * Format: uint32
-             * @description How many messages it stands in for.
+             * @description Number of messages it replaces.
              */
             archived?: number | null;
             /** Format: int64 */
@@ -1306,7 +1318,7 @@ export interface components {
             usage: string;
             /**
              * Format: uint32
-             * @description How often this name was put.
+             * @description How often this name was uploaded.
              */
             version: number;
         };
@@ -1317,7 +1329,7 @@ export interface components {
             items: components["schemas"]["AuditLine"][];
             /**
              * Format: uint64
-             * @description The number to go on after; none if this was the end.
+             * @description Pass this as `after` to get the next page; null at the end.
              */
             next?: number | null;
         };
@@ -1327,7 +1339,7 @@ export interface components {
             at: number;
             by: string;
             detail?: string | null;
-            /** @description Covers the line and the hash before it. */
+            /** @description Covers the line and the previous line's hash. */
             hash: string;
             /** Format: uint64 */
             number: number;
@@ -1343,10 +1355,10 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
-            /** @description What was learned on the branch that is left. */
+            /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
-        /** @description As `sapwood compact` takes them. */
+        /** @description The same options as `sapwood compact`. */
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
@@ -1383,18 +1395,18 @@ export interface components {
             system?: string | null;
             /**
              * Format: uint64
-             * @description What the system prompt takes; with `count`.
+             * @description Tokens of the system prompt; only with `count`.
              */
             system_tokens?: number | null;
             thinking: string;
             /** Format: uint64 */
             tokens: number;
         };
-        /** @description A session, as OpenAI's clients see one. */
+        /** @description A session in OpenAI's format. */
         Conversation: {
             /**
              * Format: int64
-             * @description In seconds.
+             * @description In Unix seconds.
              */
             created_at: number;
             id: string;
@@ -1408,7 +1420,7 @@ export interface components {
             id: string;
         };
         ConversationPatch: {
-            /** @description What does not say what it should be replaced by replaces nothing. */
+            /** @description Replaces all metadata of the conversation. */
             metadata: {
                 [key: string]: string;
             };
@@ -1436,14 +1448,14 @@ export interface components {
             items: components["schemas"]["Entry"][];
             /**
              * Format: uint32
-             * @description The seq to go on after; none if this was the end.
+             * @description Pass this as `after` to get the next page; null at the end.
              */
             next?: number | null;
         };
         Entry: {
             /** Format: int64 */
             at: number;
-            /** @description As it is in the log. */
+            /** @description The body as stored in the log. */
             body: unknown;
             by: string;
             id: string;
@@ -1483,9 +1495,9 @@ export interface components {
             firing: number;
             trigger: string;
         };
-        /** @description A run that was started, carried on or asked to end. */
+        /** @description A flow run that was started, resumed or cancelled. */
         FlowAccepted: {
-            /** @description The run, which is also its session. */
+            /** @description The run's id, which is also its session's id. */
             run: string;
         };
         FlowEdge: {
@@ -1504,9 +1516,9 @@ export interface components {
             id: string;
             name?: string | null;
             role?: string | null;
-            /** @description What the role said last. */
+            /** @description The role's latest message. */
             said?: string | null;
-            /** @description The session of the role; it exists once the node was entered. */
+            /** @description The role's session. It exists once the node was entered. */
             session?: string | null;
             /** @description `idle`, `running`, `waiting`, `holding`, `done`, `closed`, `skipped` or `failed`. */
             status: string;
@@ -1521,7 +1533,7 @@ export interface components {
             bytes: number;
             from: string;
             name: string;
-            /** @description Its beginning, or all of it. */
+            /** @description The whole text, or its beginning if it is long. */
             text: string;
         };
         FlowRow: {
@@ -1533,7 +1545,7 @@ export interface components {
             name: string;
             /**
              * Format: uint32
-             * @description Nodes that roles work on, and how many of them are over.
+             * @description Number of role nodes; `done` counts the finished ones.
              */
             nodes: number;
             run: string;
@@ -1542,9 +1554,9 @@ export interface components {
             /** Format: int64 */
             updated_at: number;
         };
-        /** @description A run: its graph, and where everything stands. */
+        /** @description A flow run: its graph and the status of each node. */
         FlowRun: {
-            /** @description What roles ask people. */
+            /** @description Pending approvals of the roles. */
             approvals: components["schemas"]["Approval"][];
             code?: string | null;
             /** Format: int64 */
@@ -1553,7 +1565,7 @@ export interface components {
             flow: string;
             input: string;
             message?: string | null;
-            /** @description Where role files are kept, if they are. */
+            /** @description The directory of the role files, if they are written. */
             mirror?: string | null;
             name: string;
             nodes: components["schemas"]["FlowNode"][];
@@ -1570,7 +1582,7 @@ export interface components {
             items: components["schemas"]["FlowRow"][];
             next?: string | null;
         };
-        /** @description A flow as YAML, or as the object that the YAML would be. */
+        /** @description A flow as YAML, or as the equivalent JSON object. */
         FlowText: string | {
             [key: string]: unknown;
         };
@@ -1581,7 +1593,7 @@ export interface components {
             id: string | null;
             /**
              * Format: uint32
-             * @description Share the first so many messages; not together with `at`.
+             * @description Share this many messages from the start. Cannot be combined with `at`.
              * @default null
              */
             keep_first: number | null;
@@ -1603,13 +1615,13 @@ export interface components {
             source: string;
             /** @description `readable` or `withheld`. */
             state: string;
-            /** @description The entry of the source that says how it was. */
+            /** @description The source's entry up to which the graft refers. */
             upto: string;
             /** @description `artifact`, `digest` or `rounds`. */
             what: string;
         };
         GraftContent: components["schemas"]["Graft"] & {
-            /** @description Of an artifact. */
+            /** @description Only for an artifact. */
             content?: unknown;
             text: string;
         };
@@ -1625,12 +1637,12 @@ export interface components {
         Head: {
             /**
              * Format: uint32
-             * @description The entry the next one hangs from.
+             * @description The parent of the next entry.
              */
             leaf?: number | null;
             /**
              * Format: uint32
-             * @description The log's last entry.
+             * @description The seq of the last entry in the log.
              */
             seq: number;
         };
@@ -1657,23 +1669,23 @@ export interface components {
             line?: number | null;
             message: string;
         };
-        /** @description What became of a session of a file. */
+        /** @description The import result of one session in a file. */
         Imported: {
             /** Format: uint64 */
             added: number;
             format?: string | null;
             /**
              * Format: uint64
-             * @description How many there are beside those that are told.
+             * @description Number of further problems that are not listed.
              */
             more_problems: number;
-            /** @description At most a hundred of a session, and a thousand of a file. */
+            /** @description At most 100 per session and 1,000 per file. */
             problems: components["schemas"]["ImportProblem"][];
-            /** @description None if nothing in the file says. */
+            /** @description Null if the file does not name it. */
             session?: string | null;
             /**
              * Format: uint64
-             * @description Records that were there already.
+             * @description Records that already existed.
              */
             skipped: number;
         };
@@ -1681,11 +1693,11 @@ export interface components {
             items: components["schemas"]["Imported"][];
         };
         /**
-         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in Sapwood's,
-         *     OpenAI's or Anthropic's shape.
+         * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
+         *     Sapwood's, OpenAI's or Anthropic's shape.
          */
         Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
-        /** @description A message, a call, a result, a thought. */
+        /** @description A message, a function call, a function result or reasoning. */
         Item: {
             id: string;
             type: string;
@@ -1707,13 +1719,13 @@ export interface components {
         };
         Label: {
             entry: components["schemas"]["EntryName"];
-            /** @description Takes the name away if none. */
+            /** @description The new label. Removes the label if omitted. */
             text?: string | null;
         };
         Learning: {
             /**
              * Format: uint32
-             * @description How many entries were looked at.
+             * @description Number of entries that were examined.
              */
             entries: number;
             /** @description Why the model's answer was not used. */
@@ -1739,15 +1751,15 @@ export interface components {
             trace_id?: string | null;
             turn?: string | null;
         };
-        /** @description Who the caller is. */
+        /** @description The authenticated caller. */
         Me: {
             may_write: boolean;
-            /** @description Whether every session of the tenant is theirs to see. */
+            /** @description Whether the caller can see every session of the tenant. */
             operator: boolean;
             principal: string;
-            /** @description How it was proven: `local`, `key` or `token`. */
+            /** @description How the caller was authenticated: `local`, `key` or `token`. */
             proof: string;
-            /** @description What and where the store is; for operators. */
+            /** @description The kind and location of the store; only sent to operators. */
             store?: string | null;
             tenant: string;
             version: string;
@@ -1773,17 +1785,17 @@ export interface components {
             kind: string;
             /** @description `by_hand`, `by_rules`, or `{"by_model": NAME}`. */
             learned: unknown;
-            /** @description Where it comes from, in words. */
+            /** @description A description of its origin. */
             provenance: string;
             /**
              * Format: double
-             * @description How well it answers, where something was asked.
+             * @description How well it matches the question; only with `q`.
              */
             score?: number | null;
             sources: components["schemas"]["MemorySource"][];
             /**
              * Format: uint32
-             * @description How many entries support it.
+             * @description Number of entries that support it.
              */
             strength: number;
             superseded_by?: string | null;
@@ -1795,13 +1807,13 @@ export interface components {
         };
         MemoryPatch: {
             /**
-             * @description Makes it everybody's, or yours alone again.
+             * @description Share it with the whole tenant, or make it private again.
              * @default null
              */
             everybody: boolean | null;
             /**
              * Format: uint64
-             * @description Fails with a conflict unless it has this version.
+             * @description Fails with a conflict unless the memory has this version.
              * @default null
              */
             expected_version: number | null;
@@ -1816,7 +1828,7 @@ export interface components {
         };
         Message: {
             call_id?: string | null;
-            /** @description The id of the entry it comes from. */
+            /** @description The id of its entry. */
             entry?: string | null;
             is_error?: boolean | null;
             parts: unknown[];
@@ -1826,7 +1838,7 @@ export interface components {
             text: string;
             /**
              * Format: uint64
-             * @description What it takes by the model's own tokenizer; with `count`.
+             * @description Tokens by the model's own tokenizer; only with `count`.
              */
             tokens?: number | null;
             tool?: string | null;
@@ -1845,24 +1857,24 @@ export interface components {
                 [key: string]: unknown;
             }[] | null;
             /**
-             * @description At most 16 texts under keys of at most 64 characters.
+             * @description At most 16 strings with keys of at most 64 characters.
              * @default null
              */
             metadata: {
                 [key: string]: string;
             } | null;
         };
-        /** @description A run to be started. */
+        /** @description A flow run to start. */
         NewFlow: {
-            /** @description Where the roles work: only for whoever operates the server. */
+            /** @description The roles' working directory. Only operators of the server may set it. */
             cwd?: string | null;
-            /** @description The workflow document: its YAML as a string, or the same as an object. */
+            /** @description The workflow document: YAML in a string, or the equivalent object. */
             flow: components["schemas"]["FlowText"];
-            /** @description The run's id; made up if none. */
+            /** @description The run's id. Generated if omitted. */
             id?: string | null;
-            /** @description Whether roles look back after the forward pass. */
+            /** @description Whether roles review their work after the forward pass. */
             improve?: boolean;
-            /** @description What the flow is given to work on. */
+            /** @description The input of the flow. */
             input?: string | null;
             /** @description The texts of required readings, by name. */
             readings?: {
@@ -1870,7 +1882,7 @@ export interface components {
             };
         };
         NewGraft: {
-            /** @description Something the source delivered. */
+            /** @description The name of an artifact of the source. */
             artifact?: string | null;
             rounds?: components["schemas"]["GraftRounds"] | null;
             source: string;
@@ -1882,9 +1894,9 @@ export interface components {
             }[];
         };
         NewMemory: {
-            /** @description For everybody of the tenant, and not only for you. */
+            /** @description Share it with the whole tenant instead of keeping it for yourself. */
             everybody?: boolean;
-            /** @description `fact` if none. */
+            /** @description Defaults to `fact`. */
             kind?: string | null;
             text: string;
         };
@@ -1894,12 +1906,12 @@ export interface components {
             /** @default null */
             conversation: components["schemas"]["ConversationName"] | null;
             /**
-             * @description Words, or an array of items.
+             * @description A string, or an array of items.
              * @default null
              */
             input: components["schemas"]["Said"];
             /**
-             * @description In the place of the system prompt, for this response only.
+             * @description Replaces the system prompt for this response only.
              * @default null
              */
             instructions: string | null;
@@ -1913,7 +1925,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description A model's name. A bare one that is not known here is answered by the conversation's own model.
+             * @description A model name. A name without a provider that is unknown here selects the conversation's own model.
              * @default null
              */
             model: string | null;
@@ -1927,7 +1939,7 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /**
-             * @description What is not stored is erased when it was answered.
+             * @description If false, the response is erased after it was delivered.
              * @default null
              */
             store: boolean | null;
@@ -1939,7 +1951,7 @@ export interface components {
              */
             temperature: number | null;
             /**
-             * @description Only plain text.
+             * @description Only the plain text format is supported.
              * @default null
              */
             text: {
@@ -1948,7 +1960,7 @@ export interface components {
             /** @description `auto` or `none`. */
             tool_choice?: unknown;
             /**
-             * @description Functions; the response ends with calls of them.
+             * @description Functions of the client. The response ends when the model calls one.
              * @default null
              */
             tools: unknown[] | null;
@@ -1964,39 +1976,39 @@ export interface components {
         };
         NewSession: {
             /**
-             * @description One of `/v1/agents`.
+             * @description The id of an agent from `/v1/agents`.
              * @default null
              */
             agent: string | null;
             /**
-             * @description `plan`, `ask`, `accept-edits` or `auto`: no freer than the agent is.
+             * @description `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the agent's own setting.
              * @default null
              */
             approvals: string | null;
             /**
-             * @description The directory it is about: only for whoever operates the server.
+             * @description The session's working directory. Only operators of the server may set it.
              * @default null
              */
             cwd: string | null;
             /**
-             * @description `sandboxed` or `project`: no more than the agent has.
+             * @description `sandboxed` or `project`; cannot exceed the agent's own scope.
              * @default null
              */
             fs_scope: string | null;
             /**
-             * @description Made up if none; an id that exists is opened as it is.
+             * @description Generated if omitted. A session with this id that already exists is opened unchanged.
              * @default null
              */
             id: string | null;
             /** @default null */
             title: string | null;
             /**
-             * @description Only these of the agent's tools.
+             * @description Limits the agent's tools to these.
              * @default null
              */
             tools: string[] | null;
             /**
-             * @description What `{{ctx.NAME}}` in the agent's prompt stands for. Plain text: what looks like a key is refused.
+             * @description Values for `{{ctx.NAME}}` in the agent's prompt. Plain text only: values that look like API keys are rejected.
              * @default {}
              */
             variables: {
@@ -2004,11 +2016,11 @@ export interface components {
             };
         };
         NewTurn: {
-            /** @description What becomes of the words if a turn is running. */
+            /** @description What to do with the input if a turn is running. */
             if_running?: components["schemas"]["IfRunning"];
-            /** @description Words, or an array of parts. */
+            /** @description A string, or an array of parts. */
             input: components["schemas"]["Said"];
-            /** @description Answer with the turn's events instead of its id. */
+            /** @description Respond with the turn's events instead of its id. */
             stream?: boolean;
         };
         Node: {
@@ -2025,7 +2037,7 @@ export interface components {
             seq: number;
             text: string;
         };
-        /** @description What went wrong, as OpenAI's clients expect it; `code` is one of Sapwood's. */
+        /** @description An error in OpenAI's format; `code` is one of Sapwood's codes. */
         OpenAiError: {
             error: components["schemas"]["OpenAiFault"];
         };
@@ -2035,16 +2047,16 @@ export interface components {
             param?: string | null;
             type: string;
         };
-        /** @description How full the context is for the model that would answer next. */
+        /** @description Context usage for the model that would answer next. */
         Pressure: {
             /** Format: uint64 */
             budget_tokens?: number | null;
-            /** @description `green`, `yellow`, `orange` or `red`; none where the model's window is not known. */
+            /** @description `green`, `yellow`, `orange` or `red`; null if the model's context window is unknown. */
             level?: string | null;
             /** Format: uint64 */
             used_tokens?: number | null;
         };
-        /** @description What went wrong (RFC 9457), with a stable code. */
+        /** @description An error (RFC 9457) with a stable code. */
         Problem: {
             code: string;
             detail: string;
@@ -2053,11 +2065,11 @@ export interface components {
             title: string;
             type: string;
         };
-        /** @description A turn, as OpenAI's clients see one. */
+        /** @description A turn in OpenAI's format. */
         ResponseShown: {
             /**
              * Format: int64
-             * @description In seconds.
+             * @description In Unix seconds.
              */
             created_at: number;
             id: string;
@@ -2070,7 +2082,7 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** @description What a client says: words, or an array of parts or items. */
+        /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
         }[];
@@ -2085,10 +2097,10 @@ export interface components {
             id: string;
             /**
              * Format: uint32
-             * @description Entries it shares with the session it was forked from.
+             * @description Number of entries shared with the session it was forked from.
              */
             inherited: number;
-            /** @description Who it is shared with, and as what. */
+            /** @description The members it is shared with, and their roles. */
             members?: {
                 [key: string]: string;
             };
@@ -2101,9 +2113,9 @@ export interface components {
             open_turn?: string | null;
             owner: string;
             parent?: unknown;
-            /** @description The beginning of the first thing the user said. */
+            /** @description The beginning of the first user message. */
             preview?: string | null;
-            /** @description Per model. */
+            /** @description Usage per model. */
             spend: {
                 [key: string]: components["schemas"]["Total"];
             };
@@ -2118,7 +2130,7 @@ export interface components {
         };
         SessionPatch: {
             /**
-             * @description The model that answers from here on: `PROVIDER/NAME`.
+             * @description The model for the following turns: `PROVIDER/NAME`.
              * @default null
              */
             model: string | null;
@@ -2128,7 +2140,7 @@ export interface components {
              */
             state: string | null;
             /**
-             * @description How much it thinks from here on: `off`, `low`, `medium`, `high`.
+             * @description The thinking level for the following turns: `off`, `low`, `medium`, `high`.
              * @default null
              */
             thinking: string | null;
@@ -2137,7 +2149,7 @@ export interface components {
         };
         Sessions: {
             items: components["schemas"]["Session"][];
-            /** @description Where the next page begins; none on the last. */
+            /** @description The cursor of the next page; null on the last page. */
             next?: string | null;
         };
         Share: {
@@ -2155,14 +2167,14 @@ export interface components {
             items: components["schemas"]["Skill"][];
         };
         Steer: {
-            /** @description Words, or an array of parts. */
+            /** @description A string, or an array of parts. */
             input: components["schemas"]["Said"];
         };
-        /** @description One event of a stream; `data` is JSON as a text. */
+        /** @description One event of a stream; `data` is a JSON string. */
         StreamEvent: {
             data: string;
             event?: string | null;
-            /** @description The seq of what is durable; none for fragments. */
+            /** @description The seq of a durable event; null for fragments. */
             id?: string | null;
         };
         Timeline: {
@@ -2179,7 +2191,7 @@ export interface components {
             strategy?: string | null;
             /**
              * Format: uint64
-             * @description What the context took then; none if nobody counted.
+             * @description Context tokens at that point; null if not counted.
              */
             tokens?: number | null;
             /** Format: uint64 */
@@ -2195,7 +2207,7 @@ export interface components {
             cost_nano_usd: number;
             /**
              * Format: uint64
-             * @description Calls whose price is not known: they are not in the cost, and are not free.
+             * @description Calls with an unknown price. They are not free, but not included in the cost.
              */
             unpriced_calls: number;
         } & {
@@ -2210,19 +2222,19 @@ export interface components {
         Trigger: {
             /** @description `webhook`, `cron`, `watch` or `event`. */
             kind: string;
-            /** @description The last firing that is over: `firing`, `at`, `outcome`, `session`. */
+            /** @description The last finished firing: `firing`, `at`, `outcome`, `session`. */
             last?: unknown;
             name: string;
             /**
              * Format: int64
-             * @description When the calendar fires next, in milliseconds.
+             * @description When a cron trigger fires next, in Unix milliseconds.
              */
             next_at?: number | null;
             /** Format: uint64 */
             running: number;
             /**
              * Format: uint64
-             * @description Firings that were not sent yet.
+             * @description Number of firings that are still queued.
              */
             waiting: number;
         };
@@ -2236,13 +2248,13 @@ export interface components {
         Trimmed: {
             /**
              * Format: uint32
-             * @description Messages in the context now.
+             * @description Number of messages left in the context.
              */
             kept: number;
         };
         Turn: {
             approvals: components["schemas"]["Approval"][];
-            /** @description Why, for failed and limited turns. */
+            /** @description The error code of a failed or limited turn. */
             code?: string | null;
             /** Format: int64 */
             ended_at?: number | null;
@@ -2250,12 +2262,12 @@ export interface components {
             /** Format: int64 */
             started_at: number;
             status: components["schemas"]["TurnStatus"];
-            /** @description What the model said last. */
+            /** @description The model's latest message. */
             text?: string | null;
             turn: string;
         };
         /**
-         * @description How a turn stands.
+         * @description The status of a turn.
          * @enum {string}
          */
         TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
@@ -2295,7 +2307,7 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2323,7 +2335,7 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2351,7 +2363,7 @@ export interface operations {
                     "application/json": unknown;
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2379,7 +2391,7 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2407,7 +2419,7 @@ export interface operations {
                     "application/json": components["schemas"]["Agents"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2437,7 +2449,7 @@ export interface operations {
                     "application/json": components["schemas"]["AgentCard"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2471,7 +2483,7 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2486,7 +2498,7 @@ export interface operations {
         parameters: {
             query?: {
                 session?: string;
-                /** @description Only lines after this number. */
+                /** @description Only audit lines after this number. */
                 after?: number;
                 limit?: number;
             };
@@ -2504,7 +2516,7 @@ export interface operations {
                     "application/json": components["schemas"]["Audit"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2536,7 +2548,7 @@ export interface operations {
                     "application/json": components["schemas"]["Conversation"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2566,7 +2578,7 @@ export interface operations {
                     "application/json": components["schemas"]["Conversation"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2600,7 +2612,7 @@ export interface operations {
                     "application/json": components["schemas"]["Conversation"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2630,7 +2642,7 @@ export interface operations {
                     "application/json": components["schemas"]["Deleted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2644,10 +2656,10 @@ export interface operations {
     list_items: {
         parameters: {
             query?: {
-                /** @description The item the page before ended with. */
+                /** @description The id of the last item on the previous page. */
                 after?: string;
                 limit?: number;
-                /** @description The newest first, if nothing is said. */
+                /** @description Defaults to newest first. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -2666,7 +2678,7 @@ export interface operations {
                     "application/json": components["schemas"]["ItemList"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2700,7 +2712,7 @@ export interface operations {
                     "application/json": components["schemas"]["ItemList"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2731,7 +2743,7 @@ export interface operations {
                     "application/json": components["schemas"]["Item"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2762,7 +2774,7 @@ export interface operations {
                     "application/json": components["schemas"]["Conversation"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2777,7 +2789,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description What the page before had as `next`. */
+                /** @description The `next` of the previous page. */
                 cursor?: string;
             };
             header?: never;
@@ -2794,7 +2806,7 @@ export interface operations {
                     "application/json": components["schemas"]["FlowRuns"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2826,7 +2838,7 @@ export interface operations {
                     "application/json": components["schemas"]["FlowAccepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2856,7 +2868,7 @@ export interface operations {
                     "application/json": components["schemas"]["FlowRun"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2886,7 +2898,7 @@ export interface operations {
                     "application/json": components["schemas"]["FlowAccepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2916,7 +2928,7 @@ export interface operations {
                     "application/json": components["schemas"]["FlowAccepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2930,9 +2942,9 @@ export interface operations {
     import_file: {
         parameters: {
             query?: {
-                /** @description What the file is called: formats without ids of their own are known by it. */
+                /** @description The file name. Formats without session ids are identified by it. */
                 name?: string;
-                /** @description Its format; told by its content if none. */
+                /** @description The file format. Detected from the content if omitted. */
                 from?: string;
                 dry_run?: boolean;
             };
@@ -2954,7 +2966,7 @@ export interface operations {
                     "application/json": components["schemas"]["Imports"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -2982,7 +2994,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3002,14 +3014,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The browser has forgotten it */
+            /** @description The cookie was deleted */
             204: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3037,7 +3049,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3051,18 +3063,18 @@ export interface operations {
     list_memories: {
         parameters: {
             query?: {
-                /** @description A question in whatever words: the memories that answer it, the best first. */
+                /** @description A question in free text. Returns the memories that answer it, best first. */
                 q?: string;
                 /** @description Words that must all occur. */
                 words?: string;
                 /** @description `fact`, `preference`, `decision` or `error_pattern`. */
                 kind?: string;
-                /** @description Only what this session taught. */
+                /** @description Only memories learned from this session. */
                 session?: string;
-                /** @description Also those that others stand in for. */
+                /** @description Include superseded memories. */
                 superseded?: boolean;
                 limit?: number;
-                /** @description What the page before had as `next`. */
+                /** @description The `next` of the previous page. */
                 cursor?: string;
             };
             header?: never;
@@ -3079,7 +3091,7 @@ export interface operations {
                     "application/json": components["schemas"]["Memories"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3111,7 +3123,7 @@ export interface operations {
                     "application/json": components["schemas"]["KeptMemory"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3141,7 +3153,7 @@ export interface operations {
                     "application/json": components["schemas"]["Memory"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3169,7 +3181,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3203,7 +3215,7 @@ export interface operations {
                     "application/json": components["schemas"]["Memory"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3236,7 +3248,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["StreamEvent"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3250,9 +3262,9 @@ export interface operations {
     get_response: {
         parameters: {
             query?: {
-                /** @description Answer with the response's events. */
+                /** @description Respond with the response's events. */
                 stream?: boolean;
-                /** @description Only events after this number. */
+                /** @description Only events after this sequence number. */
                 starting_after?: number;
             };
             header?: never;
@@ -3272,7 +3284,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["StreamEvent"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3302,7 +3314,7 @@ export interface operations {
                     "application/json": components["schemas"]["Deleted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3332,7 +3344,7 @@ export interface operations {
                     "application/json": components["schemas"]["ResponseShown"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3346,10 +3358,10 @@ export interface operations {
     list_input_items: {
         parameters: {
             query?: {
-                /** @description The item the page before ended with. */
+                /** @description The id of the last item on the previous page. */
                 after?: string;
                 limit?: number;
-                /** @description The newest first, if nothing is said. */
+                /** @description Defaults to newest first. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -3368,7 +3380,7 @@ export interface operations {
                     "application/json": components["schemas"]["ItemList"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3382,7 +3394,7 @@ export interface operations {
     search_sessions: {
         parameters: {
             query: {
-                /** @description Words that must all occur; "words in quotes" occur together; a trailing * matches the rest of a word. */
+                /** @description Words that must all occur. "Words in quotes" must occur as a phrase; a trailing * matches any word ending. */
                 q: string;
                 /** @description Only in this session. */
                 session?: string;
@@ -3403,7 +3415,7 @@ export interface operations {
                     "application/json": components["schemas"]["Hits"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3419,22 +3431,22 @@ export interface operations {
             query?: {
                 /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
-                /** @description Words that occur in the session, or in its title. A session can come again on a later page. */
+                /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;
                 cwd?: string;
                 agent?: string;
                 /** @description A user's name, or `agent:NAME`. */
                 owner?: string;
-                /** @description Changed at this time or later, in milliseconds. */
+                /** @description Only sessions changed at or after this time, in Unix milliseconds. */
                 since?: number;
-                /** @description Changed before this time. */
+                /** @description Only sessions changed before this time, in Unix milliseconds. */
                 until?: number;
-                /** @description Words that are all in the title, in what stands in for a missing one, or in the id. */
+                /** @description Words that must all occur in the title, in the preview of an untitled session, or in the id. */
                 title?: string;
-                /** @description Which end of the list comes first; a search has the newest first. */
+                /** @description Sort order. Full-text matches of `q` always come newest first. */
                 order?: "newest" | "oldest";
                 limit?: number;
-                /** @description What the page before had as `next`. A page can have fewer rows than asked for, or none, and still a `next`. */
+                /** @description The `next` of the previous page. A page with a `next` may have fewer rows than `limit`, or none. */
                 cursor?: string;
             };
             header?: never;
@@ -3451,7 +3463,7 @@ export interface operations {
                     "application/json": components["schemas"]["Sessions"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3475,7 +3487,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It existed */
+            /** @description The session already existed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3492,7 +3504,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3522,7 +3534,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3544,14 +3556,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is gone */
+            /** @description The session was deleted */
             204: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3585,7 +3597,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3615,7 +3627,7 @@ export interface operations {
                     "application/json": components["schemas"]["Ancestry"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3645,7 +3657,7 @@ export interface operations {
                     "application/json": components["schemas"]["Approvals"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3675,7 +3687,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3705,7 +3717,7 @@ export interface operations {
                     "application/json": components["schemas"]["Archives"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3735,7 +3747,7 @@ export interface operations {
                     "application/json": components["schemas"]["Artifacts"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3749,7 +3761,7 @@ export interface operations {
     upload_artifact: {
         parameters: {
             query: {
-                /** @description The name it is kept under; the latest under a name is what lists show. */
+                /** @description The name to store it under. Lists show the latest version of each name. */
                 name: string;
             };
             header?: never;
@@ -3772,7 +3784,7 @@ export interface operations {
                     "application/json": components["schemas"]["Artifact"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3811,14 +3823,14 @@ export interface operations {
                     "*/*": unknown;
                 };
             };
-            /** @description You have these bytes */
+            /** @description Not modified */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3857,14 +3869,14 @@ export interface operations {
                     "*/*": unknown;
                 };
             };
-            /** @description You have these bytes */
+            /** @description Not modified */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3898,7 +3910,7 @@ export interface operations {
                     "application/json": components["schemas"]["Appended"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3928,7 +3940,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3962,7 +3974,7 @@ export interface operations {
                     "application/json": components["schemas"]["Compacted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -3976,7 +3988,7 @@ export interface operations {
     get_context: {
         parameters: {
             query?: {
-                /** @description As of this entry: a seq, an id, a unique prefix or a label. The leaf if none. */
+                /** @description The entry to build the context at: a seq, an id, a unique prefix or a label. Defaults to the leaf. */
                 at?: string;
                 /** @description Count each message with the model's own tokenizer. */
                 count?: boolean;
@@ -3997,7 +4009,7 @@ export interface operations {
                     "application/json": components["schemas"]["Context"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4027,7 +4039,7 @@ export interface operations {
                     "application/json": components["schemas"]["Digest"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4061,7 +4073,7 @@ export interface operations {
                     "application/json": components["schemas"]["Entries"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4075,11 +4087,11 @@ export interface operations {
     inject_entries: {
         parameters: {
             query?: {
-                /** @description Fails with a conflict unless the log ends here. */
+                /** @description Fails with a conflict unless the log ends at this seq. */
                 expected_head?: number;
             };
             header?: {
-                /** @description The same key gives the first answer again */
+                /** @description A repeated key returns the first result again */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4101,7 +4113,7 @@ export interface operations {
                     "application/json": components["schemas"]["Appended"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4115,11 +4127,11 @@ export interface operations {
     follow_events: {
         parameters: {
             query?: {
-                /** @description Only events after this seq; `Last-Event-ID` wins. */
+                /** @description Only events after this seq. The `Last-Event-ID` header takes precedence. */
                 after?: number;
             };
             header?: {
-                /** @description The seq of the last event that was seen */
+                /** @description The seq of the last received event */
                 "Last-Event-ID"?: string;
             };
             path: {
@@ -4137,7 +4149,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["StreamEvent"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4171,7 +4183,7 @@ export interface operations {
                     "*/*": unknown;
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4201,7 +4213,7 @@ export interface operations {
                     "application/json": components["schemas"]["Feed"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4235,7 +4247,7 @@ export interface operations {
                     "application/json": components["schemas"]["Created"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4265,7 +4277,7 @@ export interface operations {
                     "application/json": components["schemas"]["Grafts"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4299,7 +4311,7 @@ export interface operations {
                     "application/json": components["schemas"]["Graft"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4330,7 +4342,7 @@ export interface operations {
                     "application/json": components["schemas"]["GraftContent"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4360,7 +4372,7 @@ export interface operations {
                     "application/json": components["schemas"]["Artifacts"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4374,7 +4386,7 @@ export interface operations {
     upload_input: {
         parameters: {
             query: {
-                /** @description The name it is kept under; the latest under a name is what lists show. */
+                /** @description The name to store it under. Lists show the latest version of each name. */
                 name: string;
             };
             header?: never;
@@ -4397,7 +4409,7 @@ export interface operations {
                     "application/json": components["schemas"]["Artifact"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4436,14 +4448,14 @@ export interface operations {
                     "*/*": unknown;
                 };
             };
-            /** @description You have these bytes */
+            /** @description Not modified */
             304: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4477,7 +4489,7 @@ export interface operations {
                     "application/json": components["schemas"]["Appended"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4507,7 +4519,7 @@ export interface operations {
                     "application/json": components["schemas"]["Ledger"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4537,7 +4549,7 @@ export interface operations {
                     "application/json": components["schemas"]["Members"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4571,7 +4583,7 @@ export interface operations {
                     "application/json": components["schemas"]["Members"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4601,7 +4613,7 @@ export interface operations {
                     "application/json": components["schemas"]["Learning"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4631,7 +4643,7 @@ export interface operations {
                     "application/json": components["schemas"]["Pressure"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4661,7 +4673,7 @@ export interface operations {
                     "application/json": components["schemas"]["Appended"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4691,7 +4703,7 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4721,7 +4733,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActiveSkills"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4755,7 +4767,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActiveSkills"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4785,7 +4797,7 @@ export interface operations {
                     "application/json": components["schemas"]["Timeline"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4815,7 +4827,7 @@ export interface operations {
                     "application/json": components["schemas"]["Tree"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4849,7 +4861,7 @@ export interface operations {
                     "application/json": components["schemas"]["Trimmed"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4875,7 +4887,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The turn's events, if asked for */
+            /** @description The turn's events, with `stream` */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4892,7 +4904,7 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4923,7 +4935,7 @@ export interface operations {
                     "application/json": components["schemas"]["Turn"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4954,7 +4966,7 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -4989,7 +5001,7 @@ export interface operations {
                     "application/json": components["schemas"]["Accepted"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5023,7 +5035,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5053,7 +5065,7 @@ export interface operations {
                     "application/json": components["schemas"]["Usage"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5075,14 +5087,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The protocol is switched */
+            /** @description Switched to the WebSocket protocol */
             101: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5110,7 +5122,7 @@ export interface operations {
                     "application/json": components["schemas"]["SkillList"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5138,7 +5150,7 @@ export interface operations {
                     "application/json": components["schemas"]["TriggerList"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5172,7 +5184,7 @@ export interface operations {
                     "application/json": components["schemas"]["Fired"];
                 };
             };
-            /** @description What went wrong; its status says how. */
+            /** @description An error; the status depends on its code. */
             default: {
                 headers: {
                     [name: string]: unknown;

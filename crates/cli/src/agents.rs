@@ -1,6 +1,6 @@
-//! Agents from files: `NAME.yaml`, `.yml` or `.toml` in the project's `.sapwood/agents/` and `agents/`, then in Sapwood's
-//! home. Strict: whatever is not understood is a mistake with its place. A session freezes the agent it was started with,
-//! so a file matters only when one is started.
+//! Agents from files: `NAME.yaml`, `.yml` or `.toml` in the project's `.sapwood/agents/` and `agents/`, then in
+//! Sapwood's home. Files are parsed strictly: every mistake is reported with its position. A session freezes its
+//! agent at the start, so later changes to the file do not affect it.
 
 mod spanned;
 mod syntax;
@@ -20,31 +20,31 @@ use crate::suggest::nearest;
 use spanned::{Located, Mistake, SourcePosition};
 use syntax::Syntax;
 
-/// Largest file that is read.
+/// Maximum size of an agent file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most files of one directory that are looked at.
+/// Maximum number of files read per directory.
 const FILES_MAX: usize = 1_000;
 
-/// Where agents are looked for, in the order in which they win.
+/// Directories of agents, in order of precedence.
 #[derive(Debug, Clone)]
 pub struct Agents {
     dirs: Vec<PathBuf>,
 }
 
-/// An agent that was read whole.
+/// A successfully parsed agent.
 #[derive(Debug, Clone)]
 pub struct AgentFile {
     pub path: PathBuf,
     pub agent: Agent,
 }
 
-/// One mistake of one file.
+/// A mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     pub file: String,
     pub line: u64,
     pub column: u64,
-    /// The way to the value, joined by dots; empty for the file itself.
+    /// Path of the field, joined by dots. Empty for the file itself.
     pub field: String,
     pub message: String,
 }
@@ -60,13 +60,13 @@ impl std::fmt::Display for Fault {
 }
 
 impl Agents {
-    /// A project is where its `sapwood.toml` is, or the current directory.
+    /// The project is the directory of its `sapwood.toml`, or the current directory.
     pub fn of(here: &Path, home: &Path, config: &Config) -> Self {
         let project = config.project.as_deref().unwrap_or(here);
         Self { dirs: vec![project.join(".sapwood/agents"), project.join("agents"), home.join("agents")] }
     }
 
-    /// Every file that could be an agent, by name; of several with one name only the first can be used.
+    /// All agent files, sorted by name. Of several files with one name, only the first is used.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut found: Vec<PathBuf> = Vec::new();
         for dir in &self.dirs {
@@ -80,7 +80,7 @@ impl Agents {
         Ok(found)
     }
 
-    /// The agent of this name, read whole.
+    /// Read the agent with this name.
     pub fn find(&self, name: &str) -> Result<AgentFile> {
         let files = self.files()?;
         let Some(path) = files.iter().find(|path| name_of(path) == name) else {
@@ -90,7 +90,7 @@ impl Agents {
         Ok(AgentFile { path: path.clone(), agent })
     }
 
-    /// The agent for a new session: the one that was named, else the configured one, else the default.
+    /// Select the agent for a new session: the named one, else the configured one, else the default.
     pub fn choose(&self, named: Option<&str>, config: &Config) -> Result<Agent> {
         let mut agent = match named.or(config.agent.as_deref()) {
             Some("default") | None => Agent::default_with(None),
@@ -106,28 +106,28 @@ impl Agents {
     }
 }
 
-/// An agent that nobody at this keyboard chose may do nothing without asking: a project is often somebody else's.
+/// A project's default agent must ask before it acts: the user did not choose it, and the project may be untrusted.
 fn check_tame(agent: &Agent) -> Result<()> {
     let is_local = |server: &McpServer| matches!(server, McpServer::Stdio { .. });
     let why = if agent.approvals > ApprovalMode::Ask {
-        "lets things happen without asking"
+        "acts without asking"
     } else if agent.fs_scope == FsScope::Full {
-        "reaches every file"
+        "can access every file"
     } else if agent.mcp_servers.values().any(is_local) {
         "starts programs"
     } else {
         return Ok(());
     };
-    let message = format!("this project's default agent {} {why}, and you did not choose it", agent.id);
-    let hint = format!("look at it with sapwood agent show {0}, then choose it with --agent {0}", agent.id);
+    let message = format!("this project's default agent {} {why}, so it must be chosen explicitly", agent.id);
+    let hint = format!("inspect it with `sapwood agent show {0}`, then choose it with --agent {0}", agent.id);
     Err(Failure::new("agent.untrusted", message).with_hint(hint))
 }
 
 fn unknown(name: &str, files: &[PathBuf]) -> Failure {
     let names: Vec<&str> = files.iter().map(|path| name_of(path)).collect();
     let hint = match nearest(name, names) {
-        Some(near) => format!("did you mean {near}? sapwood agent ls lists all agents"),
-        None => "sapwood agent ls lists the agents; to add one, create agents/NAME.yaml".to_owned(),
+        Some(near) => format!("did you mean {near}? run `sapwood agent ls` to list all agents"),
+        None => "run `sapwood agent ls` to list the agents, or create agents/NAME.yaml to add one".to_owned(),
     };
     Failure::new("agent.not_found", format!("no agent {name}")).with_hint(hint)
 }
@@ -159,7 +159,7 @@ fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads one file, and says everything that is wrong with it.
+/// Read one file. Returns all of its mistakes if it has any.
 pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
     let start = SourcePosition { line: 1, column: 1 };
     let whole = |why: String| vec![Mistake { place: start, field: String::new(), why }];
@@ -168,7 +168,7 @@ pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
     };
     let text = read_text(path).map_err(|why| faults(whole(why)))?;
     let Some(syntax) = syntax_of(path) else {
-        return Err(faults(whole("is no .yaml, .yml or .toml file".to_owned())));
+        return Err(faults(whole("is not a .yaml, .yml or .toml file".to_owned())));
     };
     let document = syntax.parse(&text).map_err(faults)?;
     let (agent, mut mistakes) = document.clone().read::<Agent>();
@@ -179,14 +179,15 @@ pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
     mistakes.extend(agent.mistakes().into_iter().map(|error| placed(&document, error)));
     mistakes.extend(unknown_names(&agent, &document));
     if agent.id != name_of(path) {
-        let why = format!("is {:?}, and the file's name says {:?}", agent.id, name_of(path));
+        let why = format!("is {:?}, but the file is named {:?}", agent.id, name_of(path));
         mistakes.push(Mistake { place: document.place(&["id".to_owned()]), field: "id".to_owned(), why });
     }
     mistakes.sort_by_key(|mistake| mistake.place);
     if mistakes.is_empty() { Ok(agent) } else { Err(faults(mistakes)) }
 }
 
-/// Tools that nobody has, and models that cannot be found by their names. Servers bring tools of their own.
+/// Find unknown tools and invalid model names. Tools are not checked if the agent has MCP servers, which bring their
+/// own.
 fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
     let mut found = Vec::new();
     let mut add = |way: &[String], why: String| {
@@ -196,13 +197,13 @@ fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
     let is_unknown = |tool: &String| agent.mcp_servers.is_empty() && !known.contains(&tool.as_str());
     for (at, tool) in agent.tools.iter().enumerate().filter(|(_, tool)| is_unknown(tool)) {
         let why = match nearest(tool, known.iter().copied()) {
-            Some(near) => format!("is {tool:?}, which is no tool: is {near} meant?"),
-            None => format!("is {tool:?}, which is no tool; there are {}", known.join(", ")),
+            Some(near) => format!("is {tool:?}, which is not a tool: did you mean {near}?"),
+            None => format!("is {tool:?}, which is not a tool; known tools: {}", known.join(", ")),
         };
         add(&["tools".to_owned(), at.to_string()], why);
     }
     let is_model = |name: &str| name == "demo" || name.starts_with("scripted:") || name.contains('/');
-    let not_one = |name: &str| format!("is {name:?}, and models are PROVIDER/NAME, or demo");
+    let not_one = |name: &str| format!("is {name:?}, but must be PROVIDER/NAME or demo");
     if let Some(model) = agent.model.as_deref().filter(|model| !is_model(model)) {
         add(&["model".to_owned()], not_one(model));
     }
@@ -215,7 +216,7 @@ fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
 fn read_text(path: &Path) -> Result<String, String> {
     let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     if size > FILE_BYTES_MAX {
-        return Err(format!("has {size} bytes, and the limit is {FILE_BYTES_MAX}"));
+        return Err(format!("has {size} bytes, but the limit is {FILE_BYTES_MAX}"));
     }
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
@@ -245,46 +246,46 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_yaml_file_is_found_at_its_place() {
+    fn every_mistake_in_a_yaml_file_is_reported_with_its_position() {
         let text = "id: helper\nmodle: demo\ntemperature: hot\nlimits:\n  rounds_max: 0\n  rounds: 3\nfs_scope: projekt\n\
                     fallback_chain:\n  - max_attempts: 2\n  - model: demo\n    max_attempts: many\n";
         let expected = [
-            "2:1 modle is not known: is model meant?",
-            "3:14 temperature is \"hot\", and should be a number",
-            "6:3 limits.rounds is not known; there are turns_max, rounds_max, corrections_max, wall_time_s",
-            "7:11 fs_scope is \"projekt\", and should be one of sandboxed, project, full: is project meant?",
+            "2:1 modle is unknown: did you mean model?",
+            "3:14 temperature is \"hot\", but must be a number",
+            "6:3 limits.rounds is unknown; known fields: turns_max, rounds_max, corrections_max, wall_time_s",
+            "7:11 fs_scope is \"projekt\", but must be one of sandboxed, project, full: did you mean project?",
             "9:5 fallback_chain.0 has no model",
-            "11:19 fallback_chain.1.max_attempts is \"many\", and should be a whole number",
+            "11:19 fallback_chain.1.max_attempts is \"many\", but must be a whole number",
         ];
         assert_eq!(faults_of("helper.yaml", text), expected);
     }
 
     #[test]
-    fn every_mistake_of_a_toml_file_is_found_at_its_place() {
+    fn every_mistake_in_a_toml_file_is_reported_with_its_position() {
         let text = "id = \"helper\"\nnmae = \"Helper\"\n\n[budget]\ncap_usd = \"much\"\n";
         let expected = [
-            "2:1 nmae is not known: is name meant?",
-            "5:11 budget.cap_usd is \"much\", and should be a number",
+            "2:1 nmae is unknown: did you mean name?",
+            "5:11 budget.cap_usd is \"much\", but must be a number",
         ];
         assert_eq!(faults_of("helper.toml", text), expected);
     }
 
     #[test]
-    fn what_fits_its_type_and_not_its_range_is_found_too() {
+    fn values_out_of_range_are_reported() {
         let text =
             "id: other\ntemperature: 9\nlimits: { rounds_max: 0 }\nmodel: gpt\ntools: [ask_user, read_fil]\n";
         let expected = [
-            "1:5 id is \"other\", and the file's name says \"helper\"",
-            "2:14 temperature is not from 0 to 2",
-            "3:23 limits.rounds_max is not from 1 to 1000",
-            "4:8 model is \"gpt\", and models are PROVIDER/NAME, or demo",
-            "5:19 tools.1 is \"read_fil\", which is no tool: is read_file meant?",
+            "1:5 id is \"other\", but the file is named \"helper\"",
+            "2:14 temperature is not between 0 and 2",
+            "3:23 limits.rounds_max is not between 1 and 1000",
+            "4:8 model is \"gpt\", but must be PROVIDER/NAME or demo",
+            "5:19 tools.1 is \"read_fil\", which is not a tool: did you mean read_file?",
         ];
         assert_eq!(faults_of("helper.yml", text), expected);
     }
 
     #[test]
-    fn a_file_that_is_no_document_says_where_it_breaks() {
+    fn a_syntax_error_is_reported_with_its_line() {
         for (name, text, line) in
             [("a.yaml", "id: a\n  model: [x\n", "2:"), ("a.toml", "id = \"a\"\nmodel = [\n", "2:")]
         {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_every_field_is_read() {
+    fn a_file_with_every_field_is_accepted() {
         let text = "id: all\nname: All\ndescription: d\nmodel: demo\nfallback_chain: [{ model: demo }]\n\
             system_prompt: |\n  You are\n  helpful.\ntemperature: 0.5\nmax_tokens: 100\nthinking: low\n\
             tools: [read_file]\nmcp_servers:\n  files: { command: x, args: [a], env: { A: secret:B } }\n  web: { url: https://h }\n\
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_cannot_choose_an_agent_that_acts_alone() {
+    fn a_project_cannot_choose_an_agent_that_acts_without_asking() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("agents");
         std::fs::create_dir_all(&dir).unwrap();

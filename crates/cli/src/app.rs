@@ -1,4 +1,4 @@
-//! The only place that knows concrete types: options, environment and configuration become an engine and a scope.
+//! Builds the engine and the scope from options, environment and configuration. No other module knows concrete types.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use crate::render::{Format, Out};
 use crate::suggest::nearest;
 use crate::telemetry::{self, Telemetry};
 
-/// How many recent sessions are compared with a mistyped id.
+/// Number of recent sessions compared with a mistyped id.
 const SUGGESTED_FROM_MAX: usize = 500;
 
-/// What every command works with.
+/// The state shared by all commands.
 pub struct App {
     pub engine: Engine,
     pub scope: Scope,
     pub out: Out,
     pub place: AppPaths,
-    /// The models, once they are needed: see [`App::open_backends`].
+    /// The models. Set by [`App::open_backends`].
     pub model: Option<Arc<dyn Model>>,
-    /// What a server says of itself; other commands end with what they have to say.
+    /// The log of a server. None for other commands, which print their results and errors.
     pub log: Option<Log>,
-    /// Kept until the command ends, which is when the last spans leave.
+    /// Kept until the command ends, because dropping it sends the last spans.
     telemetry: Option<Telemetry>,
 }
 
-/// Where things are, before anything is opened.
+/// Paths and configuration, resolved before anything is opened.
 pub struct AppPaths {
     pub url: String,
     pub config: Config,
     pub key_file: Option<PathBuf>,
-    /// Sapwood's own home. It is made when something is kept in it.
+    /// Sapwood's home directory. Created when something is stored in it.
     pub home: PathBuf,
     is_store_at_home: bool,
     /// The current directory.
@@ -79,7 +79,7 @@ impl App {
         })
     }
 
-    /// Models and tools, for the commands that run turns. The others start quicker without.
+    /// Open models and tools, for commands that run turns. Other commands start faster without them.
     pub fn open_backends(&mut self) -> Result<()> {
         if self.model.is_some() {
             return Ok(());
@@ -97,13 +97,13 @@ impl App {
         Ok(())
     }
 
-    /// How imported sessions are continued: under the agent that a new session would get, in this directory.
+    /// Settings for continuing imported sessions: the agent that a new session would get, in this directory.
     fn session_defaults(&self) -> SessionDefaults {
         let agent = self.place.agents().choose(None, &self.place.config).ok();
         SessionDefaults { agent, cwd: self.place.here.to_str().map(str::to_owned) }
     }
 
-    /// The same for commands that learn from sessions, where a model is to do that.
+    /// Open the backends for commands that learn from sessions, if learning uses a model.
     pub fn open_backends_to_learn(&mut self) -> Result<()> {
         match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
             true => self.open_backends(),
@@ -111,7 +111,7 @@ impl App {
         }
     }
 
-    /// Who answers where neither the session nor its agent names a model.
+    /// The model for sessions and agents that name none.
     pub fn default_model(&self) -> String {
         self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }
@@ -122,7 +122,8 @@ impl App {
                 let suggestion = self.similar_session(given).await;
                 let failure = Failure::from(error);
                 Err(match suggestion {
-                    Some(id) => failure.with_hint(format!("did you mean {id}? sapwood ls lists your sessions")),
+                    Some(id) => failure
+                        .with_hint(format!("did you mean {id}? run `sapwood ls` to list your sessions")),
                     None => failure,
                 })
             }
@@ -130,22 +131,22 @@ impl App {
         }
     }
 
-    /// The id of a recent session that is close to a mistyped one.
+    /// The id of a recent session that is similar to a mistyped one.
     async fn similar_session(&self, given: &str) -> Option<String> {
         let filter = ListFilter { limit: SUGGESTED_FROM_MAX, ..ListFilter::default() };
         let recent = self.engine.list(&self.scope, &filter).await.ok()?.items;
         nearest(given, recent.iter().map(|summary| summary.id.as_str())).map(str::to_owned)
     }
 
-    /// A session that is shown: whose it is can find out who saw it.
+    /// Find a session to show. The access is audited, so that the owner can see who read it.
     pub async fn session_to_read(&self, given: &str) -> Result<SessionId> {
         let session = self.session(given).await?;
         self.note_read(&session).await?;
         Ok(session)
     }
 
-    /// A store that cannot be written can still be read: whoever is here holds its files. A server refuses, as its audit is a
-    /// promise to others.
+    /// Record a read in the audit log. A store that cannot be written can still be read, because a local user has
+    /// access to its files anyway. A server refuses instead, because its audit log must be complete.
     pub async fn note_read(&self, session: &SessionId) -> Result<()> {
         match self.engine.note_read(&self.scope, session).await {
             Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
@@ -165,16 +166,16 @@ impl AppPaths {
         let config = config::load(&here, &home)?;
         let key_file = global.key_file.clone().filter(|path| !path.as_os_str().is_empty());
         let key_file = key_file.or_else(|| config.key_file.clone());
-        // An empty variable is an unset one: that is how people switch it off for one command.
+        // An empty variable counts as unset, so that it can be disabled for one command.
         let given = global.store.clone().filter(|url| !url.is_empty()).or_else(|| config.store.clone());
         let (url, is_store_at_home) = match given {
             Some(url) => (url, false),
             None => {
                 let file = home.join("sapwood.db");
-                // A store is named by text: a path that is not text would become another path.
+                // A store's URL is text: converting a path that is not UTF-8 would change it.
                 let not_text = || {
                     let message = format!("the path {} is not valid UTF-8", home.display());
-                    Failure::usage(message, "give another with --home or SAPWOOD_HOME")
+                    Failure::usage(message, "set another with --home or SAPWOOD_HOME")
                 };
                 (format!("sqlite:{}", file.to_str().ok_or_else(not_text)?), true)
             }
@@ -186,7 +187,7 @@ impl AppPaths {
         Agents::of(&self.here, &self.home, &self.config)
     }
 
-    /// Where skills are looked for, in the order in which they win.
+    /// Directories of skills, in order of precedence.
     pub fn skills(&self) -> SkillFolders {
         let project = self.config.project.as_deref().unwrap_or(&self.here);
         let mut dirs = vec![project.join(".sapwood/skills")];
@@ -195,7 +196,7 @@ impl AppPaths {
         SkillFolders::new(dirs)
     }
 
-    /// The path of a store that is a file or a directory.
+    /// The path of a file or directory store.
     pub fn path(&self) -> Option<&str> {
         self.url.split_once(':').map(|(_, path)| path).filter(|path| !path.is_empty())
     }
@@ -216,7 +217,7 @@ fn scope_of(global: &Global, config: &Config) -> Result<Scope> {
     Ok(Scope::operator(tenant, Principal::User(user)))
 }
 
-/// The name this person has on this machine; some machines have names that Sapwood does not take.
+/// The user's login name. Some systems have names that Sapwood does not accept.
 fn login_name() -> Result<UserName> {
     let name = std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_default();
     Ok(name.parse().or_else(|_| "local".parse()).map_err(sapwood::Error::from)?)
@@ -227,10 +228,7 @@ fn home_dir(global: &Global) -> Result<PathBuf> {
         return Ok(home);
     }
     platform_data_dir().ok_or_else(|| {
-        Failure::usage(
-            "there is no home directory to keep sessions in",
-            "give one with --home or SAPWOOD_HOME",
-        )
+        Failure::usage("no home directory for sessions found", "set one with --home or SAPWOOD_HOME")
     })
 }
 
@@ -246,7 +244,7 @@ fn platform_data_dir() -> Option<PathBuf> {
     }
 }
 
-/// Sessions are private: nobody else on this machine may look into the directory.
+/// Create the home directory. Sessions are private, so other users of the machine get no access.
 pub fn create_home(home: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);

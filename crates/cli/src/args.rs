@@ -36,10 +36,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Share and remember", &["share", "members", "memory", "graft"]),
     ("Move data", &["import", "export", "migrate"]),
     ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
-    (
-        "Operate",
-        &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"],
-    ),
+    ("Operate", &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"]),
 ];
 /// The description of clap's own command, which has none before it is built.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
@@ -148,7 +145,9 @@ pub enum Command {
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let groups = group_help(&command);
-    command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"))
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+    ))
 }
 
 fn group_help(command: &clap::Command) -> String {
@@ -261,7 +260,8 @@ mod tests {
             if path.split(' ').any(|name| name == "help") {
                 continue;
             }
-            let children = one.get_subcommands().map(|child| (format!("{path} {}", child.get_name()), child.clone()));
+            let children =
+                one.get_subcommands().map(|child| (format!("{path} {}", child.get_name()), child.clone()));
             pending.extend(children);
             if one.get_about().is_none() {
                 faults.push(format!("{path} has no description"));

@@ -1,5 +1,5 @@
-//! `sapwood.toml`: the project's, found in the current directory or above it, and then the user's in Sapwood's home.
-//! Strict: a key that is not known is an error, because a typo that is ignored is a setting that is not in force.
+//! Reads `sapwood.toml`: the project's, in the current directory or a parent, and the user's in Sapwood's home. An
+//! unknown key is an error, because a misspelled setting would otherwise be silently ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::hooks::HookSettings;
 use crate::triggers::TriggerSettings;
 
 const FILE_NAME: &str = "sapwood.toml";
-/// Largest file that is read.
+/// Maximum size of a configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -28,17 +28,17 @@ pub enum Durability {
 pub struct Config {
     pub store: Option<String>,
     pub tenant: Option<String>,
-    /// Who the one at the keyboard is; `$USER` if not given.
+    /// The local user's name. Default: `$USER`.
     pub user: Option<String>,
     pub durability: Option<Durability>,
     pub key_file: Option<PathBuf>,
-    /// Whether the OS keychain is asked for the key.
+    /// Whether to look up the store's key in the OS keychain.
     pub keychain: Option<bool>,
-    /// The agent of sessions that are started without naming one.
+    /// The agent of sessions that are started without one.
     pub agent: Option<String>,
     /// The model of agents that name none: `PROVIDER/NAME`, or `demo`.
     pub model: Option<String>,
-    /// Where the levels of token pressure begin, for agents that do not say it.
+    /// Default thresholds of context pressure, for agents that set none.
     pub pressure: Option<Thresholds>,
     /// Only in the user's own file, see [`load`].
     pub providers: BTreeMap<String, ProviderSettings>,
@@ -46,56 +46,58 @@ pub struct Config {
     pub server: Option<ServerSettings>,
     /// Only in the user's own file, see [`load`].
     pub memory: Option<MemorySettings>,
-    /// Directories of skills, besides the project's own and those in Sapwood's home.
+    /// Directories of skills, in addition to the project's and those in Sapwood's home.
     pub skills: Vec<PathBuf>,
     /// Only in the user's own file, see [`load`].
     pub hooks: Vec<HookSettings>,
     /// Only in the user's own file, see [`load`].
     pub triggers: Vec<TriggerSettings>,
-    /// Where the project's file was found.
+    /// Directory of the project's file.
     #[serde(skip)]
     pub project: Option<PathBuf>,
-    /// Whether `agent` comes from the project's file and not from the user's.
+    /// Whether `agent` comes from the project's file.
     #[serde(skip)]
     pub agent_is_the_projects: bool,
 }
 
-/// What `sapwood serve` can be told.
+/// Settings of `sapwood serve`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSettings {
-    /// Requests of one principal a second, with four times as many at once; 0 for no limit.
+    /// Requests per second and principal, with bursts of four times as many. 0 means no limit.
     pub rate_per_second: Option<u32>,
     pub body_bytes_max: Option<usize>,
     pub upload_bytes_max: Option<usize>,
-    /// Requests in flight, streams among them.
+    /// Maximum number of concurrent requests, including streams.
     pub connections_max: Option<usize>,
-    /// The same of one principal; 0 for no limit but `connections_max`.
+    /// Maximum number of concurrent requests per principal. 0 means no limit except `connections_max`.
     pub connections_per_principal_max: Option<usize>,
-    /// Event streams and WebSockets of one principal; 0 for no limit but `connections_per_principal_max`.
+    /// Maximum number of event streams and WebSockets per principal. 0 means no limit except
+    /// `connections_per_principal_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// Connections of one address before its own make room for its new ones; 0 for no limit.
+    /// Maximum number of connections per address. Beyond it, new connections replace old ones of that address. 0
+    /// means no limit.
     pub connections_per_address_max: Option<usize>,
-    /// Requests in flight for `operate` keys, beside `connections_max`.
+    /// Concurrent requests reserved for `operate` keys, in addition to `connections_max`.
     pub operate_connections_reserved: Option<usize>,
     pub oidc: Option<OidcSettings>,
 }
 
-/// What is learned from sessions, and with what.
+/// Settings of memories learned from sessions.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySettings {
-    /// The model that puts memories into words; rules if none.
+    /// The model that writes memories. Default: rules without a model.
     pub model: Option<String>,
-    /// The embedding model that finds them, `PROVIDER/NAME`; words if none.
+    /// The embedding model that finds memories, `PROVIDER/NAME`. Default: search by words.
     pub embedding: Option<String>,
-    /// Whether closing and archiving a session learns from it.
+    /// Whether to learn from a session when it is closed or archived.
     pub learn: Option<bool>,
-    /// After how many minutes without use `serve` learns from a session; never if zero.
+    /// Minutes without use after which `serve` learns from a session. 0 means never.
     pub idle_minutes: Option<u32>,
 }
 
-/// Whose tokens are taken, and as whom.
+/// The OIDC issuer whose tokens are accepted, and how their claims map to principals.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcSettings {
@@ -108,9 +110,9 @@ pub struct OidcSettings {
     pub tenant_claim: Option<String>,
 }
 
-/// What holds here: the project's settings, and the user's where the project says nothing. A project that somebody else
-/// wrote must not decide where a person's keys and words are sent, who may come in, or what runs without being asked: it
-/// says nothing about providers, memory, the server, hooks and triggers.
+/// Load the project's settings, with the user's settings as defaults. A project may be untrusted and must not decide
+/// where keys and messages are sent, who has access, or what runs without asking. So it cannot set providers, memory,
+/// server, hooks and triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -124,7 +126,7 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
     if sends || project.server.is_some() || acts {
         let own = user_file.display();
         let why =
-            format!("providers, memory, server, hooks and triggers can only be set in {own}, your own file");
+            format!("providers, memory, server, hooks and triggers can only be set in your own file, {own}");
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -139,7 +141,7 @@ fn read(path: &Path) -> Result<Option<Config>> {
         Err(error) => return Err(Failure::file(path, &error)),
     };
     if size > FILE_BYTES_MAX {
-        return Err(invalid(path, &format!("it has {size} bytes, and the limit is {FILE_BYTES_MAX}")));
+        return Err(invalid(path, &format!("it has {size} bytes, but the limit is {FILE_BYTES_MAX}")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
     let config: Config = toml::from_str(&text).map_err(|error| invalid(path, error.to_string().trim()))?;
@@ -176,7 +178,7 @@ impl Config {
         }
     }
 
-    /// A path in a file means the same wherever the command is started.
+    /// Make paths absolute, so that they do not depend on the current directory.
     fn anchored(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
         self.skills.iter_mut().for_each(|path| *path = dir.join(&*path));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_project_wins_over_the_user_key_by_key() {
+    fn the_project_overrides_the_user_key_by_key() {
         let temp = tempfile::tempdir().unwrap();
         let (home, project) = (temp.path().join("home"), temp.path().join("project"));
         write(&home, "store = \"sqlite:mine.db\"\ntenant = \"acme\"\n");
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_cannot_say_where_keys_are_sent() {
+    fn a_project_cannot_set_where_keys_are_sent() {
         let temp = tempfile::tempdir().unwrap();
         let (home, project) = (temp.path().join("home"), temp.path().join("project"));
         let providers = "[providers.anthropic]\nbase_url = \"https://example.org\"\n";

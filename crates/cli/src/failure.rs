@@ -157,20 +157,20 @@ fn hint_for(code: &str) -> &'static str {
     match code {
         "session.not_found" => "run `sapwood ls` to list your sessions, or `sapwood new` to create one",
         "session.exists" => "choose another --id, or omit it to generate one",
-        "session.reserved_id" => {
-            "choose another --id: this prefix is reserved for flow runs and triggers"
-        }
+        "session.reserved_id" => "choose another --id: this prefix is reserved for flow runs and triggers",
         "session.not_configured" => {
             "set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
         }
-        "session.key_reused" => "use a new idempotency key for each new request; reuse a key only to retry the same request",
-        "session.conflict" => "another client wrote to the session: check it with `sapwood info SESSION`, then retry",
+        "session.key_reused" => {
+            "use a new idempotency key for each new request; reuse a key only to retry the same request"
+        }
+        "session.conflict" => {
+            "another client wrote to the session: check it with `sapwood info SESSION`, then retry"
+        }
         "session.stale_fence" | "session.leased" => {
             "another process is writing to this session: wait for it to finish, then retry"
         }
-        "session.denied" => {
-            "ask the session's owner to run `sapwood share SESSION USER --role collaborator`"
-        }
+        "session.denied" => "ask the session's owner to run `sapwood share SESSION USER --role collaborator`",
         "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
         "input.option" => "run `sapwood help compact` to see the options",
         "compact.no_model" => {
@@ -192,21 +192,31 @@ fn hint_for(code: &str) -> &'static str {
         "config.invalid" => {
             "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
         }
-        "agent.invalid" => "correct the file; run `sapwood agent check` to list the mistakes in all agent files",
+        "agent.invalid" => {
+            "correct the file; run `sapwood agent check` to list the mistakes in all agent files"
+        }
         "file.io" => "check the path and its permissions",
         "file.not_found" => "check the path",
         "file.exists" => "use --force to overwrite it",
         "key.readable" => "run `chmod 600 FILE`",
         "key.missing" => "set SAPWOOD_KEY, use --key-file, or run `sapwood keychain set`",
-        "build.feature" => "build with the feature: cargo build --release -p sapwood-cli --features encryption",
+        "build.feature" => {
+            "build with the feature: cargo build --release -p sapwood-cli --features encryption"
+        }
         "key.not_found" => "run `sapwood key ls` to list the keys",
         "memory.not_found" => "run `sapwood memory ls` to list the memories",
         "graft.not_found" => "run `sapwood graft digest SOURCE` to list its rounds and artifacts",
-        "graft.withheld" => "ask the owner of the source session to share it; erased content cannot be recovered",
+        "graft.withheld" => {
+            "ask the owner of the source session to share it; erased content cannot be recovered"
+        }
         "memory.conflict" => "check the current version with `sapwood memory show ID`, then retry",
-        "memory.denied" => "ask its owner: only the owner, or the user who shared it with the tenant, can change a memory",
+        "memory.denied" => {
+            "ask its owner: only the owner, or the user who shared it with the tenant, can change a memory"
+        }
         "server.open" => "create a key with `sapwood key new --user NAME`, or listen on 127.0.0.1",
-        "server.address" => "check whether another server is using this address, or choose another with --addr",
+        "server.address" => {
+            "check whether another server is using this address, or choose another with --addr"
+        }
         "audit.broken" => "compare the audit log with a backup: it was changed outside Sapwood",
         "doctor.findings" => {
             "run `sapwood doctor --repair` to rebuild derived data; the log itself is never changed"
@@ -215,7 +225,9 @@ fn hint_for(code: &str) -> &'static str {
             "see the problems listed above; set --from FORMAT if the format was not detected correctly"
         }
         "bench.failed" => "choose a directory on a disk with free space: --dir",
-        "bench.goals" => "see the table for the missed goals; other load on this machine distorts the results",
+        "bench.goals" => {
+            "see the table for the missed goals; other load on this machine distorts the results"
+        }
         "output.failed" => "check the destination of the output",
         store if store.starts_with("store.") => store_hint_for(store),
         other => turn_hint_for(other),
@@ -235,7 +247,9 @@ fn store_hint_for(code: &str) -> &'static str {
         "store.unreachable" => {
             "check that the database server is running and that the URL is correct, then retry"
         }
-        "store.busy" => "another process has locked the store: retry, or find the process that has the file open",
+        "store.busy" => {
+            "another process has locked the store: retry, or find the process that has the file open"
+        }
         "store.io" => "check the path and its permissions",
         "store.untrusted" => {
             "set sslrootcert=FILE in the URL to the CA that signed the certificate; for sslmode see docs/scale.md"
@@ -248,7 +262,9 @@ fn store_hint_for(code: &str) -> &'static str {
 fn turn_hint_for(code: &str) -> &'static str {
     match code {
         "turn.running" => "wait for it, cancel it with `sapwood cancel SESSION`, or send with --queue",
-        "turn.interrupted" => "run `sapwood resume SESSION` to continue it, or `sapwood cancel SESSION` to end it",
+        "turn.interrupted" => {
+            "run `sapwood resume SESSION` to continue it, or `sapwood cancel SESSION` to end it"
+        }
         "turn.none" => "run `sapwood send SESSION TEXT` to start a turn",
         "turn.cancelled" => "run `sapwood send SESSION TEXT` to continue from here",
         "turn.limit" => "raise the agent's limits, or start a new session",
@@ -269,7 +285,9 @@ fn turn_hint_for(code: &str) -> &'static str {
         "model.rate_limited" | "model.overloaded" => "retry later, or set a fallback_chain for the agent",
         "flow.not_found" => "run `sapwood flow ls` to list the runs",
         "flow.ended" => "run `sapwood flow run FILE` to start another run",
-        "flow.imported" => "run `sapwood flow show RUN` to view it, or `sapwood flow run FILE` to start your own run",
+        "flow.imported" => {
+            "run `sapwood flow show RUN` to view it, or `sapwood flow run FILE` to start your own run"
+        }
         "flow.invalid" => "correct the listed mistakes, then check again with `sapwood flow check FILE`",
         "flow.cancelled" => "run `sapwood flow run FILE` to start another run",
         "turn_limit" => "start a new session, or fork this one with `sapwood fork SESSION`",

@@ -1,6 +1,5 @@
-//! Hooks from the user's `sapwood.toml`: what stands there, strictly read, becomes hooks of the engine. A hook that cannot
-//! be made ready (its secret is not there) is installed all the same and fails when it is called, so that its own setting
-//! says what that means.
+//! Installs the hooks from the user's `sapwood.toml`. A hook that cannot be prepared, for example because its secret
+//! is missing, is installed too. It fails when it is called, so that its own failure setting applies.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,19 +24,19 @@ use crate::providers::find_secrets;
 #[serde(deny_unknown_fields)]
 pub struct HookSettings {
     pub name: String,
-    /// When it is called.
+    /// The events that call it.
     pub on: OneOrMany<HookName>,
-    /// A program and its arguments; or `url`.
+    /// A program and its arguments, as an alternative to `url`.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Where the program is run; the directory of the file if not given.
+    /// Working directory of the program. Default: the directory of the file.
     #[serde(default)]
     pub directory: PathBuf,
     /// Values may be `secret:NAME`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub url: Option<String>,
-    /// What requests are signed with: `secret:NAME`.
+    /// The secret that signs requests: `secret:NAME`.
     pub secret: Option<String>,
     #[serde(default)]
     pub allowed_hosts: Vec<String>,
@@ -46,10 +45,10 @@ pub struct HookSettings {
     pub timeout_ms: Option<u64>,
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Only for these tools.
+    /// Only for calls of these tools.
     #[serde(default)]
     pub tools: Vec<String>,
-    /// Whose sessions it hears of; the configured tenant if not given.
+    /// Only for sessions of this tenant. Default: the configured tenant.
     pub tenant: Option<String>,
 }
 
@@ -70,7 +69,7 @@ impl<T: Copy> OneOrMany<T> {
     }
 }
 
-/// The engine with the hooks of the configuration, as deep in hooks as whoever started this program.
+/// Install the configured hooks. The nesting depth is inherited from the process that started this one.
 pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine> {
     let depth = std::env::var(DEPTH_VARIABLE).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0);
     let engine = engine.at_depth(depth);
@@ -107,13 +106,13 @@ fn make_hook(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Hook>
     match (&settings.url, settings.command.as_slice()) {
         (None, [_, ..]) => make_command(settings, secrets),
         (Some(url), []) => make_http(settings, url, secrets),
-        _ => Err(invalid(settings, "give either command or url")),
+        _ => Err(invalid(settings, "set either command or url")),
     }
 }
 
 fn make_command(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Hook>> {
     if settings.secret.is_some() || !settings.allowed_hosts.is_empty() {
-        return Err(invalid(settings, "secret and allowed_hosts are for a url"));
+        return Err(invalid(settings, "secret and allowed_hosts require a url"));
     }
     let expand = |(name, value): (&String, &String)| Ok((name.clone(), secrets.expand(value)?));
     let env: Result<BTreeMap<String, Secret>, sapwood::effects::secret::SecretError> =
@@ -129,13 +128,13 @@ fn make_command(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Ho
 
 fn make_http(settings: &HookSettings, url: &str, secrets: &Secrets) -> Result<Arc<dyn Hook>> {
     if !settings.env.is_empty() {
-        return Err(invalid(settings, "env is for a command"));
+        return Err(invalid(settings, "env requires a command"));
     }
     let Some(name) = settings.secret.as_deref().and_then(|secret| secret.strip_prefix("secret:")) else {
-        return Err(invalid(settings, "a url needs secret = \"secret:NAME\", which signs what is sent"));
+        return Err(invalid(settings, "a url requires secret = \"secret:NAME\" to sign requests"));
     };
     if settings.allowed_hosts.is_empty() {
-        return Err(invalid(settings, "a url needs allowed_hosts"));
+        return Err(invalid(settings, "a url requires allowed_hosts"));
     }
     match secrets.resolve(name) {
         Err(error) => Ok(Arc::new(Unready { what: url.to_owned(), why: error.to_string() })),
@@ -146,7 +145,7 @@ fn make_http(settings: &HookSettings, url: &str, secrets: &Secrets) -> Result<Ar
     }
 }
 
-/// A hook that lacks something.
+/// A hook that could not be prepared.
 struct Unready {
     what: String,
     why: String,

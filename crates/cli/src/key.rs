@@ -1,5 +1,5 @@
-//! Where the key of an encrypted store comes from: SAPWOOD_KEY, a key file, or the OS keychain, in this order. Never
-//! from the command line, which other users of the machine can read.
+//! Finds the key of an encrypted store: in SAPWOOD_KEY, a key file, or the OS keychain, in this order. It is never
+//! taken from the command line, which other users of the machine can read.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::app::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
 
-/// Longest key that is read from a file.
+/// Maximum length of a key in a file.
 pub const KEY_BYTES_MAX: usize = 4096;
 
 pub fn find(place: &AppPaths) -> Result<Option<Key>> {
@@ -18,11 +18,11 @@ pub fn find(place: &AppPaths) -> Result<Option<Key>> {
     }
     let Some((source, key)) = from_anywhere(place)? else { return Ok(None) };
     if !place.url.starts_with("sqlite:") {
-        let message = format!("{source} gives a key, and {} cannot be encrypted", place.url);
-        return Err(Failure::usage(message, "use a sqlite: store, or take the key away"));
+        let message = format!("{source} sets a key, but {} cannot be encrypted", place.url);
+        return Err(Failure::usage(message, "use a sqlite: store, or remove the key"));
     }
     if !cfg!(feature = "encryption") {
-        let message = format!("{source} gives a key, and this build of sapwood cannot encrypt");
+        let message = format!("{source} sets a key, but this build of sapwood does not support encryption");
         return Err(Failure::new("build.feature", message));
     }
     Ok(Some(key))
@@ -30,7 +30,7 @@ pub fn find(place: &AppPaths) -> Result<Option<Key>> {
 
 fn from_anywhere(place: &AppPaths) -> Result<Option<(String, Key)>> {
     if let Some(text) = std::env::var_os("SAPWOOD_KEY").filter(|text| !text.is_empty()) {
-        let not_text = |_| Failure::usage("SAPWOOD_KEY is not valid UTF-8", "give the key as text");
+        let not_text = |_| Failure::usage("SAPWOOD_KEY is not valid UTF-8", "set the key as UTF-8 text");
         let text = text.into_string().map_err(not_text)?;
         return Ok(Some(("SAPWOOD_KEY".to_owned(), Key::new(text))));
     }
@@ -50,7 +50,7 @@ fn from_file(path: &Path) -> Result<Key> {
     if metadata.len() > KEY_BYTES_MAX as u64 {
         return Err(Failure::new(
             "input.too_large",
-            format!("{} is no key file: it is too large", path.display()),
+            format!("{} is not a key file: it is too large", path.display()),
         ));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
@@ -64,7 +64,7 @@ fn refuse_readable_by_others(path: &Path, metadata: &std::fs::Metadata) -> Resul
     if mode & 0o077 == 0 {
         return Ok(());
     }
-    let message = format!("the key file {} can be used by others (mode {mode:03o})", path.display());
+    let message = format!("the key file {} is accessible to other users (mode {mode:03o})", path.display());
     Err(Failure::new("key.readable", message).with_hint(format!("chmod 600 {}", path.display())))
 }
 
@@ -73,7 +73,7 @@ fn refuse_readable_by_others(_: &Path, _: &std::fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-/// A key is one line; the line break at its end is the editor's.
+/// Check that a key is one line. A line break at its end is removed.
 pub fn checked(mut text: String) -> Result<Key> {
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
     if text.is_empty() {
@@ -85,7 +85,7 @@ pub fn checked(mut text: String) -> Result<Key> {
     Ok(Key::new(text))
 }
 
-/// The name a store's key has in the keychain: its absolute path.
+/// The account name of a store's key in the keychain: the store's absolute path.
 pub fn account_of(store: &str) -> Result<String> {
     let path = std::path::absolute(store).map_err(|error| Failure::file(Path::new(store), &error))?;
     Ok(path.display().to_string())
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_others_can_read_is_refused_with_the_way_to_mend_it() {
+    fn a_key_file_readable_by_others_is_refused_with_a_fix() {
         for mode in [0o640, 0o604, 0o660] {
             let failure = from_file(key_file(mode, "secret\n").path()).unwrap_err();
             assert_eq!(failure.code, "key.readable");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_key_is_no_key() {
+    fn an_empty_key_is_missing() {
         assert_eq!(from_file(key_file(0o600, "\n").path()).unwrap_err().code, "key.missing");
     }
 }

@@ -1,19 +1,19 @@
-//! The OS keychain: keys of stores, by the store's path; keys of models, by their variable; secrets, by their name. A build
-//! without the feature `keychain` has none, and says so.
+//! The OS keychain: store keys by the store's path, provider keys by their variable, secrets by their name. Without
+//! the feature `keychain`, every access is an error.
 
 use crate::failure::{Failure, Result};
 
-/// What ours are filed under.
+/// Service name of our entries.
 #[cfg(feature = "keychain")]
 const SERVICE: &str = "sapwood";
 
-/// Whether this build can use it at all.
+/// Check that this build supports the keychain.
 pub fn available() -> Result<()> {
-    let missing = || Failure::new("build.feature", "this build of sapwood cannot use the keychain");
+    let missing = || Failure::new("build.feature", "this build of sapwood does not support the keychain");
     cfg!(feature = "keychain").then_some(()).ok_or_else(missing)
 }
 
-/// What a name stands for, if the keychain has it.
+/// Look up a name. None if the keychain has no such entry.
 #[cfg(feature = "keychain")]
 pub fn find(name: &str) -> Result<Option<String>> {
     match entry(name)?.get_password() {
@@ -41,9 +41,9 @@ fn entry(name: &str) -> Result<keyring::Entry> {
 #[cfg(feature = "keychain")]
 fn failed(error: &keyring::Error) -> Failure {
     match error {
-        keyring::Error::NoEntry => Failure::new("key.missing", "the keychain has nothing of this name"),
-        other => Failure::new("key.keychain", format!("the keychain cannot be used: {other}"))
-            .with_hint("unlock it, or give the key by the environment or a file instead"),
+        keyring::Error::NoEntry => Failure::new("key.missing", "the keychain has no entry with this name"),
+        other => Failure::new("key.keychain", format!("failed to access the keychain: {other}"))
+            .with_hint("unlock it, or provide the key in the environment or a file instead"),
     }
 }
 

@@ -1,9 +1,9 @@
-//! Lines of a stream, with a limit on their length, so that a line without end does not fill the memory.
+//! Reads lines of limited length, so that an endless line does not fill the memory.
 
 use std::io::BufRead;
 
-/// Puts the next line, with its line break, into `line`; of a line that is longer than `limit_bytes` only that much and
-/// one byte more, so that the caller sees it is too long. `false` at the end.
+/// Read the next line, with its line break, into `line`. Of a line longer than `limit_bytes`, that many bytes and one
+/// more are kept, so that the caller can detect it. Returns `false` at the end.
 pub fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>, limit_bytes: usize) -> std::io::Result<bool> {
     line.clear();
     let mut seen = false;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_and_long_ones_are_cut() {
+    fn lines_are_complete_and_long_ones_are_truncated() {
         let mut from = std::io::BufReader::with_capacity(3, &b"one\n\nlonger than the limit\nlast"[..]);
         let (mut line, mut lines) = (Vec::new(), Vec::new());
         while read_line(&mut from, &mut line, 6).unwrap() {

@@ -1,5 +1,5 @@
-//! What a server says of itself: a line on stderr for each warning and error of Sapwood's own, with the number of the request
-//! it is about. Nothing that a client sent can break a line.
+//! The server log: a line on stderr for each of Sapwood's own warnings and errors, with the id of the request. Client
+//! input cannot inject line breaks.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
@@ -15,9 +15,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::render::{Format, fit};
 
-/// Whose lines are written: everything that begins so.
+/// Prefix of the targets that are logged.
 const TARGETS: &str = "sapwood";
-/// Longest value that is written.
+/// Maximum length of a value.
 const VALUE_CHARS_MAX: usize = 2_000;
 
 pub struct Log {
@@ -29,7 +29,7 @@ impl Log {
         Self { format }
     }
 
-    /// As a layer that passes over what is not ours, or not worth a line.
+    /// As a layer that ignores other targets and lower levels.
     pub fn layer<S: Subscriber + for<'s> LookupSpan<'s>>(self) -> impl Layer<S> {
         self.with_filter(Targets::new().with_target(TARGETS, LevelFilter::WARN))
     }
@@ -41,12 +41,12 @@ impl<S: Subscriber> Layer<S> for Log {
         event.record(&mut fields);
         let at = jiff::Timestamp::now().to_string();
         let line = fields.line(self.format, &at, event.metadata().level().as_str());
-        // Nobody is left to tell if even this cannot be written.
+        // If stderr cannot be written, the error cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_cannot_begin_a_line_of_its_own() {
+    fn a_value_cannot_inject_a_line() {
         let fields = || Fields {
             message: "a request failed".to_owned(),
             others: vec![("request", "01".to_owned()), ("detail", "a\nERROR forged\u{1b}[2J".to_owned())],

@@ -1,4 +1,4 @@
-//! The models and tools that turns are run with, from configuration and environment. Made only for commands that run turns.
+//! Creates models and tools from configuration and environment, only for commands that run turns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +17,12 @@ use crate::app::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
 
-/// Where sessions have their scratch directories, in Sapwood's home.
+/// Directory of the sessions' scratch directories, in Sapwood's home.
 const SCRATCH_DIR: &str = "scratch";
-/// Variables whose values must not be seen in what a tool brings back.
+/// Suffixes of variables whose values are redacted from tool output.
 const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
 
-/// How memories are made and found, as the user's own file says. Nothing is asked before it is needed.
+/// How memories are written and found, from the user's own file. No model is called before it is needed.
 pub fn memory_care(place: &AppPaths) -> Result<MemoryCare> {
     let Some(settings) = &place.config.memory else { return Ok(MemoryCare::default()) };
     let embedder = match &settings.embedding {
@@ -52,7 +52,7 @@ pub fn open(place: &AppPaths, default_model: String) -> Result<Backends> {
     Ok(Backends { model: Arc::new(models), tools: Arc::new(Host::new(settings)), default_model })
 }
 
-/// What may be asked for as `secret:NAME`, and the keys that nobody may see.
+/// The secrets available as `secret:NAME`, and the keys that are only redacted.
 pub fn find_secrets() -> Secrets {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -65,14 +65,14 @@ pub fn find_secrets() -> Secrets {
     secrets
 }
 
-/// A keychain that is locked, absent or not built in has nothing: whoever asked says that the key is missing, and where to
-/// put it.
+/// Look up a name in the keychain. A keychain that is locked, absent or not built in counts as empty: the caller
+/// reports the missing key and where to put it.
 fn ask_keychain(name: &str) -> Option<Secret> {
     keychain::find(name).ok().flatten().map(Secret::new)
 }
 
-/// Keys of models: from the environment, and then from the keychain. That is asked once for each, because asking may take a
-/// person's consent; what it gives is kept out of every output.
+/// Provider keys from the environment, then from the keychain. Each keychain entry is looked up once, because a
+/// lookup may ask the user for consent. Keys are redacted from all output.
 struct ModelKeys {
     found: Mutex<BTreeMap<String, Option<Secret>>>,
     secrets: Arc<Secrets>,

@@ -1,7 +1,7 @@
-//! Everything that is printed. Data goes through [`Out`] to stdout; failures go through [`report`] to stderr.
+//! All terminal output. Data goes through [`Out`] to stdout, failures go through [`report`] to stderr.
 //!
-//! A transcript is untrusted text: before it reaches a terminal, [`clean`] takes away what a terminal would obey.
-//! Colours are ours alone; anstream drops them when stdout is not a terminal or NO_COLOR is set.
+//! A transcript is untrusted text: before it reaches a terminal, [`clean`] removes control sequences. All colours are
+//! our own. anstream drops them if stdout is not a terminal or NO_COLOR is set.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -21,7 +21,7 @@ pub const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub const RED: Style = AnsiColor::Red.on_default();
 pub const MATCH: Style = AnsiColor::Yellow.on_default().bold();
 
-/// Width that is assumed where nobody looks.
+/// Width to assume without a terminal.
 const WIDTH_DEFAULT: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +30,10 @@ pub enum Format {
     Json,
 }
 
-/// Standard output, buffered. Whoever writes flushes when a reader waits; the end of a command flushes always.
+/// Buffered standard output. Callers flush when a reader waits for output. The end of a command always flushes.
 pub struct Out {
     pub format: Format,
-    /// The terminal's width in columns, if it is one.
+    /// Width of the terminal in columns, or None if stdout is not a terminal.
     pub terminal: Option<usize>,
     stream: BufWriter<Box<dyn Write>>,
 }
@@ -55,13 +55,13 @@ impl Out {
         self.format == Format::Json
     }
 
-    /// One line of JSON.
+    /// Print one line of JSON.
     pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
         serde_json::to_writer(&mut self.stream, value).map_err(std::io::Error::from)?;
         Ok(self.stream.write_all(b"\n")?)
     }
 
-    /// Columns that text should fit in; without end when nobody looks at a terminal.
+    /// Width for text in columns. Unlimited without a terminal.
     pub fn width(&self) -> usize {
         self.terminal.unwrap_or(usize::MAX)
     }
@@ -88,10 +88,10 @@ struct JsonError<'a> {
     hint: &'a str,
 }
 
-/// Says what went wrong, and gives the exit code. Whoever closed our output is not told about it.
+/// Print a failure and return the exit code. A closed output pipe is not reported.
 pub fn report(failure: &Failure, format: Format) -> ExitCode {
     let mut stderr = anstream::AutoStream::auto(std::io::stderr());
-    // If stderr is gone too there is nobody left to tell: the exit code has to do.
+    // If stderr fails too, only the exit code reports the failure.
     let _ = match (failure.exit, format) {
         (Exit::Closed, _) => Ok(()),
         (_, Format::Json) => {
@@ -111,14 +111,14 @@ pub fn report(failure: &Failure, format: Format) -> ExitCode {
     ExitCode::from(failure.exit.status())
 }
 
-/// A note for the person at the terminal, beside the data. Silent with `--json`.
+/// Print a note on stderr. Silent with `--json`.
 pub fn note(format: Format, text: &str) {
     if format == Format::Text {
         let _ = writeln!(anstream::AutoStream::auto(std::io::stderr()), "{DIM}{}{DIM:#}", clean(text));
     }
 }
 
-/// Text without what a terminal would obey: escapes, and every control character but line breaks and tabs.
+/// Remove control sequences and all control characters except line breaks and tabs.
 pub fn clean(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(harmless) {
@@ -129,7 +129,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// One line that fits into so many columns.
+/// Truncate text to one line of at most `columns`.
 pub fn fit(text: &str, columns: usize) -> String {
     let line = clean(text).replace(['\n', '\t'], " ");
     if line.width() <= columns {
@@ -147,11 +147,11 @@ pub fn fit(text: &str, columns: usize) -> String {
     short
 }
 
-/// Rows for people on a terminal, and for `cut` and `awk` behind a pipe.
+/// A table: aligned on a terminal, tab-separated for `cut` and `awk` in a pipe.
 pub struct Table<'a> {
     pub head: &'a [&'a str],
     pub rows: Vec<Vec<String>>,
-    /// The column that gives way when the terminal is too narrow.
+    /// The column that shrinks if the terminal is too narrow.
     pub flexible: usize,
 }
 
@@ -166,7 +166,7 @@ impl Table<'_> {
         self.rows.iter().try_for_each(|row| Ok(writeln!(out, "{}", aligned(row, &widths))?))
     }
 
-    /// Each column as wide as its widest cell.
+    /// The width of each column's widest cell.
     fn widths(&self, terminal: usize) -> Vec<usize> {
         let cell_width = |column: usize| self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
         let title_width = |column: usize| self.head[column].width();
@@ -196,7 +196,7 @@ fn aligned(cells: &[String], widths: &[usize]) -> String {
     line
 }
 
-/// How long ago, in the largest unit that says something.
+/// The age in its largest whole unit.
 pub fn age(at_ms: i64, now_ms: i64) -> String {
     let seconds = (now_ms - at_ms).max(0) / 1000;
     match seconds {
@@ -208,7 +208,7 @@ pub fn age(at_ms: i64, now_ms: i64) -> String {
     }
 }
 
-/// Local time, to the second.
+/// Format as local time, to the second.
 pub fn local_time(at_ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(at_ms) {
         Ok(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -216,7 +216,7 @@ pub fn local_time(at_ms: i64) -> String {
     }
 }
 
-/// Billionths of a dollar, as people write money.
+/// Format billionths of a dollar as an amount of money.
 pub fn cost(nano_usd: u64) -> String {
     let dollars = nano_usd as f64 / 1e9;
     match nano_usd {
@@ -239,13 +239,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_taken_away() {
+    fn control_sequences_are_removed() {
         assert_eq!(clean("a\u{1b}[31mb\r\nc\u{9b}0m"), "a\u{fffd}[31mb\nc\u{fffd}0m");
         assert_eq!(clean("tab\tand\nline"), "tab\tand\nline");
     }
 
     #[test]
-    fn text_is_cut_by_columns_and_not_by_bytes() {
+    fn text_is_truncated_by_columns_and_not_by_bytes() {
         assert_eq!(fit("hello", 5), "hello");
         assert_eq!(fit("hello", 4), "hel…");
         assert_eq!(fit("日本語です", 5), "日本…");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_and_costs_read_well() {
+    fn formats_ages_and_costs() {
         assert_eq!(age(0, 59_999), "59 s");
         assert_eq!(age(0, 7_200_000), "2 h");
         assert_eq!(cost(12_300_000), "$0.01");

@@ -1,6 +1,6 @@
-//! Traces for OpenTelemetry. The standard variables of the environment say where they go; without them nothing is
-//! installed and nothing is paid. Only the engine's own spans leave, and none of them has words of a session. A collector
-//! that is away or slow costs a command [`FLUSH_MS_MAX`] at its end and never its success.
+//! Exports traces with OpenTelemetry if the standard environment variables configure it. Without them nothing is
+//! installed. Only the engine's own spans are exported, and none of them contains text of a session. A missing or
+//! slow collector delays the end of a command by at most [`FLUSH_MS_MAX`] and never makes it fail.
 
 use std::time::Duration;
 
@@ -20,30 +20,30 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::log::Log;
 use crate::render::{Format, note};
 
-/// Longest a command waits at its end for the last spans to be taken.
+/// Timeout for sending the last spans at the end of a command.
 const FLUSH_MS_MAX: u64 = 2_000;
-/// Either of them switches traces on; the first that is set counts. An empty one is an unset one.
+/// Each of these enables traces. The first non-empty one is used.
 const ENDPOINTS: &[&str] = &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// `true` here switches them off whatever the others say.
+/// `true` disables traces, whatever the other variables are.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SERVICE: &str = "sapwood";
 
-/// Spans on their way to a collector. Dropping it sends the last ones.
+/// The span exporter. Dropping it sends the last spans.
 pub struct Telemetry(SdkTracerProvider);
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        // What cannot be sent is lost: a command has done its work whether or not it was watched.
+        // Spans that cannot be sent are lost: the command has succeeded without them.
         let _ = self.0.shutdown_with_timeout(Duration::from_millis(FLUSH_MS_MAX));
     }
 }
 
-/// Begins to export spans, if the environment says where to, and to write a log, if there is to be one.
+/// Start exporting spans if the environment configures it, and start the log if one is given.
 pub fn start(format: Format, log: Option<Log>) -> Option<Telemetry> {
     let provider = match find_endpoint(variable).map(make_provider) {
         Some(Ok(provider)) => Some(provider),
         Some(Err(error)) => {
-            note(format, &format!("no traces are sent: {error}"));
+            note(format, &format!("failed to start tracing: {error}"));
             None
         }
         None => None,
@@ -52,12 +52,12 @@ pub fn start(format: Format, log: Option<Log>) -> Option<Telemetry> {
         return None;
     }
     if let Err(error) = install(provider.as_ref(), log) {
-        note(format, &format!("neither traces nor a log are written: {error}"));
+        note(format, &format!("failed to start tracing and logging: {error}"));
     }
     provider.map(Telemetry)
 }
 
-/// The id of the trace that a span is exported in.
+/// The id of the trace that contains a span.
 pub fn trace_id_of(span: &tracing::Span) -> Option<String> {
     let context = span.context();
     let span = context.span();
@@ -93,11 +93,11 @@ fn install(provider: Option<&SdkTracerProvider>, log: Option<Log>) -> anyhow::Re
     Ok(tracing::subscriber::set_global_default(subscriber)?)
 }
 
-/// Endpoint, headers and protocol come from the environment, by the rules of OpenTelemetry.
+/// Endpoint, headers and protocol come from OpenTelemetry's environment variables.
 fn make_exporter(endpoint: String) -> anyhow::Result<SpanExporter> {
-    // On a thread of its own: a blocking client cannot be made where the async runtime runs.
+    // On a separate thread: a blocking client cannot be created inside the async runtime.
     let made = std::thread::spawn(move || collector_client(&endpoint)).join();
-    let client = made.map_err(|_| anyhow::anyhow!("the HTTP client cannot be made"))??;
+    let client = made.map_err(|_| anyhow::anyhow!("failed to create the HTTP client"))??;
     Ok(SpanExporter::builder().with_http().with_http_client(client).build()?)
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_switches_traces_on_and_the_standard_switch_turns_them_off() {
+    fn an_endpoint_enables_traces_and_the_standard_switch_disables_them() {
         let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318");
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/v1/traces");
         assert_eq!(endpoint(&[]), None);

@@ -1,4 +1,4 @@
-//! Times as people type them: a span with its unit, a day, or a moment to the second. A span is counted back from now.
+//! Parses time arguments: a duration with a unit, a date, or a timestamp. A duration counts back from now.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -8,9 +8,9 @@ use sapwood::core::port::clock::Clock;
 const UNITS_MS: &[(&str, i64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
 
-/// A time with its unit: `30d`.
+/// Parse a duration with a unit, such as `30d`.
 pub fn duration_ms(text: &str) -> Result<i64, String> {
-    let wrong = || "it must be a number with its unit: 30d, 12h, 45m, 10s".to_owned();
+    let wrong = || "expected a number with a unit: 30d, 12h, 45m, 10s".to_owned();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let number: i64 = number.parse().map_err(|_| wrong())?;
@@ -34,7 +34,7 @@ impl Moment {
         let day = text.parse::<Date>().ok().and_then(|day| day.to_zoned(zone).ok());
         let moment = day.map(|day| day.timestamp()).or_else(|| text.parse::<jiff::Timestamp>().ok());
         let wrong = || {
-            "it must be 30d, 12h or 45m, a day as 2026-01-31, or a time as 2026-01-31T12:00:00Z".to_owned()
+            "expected 30d, 12h or 45m, a date like 2026-01-31, or a time like 2026-01-31T12:00:00Z".to_owned()
         };
         moment.map(|at| Self(TimestampMs(at.as_millisecond()))).ok_or_else(wrong)
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_days_and_moments_are_understood_and_nothing_else() {
+    fn accepts_durations_dates_and_timestamps_and_nothing_else() {
         let now = TimestampMs(1_000_000_000_000);
         let parse = |text: &str| Moment::parse_at(text, now, TimeZone::UTC).map(|moment| moment.at().0);
         assert_eq!(parse("2d"), Ok(now.0 - 2 * 86_400_000));

@@ -1,4 +1,4 @@
-//! Triggers from the user's `sapwood.toml`: strictly read, made ready with their agents and secrets, and run by `serve`.
+//! Reads the triggers from the user's `sapwood.toml`, resolves their agents and secrets, and runs them for `serve`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,42 +17,42 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::providers::find_secrets;
 
-/// Most triggers of one configuration.
+/// Maximum number of configured triggers.
 const TRIGGERS_MAX: usize = 100;
-/// Firings in an hour, if nothing else is said.
+/// Default maximum of firings per hour.
 const PER_HOUR_DEFAULT: u32 = 120;
-/// How often files are looked at, if nothing else is said, and at most.
+/// Default and minimum poll interval for files.
 const POLL_MS_DEFAULT: u64 = 1_000;
 const POLL_MS_MIN: u64 = 100;
-/// Longest debounce: an hour.
+/// Maximum debounce time: one hour.
 const DEBOUNCE_MS_MAX: u64 = 3_600_000;
 
-/// One `[[triggers]]`: exactly one of webhook, cron, watch and event says what sets it off.
+/// One `[[triggers]]` table. Exactly one of webhook, cron, watch and event is the cause.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerSettings {
     pub name: String,
     pub webhook: Option<WebhookSettings>,
     pub cron: Option<String>,
-    /// Of the cron pattern; such as `Europe/Berlin`.
+    /// Time zone of the cron pattern, such as `Europe/Berlin`.
     pub time_zone: Option<String>,
     #[serde(default)]
     pub missed: Option<Missed>,
     pub watch: Option<WatchSettings>,
     pub event: Option<EventSettings>,
-    /// The session that is addressed; a new one for each firing if not given.
+    /// The session to send to. Default: a new one for each firing.
     pub session: Option<String>,
-    /// Who answers in a session that is opened.
+    /// The agent of new sessions.
     pub agent: Option<String>,
     pub cwd: Option<PathBuf>,
-    /// What is said; the payload itself if not given.
+    /// The message to send. Default: the payload.
     pub prompt: Option<String>,
     #[serde(default)]
     pub debounce_ms: u64,
     #[serde(default)]
     pub conflict: Conflict,
     pub per_hour_max: Option<u32>,
-    /// Whose sessions it opens; those of the one who configures if not given.
+    /// Owner of the new sessions. Default: the local user.
     pub user: Option<String>,
     pub tenant: Option<String>,
 }
@@ -60,7 +60,7 @@ pub struct TriggerSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSettings {
-    /// What callers without a key sign with: `secret:NAME`.
+    /// The secret with which callers without a key sign: `secret:NAME`.
     pub secret: Option<String>,
 }
 
@@ -78,12 +78,12 @@ pub struct WatchSettings {
 #[serde(deny_unknown_fields)]
 pub struct EventSettings {
     pub session: String,
-    /// Such as `session:turn_completed`; every event if empty.
+    /// Event types, such as `session:turn_completed`. Empty means every event.
     #[serde(default)]
     pub types: Vec<String>,
 }
 
-/// A trigger that can be run and served.
+/// A trigger with its resolved settings.
 pub struct Ready {
     pub installed: Installed,
     secret: Option<Secret>,
@@ -95,15 +95,18 @@ impl Ready {
     }
 }
 
-/// The triggers of the configuration.
+/// Read the configured triggers.
 pub fn read(app: &App) -> Result<Vec<Ready>> {
     let all = &app.place.config.triggers;
     if all.len() > TRIGGERS_MAX {
-        return Err(Failure::new("config.invalid", format!("there are more than {TRIGGERS_MAX} triggers")));
+        return Err(Failure::new(
+            "config.invalid",
+            format!("more than {TRIGGERS_MAX} triggers are configured"),
+        ));
     }
     for (at, settings) in all.iter().enumerate() {
         if all[..at].iter().any(|other| other.name == settings.name) {
-            return Err(invalid(settings, "there is another of this name"));
+            return Err(invalid(settings, "another trigger has the same name"));
         }
     }
     all.iter().map(|settings| make_ready(app, settings)).collect()
@@ -122,7 +125,7 @@ fn make_ready(app: &App, settings: &TriggerSettings) -> Result<Ready> {
     if let (Source::Event { session, .. }, Target::Session(to)) = (&source, &target)
         && session == to
     {
-        return Err(invalid(settings, "it would set itself off: event.session and session are the same"));
+        return Err(invalid(settings, "it would trigger itself: event.session and session are the same"));
     }
     let trigger = Trigger {
         name: settings.name.clone(),
@@ -136,7 +139,7 @@ fn make_ready(app: &App, settings: &TriggerSettings) -> Result<Ready> {
         return Err(invalid(settings, mistake));
     }
     if settings.debounce_ms > DEBOUNCE_MS_MAX {
-        return Err(invalid(settings, format!("debounce_ms is over {DEBOUNCE_MS_MAX}")));
+        return Err(invalid(settings, format!("debounce_ms exceeds {DEBOUNCE_MS_MAX}")));
     }
     let agent = agent_of(app, settings)?;
     let cwd = settings.cwd.as_ref().map(|path| path.display().to_string());
@@ -159,7 +162,7 @@ fn scope_of(app: &App, settings: &TriggerSettings) -> Result<Scope> {
         scope.tenant = tenant.parse().map_err(|error| invalid(settings, error))?;
     }
     match &settings.user {
-        // A user's trigger reaches what the user reaches, and no further.
+        // A user's trigger has the same access as the user.
         Some(user) => Ok(Scope::user(scope.tenant, user.parse().map_err(|error| invalid(settings, error))?)),
         None => Ok(scope),
     }
@@ -168,13 +171,13 @@ fn scope_of(app: &App, settings: &TriggerSettings) -> Result<Scope> {
 fn source_of(settings: &TriggerSettings) -> Result<(Source, Option<Secret>)> {
     let TriggerSettings { webhook, cron, watch, event, .. } = settings;
     if cron.is_none() && (settings.time_zone.is_some() || settings.missed.is_some()) {
-        return Err(invalid(settings, "time_zone and missed are for cron"));
+        return Err(invalid(settings, "time_zone and missed require cron"));
     }
     match (webhook, cron, watch, event) {
         (Some(webhook), None, None, None) => Ok((Source::Webhook, secret_of(settings, webhook)?)),
         (None, Some(pattern), None, None) => {
             let zone =
-                settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron needs time_zone"))?;
+                settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron requires time_zone"))?;
             let calendar = Cron::parse(pattern, zone).map_err(|why| invalid(settings, why))?;
             let missed = settings.missed.unwrap_or_default();
             Ok((Source::Cron { calendar: Arc::new(calendar), missed }, None))
@@ -189,19 +192,19 @@ fn source_of(settings: &TriggerSettings) -> Result<(Source, Option<Secret>)> {
             let session = parse_session(settings, &event.session)?;
             Ok((Source::Event { session, types: event.types.clone() }, None))
         }
-        _ => Err(invalid(settings, "give exactly one of webhook, cron, watch and event")),
+        _ => Err(invalid(settings, "set exactly one of webhook, cron, watch and event")),
     }
 }
 
 fn secret_of(settings: &TriggerSettings, webhook: &WebhookSettings) -> Result<Option<Secret>> {
     let Some(given) = &webhook.secret else { return Ok(None) };
     let Some(name) = given.strip_prefix("secret:") else {
-        return Err(invalid(settings, "webhook.secret is secret:NAME, never the secret itself"));
+        return Err(invalid(settings, "webhook.secret must be secret:NAME, not the secret itself"));
     };
     find_secrets().resolve(name).map(Some).map_err(|error| invalid(settings, error))
 }
 
-/// Runs every trigger until its task is ended. One that cannot be opened is said and tried again.
+/// Run every trigger until its task is aborted. A trigger that fails to open is logged and retried.
 pub fn start(engine: &Engine, triggers: Vec<Ready>) -> Vec<JoinHandle<()>> {
     let run = |ready: Ready| tokio::spawn(keep_running(engine.clone(), ready.installed));
     triggers.into_iter().map(run).collect()
@@ -213,12 +216,12 @@ async fn keep_running(engine: Engine, installed: Installed) {
             Ok(runner) => return runner.run().await,
             Err(error) => {
                 let trigger = &installed.trigger.name;
-                tracing::warn!(%trigger, %error, "a trigger cannot begin; it is tried again");
+                tracing::warn!(%trigger, %error, "failed to start a trigger; retrying");
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
 }
 
-/// Between two tries to begin.
+/// Delay before a failed trigger is started again.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(10);

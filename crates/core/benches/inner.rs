@@ -1,5 +1,5 @@
-//! The inner parts alone, without a store: what an entry costs to write and to read, and what the folds cost. Run with
-//! `cargo bench -p sapwood-core`; `sapwood bench` measures the whole, beside the machine's floor.
+//! Benchmarks of core without a store: encoding and decoding entries, and the folds. Run with
+//! `cargo bench -p sapwood-core`. `sapwood bench` measures the whole system relative to the machine's baseline.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

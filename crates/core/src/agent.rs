@@ -1,5 +1,5 @@
-//! An agent: which model answers, with which tools, under which limits. Agents come from strict files; a session freezes
-//! the one it was started with, so that editing a file never changes a conversation that is under way.
+//! An agent: its model, tools and limits. Agents are loaded from strictly validated files. A session freezes the agent it
+//! was started with, so editing a file never changes a running conversation.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::port::model::Thinking;
 use crate::port::tool::{FsScope, McpServer};
 use crate::pressure::Thresholds;
 
-/// Longest system prompt, in bytes.
+/// Maximum length of a system prompt, in bytes.
 pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
-/// Most tokens that a session is told of earlier ones.
+/// Maximum number of tokens of memories in a session's system prompt.
 pub const MEMORY_TOKENS_MAX: u32 = 16_000;
-/// Most links of a fallback chain.
+/// Maximum number of links in a fallback chain.
 pub const CHAIN_MAX: usize = 8;
-/// Turns of a session whose agent says nothing about it.
+/// Default limit of turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Agent {
     /// `PROVIDER/NAME`, or `demo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Asked in this order when the model fails.
+    /// Fallback models, tried in this order when the model fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback_chain: Vec<ChainLink>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,26 +61,26 @@ pub struct Agent {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
-    /// Where the levels of token pressure begin.
+    /// Thresholds of the token pressure levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<Thresholds>,
     #[serde(default)]
     pub on_interrupt: OnInterrupt,
-    /// What sessions of this agent learn from earlier ones and leave to later ones; as usual if not said.
+    /// How sessions of this agent use and create memories. Defaults apply if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
 }
 
-/// What is done with memories. `true` and `false` stand for all of it and nothing.
+/// How memories are used. In files, `true` enables everything and `false` nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// How much of its system prompt a new session may be told in, in tokens; nothing if zero.
+    /// Token budget for memories in a new session's system prompt. Zero means none.
     pub tokens: u32,
-    /// Whether it has the tool `recall`, if it has tools at all and they do not name it.
+    /// Whether the agent has the tool `recall`, if it has tools but does not list `recall`.
     pub recall: Recall,
-    /// Whether later sessions learn from it.
+    /// Whether memories are extracted from its sessions.
     pub learn: Learn,
 }
 
@@ -88,7 +88,7 @@ pub struct MemoryUse {
 pub enum Recall {
     #[default]
     Always,
-    /// Only if its tools name it.
+    /// Only if the agent's tools list it.
     IfNamed,
 }
 
@@ -110,7 +110,7 @@ impl MemoryUse {
     pub const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
 }
 
-/// As it stands in a file.
+/// The form in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum MemoryWritten {
@@ -179,7 +179,7 @@ fn three() -> u32 {
     3
 }
 
-/// What a session may spend.
+/// Limits of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -206,18 +206,18 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Turns of one session, if somebody says so. Otherwise [`TURNS_MAX_DEFAULT`], and for a role of a flow as many as the
-    /// flow can give it.
+    /// Explicit limit of turns per session. The default is [`TURNS_MAX_DEFAULT`]; for a role of a flow, as many as the flow
+    /// can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
     pub rounds_max: u32,
-    /// Rounds of one turn with tool input that does not fit its schema.
+    /// Maximum number of rounds per turn with tool input that does not match its schema.
     pub corrections_max: u32,
     pub wall_time_s: u32,
 }
 
 impl Limits {
-    /// How many turns a session may have.
+    /// The number of turns that a session may have.
     pub fn turns(&self) -> u32 {
         self.turns_max.unwrap_or(TURNS_MAX_DEFAULT)
     }
@@ -229,7 +229,7 @@ impl Default for Limits {
     }
 }
 
-/// What the engine does with the model's own rating of its answers.
+/// How the engine reacts to the model's rating of its own answers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Confidence {
@@ -244,18 +244,18 @@ impl Default for Confidence {
     }
 }
 
-/// What becomes of a turn whose process died.
+/// What to do with a turn whose process died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnInterrupt {
-    /// What it did stays, and it goes on.
+    /// Keep the turn's entries and continue it.
     #[default]
     Continue,
-    /// It is as if it had never begun.
+    /// Undo the turn.
     Rollback,
 }
 
-/// What one session allows less of than its agent. It never widens anything: see [`Agent::narrowed`].
+/// A session's restrictions of its agent. They never widen anything: see [`Agent::narrowed`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Narrowing {
@@ -285,8 +285,8 @@ impl Default for Agent {
 }
 
 impl Agent {
-    /// The agent that answers when none was named: the demo model, read-only tools in the sandbox.
-    /// Every model that the agent names.
+    /// The agent used when none is named: the demo model and read-only tools in the sandbox.
+    /// All models that the agent names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let chain = self.fallback_chain.iter().map(|link| link.model.as_str());
         self.model.as_deref().into_iter().chain(chain)
@@ -320,7 +320,7 @@ impl Agent {
         }
     }
 
-    /// Every mistake that can be seen without asking the world, in the order of the fields.
+    /// All mistakes that can be found without I/O, in field order.
     pub fn mistakes(&self) -> Vec<AgentError> {
         let mut found = Vec::new();
         let mut check = |ok: bool, field: &str, why: &str| {
@@ -332,20 +332,24 @@ impl Agent {
         let prompt = self.system_prompt.as_deref().unwrap_or_default();
         check(prompt.len() <= SYSTEM_PROMPT_BYTES_MAX, "system_prompt", "is longer than 256 KB");
         check(self.fallback_chain.len() <= CHAIN_MAX, "fallback_chain", "has more than 8 links");
-        check(self.temperature.is_none_or(|t| (0.0..=2.0).contains(&t)), "temperature", "is not from 0 to 2");
+        check(
+            self.temperature.is_none_or(|t| (0.0..=2.0).contains(&t)),
+            "temperature",
+            "is not between 0 and 2",
+        );
         check(self.max_tokens != Some(0), "max_tokens", "is zero");
         for link in &self.fallback_chain {
             check(
                 (1..=10).contains(&link.max_attempts),
                 "fallback_chain",
-                "has max_attempts not from 1 to 10",
+                "has a max_attempts that is not between 1 and 10",
             );
         }
         let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
         check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is not a positive amount");
         let limits = self.limits;
         check(limits.turns_max != Some(0), "limits.turns_max", "is zero");
-        check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not from 1 to 1000");
+        check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not between 1 and 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
         let memory = self.memory.unwrap_or_default();
         check(memory.tokens <= MEMORY_TOKENS_MAX, "memory.tokens", "is over 16000");
@@ -353,15 +357,15 @@ impl Agent {
         check(
             self.pressure.is_none_or(|levels| levels.check().is_ok()),
             "pressure",
-            "does not grow from 1 to 100",
+            "is not increasing from 1 to 100",
         );
         let rated = |rating: f32| (0.0..=1.0).contains(&rating);
-        check(rated(confidence.backtrack_below), "confidence.backtrack_below", "is not from 0 to 1");
-        check(rated(confidence.ask_below), "confidence.ask_below", "is not from 0 to 1");
+        check(rated(confidence.backtrack_below), "confidence.backtrack_below", "is not between 0 and 1");
+        check(rated(confidence.ask_below), "confidence.ask_below", "is not between 0 and 1");
         found
     }
 
-    /// The agent as one session has it. Asking for more than the agent has is an error, not a wish that is ignored.
+    /// Apply a session's restrictions. Requesting more than the agent allows is an error.
     pub fn narrowed(mut self, narrowing: &Narrowing) -> Result<Self, AgentError> {
         let wider = |agent: &Self, field: &str, why: String| {
             Err(AgentError { agent: agent.id.clone(), field: field.into(), why })
@@ -403,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_may_narrow_its_agent_and_never_widen_it() {
+    fn a_session_may_narrow_but_not_widen_its_agent() {
         let agent = Agent { fs_scope: FsScope::Project, ..Agent::default_with(None) };
         let narrow = |narrowing| agent.clone().narrowed(&narrowing);
         let fewer = Narrowing { tools: Some(vec!["read_file".into()]), ..Narrowing::default() };
@@ -417,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named_with_its_field() {
+    fn every_mistake_names_its_field() {
         let mut agent = Agent { id: "Not Kebab".into(), ..Agent::default_with(None) };
         agent.temperature = Some(9.0);
         agent.limits.rounds_max = 0;
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_reads_back_as_it_was_written() {
+    fn an_agent_round_trips() {
         let agent = Agent::default_with(Some("demo".into()));
         let text = serde_json::to_string(&agent).unwrap();
         assert_eq!(serde_json::from_str::<Agent>(&text).unwrap(), agent);

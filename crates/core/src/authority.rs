@@ -1,8 +1,8 @@
 //! Which part of a session this store wrote itself.
 //!
-//! History is data: an agent, a model, an open turn or a flow's state in a log says what happened somewhere, and grants
-//! nothing. Only entries that this store's engine wrote, under a caller's proven rights, may decide what runs. A store
-//! keeps that fact beside the log, so an import cannot write it and an export does not carry it.
+//! History is data: an agent, a model, an open turn or a flow's state in a log records what happened, but grants
+//! nothing. Only entries that this store's engine wrote, under a caller's verified rights, may decide what runs. A store
+//! keeps this record outside the log, so an import cannot write it and an export does not contain it.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use crate::id::{Seq, SessionId};
 use crate::port::store::{AuditAction, AuditLine};
 use crate::tree::Lookup;
 
-/// The most ranges a record holds. Beyond that the closest two are merged, and the entries between them lose authority.
+/// Maximum number of ranges in a record. Beyond that the closest two are merged, and entries between them lose authority.
 const RANGES_MAX: usize = 64;
-/// The most file-backed models a record names.
+/// Maximum number of file-backed models in a record.
 pub const MODELS_MAX: usize = 64;
-/// What a `fork` line of the audit says before the id of the source.
+/// The prefix of the source id in a `fork` line of the audit.
 const FORKED_FROM: &str = "from ";
 
 /// Where entries come from.
@@ -25,15 +25,15 @@ pub enum Source {
     /// This store's engine wrote them for its caller.
     #[default]
     Own,
-    /// A file or an upload brought them.
+    /// They come from a file or an upload.
     Imported,
 }
 
-/// What a store knows about the origin of a session, kept beside its log.
+/// A store's record of a session's origin, kept outside its log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authority {
-    /// Imported parts of the log as inclusive ranges, in order. Seq 0 is what the session was created with.
+    /// Imported parts of the log as inclusive ranges, in order. Seq 0 stands for the session's creation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     imported: Vec<(u32, u32)>,
     /// File-backed models that the local command line named for this session.
@@ -70,7 +70,7 @@ impl Authority {
         !self.imported.is_empty()
     }
 
-    /// The last entry of the imported part that the session begins with; reading own entries can start behind it.
+    /// The last entry of the session's imported prefix. Own entries can only follow it.
     pub fn imported_prefix(&self) -> Seq {
         match self.imported.first() {
             Some((0 | 1, last)) => Seq(*last),
@@ -78,7 +78,7 @@ impl Authority {
         }
     }
 
-    /// Note that the entries from `first` to `last` were imported.
+    /// Record that the entries from `first` to `last` were imported.
     pub fn add_imported(&mut self, first: Seq, last: Seq) {
         if last < first {
             return;
@@ -105,7 +105,7 @@ impl Authority {
         self.imported[closest].1 = last;
     }
 
-    /// Forget imported entries behind the end of the log: an import was recorded and then not written.
+    /// Remove ranges after the end of the log: an import was recorded but not written.
     pub fn clip(&mut self, head: Seq) -> bool {
         let before = self.imported.clone();
         self.imported.retain(|(first, _)| *first <= head.0);
@@ -125,21 +125,21 @@ impl Authority {
         self.models.iter().map(String::as_str)
     }
 
-    /// Allow a file-backed model that the local command line named. A record that is full keeps the models it has.
+    /// Allow a file-backed model that the local command line named. A full record ignores new models.
     pub fn grant_model(&mut self, model: String) {
         if self.models.len() < MODELS_MAX {
             self.models.insert(model);
         }
     }
 
-    /// The record of a fork that shares no entry: only what the session was created with.
+    /// The record of a fork that shares no entry: only the origin of the session's creation.
     pub fn of_creation(&self) -> Self {
         let imported = if self.is_own(Seq::ZERO) { Vec::new() } else { vec![(0, 0)] };
         Self { imported, models: self.models.clone() }
     }
 
-    /// The record of a fork that shares the path to `at`. A fork numbers what it shares by depth, so each imported range
-    /// becomes the range of depths that lie in it.
+    /// The record of a fork that shares the path to `at`. A fork numbers shared entries by depth, so each imported range is
+    /// mapped to a range of depths.
     pub fn forked<L: Lookup>(&self, at: Seq, log: &mut L) -> Result<Self, L::Error> {
         let mut forked = self.of_creation();
         for (first, last) in &self.imported {
@@ -151,7 +151,7 @@ impl Authority {
     }
 }
 
-/// How many entries on the path to `from` have a seq of at most `last`, in O(log depth) steps.
+/// The number of entries on the path to `from` with a seq of at most `last`, in O(log depth) steps.
 fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::Error> {
     let mut at = from;
     loop {
@@ -172,9 +172,9 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
     }
 }
 
-/// Works out the origin of a session that was written before stores kept records: sessions with an `import` line in the
-/// audit, and their forks, were imported; all others are own. Feed it the lines about [`Trace::wanted`], until there is
-/// none.
+/// Determines the origin of a session that was written before stores kept records. Sessions with an `import` line in the
+/// audit, and their forks, are imported; all others are own. Feed it the lines about [`Trace::wanted`] until that is
+/// `None`.
 #[derive(Debug)]
 pub struct Trace {
     wanted: Option<SessionId>,
@@ -198,13 +198,13 @@ impl Trace {
         self.wanted.as_ref()
     }
 
-    /// Whether a line matters here; all others may be left out.
+    /// Whether a line is relevant; all others may be skipped.
     pub fn is_about_origin(line: &AuditLine) -> bool {
         use AuditAction::{Create, Erase, Fork, Import};
         matches!(line.action, Create | Import | Fork | Erase)
     }
 
-    /// Take in the audit lines about the wanted session.
+    /// Process the audit lines about the wanted session.
     pub fn feed<'a>(&mut self, lines: impl IntoIterator<Item = &'a AuditLine>) {
         let is_first = self.seen.len() == 1;
         self.wanted = None;
@@ -213,8 +213,8 @@ impl Trace {
             match line.action {
                 AuditAction::Import => self.source = Source::Imported,
                 AuditAction::Fork => self.wanted = line.detail.as_deref().and_then(source_of_fork),
-                // What was erased had the same id, and says nothing about the session that has it now. A source of forks
-                // may have been erased after it was forked.
+                // An erased session had the same id but is unrelated to the current one. A fork's source may have been
+                // erased after it was forked.
                 AuditAction::Erase if is_first => (self.source, self.wanted) = (Source::Own, None),
                 _ => {}
             }
@@ -224,12 +224,12 @@ impl Trace {
         self.wanted.take_if(|_| self.source == Source::Imported);
     }
 
-    /// Whether the audit has a line of when the session began.
+    /// Whether the audit contains the session's creation.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// What was found, once nothing is wanted.
+    /// The result, once [`Trace::wanted`] is `None`.
     pub fn source(&self) -> Source {
         self.source
     }
@@ -239,7 +239,7 @@ fn source_of_fork(detail: &str) -> Option<SessionId> {
     detail.strip_prefix(FORKED_FROM)?.parse().ok()
 }
 
-/// What the audit says about a fork of this session.
+/// The audit detail for a fork of this session.
 pub fn fork_detail(source: &SessionId) -> String {
     format!("{FORKED_FROM}{source}")
 }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_and_not_written_is_forgotten() {
+    fn ranges_that_were_never_written_are_removed() {
         let mut authority = with(&[(0, 3), (7, 8), (12, 20)]);
         assert!(authority.clip(Seq(7)));
         assert_eq!(authority.imported, [(0, 3), (7, 7)]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_as_it_was_written() {
+    fn a_record_round_trips() {
         let mut authority = with(&[(0, 3)]);
         authority.grant_model("scripted:a.toml".to_owned());
         let json = serde_json::to_string(&authority).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audit_tells_imports_and_their_forks_from_own_sessions() {
+    fn the_audit_distinguishes_imports_and_their_forks_from_own_sessions() {
         let mut trace = Trace::of("c".parse().unwrap());
         trace.feed(&lines(&[(AuditAction::Fork, "from b"), (AuditAction::Edit, "reset")]));
         assert_eq!(trace.wanted().map(SessionId::as_str), Some("b"));

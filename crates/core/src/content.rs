@@ -1,5 +1,5 @@
-//! Durable content: what may be written into an entry. Media is always a reference to a blob, and reasoning has no
-//! vendor signature: in-flight content that carries either is a different type and cannot get here.
+//! Durable content: what an entry may contain. Media is always a reference to a blob, and reasoning has no vendor
+//! signature. In-flight content with media bytes or signatures has other types and cannot be stored here.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::id::BlobHash;
 
-/// JSON kept as its own text, so that what came in goes out byte for byte.
+/// Raw JSON text, preserved byte for byte.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(Box<RawValue>);
@@ -20,7 +20,7 @@ impl Json {
         serde_json::from_str::<Box<RawValue>>(text).map(Self)
     }
     pub fn from_value(value: &serde_json::Value) -> Self {
-        Self(RawValue::from_string(value.to_string()).expect("a value always prints as valid JSON"))
+        Self(RawValue::from_string(value.to_string()).expect("a value always serializes to valid JSON"))
     }
     pub fn get(&self) -> &str {
         self.0.get()
@@ -37,7 +37,7 @@ impl PartialEq for Json {
 }
 impl Eq for Json {}
 
-/// Bytes kept beside the log, addressed by their hash.
+/// A reference to bytes stored outside the log, addressed by their hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobRef {
     pub blob: BlobHash,
@@ -72,8 +72,8 @@ pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Reads a field that is there. Without this an extension's explicit `null` would read as an absent field, and would be
-/// gone when the entry is written again.
+/// Deserialize a field that is present. Otherwise an extension's explicit `null` would be read as an absent field and
+/// lost when the entry is written again.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
@@ -95,7 +95,7 @@ impl Part {
     pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: Json) -> Self {
         Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input })
     }
-    /// What a person reads in this part, if anything.
+    /// The readable text of this part, if any.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Part::Text(part) => Some(&part.text),
@@ -121,8 +121,8 @@ pub fn joined_text(parts: &[Part]) -> String {
     joined
 }
 
-// Written by hand because serde's tagged enums copy every field into a buffer first, and this is the hottest loop of
-// a full context: our own encoder always writes "type" first, so the fields behind it are read straight into place.
+// Written by hand because serde's tagged enums first copy every field into a buffer, and this is the hottest loop when
+// a full context is read. Our encoder always writes "type" first, so the other fields can be read directly.
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(PartVisitor)
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_reads_back_whatever_the_order_of_its_keys() {
+    fn a_part_is_decoded_with_any_key_order() {
         let part = Part::tool_call("c1", "ls", Json::parse(r#"{"b": 1, "a":2}"#).unwrap());
         let text = serde_json::to_string(&part).unwrap();
         assert_eq!(serde_json::from_str::<Part>(&text).unwrap(), part);

@@ -1,4 +1,4 @@
-//! Newtype ids. Parsing is the only way in from text, and says what was wrong with it.
+//! Newtype ids. Parsing validates the text and is the only way to create an id from it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ pub struct IdError {
     pub why: &'static str,
 }
 
-/// Longest name of a session, tenant or user, in bytes.
+/// Maximum length of a session, tenant or user name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
 fn check_name(what: &'static str, text: &str) -> Result<(), IdError> {
@@ -79,12 +79,12 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// A session's name within its tenant. Minted as a UUIDv7 when the caller gives none.
+    /// A session's name within its tenant. Minted as a UUIDv7 if the caller gives none.
     SessionId,
     "session id"
 );
 name_type!(
-    /// The isolation boundary: nothing crosses it.
+    /// A tenant: the isolation boundary.
     TenantId,
     "tenant"
 );
@@ -97,13 +97,13 @@ impl SessionId {
 }
 
 impl TenantId {
-    /// The tenant of a store that nobody has divided.
+    /// The default tenant of a store with a single tenant.
     pub fn local() -> Self {
         Self("local".to_owned())
     }
 }
 
-/// An entry's position in its session's log: 1, 2, 3 … without gaps (I1). Zero is "before the first".
+/// An entry's position in its session's log: 1, 2, 3 … without gaps (I1). Zero means "before the first".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u32);
@@ -172,23 +172,23 @@ macro_rules! uuid_type {
 }
 
 uuid_type!(
-    /// A UUIDv7 that grows with seq (I13), so that an id is found by bisection and needs no index.
+    /// A UUIDv7 that increases with seq (I13), so that an id is found by binary search without an index.
     EntryId,
     "entry id"
 );
 uuid_type!(
-    /// One input through to its end.
+    /// A turn: the processing of one input.
     TurnId,
     "turn id"
 );
 uuid_type!(
-    /// Something that was learned; grows with the time it was made.
+    /// A memory. Ids increase with creation time.
     MemoryId,
     "memory id"
 );
 
 impl EntryId {
-    /// The next id of a log whose newest id is `last`: never smaller, even if the clock was set back (I13).
+    /// The next id of a log whose newest id is `last`. It is always greater, even if the clock was set back (I13).
     pub fn after(last: Option<EntryId>, at: TimestampMs, random: u128) -> Self {
         let fresh = Self::mint(at, random);
         match last {
@@ -197,7 +197,7 @@ impl EntryId {
         }
     }
 
-    /// The range of ids that begin with these hexadecimal digits (hyphens are ignored).
+    /// The range of ids with this prefix of hexadecimal digits. Hyphens are ignored.
     pub fn prefix_range(prefix: &str) -> Option<(EntryId, EntryId)> {
         let hex: String = prefix.chars().filter(|c| *c != '-').collect();
         if hex.is_empty() || hex.len() > 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_grow_even_when_the_clock_goes_back() {
+    fn ids_increase_even_when_the_clock_goes_back() {
         let first = EntryId::after(None, TimestampMs(2_000), u128::MAX);
         let second = EntryId::after(Some(first), TimestampMs(1_000), 0);
         assert!(second > first);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn names_refuse_what_could_be_a_path_or_an_option() {
+    fn names_that_could_be_paths_or_options_are_refused() {
         for bad in ["", "-x", "../a", "a/b", "a b", ".hidden", "é", &"x".repeat(129)] {
             assert!(bad.parse::<SessionId>().is_err(), "{bad:?} was accepted");
         }

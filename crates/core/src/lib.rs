@@ -1,15 +1,16 @@
-//! Sapwood's vocabulary and logic. Nothing here touches a clock, a file, a socket or a database: every function is
-//! a function of its arguments, so everything can be tested with tables and properties.
+//! Sapwood's data types and logic. Nothing here accesses a clock, a file, a socket or a database: every function is pure,
+//! so everything can be tested with tables and properties.
 //!
 //! A tour, in reading order:
 //!
-//! 1. [`entry`]: the immutable records a session's log consists of, and their bytes.
-//! 2. [`tree`]: where a new entry hangs, and how an ancestor is found in logarithmic time.
-//! 3. [`project`]: the folds: what a model receives ([`project::context`]), what an operator watches, what it cost.
-//! 4. [`compact`] and [`pressure`]: what stands in for older entries, and when that is called for.
-//! 5. [`turn`] and [`flow`]: what a turn and a run of several roles do next; [`memory`]: what sessions teach later ones.
-//! 6. [`port`]: the seams to the world. Stores implement [`port::store::Store`]; the conformance suite in
-//!    `sapwood-store` says what that means.
+//! 1. [`entry`]: the immutable records of a session's log, and their encoding.
+//! 2. [`tree`]: the position of new entries, and finding ancestors in logarithmic time.
+//! 3. [`project`]: the folds: the model's context ([`project::context`]), the operator's feed, usage and cost.
+//! 4. [`compact`] and [`pressure`]: replacing older messages by a summary, and when to do so.
+//! 5. [`turn`] and [`flow`]: the state machines of a turn and of a run with several roles; [`memory`]: memories across
+//!    sessions.
+//! 6. [`port`]: the interfaces to the outside. Stores implement [`port::store::Store`]; the conformance suite in
+//!    `sapwood-store` defines the contract.
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 

@@ -1,21 +1,21 @@
-//! Whether a tool call may run: a pure decision from what the tool touches and how much the session lets it do alone.
+//! Whether a tool call may run: a pure decision based on the tool's side effects and the session's approval mode.
 
 use serde::{Deserialize, Serialize};
 
 use crate::port::tool::{FsScope, ToolSpec, Touch};
 
-/// How much happens without a person. The order is the order of freedom.
+/// How much may happen without a person's approval, in order of increasing freedom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalMode {
-    /// Nothing is changed: what would change something is refused, and the model is told to plan instead.
+    /// Refuse all changes, and tell the model to plan instead.
     Plan,
-    /// A person agrees to every change.
+    /// A person has to agree to every change.
     #[default]
     Ask,
-    /// Files in scope change freely, a person agrees to the rest.
+    /// Edit files in scope freely; a person has to agree to other changes.
     AcceptEdits,
-    /// Whatever the lists allow.
+    /// Run everything that the allow lists permit.
     Auto,
 }
 
@@ -26,21 +26,21 @@ pub enum Decision {
     Refuse {
         why: String,
     },
-    /// Whoever began the turn runs it.
+    /// The caller of the turn runs the tool.
     HandOver,
 }
 
-/// Decides one call. Scratch files are nobody's loss, so edits in the sandbox need no person.
+/// Decide one call. Edits in the sandbox need no approval, because its files are temporary.
 pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decision {
     match (spec.touch, mode) {
-        // The question itself is what a person is asked, in every mode.
+        // A question always goes to a person, in every mode.
         (Touch::Asks, _) => Decision::Ask,
         (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,
         (Touch::Edits, _) if fs_scope == FsScope::Sandboxed => Decision::Run,
         (Touch::Edits | Touch::Acts | Touch::Commits, ApprovalMode::Plan) => Decision::Refuse {
             why: format!(
-                "{} changes things, and this session only plans: describe what you would do instead",
+                "{} makes changes, but this session only plans: describe what you would do instead",
                 spec.name
             ),
         },
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_lets_through_what_the_stricter_ones_do() {
+    fn each_mode_allows_what_stricter_modes_allow() {
         use ApprovalMode::*;
         let freedom = |decision| match decision {
             Decision::Refuse { .. } => 0,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_waits_for_a_person_unless_all_is_automatic() {
+    fn a_commit_waits_for_a_person_except_in_auto_mode() {
         assert_eq!(decided(Touch::Commits, ApprovalMode::AcceptEdits, FsScope::Project), Decision::Ask);
         assert_eq!(decided(Touch::Commits, ApprovalMode::Auto, FsScope::Project), Decision::Run);
     }

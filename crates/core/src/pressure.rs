@@ -1,12 +1,12 @@
-//! Pressure: how much of its token budget a session uses, and what that calls for. Pure: the turn loop measures, asks
-//! [`Pressure::calls_for`], and does it.
+//! Token pressure: how much of its token budget a session uses, and the resulting action. Pure: the turn loop measures,
+//! calls [`Pressure::calls_for`], and performs the action.
 
 use serde::{Deserialize, Serialize};
 
 use crate::content::Json;
 use crate::entry::CustomInfo;
 
-/// The `custom_type` under which a change of level stands in the log.
+/// The `custom_type` of entries that record a change of level.
 pub const PRESSURE_INFO: &str = "sapwood.pressure";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Level {
     }
 }
 
-/// Where the levels begin, in percent of the budget: yellow and orange at their figure, red above its own.
+/// The thresholds of the levels, in percent of the budget: yellow and orange start at theirs, red above its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
@@ -45,7 +45,7 @@ impl Default for Thresholds {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the thresholds {yellow}, {orange} and {red} % do not grow from 1 to 100")]
+#[error("the thresholds {yellow}, {orange} and {red} % are not increasing from 1 to 100")]
 pub struct ThresholdsError {
     pub yellow: u8,
     pub orange: u8,
@@ -53,7 +53,7 @@ pub struct ThresholdsError {
 }
 
 impl Thresholds {
-    /// Levels that overlap would leave one of them without a meaning.
+    /// Check that the thresholds are increasing; otherwise a level could never occur.
     pub fn check(self) -> Result<Self, ThresholdsError> {
         let Self { yellow_percent: yellow, orange_percent: orange, red_percent: red } = self;
         let grows = 0 < yellow && yellow < orange && orange <= red && red <= 100;
@@ -68,31 +68,31 @@ pub struct Pressure {
     pub budget_tokens: u64,
 }
 
-/// When the loop asks.
+/// When the turn loop measures the pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// Before a model is called, also between the rounds of a turn.
+    /// Before a model call, including between the rounds of a turn.
     BeforeCall,
     AfterTurn,
 }
 
-/// What a level calls for.
+/// The action for a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relief {
     Nothing,
-    /// The cheap strategy: old tool output is masked.
+    /// Mask old tool output, the cheap strategy.
     Mask,
-    /// Summarise, and leave out what has little value.
+    /// Summarise, and skip messages of low value.
     Summarise,
-    /// The same, before the model is called, and the user is warned.
+    /// Summarise before the model call, and warn the user.
     SummariseAndWarn,
 }
 
 impl Pressure {
-    /// `None` where the window is not known: then nothing is done automatically.
+    /// Measure the pressure. `None` if the window is unknown; then nothing is done automatically.
     pub fn measure(used_tokens: u64, budget_tokens: Option<u64>, thresholds: Thresholds) -> Option<Self> {
         let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
-        // Whole numbers, so that an edge is an edge.
+        // Integers, so that thresholds are exact.
         let used = u128::from(used_tokens) * 100;
         let edge = |percent: u8| u128::from(budget_tokens) * u128::from(percent);
         let level = if used > edge(thresholds.red_percent) {
@@ -107,7 +107,7 @@ impl Pressure {
         Some(Self { level, used_tokens, budget_tokens })
     }
 
-    /// In percent, for people.
+    /// The used share in percent, for display.
     pub fn percent(&self) -> f64 {
         self.used_tokens as f64 * 100.0 / self.budget_tokens as f64
     }
@@ -121,7 +121,7 @@ impl Pressure {
         }
     }
 
-    /// The entry that tells followers of a new level. It stands beside the tree, so the context does not change by it.
+    /// The entry that notifies followers of a new level. It is outside the tree, so it does not change the context.
     pub fn to_info(&self) -> CustomInfo {
         let data = serde_json::json!({
             "level": self.level, "used_tokens": self.used_tokens, "budget_tokens": self.budget_tokens,
@@ -129,7 +129,7 @@ impl Pressure {
         CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
     }
 
-    /// What such an entry says; `None` for another one.
+    /// Decode such an entry; `None` for other entries.
     pub fn from_info(info: &CustomInfo) -> Option<Self> {
         let is_pressure = info.custom_type == PRESSURE_INFO;
         is_pressure.then(|| serde_json::from_str(info.data.get()).ok()).flatten()

@@ -1,13 +1,13 @@
-//! Whether a failed model call is tried again, and after how long. Pure: the number of the attempt and a random number are
-//! arguments. Only what passes by itself is tried again, and only by callers that have not shown any output yet.
+//! Retry policy for failed model calls. Pure: the attempt number and a random number are arguments. Only transient errors
+//! are retried, and only by callers that have not shown any output yet.
 
 use crate::port::model::ModelError;
 
-/// The most that the first pause can be; each further one can be twice as long.
+/// Maximum length of the first pause. The maximum doubles with each retry.
 pub const FIRST_PAUSE_MS_MAX: u64 = 500;
-/// No pause of our own is longer.
+/// Maximum length of a backoff pause.
 pub const PAUSE_MS_MAX: u64 = 30_000;
-/// A provider that asks for more than this is given up: whoever waits is better served by the next model of a chain.
+/// Maximum pause that a provider may request. Beyond that, the next model of the chain is a better choice than waiting.
 pub const ASKED_PAUSE_MS_MAX: u64 = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +16,9 @@ pub enum Retry {
     GiveUp,
 }
 
-/// `attempt` is the one that failed, from 1. What a provider asks us to wait goes before our own pause, which is drawn
-/// evenly between nothing and a ceiling that doubles: callers that failed together do not come back together.
+/// Decide whether to retry. `attempt` is the failed attempt, starting at 1. A pause requested by the provider takes
+/// precedence over the backoff. The backoff is uniformly random up to a ceiling that doubles, so that callers that failed
+/// together do not retry together.
 pub fn decide_retry(error: &ModelError, attempt: u32, attempts_max: u32, chance: u64) -> Retry {
     if !error.is_passing() || attempt >= attempts_max {
         return Retry::GiveUp;
@@ -48,27 +49,27 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pass_by_itself_is_given_up_at_once() {
+    fn permanent_errors_are_not_retried() {
         let refused = ModelError::Refused { model: "m".into(), status: 400, why: "no".into() };
         assert_eq!(decide_retry(&refused, 1, 5, 7), Retry::GiveUp);
     }
 
     #[test]
-    fn the_last_attempt_is_the_last() {
+    fn the_last_attempt_is_not_retried() {
         assert_eq!(decide_retry(&cut(), 2, 3, 0), Retry::Wait { ms: 0 });
         assert_eq!(decide_retry(&cut(), 3, 3, 0), Retry::GiveUp);
         assert_eq!(decide_retry(&cut(), 1, 0, 0), Retry::GiveUp);
     }
 
     #[test]
-    fn a_provider_is_given_the_time_it_asks_for_up_to_a_minute() {
+    fn a_requested_pause_is_respected_up_to_a_minute() {
         assert_eq!(decide_retry(&limited(Some(59_000)), 1, 3, 9), Retry::Wait { ms: 59_000 });
         assert_eq!(decide_retry(&limited(Some(60_000)), 1, 3, 9), Retry::Wait { ms: 60_000 });
         assert_eq!(decide_retry(&limited(Some(60_001)), 1, 3, 9), Retry::GiveUp);
     }
 
     #[test]
-    fn the_ceiling_of_a_pause_doubles_and_ends_at_thirty_seconds() {
+    fn the_ceiling_of_a_pause_doubles_up_to_thirty_seconds() {
         let ceilings: Vec<u64> = (1..=8).map(pause_ceiling_ms).collect();
         assert_eq!(ceilings, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
         assert_eq!(pause_ceiling_ms(u32::MAX), 30_000);

@@ -1,4 +1,4 @@
-//! Who is calling, for which tenant, and what they may do. A scope travels with every call of every port.
+//! Scopes: the caller's principal, tenant and rights. Every call of every port takes a scope.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::{IdError, TenantId, UserName};
 
-/// Who acts.
+/// The actor: a user, an agent or the system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Principal {
@@ -56,7 +56,7 @@ impl Serialize for Principal {
     }
 }
 
-/// What somebody is to one session. The order is the order of power.
+/// A principal's role in one session, in order of increasing rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -65,7 +65,7 @@ pub enum Role {
     Owner,
 }
 
-/// What a call needs of a session.
+/// The right that a call needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
     /// Read and follow.
@@ -77,7 +77,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// For people: whose right it is.
+    /// The role that has this right, for error messages.
     pub fn whose(self) -> &'static str {
         match self {
             Right::Read => "a reader",
@@ -106,16 +106,16 @@ impl Role {
     }
 }
 
-/// How far a scope reaches within its tenant.
+/// The reach of a scope within its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Sessions the principal owns or that were shared with it. The default for anyone who is not the operator.
+    /// Sessions that the principal owns or that were shared with it. The default, except for the operator.
     Own,
-    /// Every session of the tenant: whoever holds the file, and the system's own upkeep.
+    /// Every session of the tenant: for the owner of a local store, and for the system's own maintenance.
     Tenant,
 }
 
-/// Tenant, principal and reach, proven for this call.
+/// The verified tenant, principal and reach of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     pub tenant: TenantId,
@@ -123,7 +123,7 @@ pub struct Scope {
     pub reach: Reach,
 }
 
-/// Who a session was shared with.
+/// The principals that a session was shared with.
 pub type Members = BTreeMap<Principal, Role>;
 
 impl Scope {
@@ -135,8 +135,7 @@ impl Scope {
         Self { tenant, principal, reach: Reach::Tenant }
     }
 
-    /// The caller's role in a session of its own tenant. `None` means that the session must look as if it were not
-    /// there (I9).
+    /// The caller's role in a session of its own tenant. `None` means that the session must appear not to exist (I9).
     pub fn role_in(&self, owner: &Principal, members: &Members) -> Option<Role> {
         if self.reach == Reach::Tenant || *owner == self.principal {
             return Some(Role::Owner);

@@ -1,8 +1,8 @@
-//! Whether a text looks like a key. Context variables are plain text in the log, so one that looks like a secret is
-//! refused (I12). A pure guess: it knows the shapes that issuers give their keys and the texture of random tokens. It
-//! leaves hashes and ids alone, which are as random and no secret; `secret:NAME` is the way that needs no guessing.
+//! Detects texts that look like keys. Context variables are plain text in the log, so a value that looks like a secret is
+//! refused (I12). This is a heuristic based on known key formats and the character mix of random tokens. Hashes and ids
+//! are allowed: they are random but not secret. `secret:NAME` needs no heuristic.
 
-/// Beginnings that issuers give their keys, and how many characters must follow.
+/// Key prefixes of known issuers, and the minimum number of characters that follow.
 const PREFIXES: &[(&str, usize)] = &[
     ("sk-ant-", 16),
     ("sk-proj-", 16),
@@ -34,19 +34,19 @@ const PREFIXES: &[(&str, usize)] = &[
     ("shpat_", 24),
     ("AGE-SECRET-KEY-1", 30),
 ];
-/// A token this long that mixes upper case, lower case and digits is worth a second look.
+/// Minimum length of a random token that mixes upper case, lower case and digits.
 const RANDOM_CHARS_MIN: usize = 32;
-/// An AWS access key id: one of these, then sixteen capitals and digits.
+/// Prefixes of AWS access key ids; sixteen capitals and digits follow.
 const AWS_ID_PREFIXES: &[&str] = &["AKIA", "ASIA"];
 const AWS_ID_CHARS: usize = 20;
 
-/// What kind of key the text seems to hold, in words for a person; `None` for everything else.
+/// A description of the key that the text seems to contain; `None` if it contains none.
 pub fn looks_like_key(text: &str) -> Option<&'static str> {
     if holds_private_key(text) {
         return Some("a private key");
     }
     if text.split_whitespace().any(holds_password) {
-        return Some("an address with a password");
+        return Some("a URL with a password");
     }
     text.split(|c: char| !is_token_char(c)).find_map(token_shape)
 }
@@ -86,7 +86,7 @@ fn has_known_prefix(token: &str) -> bool {
     let known = PREFIXES
         .iter()
         .any(|(prefix, tail)| token.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *tail));
-    // `sk-` alone also begins names of packages, which have no digits and capitals among their letters.
+    // `sk-` is also a prefix of package names, which do not mix digits and capitals.
     let bare = token.strip_prefix("sk-").is_some_and(|rest| rest.len() >= 20 && rest.bytes().any(is_digit));
     known || bare
 }
@@ -97,12 +97,12 @@ fn is_aws_id(token: &str) -> bool {
         && token.bytes().all(|byte| byte.is_ascii_uppercase() || is_digit(byte))
 }
 
-/// Its alphabet has a slash, so that its pieces may be too short to be noticed.
+/// Whether the token is an AWS secret key. Its alphabet includes the slash, so its pieces may be too short to detect.
 fn is_aws_secret(token: &str) -> bool {
     token.len() == 40 && !token.starts_with('/') && !token.contains(['.', '-', '_']) && is_random(token)
 }
 
-/// Three parts, the first two being JSON objects in base64.
+/// Whether the token has three parts, of which the first two are JSON objects in base64.
 fn is_signed_token(token: &str) -> bool {
     let parts: Vec<&str> = token.split('.').collect();
     parts.len() == 3 && parts[..2].iter().all(|part| part.starts_with("eyJ") && part.len() > 10)
@@ -112,8 +112,8 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit()
 }
 
-/// Random letters change between upper case, lower case and digits all the time; words joined to a name rarely do, and
-/// hexadecimal digits and uuids have one case only.
+/// Whether a piece looks random. Random tokens often switch between upper case, lower case and digits. Names made of words
+/// rarely do, and hexadecimal digits and UUIDs have one case only.
 fn is_random(piece: &str) -> bool {
     let bytes = piece.as_bytes();
     let has = |class: fn(&u8) -> bool| bytes.iter().any(class);
@@ -139,13 +139,13 @@ fn class_of(byte: u8) -> u8 {
 mod tests {
     use super::*;
 
-    /// Written apart, so that no scanner of repositories takes these for real keys.
+    /// Join the parts of a sample key. They are separate so that secret scanners do not report them.
     fn joined(head: &str, tail: &str) -> String {
         format!("{head}{tail}")
     }
 
     #[test]
-    fn keys_of_known_issuers_are_noticed_alone_and_in_a_sentence() {
+    fn keys_of_known_issuers_are_detected_alone_and_in_a_sentence() {
         let keys = [
             joined("sk-", "abcdefghij0123456789abcd"),
             joined("sk-ant-", "api03-AbCdEfGhIjKlMnOpQrStUv"),

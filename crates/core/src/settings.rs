@@ -1,4 +1,4 @@
-//! The small folds that other folds lean on: the settings of a path, the labels of a log.
+//! Small folds used by other folds: the settings of a path and the labels of a log.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::content::Json;
 use crate::entry::{Body, Entry};
 use crate::id::EntryId;
 
-/// How the model is to answer. The last change on the path wins; an answer also sets the model.
+/// The settings for model calls. The last change on the path wins; an answer also sets the model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model that was asked for, where another one may have answered.
+    /// The requested model. Another model may have answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ impl Settings {
         }
     }
 
-    /// The prompt, with what each `{{ctx.NAME}}` stands for. A name that nobody gave stays as it is written.
+    /// The system prompt with each `{{ctx.NAME}}` replaced. Unknown names stay unchanged.
     pub fn system_prompt(&self) -> Option<String> {
         let system = self.system.as_deref()?;
         let mut prompt = String::with_capacity(system.len());
@@ -76,7 +76,7 @@ impl Settings {
     }
 }
 
-/// The names that a prompt has variables for.
+/// The names of a prompt's variables.
 pub fn variables_in(prompt: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = prompt;
@@ -87,7 +87,7 @@ pub fn variables_in(prompt: &str) -> Vec<&str> {
     names
 }
 
-/// What is before the first `{{ctx.NAME}}`, its name, and what comes after it.
+/// Split at the first `{{ctx.NAME}}`: the text before it, the name, and the text after it.
 fn next_variable(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     while let Some(found) = text[from..].find("{{") {
@@ -113,7 +113,7 @@ fn replace_if_given<T: Clone>(current: &mut Option<T>, given: &Option<T>) {
     }
 }
 
-/// What entries are called. The last label wins; a label without text takes the name away.
+/// The labels of entries. The last label wins; a label without text removes the name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(BTreeMap<EntryId, String>);
 
@@ -138,7 +138,7 @@ impl Labels {
         self.0.get(&id).map(String::as_str)
     }
 
-    /// The entries that bear this name.
+    /// The entries with this label.
     pub fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = EntryId> + 'a {
         self.0.iter().filter(move |(_, name)| *name == text).map(|(id, _)| *id)
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_says_what_its_variables_stand_for() {
+    fn prompt_variables_are_replaced() {
         let variables = [("project", "sapwood"), ("who", "{{ctx.project}}")];
         let filled = |system: &str| {
             let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -161,7 +161,7 @@ mod tests {
         };
         let cases = [
             ("about {{ctx.project}}, {{ ctx.project }}.", "about sapwood, sapwood."),
-            ("a value is not looked into: {{ctx.who}}", "a value is not looked into: {{ctx.project}}"),
+            ("values are not expanded: {{ctx.who}}", "values are not expanded: {{ctx.project}}"),
             ("{{ctx.unknown}} and {{other}} stay", "{{ctx.unknown}} and {{other}} stay"),
             ("{{{ctx.project}}} {{ctx.}} {{", "{sapwood} {{ctx.}} {{"),
             ("{{ a {{ctx.project}}", "{{ a sapwood"),

@@ -1,5 +1,5 @@
-//! How much of a model's window something takes. Text is counted by a [`Tokenizer`]; media by its size. The whole
-//! request counts: the system prompt, the tools' schemas, reasoning, every part.
+//! Token counting. Text is counted by a [`Tokenizer`], media by size. The whole request counts: the system prompt, the
+//! tool schemas, reasoning, and every part.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use crate::content::{BlobRef, Part};
 use crate::port::tokens::{Tokenizer, Tokenizers};
 use crate::project::context::{Context, Message};
 
-/// Where no tokenizer is known, so many bytes are a token.
+/// Bytes per token if no tokenizer is known.
 const BYTES_PER_TOKEN: u64 = 4;
-/// A picture costs by its area, which its compressed size only hints at; providers scale what is larger down.
+/// An image costs by its area, which its compressed size only approximates. Providers scale down larger images.
 const IMAGE_BYTES_PER_TOKEN: u64 = 190;
 const IMAGE_TOKENS_MIN: u64 = 85;
 const IMAGE_TOKENS_MAX: u64 = 1_600;
 const AUDIO_TOKENS_PER_SECOND: u64 = 32;
 const VIDEO_TOKENS_PER_SECOND: u64 = 263;
-/// Documents carry fonts and pictures besides their text.
+/// Documents contain fonts and images in addition to text.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 16;
 
-/// Four bytes are a token.
+/// Estimates four bytes per token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Estimate;
 
@@ -37,7 +37,7 @@ impl Tokenizers for Estimate {
     }
 }
 
-/// Counts for a plan. The engine's remembers what it counted; a tokenizer by itself is one without a memory.
+/// Counts tokens for a plan. The engine's implementation caches counts; a plain tokenizer does not.
 pub trait Count: Send + Sync {
     fn message(&self, message: &Message) -> u64;
     fn text(&self, text: &str) -> u64;
@@ -65,7 +65,7 @@ fn count_part(tokenizer: &dyn Tokenizer, part: &Part) -> u64 {
     }
 }
 
-/// Bytes that a tokenizer would have to look at.
+/// The number of bytes that a tokenizer would process.
 pub fn text_bytes(parts: &[Part]) -> usize {
     let bytes = |part: &Part| match part {
         Part::Text(text) => text.text.len(),
@@ -87,19 +87,19 @@ fn media_tokens(media: &BlobRef) -> u64 {
     }
 }
 
-/// The whole request by count alone: `extra` is what the caller sends besides the context, such as tool schemas.
+/// Count the whole request. `extra_tokens` covers what the caller sends in addition to the context, such as tool schemas.
 pub fn count_request(context: &Context, extra_tokens: u64, count: &dyn Count) -> u64 {
     let system = context.system.as_deref().map_or(0, |system| count.text(system));
     extra_tokens + system + count_messages(&context.messages, count)
 }
 
 pub fn count_messages(messages: &[Message], count: &dyn Count) -> u64 {
-    // Backwards: a count that gives up exactness after so much work should be exact about what is new.
+    // In reverse: a counter that becomes approximate after a limit should be exact for the newest messages.
     messages.iter().rev().map(|message| count.message(message)).sum()
 }
 
-/// Tokens in use: what the provider last reported with what came after it, or the count of the whole request, whichever
-/// is more. A report from before the latest compaction tells of a context that is gone, and does not count.
+/// Tokens in use: the provider's last report plus the messages after it, or the count of the whole request, whichever is
+/// greater. A report from before the latest compaction is ignored, because it describes an old context.
 pub fn count_in_use(context: &Context, extra_tokens: u64, count: &dyn Count) -> u64 {
     let whole = count_request(context, extra_tokens, count);
     whole.max(reported_in_use(context, count).unwrap_or(0))

@@ -1,38 +1,38 @@
-//! Where entries hang. Every store places new entries with [`place`], so all of them grow the same tree.
+//! The entry tree. Every store places new entries with [`place`], so all stores build the same tree.
 //!
-//! Beside its parent each entry in the tree has [`Links`]: its depth, and a jump pointer to an ancestor chosen so that
-//! any ancestor is reached in O(log depth) steps (the skew-binary scheme of Myers). They are derived, fixed when the
-//! entry is appended, and rebuilt from the log when missing.
+//! In addition to its parent, each entry in the tree has [`Links`]: its depth, and a jump pointer to an ancestor, chosen
+//! so that any ancestor is reached in O(log depth) steps (Myers' skew-binary scheme). Links are derived data: fixed
+//! when the entry is appended, and rebuilt from the log when missing.
 //!
-//! A fork begins with its source's path by reference. Those first `inherited` entries are numbered by their depth, so
-//! inside a fork `seq == depth` for them, and no pointer of the fork's own entries ever has to cross the border.
+//! A fork starts with its source's path by reference. These first `inherited` entries are numbered by depth, so inside a
+//! fork `seq == depth` for them, and no pointer of the fork's own entries crosses the boundary.
 
 use crate::entry::{Body, Draft, Entry, Kind, Meta, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
 use crate::scope::Principal;
 use crate::settings::Settings;
 
-/// The log's last seq and the active leaf: what compare-and-swap checks.
+/// The log's last seq and the active leaf, checked by compare-and-swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Head {
     pub seq: Seq,
     pub leaf: Option<Seq>,
 }
 
-/// What is derived for an entry in the tree from the path above it.
+/// Data derived from the path above an entry in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Links {
-    /// Entries on the path to this one, itself included.
+    /// The number of entries on the path to this entry, including itself.
     pub depth: u32,
-    /// An ancestor far up; the entry itself where its own part of the tree begins.
+    /// The jump pointer to an ancestor; the entry itself at the start of a fork's own part of the tree.
     pub jump: Seq,
-    /// Messages on the path, this one included.
+    /// The number of messages on the path, including this entry.
     pub messages: u32,
-    /// The nearest entry on the path that keeps a snapshot of the settings.
+    /// The nearest entry on the path that stores a settings snapshot.
     pub settings: Option<Seq>,
 }
 
-/// An entry in the tree, as far as finding the way is concerned.
+/// An entry in the tree, reduced to its parent and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
     pub seq: Seq,
@@ -40,16 +40,16 @@ pub struct Node {
     pub links: Links,
 }
 
-/// What placing and walking ask of a log. Stores answer from their rows, tests from a vector.
+/// The log queries that placing and walking need. Stores read their rows, tests read a vector.
 pub trait Lookup {
     type Error: From<PlaceError>;
     /// The node of an entry in the tree; an error if there is none at that seq.
     fn node(&mut self, seq: Seq) -> Result<Node, Self::Error>;
-    /// The entry with this id, wherever it stands.
+    /// The entry with this id, inside or outside the tree.
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Self::Error>;
-    /// The settings kept at an entry that [`Links::settings`] points to.
+    /// The settings snapshot at an entry that [`Links::settings`] points to.
     fn settings(&mut self, at: Seq) -> Result<Settings, Self::Error>;
-    /// How many entries the log shares with the session it was forked from.
+    /// The number of entries that the log shares with the session it was forked from.
     fn inherited(&self) -> u32;
 }
 
@@ -57,37 +57,37 @@ pub trait Lookup {
 pub enum PlaceError {
     #[error("a {kind} names entry {id}, which is not in this session", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
-    #[error("a {kind} names entry {id}, which stands beside the tree", kind = kind.as_str())]
+    #[error("a {kind} names entry {id}, which is outside the tree", kind = kind.as_str())]
     TargetBesideTree { kind: Kind, id: EntryId },
-    #[error("a compaction keeps from entry {id}, which is not on the path it closes")]
+    #[error("a compaction keeps from entry {id}, which is not on its path")]
     KeptOffPath { id: EntryId },
     #[error("entry id {id} is not newer than the log's last id {last} (I13)")]
     IdNotNewer { id: EntryId, last: EntryId },
-    #[error("a session holds at most {} entries", u32::MAX)]
+    #[error("the session is full: it can hold at most {} entries", u32::MAX)]
     Full,
 }
 
-/// The place a log has reached: the state [`place`] folds over.
+/// The end of a log: the state that [`place`] folds over.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tip {
     pub head: Head,
     pub last_id: Option<EntryId>,
-    /// The model in force at the leaf, so that an answer by the same model needs no look at the settings.
+    /// The current model at the leaf, so that an answer by the same model needs no settings lookup.
     pub model: Option<String>,
 }
 
-/// A draft that has found its place.
+/// A draft with its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
     pub entry: Entry,
-    /// For entries in the tree.
+    /// Set for entries in the tree.
     pub links: Option<Links>,
-    /// For entries that changed the settings: what holds from here on.
+    /// The new settings, for entries that changed them.
     pub snapshot: Option<Settings>,
 }
 
-/// Gives each draft its seq, id, parent and links (I1, I2, I13) and moves the tip; if one of them is refused the tip stays
-/// where it was (I4). Nothing is written: a store calls this inside its transaction and stores what comes back.
+/// Assign each draft its seq, id, parent and links (I1, I2, I13) and move the tip. If a draft is refused, the tip stays
+/// unchanged (I4). Nothing is written: a store calls this inside its transaction and stores the result.
 pub fn place<L: Lookup>(
     tip: &mut Tip,
     drafts: Vec<Draft>,
@@ -148,7 +148,7 @@ fn next_id(
 ) -> Result<EntryId, PlaceError> {
     let id = given.unwrap_or_else(|| EntryId::after(last, at, random()));
     match last {
-        // Also for a minted id: behind the greatest of all ids, which an import may bring, there is none.
+        // Also check minted ids: an import may contain the greatest possible id, and no id follows it.
         Some(last) if id <= last => Err(PlaceError::IdNotNewer { id, last }),
         _ => Ok(id),
     }
@@ -190,7 +190,7 @@ fn move_leaf<L: Lookup>(tip: &mut Tip, to: Option<EntryId>, log: &mut L) -> Resu
     Ok(())
 }
 
-/// The settings in force at an entry in the tree, without walking its path.
+/// The current settings at an entry in the tree, without walking its path.
 pub fn settings_at<L: Lookup>(seq: Seq, log: &mut L) -> Result<Settings, L::Error> {
     match log.node(seq)?.links.settings {
         Some(at) => log.settings(at),
@@ -292,7 +292,7 @@ pub fn nth_message<L: Lookup>(leaf: Seq, count: u32, log: &mut L) -> Result<Opti
     ancestor_at(leaf, low, log)
 }
 
-/// A log together with entries that were placed but are not written yet.
+/// A log plus entries that are placed but not written yet.
 struct WithBatch<'a, L> {
     log: &'a mut L,
     batch: &'a [Placed],

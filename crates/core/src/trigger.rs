@@ -1,6 +1,6 @@
-//! Triggers: something happens, and a session is opened or addressed. What a trigger did is a session of its own: each
-//! firing is an entry, and so is what became of it. [`TriggerState`] is the fold of those entries, and [`next_steps`] says,
-//! without any effect, what is to be done next; so a server that takes over after a crash stands where the other one stood.
+//! Triggers: an event opens a session or sends input to one. Each trigger has a log session with one entry per firing and
+//! one per result. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the next steps without side
+//! effects, so another server can take over after a crash.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,97 +11,97 @@ use crate::content::Json;
 use crate::entry::{Body, CustomInfo, Entry};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs};
 
-/// How the ids of triggers' logs, and of the sessions they open, begin.
+/// The id prefix of trigger logs and of the sessions that triggers open.
 pub const TRIGGER_PREFIX: &str = "trigger.";
 /// The `custom_type` of a trigger's entries.
 pub const TRIGGER_INFO: &str = "sapwood.trigger";
-/// Longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
-/// Largest payload, in bytes.
+/// Maximum size of a payload, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
-/// Longest text that one placeholder becomes, in characters.
+/// Maximum length of one placeholder's replacement, in characters.
 const FIELD_CHARS_MAX: usize = 16_000;
-/// Longest template, in bytes.
+/// Maximum length of a prompt template, in bytes.
 const PROMPT_BYTES_MAX: usize = 64 << 10;
-/// Firings that run side by side at most.
+/// Maximum number of firings that run in parallel.
 pub const PARALLEL_MAX: usize = 16;
-/// How many times its debounce a firing waits at most, while others keep coming.
+/// The longest time a firing is debounced while others keep arriving, as a multiple of the debounce.
 const DEBOUNCES_MAX: i64 = 10;
 const HOUR_MS: i64 = 3_600_000;
 
-/// What becomes of a firing while an earlier one is not done.
+/// What to do with a firing while an earlier one is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conflict {
-    /// It waits.
+    /// Wait for the earlier firing.
     #[default]
     Queue,
-    /// It is left out.
+    /// Skip the firing.
     Skip,
-    /// It runs beside it, in a session of its own.
+    /// Run in parallel, in a separate session.
     Parallel,
 }
 
-/// What becomes of times that passed while nobody was there.
+/// What to do with scheduled times that passed while no server was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// All of them fire once.
+    /// Fire once for all of them.
     #[default]
     Once,
     Skip,
 }
 
-/// Which session a firing goes to.
+/// The session that a firing is sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A new one for each firing.
+    /// A new session for each firing.
     New,
-    /// This one, which is opened if it is not there.
+    /// This session, which is created if it does not exist.
     Session(SessionId),
 }
 
-/// What a trigger does when it fires.
+/// A trigger's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     /// Lower-case words joined by hyphens.
     pub name: String,
     pub target: Target,
-    /// What is said, with placeholders: `{{payload.branch}}`, `{{payload}}`, `{{trigger}}`, `{{fired_at}}`.
+    /// The prompt, with placeholders: `{{payload.branch}}`, `{{payload}}`, `{{trigger}}`, `{{fired_at}}`.
     pub prompt: String,
-    /// Firings closer together than this become one.
+    /// Firings closer together than this are merged.
     pub debounce_ms: u64,
     pub conflict: Conflict,
-    /// What keeps triggers that set each other off from going round for ever.
+    /// Hourly limit. It stops triggers that fire each other in an endless loop.
     pub per_hour_max: u32,
 }
 
 impl Trigger {
-    /// Why the trigger cannot be used.
+    /// Why the trigger is invalid, if it is.
     pub fn mistake(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
             return Some(format!(
-                "its name takes 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"
+                "its name must be 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"
             ));
         }
         if self.conflict == Conflict::Parallel && self.target != Target::New {
             return Some(
-                "conflict = \"parallel\" needs a session for each firing: leave session out".to_owned(),
+                "conflict = \"parallel\" needs a new session for each firing: remove session".to_owned(),
             );
         }
         if self.per_hour_max == 0 {
-            return Some("per_hour_max is at least 1".to_owned());
+            return Some("per_hour_max must be at least 1".to_owned());
         }
         if self.prompt.len() > PROMPT_BYTES_MAX {
             return Some(format!("its prompt is over {PROMPT_BYTES_MAX} bytes"));
         }
         unknown_placeholder(&self.prompt).map(|name| {
-            format!("its prompt has {{{{{name}}}}}; there are payload, payload.FIELD, trigger and fired_at")
+            format!("its prompt has {{{{{name}}}}}; use payload, payload.FIELD, trigger or fired_at")
         })
     }
 
-    /// The session that keeps what the trigger did.
+    /// The id of the trigger's log session.
     pub fn log_id(&self) -> String {
         log_id(&self.name)
     }
@@ -113,7 +113,7 @@ impl Trigger {
         }
     }
 
-    /// What is said when it fires.
+    /// The prompt of a firing, with placeholders replaced.
     pub fn words(&self, firing: &Firing) -> String {
         let mut words = String::new();
         for piece in pieces(&self.prompt) {
@@ -128,7 +128,7 @@ impl Trigger {
     }
 }
 
-/// The id of the session that keeps what a trigger of this name did.
+/// The id of the log session of the trigger with this name.
 pub fn log_id(name: &str) -> String {
     format!("{TRIGGER_PREFIX}{name}")
 }
@@ -162,7 +162,7 @@ fn unknown_placeholder(template: &str) -> Option<String> {
     })
 }
 
-/// A field of the payload as text: words as they are, anything else as JSON.
+/// A payload field as text: strings unchanged, anything else as JSON.
 fn field_text(payload: &Value, path: &str) -> String {
     let keys = path.split('.').skip(1);
     let found = keys.into_iter().fold(payload, |value, key| match value {
@@ -177,42 +177,42 @@ fn field_text(payload: &Value, path: &str) -> String {
     text.chars().take(FIELD_CHARS_MAX).collect()
 }
 
-/// How far a trigger has looked at what sets it off.
+/// A trigger's cursor in its event source.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mark {
-    /// The last time of the calendar that was dealt with, or when it was first looked at.
+    /// The last scheduled time that was processed, or when the trigger was armed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimestampMs>,
-    /// The last entry of another session that was looked at.
+    /// The last processed entry of the watched session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// Files and what they looked like.
+    /// The watched files and their last known state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<BTreeMap<String, String>>,
 }
 
-/// One entry of a trigger's log. A firing is known by the seq of its `due`.
+/// One entry of a trigger's log. A firing is identified by the seq of its `due` entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum TriggerNote {
-    /// From here on it looks.
+    /// The trigger watches its source from here on.
     Armed {
         mark: Mark,
     },
-    /// It fires.
+    /// The trigger fires.
     Due {
         payload: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mark: Option<Mark>,
     },
-    /// Its words are in a session's queue, as this entry.
+    /// The prompt was queued in a session, as this entry.
     Sent {
         firing: Seq,
         session: SessionId,
         input: EntryId,
     },
-    /// What came of them: `completed`, `failed`, `waiting` …
+    /// The outcome: `completed`, `failed`, `waiting` …
     Ended {
         firing: Seq,
         outcome: String,
@@ -244,13 +244,13 @@ impl std::fmt::Display for TriggerNote {
                 write!(f, "fires: {}", payload.to_string().chars().take(200).collect::<String>())
             }
             TriggerNote::Sent { firing, session, .. } => {
-                write!(f, "firing {firing} goes to session {session}")
+                write!(f, "firing {firing} was sent to session {session}")
             }
             TriggerNote::Ended { firing, outcome, code: None } => write!(f, "firing {firing}: {outcome}"),
             TriggerNote::Ended { firing, outcome, code: Some(code) } => {
                 write!(f, "firing {firing}: {outcome} ({code})")
             }
-            TriggerNote::Skipped { firing, why } => write!(f, "firing {firing} is left out: {why}"),
+            TriggerNote::Skipped { firing, why } => write!(f, "firing {firing} was skipped: {why}"),
         }
     }
 }
@@ -260,7 +260,7 @@ pub struct Firing {
     pub seq: Seq,
     pub at: TimestampMs,
     pub payload: Value,
-    /// Where its words are; none before they are sent.
+    /// Where the prompt was sent; `None` until then.
     pub sent: Option<SentTo>,
 }
 
@@ -271,26 +271,26 @@ pub struct SentTo {
     pub input: EntryId,
 }
 
-/// The last firing that is over.
+/// The last firing that ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LastFiring {
     pub firing: Seq,
     pub at: TimestampMs,
     pub outcome: String,
-    /// The stable code of what went wrong.
+    /// The stable error code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
 }
 
-/// A trigger as its log shows it.
+/// The fold of a trigger's log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TriggerState {
-    /// The last entry that was folded.
+    /// The last folded entry.
     pub head: Seq,
     pub mark: Option<Mark>,
-    /// Firings that are not over, oldest first.
+    /// Firings that have not ended, oldest first.
     pub open: BTreeMap<Seq, Firing>,
     pub last: Option<LastFiring>,
     /// When the firings of the last hour were sent.
@@ -346,14 +346,14 @@ impl TriggerState {
     }
 }
 
-/// What is to be done about a firing.
+/// The next step for a firing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FiringStep {
     Send(Seq),
     Skip(Seq, String),
 }
 
-/// What is to be done now, and in how many milliseconds to ask again if nothing else happens.
+/// The steps to take now, and after how many milliseconds to check again if nothing else happens.
 pub fn next_steps(
     trigger: &Trigger,
     state: &TriggerState,
@@ -389,7 +389,7 @@ pub fn next_steps(
         } else if at < room {
             steps.push(FiringStep::Send(firing.seq));
         } else if trigger.conflict == Conflict::Skip {
-            steps.push(FiringStep::Skip(firing.seq, "an earlier one still runs".to_owned()));
+            steps.push(FiringStep::Skip(firing.seq, "an earlier firing is still running".to_owned()));
         }
     }
     (steps, None)
@@ -420,7 +420,7 @@ mod tests {
         TriggerNote::Ended { firing: Seq(firing), outcome: "completed".into(), code: None }
     }
 
-    /// Entries a second apart.
+    /// Fold the notes as entries one second apart.
     fn fold(notes: &[TriggerNote]) -> TriggerState {
         let mut state = TriggerState::default();
         for (at, note) in notes.iter().enumerate() {
@@ -453,9 +453,9 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_waits_is_left_out_or_runs_beside_it() {
+    fn a_second_firing_waits_is_skipped_or_runs_in_parallel() {
         let notes = [due(), sent(1), due(), due()];
-        let skip = |seq| FiringStep::Skip(Seq(seq), "an earlier one still runs".to_owned());
+        let skip = |seq| FiringStep::Skip(Seq(seq), "an earlier firing is still running".to_owned());
         assert_eq!(steps(&trigger(Conflict::Queue, 0), &notes, 9_000), []);
         assert_eq!(steps(&trigger(Conflict::Skip, 0), &notes, 9_000), [skip(3), skip(4)]);
         let both = [FiringStep::Send(Seq(3)), FiringStep::Send(Seq(4))];
@@ -463,19 +463,19 @@ mod tests {
     }
 
     #[test]
-    fn firings_close_together_become_one_but_do_not_wait_for_ever() {
+    fn close_firings_are_merged_but_do_not_wait_forever() {
         let debounced = trigger(Conflict::Queue, 5_000);
         let (none, wait) = next_steps(&debounced, &fold(&[due(), due()]), TimestampMs(4_000));
         assert_eq!((none, wait), (Vec::new(), Some(3_000)));
         let merged = FiringStep::Skip(Seq(1), "merged into 2".to_owned());
         assert_eq!(steps(&debounced, &[due(), due()], 8_000), [merged]);
-        // One comes every second, and still it fires in the end.
+        // A firing arrives every second, and one is still sent eventually.
         let many: Vec<TriggerNote> = (0..60).map(|_| due()).collect();
         assert!(!steps(&debounced, &many, 60_000).is_empty());
     }
 
     #[test]
-    fn an_hour_takes_only_so_many() {
+    fn firings_per_hour_are_limited() {
         let few = Trigger { per_hour_max: 1, ..trigger(Conflict::Queue, 0) };
         let notes = [due(), sent(1), ended(1), due()];
         assert_eq!(steps(&few, &notes, 9_000), [FiringStep::Skip(Seq(4), "more than 1 an hour".to_owned())]);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_filled_in_from_the_payload() {
+    fn placeholders_are_filled_in_from_the_payload() {
         let payload = r#"{"branch": "main", "build": {"log": ["a", "b"]}, "n": 3}"#;
         let firing = Firing {
             seq: Seq(7),
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_a_trigger_are_found() {
+    fn trigger_mistakes_are_found() {
         assert_eq!(trigger(Conflict::Parallel, 0).mistake(), None);
         let fixed = Target::Session("s".parse().unwrap());
         let mistakes = [

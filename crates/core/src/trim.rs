@@ -4,13 +4,13 @@ use crate::compact::carried_over;
 use crate::entry::{Compaction, Strategy, Trigger};
 use crate::project::context::{Context, Message};
 
-/// The compaction that leaves the last `keep_last` messages of a context; `None` if there are no more than that. A kept
-/// tool result keeps its call, so a little more may stay.
+/// Plan a compaction that keeps the last `keep_last` messages of a context; `None` if there are no more than that. A kept
+/// tool result keeps its call, so a few more messages may be kept.
 pub fn plan_trim(context: &Context, keep_last: usize) -> Option<Compaction> {
     plan_removal(context, keep_last, Strategy::Trim, Trigger::Manual)
 }
 
-/// The same for a session that nobody has used for a while.
+/// Like [`plan_trim`], for a session that has been idle.
 pub fn plan_prune(context: &Context, keep_last: usize) -> Option<Compaction> {
     plan_removal(context, keep_last, Strategy::Prune, Trigger::Inactivity)
 }
@@ -36,7 +36,7 @@ fn plan_removal(
     })
 }
 
-/// Moves a cut back until it does not stand between a call and its result.
+/// Move a cut back until it does not separate a call from its result.
 fn first_kept(messages: &[Message], cut: usize) -> usize {
     (0..=cut).rev().find(|at| messages.get(*at).is_none_or(|message| message.answers.is_none())).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
-//! Core's tests: tables in the fixture notation, and properties over random sessions. One binary, so that it links once.
+//! Core's tests: tables in the fixture notation, and properties over random sessions. One binary, to link only once.
 
-// Clippy knows by the attribute that helpers in here may unwrap.
+// The attribute tells Clippy that helpers in this module may unwrap.
 #[cfg(test)]
 mod all {
     mod bodies;
@@ -20,7 +20,7 @@ mod all {
 
     use proptest::test_runner::Config;
 
-    /// How many random cases a property is held against. What failed is turned into a test by hand, not into a file.
+    /// The number of random cases per property. Failures are turned into tests by hand, not into a regression file.
     fn cases_of(count: u32) -> Config {
         Config { failure_persistence: None, ..Config::with_cases(count) }
     }

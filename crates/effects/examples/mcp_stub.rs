@@ -1,4 +1,4 @@
-//! The tests' MCP server as a program that speaks over stdin and stdout.
+//! The tests' MCP server as a program that communicates over stdin and stdout.
 
 #[path = "../tests/all/stub.rs"]
 mod stub;

@@ -1,5 +1,5 @@
-//! The only network egress, processes and secrets of Sapwood: models, tools, the addresses they may reach. Nothing here
-//! knows the log: what goes in are requests and grants, what comes out are pieces and outputs.
+//! Models, tools and hooks: all of Sapwood's network access, child processes and secrets. This crate knows nothing
+//! about the log: it takes requests and grants, and returns stream pieces and tool outputs.
 
 pub mod egress;
 pub mod hook;

@@ -1,11 +1,11 @@
-//! What a program that a tool starts may touch, and the launcher that sees to it.
+//! The sandbox for programs that tools start, and the launcher that enforces it.
 //!
-//! Rights can only be given up by the process that has them, between its birth and the program it becomes; code there
-//! would be `unsafe`, which this workspace forbids. So the tools start a launcher instead, which is a Sapwood binary with
-//! [`ARGUMENT`] as its first argument. It runs twice: as a supervisor, which ends every process the program leaves behind
-//! ([`supervise`]), and below it as the process that gives up its rights and becomes the program ([`restrict`]).
+//! A process must drop its own rights after `fork` and before `exec`. Code at that point would be `unsafe`, which
+//! this workspace forbids. So the tools start a launcher instead: a Sapwood binary with [`ARGUMENT`] as its first
+//! argument. It runs as two processes: a supervisor that kills every process the program leaves behind
+//! ([`supervise`]), and its child, which drops its rights and becomes the program ([`restrict`]).
 //!
-//! A binary is a launcher when its `main` begins with [`launch_if_asked`].
+//! A binary is a launcher if its `main` begins with [`launch_if_asked`].
 
 #[cfg(target_os = "linux")]
 mod restrict;
@@ -18,12 +18,12 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-/// The first argument that makes a binary a launcher.
+/// The first argument that turns a binary into a launcher.
 pub const ARGUMENT: &str = "__sandbox";
-/// What the launcher exits with when the program was never started, as shells do.
+/// Exit status of the launcher if the program was not started, as in shells.
 pub const NOT_STARTED: u8 = 126;
 
-/// What a program may touch.
+/// The files and network that a program may access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub files: FileRights,
@@ -33,9 +33,9 @@ pub struct Confinement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileRights {
-    /// What the process itself may.
+    /// Everything that Sapwood itself may access.
     Open,
-    /// These and what is below them; what does not exist is left out.
+    /// These paths and everything below them. Paths that do not exist are skipped.
     Confined { read: Vec<PathBuf>, write: Vec<PathBuf> },
 }
 
@@ -47,32 +47,32 @@ pub enum Network {
     Denied,
 }
 
-/// How the tools start programs.
+/// How tools start programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launcher {
     /// A binary whose `main` calls [`launch_if_asked`].
     Binary(PathBuf),
-    /// Programs are started directly: unconfined, and only their own process group is ended with them.
+    /// Start programs directly: without a sandbox, and only their own process group is killed with them.
     None,
 }
 
 impl Launcher {
-    /// The binary that is running, which must call [`launch_if_asked`].
+    /// The running binary, which must call [`launch_if_asked`].
     pub fn this_binary() -> Self {
-        // On Linux this name stays right when the file is replaced under a running process.
+        // On Linux this path stays valid if the file is replaced while the process runs.
         if cfg!(target_os = "linux") {
             return Launcher::Binary("/proc/self/exe".into());
         }
         std::env::current_exe().map_or(Launcher::None, Launcher::Binary)
     }
 
-    /// Whether what is started is confined by the operating system.
+    /// Whether the operating system confines started programs.
     pub fn confines(&self) -> bool {
         *self != Launcher::None && is_available()
     }
 }
 
-/// Whether this system can confine a program's files.
+/// Whether this system can restrict a program's file access.
 #[cfg(target_os = "linux")]
 fn is_available() -> bool {
     restrict::is_landlock_available()
@@ -82,46 +82,46 @@ fn is_available() -> bool {
     false
 }
 
-/// Does a launcher's work if this process was started as one, and says what to exit with. Must be the first thing in
-/// `main`: it expects a process with one thread.
+/// Run as a launcher if this process was started as one, and return the exit code. Must be the first call in `main`,
+/// because it expects a single-threaded process.
 pub fn launch_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != ARGUMENT {
         return None;
     }
     Some(launch(args).unwrap_or_else(|why| {
-        eprintln!("sapwood: the command was not started: {why}");
+        eprintln!("sapwood: failed to start the command: {why}");
         ExitCode::from(NOT_STARTED)
     }))
 }
 
-/// Which of the launcher's two lives this is.
+/// The role of a launcher process.
 const SUPERVISE: &str = "supervise";
 const ENTER: &str = "enter";
 
 #[cfg(unix)]
 fn launch(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
-    let life = args.next().ok_or("the launcher was given nothing to do")?;
-    let confinement = args.next().ok_or("the launcher was given no confinement")?;
+    let life = args.next().ok_or("the launcher's mode is missing")?;
+    let confinement = args.next().ok_or("the launcher's confinement is missing")?;
     let command: Vec<OsString> = args.collect();
     match life.to_str() {
         Some(SUPERVISE) => supervise::supervise(&confinement, &command),
         Some(ENTER) => enter(&confinement, &command),
-        _ => Err("the launcher does not know what to do".to_owned()),
+        _ => Err("unknown launcher mode".to_owned()),
     }
 }
 #[cfg(not(unix))]
 fn launch(_: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
-    Err("there is no launcher for this system".to_owned())
+    Err("the launcher does not support this system".to_owned())
 }
 
-/// Gives up rights, then becomes the program.
+/// Drop rights, then become the program.
 #[cfg(unix)]
 fn enter(confinement: &OsString, command: &[OsString]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
     let text = confinement.to_str().ok_or("the confinement is not text")?;
     let confinement: Confinement = serde_json::from_str(text).map_err(|why| why.to_string())?;
-    let (program, args) = command.split_first().ok_or("there is no command")?;
+    let (program, args) = command.split_first().ok_or("the command is missing")?;
     #[cfg(target_os = "linux")]
     restrict::give_up_rights(&confinement)?;
     #[cfg(not(target_os = "linux"))]
@@ -130,8 +130,8 @@ fn enter(confinement: &OsString, command: &[OsString]) -> Result<ExitCode, Strin
     Err(format!("{}: {why}", program.display()))
 }
 
-/// The arguments that make a launcher supervise a command.
+/// The arguments with which a launcher supervises a command.
 pub(crate) fn launcher_args(confinement: &Confinement) -> [String; 3] {
-    let confinement = serde_json::to_string(confinement).expect("paths that came as text print as text");
+    let confinement = serde_json::to_string(confinement).expect("confinement paths are UTF-8");
     [ARGUMENT.to_owned(), SUPERVISE.to_owned(), confinement]
 }

@@ -1,6 +1,6 @@
-//! Secrets exist at the edge only (I12). Everything else says `secret:NAME`; a value is put in where a request leaves or a
-//! process starts, and taken out again of whatever comes back. Values come from variables called `SAPWOOD_SECRET_NAME`, so
-//! that no agent can ask for the rest of the environment, or from a lookup such as the OS keychain.
+//! Secret values exist only at the edge (I12). Everything else uses `secret:NAME`. A value is inserted when a request
+//! is sent or a process starts, and removed from all output. Values come from variables named `SAPWOOD_SECRET_NAME`,
+//! so that no agent can read the rest of the environment, or from a lookup such as the OS keychain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,17 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
 use zeroize::Zeroizing;
 
-/// What a variable's name begins with for its value to be a secret.
+/// Prefix of the environment variables that hold secrets.
 pub const SECRET_VARIABLE_PREFIX: &str = "SAPWOOD_SECRET_";
-/// How a text refers to a secret.
+/// Prefix of a reference to a secret in a text.
 pub const SECRET_REFERENCE: &str = "secret:";
-/// A shorter value cannot be told from ordinary text, so it could not be kept out of outputs.
+/// Minimum length of a value. A shorter one cannot be distinguished from ordinary text and so not be redacted.
 pub const SECRET_BYTES_MIN: usize = 8;
-/// Longest value, and name.
+/// Maximum length of a value, and of a name.
 pub const SECRET_BYTES_MAX: usize = 64 << 10;
 pub const SECRET_NAME_BYTES_MAX: usize = 64;
 
-/// A value that is never printed or stored, and is wiped when it is dropped.
+/// A value that is never printed or stored, and is wiped on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -29,7 +29,7 @@ impl Secret {
     pub fn new(value: impl Into<String>) -> Self {
         Self(Zeroizing::new(value.into()))
     }
-    /// The value itself. Only for the edge.
+    /// The secret value. Only for use at the edge.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -43,12 +43,12 @@ impl fmt::Debug for Secret {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    #[error("{name:?} is no name of a secret: capitals, digits and underscores")]
+    #[error("invalid secret name {name:?}: use capitals, digits and underscores")]
     Name { name: String },
-    #[error("there is no secret {name}")]
+    #[error("no secret {name}")]
     Missing { name: String },
     #[error(
-        "the secret {name} has {bytes} bytes; {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} can be kept out of outputs"
+        "the secret {name} has {bytes} bytes; redaction requires {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}"
     )]
     Length { name: String, bytes: usize },
 }
@@ -63,10 +63,10 @@ impl SecretError {
     }
 }
 
-/// Finds a secret by its name, such as in the OS keychain.
+/// Looks up a secret by name, for example in the OS keychain.
 pub type SecretLookup = Box<dyn Fn(&str) -> Option<Secret> + Send + Sync>;
 
-/// A value the scrubber looks for, in all the forms it may come back in.
+/// A value to redact, in all encodings in which it may appear.
 struct Known {
     name: String,
     secret: Secret,
@@ -74,14 +74,15 @@ struct Known {
     source: Source,
 }
 
-/// Whether `secret:NAME` gives the value out, or it is known only to be taken out of texts.
+/// Whether `secret:NAME` resolves to the value, or the value is only redacted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Offered,
     Guarded,
 }
 
-/// All secrets of a process. Shared: what one session resolved is taken out of every session's outputs.
+/// All secrets of a process, shared by all sessions: a value that one session resolved is redacted in every session's
+/// output.
 #[derive(Default)]
 pub struct Secrets {
     known: RwLock<Vec<Known>>,
@@ -95,7 +96,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Those of the given variables that begin with [`SECRET_VARIABLE_PREFIX`]. The caller reads the environment.
+    /// Take the variables that begin with [`SECRET_VARIABLE_PREFIX`]. The caller reads the environment.
     pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let secrets = Self::default();
         for (variable, value) in variables {
@@ -106,13 +107,13 @@ impl Secrets {
         secrets
     }
 
-    /// Asks the lookup for names that no variable has.
+    /// Use a lookup for names that no variable defines.
     pub fn with_lookup(self, lookup: SecretLookup) -> Self {
         Self { lookup: Some(lookup), ..self }
     }
 
-    /// Keeps a value out of every output without giving it to anybody: for keys of models. One that is too short to be told
-    /// from text is left alone.
+    /// Redact a value from every output without making it available to tools. Used for provider keys. Ignores values
+    /// that are too short to be distinguished from ordinary text.
     pub fn guard(&self, name: &str, secret: Secret) {
         if secret.expose().len() >= SECRET_BYTES_MIN {
             self.remember(name, secret, Source::Guarded);
@@ -139,7 +140,7 @@ impl Secrets {
         }
     }
 
-    /// The text with every `secret:NAME` in it replaced by the value; as a secret, because it may now be one.
+    /// Replace every `secret:NAME` in the text by its value. Returns a secret, because the result may contain one.
     pub fn expand(&self, text: &str) -> Result<Secret, SecretError> {
         let (mut filled, mut rest) = (Zeroizing::new(String::new()), text);
         while let Some(at) = rest.find(SECRET_REFERENCE) {
@@ -147,7 +148,7 @@ impl Secrets {
             let name_end =
                 after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
             filled.push_str(before);
-            // `topsecret:` and `secret: ` are words of somebody else.
+            // `topsecret:` and `secret: ` are ordinary text.
             if name_end == 0 || before.ends_with(|c: char| c.is_alphanumeric()) {
                 filled.push_str(SECRET_REFERENCE);
                 rest = after;
@@ -160,7 +161,7 @@ impl Secrets {
         Ok(Secret(filled))
     }
 
-    /// The text with every known value replaced by `[secret:NAME]`.
+    /// Replace every known value in the text by `[secret:NAME]`.
     pub fn scrub<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.scrub_bytes(text.as_bytes()) {
             Cow::Borrowed(_) => Cow::Borrowed(text),
@@ -179,7 +180,7 @@ impl Secrets {
         if found.is_empty() { Cow::Borrowed(bytes) } else { Cow::Owned(replace_ranges(bytes, found)) }
     }
 
-    /// A tool's output without known secrets, in its texts, its bytes and its names.
+    /// Redact known secrets in a tool's output: in its texts, bytes and names.
     pub fn scrub_output(&self, output: ToolOutput) -> ToolOutput {
         let scrub_part = |part| match part {
             OutputPart::Text(text) => OutputPart::Text(self.scrub(&text).into_owned()),
@@ -213,7 +214,7 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// The forms a value takes on its way: as it is, in JSON, in a URL, in base64 at any offset, in hexadecimal.
+/// The encodings of a value: plain, JSON, URL, base64 at any offset, hexadecimal.
 fn forms_of(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     if value.len() < SECRET_BYTES_MIN {
         return Vec::new();
@@ -270,8 +271,8 @@ fn encode_url(value: &str, space: &str, case: HexCase) -> String {
     value.bytes().map(encode).collect()
 }
 
-/// The characters of base64 that depend on the value alone, when `offset` bytes (modulo three) stand before it. So a
-/// password is found inside of `user:password` too.
+/// The base64 characters that depend only on the value if `offset` bytes (modulo three) precede it. This finds a
+/// password inside `user:password` too.
 fn encode_base64_core(alphabet: &impl Engine, value: &str, offset: usize) -> String {
     let mut padded = Zeroizing::new(vec![0; offset]);
     padded.extend_from_slice(value.as_bytes());
@@ -290,7 +291,7 @@ fn find_all<'b>(bytes: &'b [u8], form: &'b [u8]) -> impl Iterator<Item = usize> 
         .filter(move |at| bytes[*at..].starts_with(form))
 }
 
-/// Cuts the ranges out. Those that overlap become one, so that no rest of a secret stays between them.
+/// Replace the ranges. Overlapping ranges are merged, so that no part of a secret remains between them.
 fn replace_ranges(bytes: &[u8], mut found: Vec<(usize, usize, &str)>) -> Vec<u8> {
     found.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
     let (mut out, mut done) = (Vec::with_capacity(bytes.len()), 0);

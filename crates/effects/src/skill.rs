@@ -1,5 +1,6 @@
-//! Skills in folders: `NAME/SKILL.md` with a front matter, and whatever other files the instructions speak of. Read
-//! through a directory handle that cannot be left, within limits; a folder that is no skill is a fault with its reason.
+//! Skills in folders: `NAME/SKILL.md` with front matter, and other files that the instructions refer to. Folders are
+//! read through a directory handle that cannot be escaped, within limits. A folder that is not a valid skill is
+//! reported.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,17 +17,17 @@ use serde::de::IgnoredAny;
 use crate::tool::files::root::Root;
 
 const FILE_NAME: &str = "SKILL.md";
-/// Most folders of one directory that are looked at.
+/// Maximum number of folders read per directory.
 const FOLDERS_MAX: usize = 500;
-/// Largest instructions, and largest other file.
+/// Maximum size of the instructions, and of any other file.
 const SKILL_BYTES_MAX: u64 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most files of a folder that are named, and how deep they may lie.
+/// Maximum number of files listed per folder, and maximum depth.
 const FILES_NAMED_MAX: usize = 100;
 const DEPTH_MAX: usize = 4;
 const FENCE: &str = "---";
 
-/// What stands at the head of a `SKILL.md`. Only the first two mean anything here; what others use is let through.
+/// Front matter of a `SKILL.md`. Only the first two fields are used. Fields of other programs are accepted.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FrontMatter {
@@ -42,7 +43,7 @@ struct FrontMatter {
     _metadata: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-/// Directories of skills, in the order in which they win.
+/// Directories of skills, in order of precedence.
 #[derive(Debug, Clone)]
 pub struct SkillFolders {
     dirs: Vec<PathBuf>,
@@ -102,7 +103,7 @@ impl Skills for SkillFolders {
     }
 }
 
-/// A directory that is not there has no skills.
+/// List the folders of a directory. Empty if it does not exist.
 fn folders_in(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.take(FOLDERS_MAX).filter_map(|entry| entry.ok().map(|entry| entry.path()));
@@ -119,28 +120,28 @@ fn read_card(folder: &Path) -> Result<SkillCard, String> {
     let folder_name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let description = front.description.trim();
     if !is_skill_name(&front.name) {
-        return Err(format!("the name {:.80?} is not lower-case words joined by hyphens", front.name));
+        return Err(format!("invalid name {:.80?}: use lower-case words joined by hyphens", front.name));
     }
     if front.name != folder_name {
-        return Err(format!("the name is {:?}, and the folder's is {folder_name:?}", front.name));
+        return Err(format!("the name is {:?}, but the folder's name is {folder_name:?}", front.name));
     }
     if description.is_empty() || description.chars().count() > SKILL_DESCRIPTION_CHARS_MAX {
-        return Err(format!("the description has not 1 to {SKILL_DESCRIPTION_CHARS_MAX} characters"));
+        return Err(format!("the description must have 1 to {SKILL_DESCRIPTION_CHARS_MAX} characters"));
     }
     if body.trim().is_empty() {
-        return Err("there are no instructions behind the front matter".to_owned());
+        return Err("there are no instructions after the front matter".to_owned());
     }
-    // In the prompt it is one line of a list.
+    // In the prompt it is a single line in a list.
     let description = description.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(SkillCard { name: front.name, description, place: Some(folder.display().to_string()) })
 }
 
-/// The front matter, and what follows it.
+/// Split a text into front matter and body.
 fn split(text: &str) -> Result<(&str, &str), String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let rest =
         text.strip_prefix(FENCE).and_then(|rest| rest.strip_prefix('\n').or(rest.strip_prefix("\r\n")));
-    let rest = rest.ok_or("it does not begin with a front matter between two lines of ---")?;
+    let rest = rest.ok_or("the file must begin with front matter between two lines of ---")?;
     let mut at = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == FENCE {
@@ -148,7 +149,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
         }
         at += line.len();
     }
-    Err("its front matter has no end".to_owned())
+    Err("the closing --- of the front matter is missing".to_owned())
 }
 
 fn first_line(text: &str) -> &str {
@@ -160,7 +161,7 @@ fn read_text(folder: &Path, file: &str, bytes_max: u64) -> Result<String, String
         Root::open(folder, FsScope::Project).map_err(|error| format!("{}: {error}", folder.display()))?;
     let opened = root.reader().open_file(file).map_err(|refusal| refusal.to_string())?;
     if opened.bytes > bytes_max {
-        return Err(format!("{file} has {} bytes, and the limit is {bytes_max}", opened.bytes));
+        return Err(format!("{file} has {} bytes, but the limit is {bytes_max}", opened.bytes));
     }
     let mut text = String::new();
     opened.file.take(bytes_max).read_to_string(&mut text).map_err(|error| format!("{file}: {error}"))?;
@@ -170,11 +171,11 @@ fn read_text(folder: &Path, file: &str, bytes_max: u64) -> Result<String, String
 fn with_files(body: &str, files: &[String]) -> String {
     match files {
         [] => body.to_owned(),
-        files => format!("{body}\n\n[files of this skill, to be read with file: {}]", files.join(", ")),
+        files => format!("{body}\n\n[files of this skill, readable with `file`: {}]", files.join(", ")),
     }
 }
 
-/// The other files of a folder, by their paths in it.
+/// Paths of the other files in a folder, relative to it.
 fn name_files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![(folder.to_owned(), 0)];

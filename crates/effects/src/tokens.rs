@@ -1,18 +1,18 @@
-//! The tokenizers of OpenAI's models, and a stand-in for everybody else's. Loading one takes a moment, so each is loaded
-//! when a model first needs it, and shared from then on.
+//! The tokenizers of OpenAI's models, and an approximation for all others. Loading a tokenizer takes a moment, so
+//! each is loaded on first use and then shared.
 
 use std::sync::Arc;
 
 use sapwood_core::port::tokens::{Tokenizer, Tokenizers};
 use sapwood_core::tokens::Estimate;
 
-/// Beginnings of names whose models use the encoding of GPT-4o and later.
+/// Prefixes of model names that use the encoding of GPT-4o and later.
 const O200K: &[&str] =
     &["gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "gpt-6", "chatgpt-4o", "o1", "o3", "o4", "gpt-oss"];
-/// And the one before it.
+/// Prefixes of model names that use the previous encoding.
 const CL100K: &[&str] = &["gpt-4", "gpt-3.5", "text-embedding-3", "text-embedding-ada"];
 
-/// Knows the real tokenizers that exist as code; Anthropic's, Google's and most others' do not.
+/// Selects a tokenizer by model. Anthropic, Google and most others publish none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KnownTokenizers;
 
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_known_by_the_beginning_of_its_name() {
+    fn selects_a_tokenizer_by_name_prefix() {
         assert_eq!(name("openai/gpt-4o-mini"), "o200k");
         assert_eq!(name("gpt-5.2"), "o200k");
         assert_eq!(name("openai/gpt-4-turbo"), "cl100k");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_counted_as_the_model_counts_them() {
+    fn counts_tokens_like_the_model() {
         let tokenizer = KnownTokenizers.for_model(Some("gpt-4o"));
         assert_eq!(tokenizer.count("hello world"), 2);
         assert_eq!(tokenizer.count(""), 0);

@@ -223,12 +223,12 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: &Backends,
+        backends: &Backends,
         configured: &Configured,
         chain: &[ChainLink],
     ) -> Result<()> {
         for model in chain.iter().map(|link| link.model.as_str()) {
-            if !world.model.is_file_backed(model) || configured.authority.names_model(model) {
+            if !backends.model.is_file_backed(model) || configured.authority.names_model(model) {
                 continue;
             }
             match &self.file_models {
@@ -242,9 +242,53 @@ impl Engine {
         Ok(())
     }
 
+    /// Record the file-backed models of an agent that the local command line started, so that a server may continue
+    /// the work.
+    pub(crate) async fn record_models(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        agent: &Agent,
+    ) -> Result<()> {
+        if self.file_models == FileModels::Local {
+            for model in self.file_backed(agent) {
+                self.store.grant_model(scope, session, model).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Let a session call the file-backed models that were recorded for another one: a role those of its run, a
+    /// sub-session those of its parent.
+    pub(crate) async fn share_models(
+        &self,
+        scope: &Scope,
+        from: &SessionId,
+        to: &SessionId,
+        agent: &Agent,
+    ) -> Result<()> {
+        if self.file_backed(agent).next().is_none() {
+            return Ok(());
+        }
+        let summary = self.store.summary(scope, from).await?;
+        let recorded = self.authority_of(scope, &summary).await?;
+        for model in self.file_backed(agent).filter(|model| recorded.names_model(model)) {
+            self.store.grant_model(scope, to, model).await?;
+        }
+        Ok(())
+    }
+
+    fn file_backed<'a>(&'a self, agent: &'a Agent) -> impl Iterator<Item = &'a str> {
+        let is_file_backed = |model: &&str| {
+            self.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model))
+        };
+        agent.models().filter(is_file_backed)
+    }
+
     /// Refuse a file-backed model that a caller names for later turns.
     pub(crate) fn check_model(&self, model: &str) -> Result<()> {
-        let is_file_backed = self.world.as_ref().is_some_and(|world| world.model.is_file_backed(model));
+        let is_file_backed =
+            self.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model));
         match &self.file_models {
             FileModels::Named(names) if is_file_backed && !names.contains(model) => {
                 Err(EngineError::ModelNotAllowed { model: model.to_owned() })

@@ -67,7 +67,9 @@ pub enum EngineError {
     Summariser { source: SummariserError },
     #[error("cannot graft from session {source_session}: {why}")]
     NothingToGraft { source_session: SessionId, why: String },
-    #[error("the graft from session {source_session} is withheld: you cannot read the source, or it was erased")]
+    #[error(
+        "the graft from session {source_session} is withheld: you cannot read the source, or it was erased"
+    )]
     Withheld { source_session: SessionId },
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },

@@ -303,7 +303,10 @@ impl Engine {
             }
             Some(text) => {
                 let shown: String = text.chars().take(GRAFT_CHARS_MAX).collect();
-                format!("{head}\n{shown}\n[truncated; read the rest with read_output, output {}]", content.blob)
+                format!(
+                    "{head}\n{shown}\n[truncated; read the rest with read_output, output {}]",
+                    content.blob
+                )
             }
             None => format!("{head}\n[binary content; output {}]", content.blob),
         };

@@ -77,7 +77,7 @@ pub struct Engine {
     tail: Arc<Wakeups>,
     tokens: Arc<TokenCache>,
     live: Arc<FragmentHub>,
-    world: Option<Backends>,
+    backends: Option<Backends>,
     trace_ids: Option<TraceIds>,
     care: memory::MemoryCare,
     grafted: Arc<graft::GraftCache>,
@@ -99,7 +99,7 @@ impl Engine {
             tail: Arc::default(),
             tokens: Arc::default(),
             live: Arc::default(),
-            world: None,
+            backends: None,
             trace_ids: None,
             care: memory::MemoryCare::default(),
             grafted: Arc::default(),
@@ -125,8 +125,8 @@ impl Engine {
     }
 
     /// Add the models and tools that turns need.
-    pub fn with_backends(mut self, world: Backends) -> Self {
-        self.world = Some(world);
+    pub fn with_backends(mut self, backends: Backends) -> Self {
+        self.backends = Some(backends);
         self
     }
 
@@ -154,19 +154,19 @@ impl Engine {
             depth,
             defaults,
             file_models,
-            ..self.with_backends(other.world()?)
+            ..self.with_backends(other.backends()?)
         })
     }
 
-    fn world(&self) -> Result<Backends> {
-        self.world.clone().ok_or(EngineError::NoBackends)
+    fn backends(&self) -> Result<Backends> {
+        self.backends.clone().ok_or(EngineError::NoBackends)
     }
 
     /// The models that can be called now, starting with the default.
     pub fn models(&self) -> Result<Vec<String>> {
-        let world = self.world()?;
-        let others = world.model.names().into_iter().filter(|name| *name != world.default_model);
-        Ok(std::iter::once(world.default_model.clone()).chain(others).collect())
+        let backends = self.backends()?;
+        let others = backends.model.names().into_iter().filter(|name| *name != backends.default_model);
+        Ok(std::iter::once(backends.default_model.clone()).chain(others).collect())
     }
 
     /// The underlying store, for operations that the engine does not offer.

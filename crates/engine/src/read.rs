@@ -54,7 +54,7 @@ pub struct Archive {
     pub on_path: bool,
 }
 
-/// A session's spend, in all and per model.
+/// A session's spend, in total and per model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UsageReport {
     pub total: Total,

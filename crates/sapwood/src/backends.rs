@@ -1,5 +1,5 @@
-//! The world of a program that did not bring its own: models with keys from the environment, tools that are confined to
-//! each session's scratch directory.
+//! Default backends: models with API keys from the environment, and tools confined to each session's scratch
+//! directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use sapwood_engine::Backends;
 
 use crate::{Error, Result};
 
-/// The model that answers where none is named. It needs no key and no network.
+/// The model used when none is named. It needs no API key and no network.
 pub const DEFAULT_MODEL: &str = "demo";
 
-/// Models by `PROVIDER/NAME`, with keys from `ANTHROPIC_API_KEY` and its like; tools with scratch directories below `base`.
+/// Models by `PROVIDER/NAME`, with keys from variables like `ANTHROPIC_API_KEY`; tools with scratch
+/// directories below `base`.
 pub fn default_world(base: impl Into<PathBuf>) -> Result<Backends> {
     let settings = ModelSettings::default().with_variables(|name| std::env::var(name).ok());
     let models = Models::new(settings, Arc::new(EnvironmentKeys));
@@ -23,7 +24,7 @@ pub fn default_world(base: impl Into<PathBuf>) -> Result<Backends> {
     Ok(Backends { model: Arc::new(models), tools: Arc::new(tools), default_model: DEFAULT_MODEL.to_owned() })
 }
 
-/// Where scratch directories go if nobody says otherwise: one place per user, which only that user may enter.
+/// The default location of scratch directories: one per user, accessible only to that user.
 pub(crate) fn scratch_dir() -> PathBuf {
     let user = std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_default();
     let plain: String = user.chars().filter(char::is_ascii_alphanumeric).collect();

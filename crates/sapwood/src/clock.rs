@@ -1,4 +1,4 @@
-//! The machine's own time and chance.
+//! The system clock and random numbers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Flows from files, and role files: the only place of the façade that touches the disk.
+//! Load flows from files and write role files. Only this part of the façade accesses the disk.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,9 +12,9 @@ use sapwood_formats::workflow::{self, Document, OwnAgents, Readings, RequiredRea
 
 use crate::{Error, Result, Sapwood, SessionId};
 
-/// The file of required readings that is looked for beside a flow.
+/// The file of required readings next to a flow.
 const READINGS_DEFAULT: &str = "required-readings.yaml";
-/// Largest reading, in bytes.
+/// Largest required reading, in bytes.
 const READING_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a flow's files cannot be used.
@@ -25,7 +25,7 @@ pub enum FlowFileError {
         source: std::io::Error,
     },
     Workflow(WorkflowError),
-    /// Everything that is wrong with it.
+    /// All errors in the flow.
     Mistakes {
         flow: String,
         mistakes: Vec<Mistake>,
@@ -65,8 +65,8 @@ impl From<WorkflowError> for FlowFileError {
     }
 }
 
-/// Reads a flow with everything its roles are required to read. `known` finds agents that the file does not bring. What is
-/// wrong with it, a missing reading included, is said here, before anything runs.
+/// Load a flow with the required readings of its roles. `known` resolves agents that the file does not
+/// define. All errors, including missing readings, are reported here, before anything runs.
 pub fn load_flow(path: &Path, known: impl Fn(&str) -> Option<Agent>) -> Result<Flow, FlowFileError> {
     let document = workflow::parse(&read(path)?)?;
     let mut mistakes = Vec::new();
@@ -101,13 +101,13 @@ fn load_readings(
     for name in required.names().into_iter().chain(own) {
         let mut missing = |why: String| mistakes.push(Mistake { place: format!("reading {name}"), why });
         let Some(place) = index.get(name) else {
-            missing(format!("{} does not have it", index_path.display()));
+            missing(format!("not listed in {}", index_path.display()));
             continue;
         };
         let path = index_path.parent().unwrap_or(base).join(place);
         match std::fs::metadata(&path).and_then(|meta| Ok((meta.len(), std::fs::read_to_string(&path)?))) {
             Ok((bytes, _)) if bytes > READING_BYTES_MAX => {
-                missing(format!("{} has {bytes} bytes, and may have {READING_BYTES_MAX}", path.display()));
+                missing(format!("{} has {bytes} bytes; the limit is {READING_BYTES_MAX}", path.display()));
             }
             Ok((_, text)) => drop(texts.insert(name.clone(), text)),
             Err(error) => missing(format!("{}: {error}", path.display())),
@@ -116,7 +116,8 @@ fn load_readings(
     Ok(Readings { required, texts })
 }
 
-/// Role files in a directory: `DIR/FLOW/RUN/roles/ROLE/transcript.json` and `feed.json`, each replaced as a whole.
+/// Role files in a directory: `DIR/FLOW/RUN/roles/ROLE/transcript.json` and `feed.json`, each replaced
+/// atomically.
 #[derive(Debug, Clone)]
 pub struct RoleFiles {
     dir: PathBuf,
@@ -144,10 +145,10 @@ impl RoleFileSink for RoleFiles {
     }
 }
 
-/// Most bytes of a part of a path: file systems take 255.
+/// Longest path component in bytes; most file systems allow 255.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A name as one part of a path, whatever somebody called it. A long one is cut, and ends in what tells it from others.
+/// Turn any name into a safe path component. A long name is truncated and gets a hash suffix to stay unique.
 fn plain(name: &str) -> String {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let text: String = name.chars().map(|letter| if safe(letter) { letter } else { '_' }).collect();
@@ -159,18 +160,18 @@ fn plain(name: &str) -> String {
 }
 
 impl Sapwood {
-    /// Starts a run of a flow, which goes on whether or not anyone waits for it.
+    /// Start a run of a flow. It continues even if no caller waits for it.
     pub async fn start_flow(&self, start: StartFlow) -> Result<RunningFlow> {
         self.engine.start_flow(&self.scope, start).await
     }
 
-    /// Runs a flow to its end, or to where it waits for people.
+    /// Run a flow until it ends or waits for answers.
     pub async fn run_flow(&self, flow: Flow, input: impl Into<String>) -> Result<FlowReport> {
         let start = StartFlow { flow, input: input.into(), ..StartFlow::default() };
         self.start_flow(start).await?.ended().await
     }
 
-    /// Carries on a run that was interrupted, waits, or failed; `None` if there is nothing to carry on.
+    /// Resume a run that was interrupted, is waiting, or failed; `None` if there is nothing to resume.
     pub async fn resume_flow(&self, run: &SessionId) -> Result<Option<FlowReport>> {
         match self.engine.resume_flow(&self.scope, run).await? {
             Some(running) => Ok(Some(running.ended().await?)),
@@ -178,7 +179,7 @@ impl Sapwood {
         }
     }
 
-    /// Asks a run to end, wherever it runs; one that runs nowhere has ended when this returns.
+    /// Request the end of a run in any process. A run without a process has ended when this returns.
     pub async fn cancel_flow(&self, run: &SessionId) -> Result<()> {
         if let Some(running) = self.engine.cancel_flow(&self.scope, run).await? {
             running.ended().await?;
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_name_is_a_part_of_a_path_and_stays_apart_from_others() {
+    fn long_names_become_unique_path_components() {
         let long = "a".repeat(300);
         let names = [plain(&long), plain(&format!("{long}b")), plain(&"ä".repeat(300))];
         assert!(names.iter().all(|name| name.len() <= NAME_BYTES_MAX), "{names:?}");

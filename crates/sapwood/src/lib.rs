@@ -1,7 +1,7 @@
 //! Sapwood: a session engine for AI agents.
 //!
-//! A session is a durable, append-only tree of entries. Open a store, start a session with an agent, and send it words;
-//! the answer streams while everything that happens goes into the log:
+//! A session is a durable, append-only tree of entries. Open a store, start a session with an agent, and send
+//! it a message. The answer streams while every event is written to the log:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! Whatever happens can be watched, by anyone, from any point on, each entry once and in order:
+//! Any number of subscribers can follow a session from any entry, and receive each entry once and in order:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -37,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! A session branches and forks without copying, and messages can be put in without a model:
+//! A session can branch and fork without copying, and messages can be added without a model:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -97,19 +97,21 @@ use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An engine over the store a URL names, with the system's clock. It runs no turns before it is given a [`Backends`].
+/// Open an engine over the store that a URL names, with the system clock. It cannot run turns until it is
+/// given [`Backends`].
 pub fn open_engine(url: &str, options: store::OpenOptions) -> Result<Engine> {
     let store = store::open(url, options)?;
     Ok(Engine::new(store, Arc::new(SystemClock)).with_tokenizers(Arc::new(KnownTokenizers)))
 }
 
-/// A user's words.
+/// A user message.
 pub fn user_text(text: impl Into<String>) -> Body {
     Body::UserMessage(UserMessage { parts: vec![Part::text(text)], origin: None })
 }
 
-/// One user's sessions: an [`Engine`] and the scope it is used with. An unknown id is an error for every verb but
-/// [`exists`](Sapwood::exists), [`snapshot`](Sapwood::snapshot), [`ancestry`](Sapwood::ancestry) and opening.
+/// One user's sessions: an [`Engine`] and the scope it is used with. An unknown id is an error for every
+/// operation except [`exists`](Sapwood::exists), [`snapshot`](Sapwood::snapshot),
+/// [`ancestry`](Sapwood::ancestry) and opening.
 #[derive(Clone)]
 pub struct Sapwood {
     engine: Engine,
@@ -117,23 +119,24 @@ pub struct Sapwood {
 }
 
 impl Sapwood {
-    /// Opens `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the one who holds it, with models and tools of this machine.
+    /// Open `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the local operator, with
+    /// the default models and tools.
     pub fn open(url: &str) -> Result<Self> {
         let engine = open_engine(url, store::OpenOptions::default())?;
         Ok(Self::with_engine(engine.with_backends(default_world(backends::scratch_dir())?)))
     }
 
-    /// The same, with an engine that was put together by hand: another store, other models, other tools.
+    /// Use a custom engine: another store, other models, other tools.
     pub fn with_engine(engine: Engine) -> Self {
         Self { engine, scope: Scope::operator(TenantId::local(), Principal::System) }
     }
 
-    /// The same sessions, as somebody else sees them.
+    /// Use the same sessions with the rights of another scope.
     pub fn with_scope(&self, scope: Scope) -> Self {
         Self { engine: self.engine.clone(), scope }
     }
 
-    /// The same sessions, with a closure that is asked or told; it acts with the rights of this scope:
+    /// Install a closure as a hook. It acts with the rights of this scope:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -164,7 +167,7 @@ impl Sapwood {
         self.install(installed)
     }
 
-    /// The same with a priority, a timeout and a name of its own.
+    /// Install a hook with its own name, priority and timeout.
     pub fn install(self, installed: Installed) -> Result<Self> {
         let mut hooks = self.engine.hooks();
         hooks.install(installed)?;
@@ -179,17 +182,17 @@ impl Sapwood {
         &self.scope
     }
 
-    /// A new session with an agent, which is frozen into it.
+    /// Start a session with an agent, which is frozen into it.
     pub async fn start(&self, agent: Agent) -> Result<SessionId> {
         self.start_with(StartOptions { agent, ..StartOptions::default() }).await
     }
 
-    /// The same, with an id, a title, a directory, variables, or less than the agent allows.
+    /// Start a session with an id, a title, a directory, variables, or fewer rights than the agent allows.
     pub async fn start_with(&self, options: StartOptions) -> Result<SessionId> {
         Ok(self.engine.start(&self.scope, options).await?.0)
     }
 
-    /// Sends words and waits for the turn's end, or until it waits for a person: see [`TurnReport::waiting`].
+    /// Send a message and wait until the turn ends or waits for an answer: see [`TurnReport::waiting`].
     pub async fn send(&self, session: &SessionId, words: impl Into<String>) -> Result<TurnReport> {
         let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
         match self.send_with(session, vec![Part::text(words)], options).await? {
@@ -198,7 +201,7 @@ impl Sapwood {
         }
     }
 
-    /// Sends parts and comes back at once; the turn runs on, whether or not anyone waits for it.
+    /// Send parts and return at once. The turn continues even if no caller waits for it.
     pub async fn send_with(
         &self,
         session: &SessionId,
@@ -208,7 +211,7 @@ impl Sapwood {
         self.engine.send(&self.scope, session, words, options).await
     }
 
-    /// One answer without a session: it runs on a store of its own in memory, and nothing is kept.
+    /// Get one answer without a session. It runs on its own in-memory store, and nothing is kept.
     pub async fn ask(&self, agent: Agent, words: impl Into<String>) -> Result<TurnReport> {
         let engine = open_engine("memory:", store::OpenOptions::default())?;
         let alone = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
@@ -216,7 +219,7 @@ impl Sapwood {
         alone.send(&session, words).await
     }
 
-    /// Carries on a turn that was interrupted or waits; `None` if there is nothing to carry on.
+    /// Resume a turn that was interrupted or is waiting; `None` if there is nothing to resume.
     pub async fn resume(&self, session: &SessionId) -> Result<Option<TurnReport>> {
         match self.engine.resume(&self.scope, session, OnWait::Leave).await? {
             Some(running) => Ok(Some(running.ended().await?)),
@@ -224,17 +227,17 @@ impl Sapwood {
         }
     }
 
-    /// Asks the open turn to end, wherever it runs.
+    /// Request the end of the open turn, in any process.
     pub async fn cancel(&self, session: &SessionId) -> Result<TurnId> {
         self.engine.cancel(&self.scope, session).await
     }
 
-    /// Adds words to the turn that runs.
+    /// Add a message to the running turn.
     pub async fn steer(&self, session: &SessionId, words: impl Into<String>) -> Result<EntryId> {
         self.engine.steer(&self.scope, session, vec![Part::text(words)]).await
     }
 
-    /// What the session waits for a person to say.
+    /// The pending approvals of a session.
     pub async fn approvals(&self, session: &SessionId) -> Result<Vec<PendingApproval>> {
         self.engine.approvals(&self.scope, session).await
     }
@@ -248,12 +251,12 @@ impl Sapwood {
         self.engine.answer(&self.scope, approval, answer, reason).await
     }
 
-    /// Everything after the cursor, once, in order, then live.
+    /// Subscribe to everything after the cursor, once and in order, then live.
     pub async fn subscribe(&self, session: &SessionId, after: Seq) -> Result<Subscription> {
         self.engine.subscribe(&self.scope, session, after).await
     }
 
-    /// The same for a closure, until the listener is dropped.
+    /// Call a closure for everything after the cursor, until the listener is dropped.
     pub async fn listen(
         &self,
         session: &SessionId,
@@ -263,7 +266,7 @@ impl Sapwood {
         self.engine.listen(&self.scope, session, after, listener).await
     }
 
-    /// Idempotent: an id that exists is opened as it is.
+    /// Open a session. Idempotent: an existing id is opened unchanged.
     pub async fn open_session(&self, options: OpenOptions) -> Result<SessionId> {
         Ok(self.engine.open(&self.scope, options).await?.0)
     }
@@ -289,18 +292,18 @@ impl Sapwood {
         self.engine.fork(&self.scope, source, at, options).await
     }
 
-    /// A fork that shares the first `keep_first` messages.
+    /// Fork a session, sharing its first `keep_first` messages.
     pub async fn fork_at(&self, source: &SessionId, keep_first: u32) -> Result<SessionId> {
         self.fork(source, ForkAt::KeepFirst(keep_first), OpenOptions::default()).await
     }
 
-    /// Leaves everything said so far out of the context.
+    /// Remove all messages so far from the context.
     pub async fn reset(&self, session: &SessionId) -> Result<()> {
         self.engine.reset(&self.scope, session).await?;
         Ok(())
     }
 
-    /// Leaves the last `keep_last` messages in the context; says how many are there now.
+    /// Keep only the last `keep_last` messages in the context. Returns how many are left.
     pub async fn trim(&self, session: &SessionId, keep_last: usize) -> Result<usize> {
         self.engine.trim(&self.scope, session, keep_last).await
     }
@@ -317,21 +320,21 @@ impl Sapwood {
         self.engine.archive(&self.scope, session).await
     }
 
-    /// Remembers a fact for later sessions of this user. What is known already is strengthened, what it contradicts is
+    /// Store a fact for later sessions of this user. A known fact is strengthened; a contradicted one is
     /// superseded.
     pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<Kept> {
         let written = Written { text: text.into(), kind, belongs: None };
         self.engine.remember(&self.scope, written).await
     }
 
-    /// This user's memories and the tenant's, the newest first.
+    /// This user's memories and the tenant's, newest first.
     pub async fn memories(&self) -> Result<Vec<Memory>> {
         let filter =
             MemoryFilter { whose: Whose::For(self.scope.principal.clone()), ..MemoryFilter::default() };
         Ok(self.engine.memories(&self.scope, &filter).await?.items)
     }
 
-    /// The memories that answer a question in whatever words, the best first.
+    /// The memories that match a question, best first.
     pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<RecalledMemory>> {
         let whose = Whose::For(self.scope.principal.clone());
         Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
@@ -341,17 +344,17 @@ impl Sapwood {
         self.engine.edit_memory(&self.scope, memory, edit).await
     }
 
-    /// Really deletes a memory and what it stood in for; says how many.
+    /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
     pub async fn forget(&self, memory: MemoryId) -> Result<usize> {
         self.engine.forget(&self.scope, memory).await
     }
 
-    /// Learns from what is new in a session, as closing and archiving it do.
+    /// Learn from the new entries of a session, as closing and archiving it do.
     pub async fn learn(&self, session: &SessionId) -> Result<Learning> {
         self.engine.learn(&self.scope, session).await
     }
 
-    /// Brings an artifact, a digest or some rounds of another session in, by reference.
+    /// Graft an artifact, a digest or a range of rounds of another session, by reference.
     pub async fn graft(&self, session: &SessionId, source: &SessionId, what: GraftWhat) -> Result<GraftView> {
         self.engine.graft(&self.scope, session, source, what).await
     }
@@ -360,7 +363,7 @@ impl Sapwood {
         self.engine.grafts(&self.scope, session).await
     }
 
-    /// What a graft refers to; an error if that is withheld.
+    /// Read a graft's content. Fails if it is withheld.
     pub async fn read_graft(&self, session: &SessionId, seq: Seq) -> Result<Arc<Grafted>> {
         Ok(self.engine.read_graft(&self.scope, session, seq).await?.1)
     }
@@ -369,7 +372,7 @@ impl Sapwood {
         self.engine.context(&self.scope, session, None).await
     }
 
-    /// Messages in the context.
+    /// Number of messages in the context.
     pub async fn length(&self, session: &SessionId) -> Result<usize> {
         self.engine.length(&self.scope, session).await
     }

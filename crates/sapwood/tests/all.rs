@@ -1,4 +1,5 @@
-//! The façade's tests: the verbs over a real store, as a Rust user calls them. One binary, so that it links once.
+//! Tests of the façade: its operations over a real store, as a Rust user calls them. All in one binary to
+//! link only once.
 
 #[cfg(test)]
 mod all {

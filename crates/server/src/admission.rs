@@ -14,13 +14,13 @@ use crate::state::Settings;
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// By default, one principal gets one of this many parts of the requests in flight.
+/// By default, one principal gets 1/`REQUEST_PARTS` of the requests in flight.
 const REQUEST_PARTS: usize = 2;
 /// The same for streams. The rest is left for the principal's other requests.
 const STREAM_PARTS: usize = 4;
-/// One address gets one of this many parts of the connections before its own are closed first.
+/// One address gets 1/`ADDRESS_PARTS` of the connections before its own are closed first.
 const ADDRESS_PARTS: usize = 2;
-/// One of this many parts is added to the connections for requests that are only authenticated, and the same again for
+/// 1/`PROBATION_PARTS` of the connections is added for requests that are only authenticated, and the same again for
 /// connections that have not sent their request yet.
 const PROBATION_PARTS: usize = 16;
 const PROBATION_MIN: usize = 32;

@@ -146,7 +146,7 @@ impl Authenticator {
         looked.is_some_and(|at| at.elapsed() < LOOK_HOLDS)
     }
 
-    /// Whether this server may listen on the address. Other addresses than loopback require keys or OIDC.
+    /// Whether this server may listen on the address. Addresses other than loopback require keys or OIDC.
     pub async fn may_listen(&self, addr: SocketAddr) -> Result<bool> {
         Ok(addr.ip().is_loopback() || self.is_locked().await?)
     }

@@ -29,7 +29,7 @@ use crate::problem::{Problem, Result};
 const LEEWAY_MS: i64 = 60_000;
 /// Prefix of user names whose claim is not a valid name.
 const ESCAPED: &str = "oidc:";
-/// Limit of keys per issuer.
+/// Maximum number of keys per issuer.
 const KEYS_MAX: usize = 64;
 
 /// When the issuer's keys are fetched again.

@@ -206,7 +206,10 @@ mod tests {
         let problem = Problem::from(error);
         assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!problem.detail.contains("secret") && !problem.detail.contains("SELECT"));
-        assert!(problem.inside.is_some_and(|inside| inside.contains("/secret/path")), "the log has it");
+        assert!(
+            problem.inside.is_some_and(|inside| inside.contains("/secret/path")),
+            "the log contains the details"
+        );
     }
 
     #[test]

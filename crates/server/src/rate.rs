@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sapwood::{Principal, Scope, TenantId};
 
-/// Limit of kept buckets. Full buckets are dropped first.
+/// Maximum number of buckets. Full buckets are dropped first.
 const BUCKETS_MAX: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

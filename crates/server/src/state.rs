@@ -38,7 +38,7 @@ const DOCUMENTS_MAX: usize = 4;
 const UPLOADS_HELD_MAX: usize = 4;
 /// Concurrent uploads that are streamed into the store. Only one chunk of each is in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
-/// One principal gets at most one of this many parts of them.
+/// One principal gets at most 1/`STREAMED_UPLOAD_PARTS` of them.
 const STREAMED_UPLOAD_PARTS: usize = 2;
 
 /// A trigger that can be fired over HTTP.

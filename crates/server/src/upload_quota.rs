@@ -10,7 +10,7 @@ use crate::problem::{Problem, Result};
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// One principal gets at most one of this many parts of the quota, so that others get some too.
+/// One principal gets at most 1/`PARTS` of the quota, so that others get some too.
 const PARTS: usize = 2;
 
 type Who = (TenantId, Principal);

@@ -150,16 +150,16 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_probe_file_has_no_name_that_a_symlink_can_take() {
+    fn a_symlink_at_a_guessed_probe_name_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("s.db"), dir.path().join("other"));
         fs::write(&path, "one").unwrap();
-        fs::write(&other, "somebody else's").unwrap();
+        fs::write(&other, "another process's").unwrap();
         let place = PathHealth::new(&path);
         let guessed = dir.path().join(format!(".s.db.tried-{}", std::process::id()));
         std::os::unix::fs::symlink(&other, &guessed).unwrap();
         assert!(place.check().is_ok());
-        assert_eq!(fs::read_to_string(&other).unwrap(), "somebody else's");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "another process's");
         assert!(guessed.is_symlink(), "another process's probe file is left alone");
         assert_ne!(place.tried_file(), place.tried_file());
         assert_eq!(try_write(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);

@@ -109,7 +109,7 @@ test("ledger, chart, context and archives agree with the API", async () => {
 
   await open(page, house, "s/worked/archives");
   await page.getByRole("heading", { name: /Before/ }).waitFor();
-  assert.ok((await page.locator(".message.gone").count()) > 0);
+  await page.locator(".message.gone").first().waitFor();
   await page.getByRole("button", { name: "Undo compaction" }).click();
   await page.locator(".badge", { hasText: "inactive" }).waitFor();
 });

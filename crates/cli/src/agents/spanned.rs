@@ -1,5 +1,5 @@
-//! A document of keys and values that knows where each stands, and a reader of it that goes on after a mistake: every
-//! mistake of a file is found in one go, each with its place. It touches nothing but its arguments.
+//! A document tree with source positions, and a deserializer that continues after a mistake, so that all mistakes of
+//! a file are found in one pass. Pure.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -10,10 +10,10 @@ use serde::forward_to_deserialize_any;
 
 use crate::suggest::nearest;
 
-/// Most mistakes that one file is read for.
+/// Maximum number of mistakes reported per file.
 pub const MISTAKES_MAX: usize = 50;
 
-/// Counted from one.
+/// Line and column, starting at one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePosition {
     pub line: u64,
@@ -24,7 +24,7 @@ pub struct SourcePosition {
 pub struct Located {
     pub place: SourcePosition,
     pub value: Value,
-    /// It was wrong, has been reported, and is passed over from now on.
+    /// A mistake here was already reported, so the value is skipped.
     is_reported: bool,
 }
 
@@ -45,11 +45,11 @@ pub struct FieldKey {
     pub place: SourcePosition,
 }
 
-/// What is wrong in a document, and where.
+/// A mistake in a document, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     pub place: SourcePosition,
-    /// The way to the value, joined by dots; empty for the document itself.
+    /// Path of the field, joined by dots. Empty for the document itself.
     pub field: String,
     pub why: String,
 }
@@ -59,7 +59,7 @@ impl Located {
         Self { place, value, is_reported: false }
     }
 
-    /// Reads the whole document, and says everything that keeps it from being one.
+    /// Deserialize the whole document and collect all mistakes.
     pub fn read<T: DeserializeOwned>(mut self) -> (Option<T>, Vec<Mistake>) {
         let mut mistakes = Vec::new();
         while mistakes.len() < MISTAKES_MAX {
@@ -79,7 +79,7 @@ impl Located {
         (None, mistakes)
     }
 
-    /// Marks what was found wrong. A field that is missing only because it was wrong is a consequence.
+    /// Mark the wrong value. Returns true if a field is missing only because its value was wrong.
     fn report(&mut self, misfit: &Misfit) -> bool {
         let Some(node) = self.find_mut(&misfit.path) else { return false };
         let missing = misfit.missing;
@@ -100,7 +100,7 @@ impl Located {
         below?.find_mut(rest)
     }
 
-    /// One step down: a name in a table, a number in a list. With the place of the key, where there is one.
+    /// Descend one step: a key in a table or an index in a list. Also returns the position of the key, if any.
     fn step(&self, step: &str) -> Option<(SourcePosition, &Located)> {
         match &self.value {
             Value::Table(rows) => {
@@ -119,7 +119,7 @@ impl Located {
         }
     }
 
-    /// Where the value of this path stands, or the nearest one above it that is there.
+    /// Position of the value at this path, or of its nearest existing ancestor.
     pub fn place(&self, path: &[String]) -> SourcePosition {
         self.places(path).1
     }
@@ -134,14 +134,14 @@ impl Located {
     }
 }
 
-/// Whether a mistake is in a key or in what it holds.
+/// Whether a mistake is in a key or in its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum About {
     FieldKey,
     Value,
 }
 
-/// One thing that does not fit, with the way to it.
+/// A deserialization error with the path to the value.
 #[derive(Debug)]
 pub struct Misfit {
     path: Vec<String>,
@@ -171,24 +171,25 @@ impl serde::de::Error for Misfit {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("is {}, and should be {}", describe(&found), wanted(expected)))
+        Self::custom(format_args!("is {}, but must be {}", describe(&found), wanted(expected)))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("is {}, and should be {}", describe(&found), wanted(expected)))
+        Self::custom(format_args!("is {}, but must be {}", describe(&found), wanted(expected)))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let why = match nearest(field, expected.iter().copied()) {
-            Some(known) => format!("is not known: did you mean {known}?"),
-            None => format!("is not known; there are {}", expected.join(", ")),
+            Some(known) => format!("is unknown: did you mean {known}?"),
+            None => format!("is unknown; known fields: {}", expected.join(", ")),
         };
         Self { about: About::FieldKey, ..Self::custom(why) }
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        let hint = nearest(variant, expected.iter().copied()).map_or(String::new(), |known| format!(": is {known} meant?"));
-        Self::custom(format_args!("is {variant:?}, and should be one of {}{hint}", expected.join(", ")))
+        let hint = nearest(variant, expected.iter().copied())
+            .map_or(String::new(), |known| format!(": did you mean {known}?"));
+        Self::custom(format_args!("is {variant:?}, but must be one of {}{hint}", expected.join(", ")))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -196,7 +197,7 @@ impl serde::de::Error for Misfit {
     }
 }
 
-/// Rust's names for types mean nothing to who writes a file.
+/// Translate the names of Rust types to terms for users.
 fn wanted(expected: &dyn Expected) -> String {
     match expected.to_string().as_str() {
         "f32" | "f64" => "a number".to_owned(),
@@ -257,7 +258,7 @@ impl<'de> Deserializer<'de> for &'de Located {
     ) -> Result<V::Value, Misfit> {
         match &self.value {
             Value::Text(text) => visitor.visit_enum(Name(text)),
-            // YAML reads a bare `off` or `no` as text, but `false` is what people write for `off`.
+            // In YAML a bare `off` or `no` is text, but users may write `false` for `off`.
             Value::Bool(value) => Err(Misfit::unknown_variant(&value.to_string(), variants)),
             _ => self.deserialize_any(visitor),
         }
@@ -288,7 +289,7 @@ impl<'de> EnumAccess<'de> for Name<'de> {
     }
 }
 
-/// All choices in these files are plain names.
+/// All variants in these files are plain names.
 impl<'de> VariantAccess<'de> for Name<'de> {
     type Error = Misfit;
 
@@ -297,11 +298,11 @@ impl<'de> VariantAccess<'de> for Name<'de> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _seed: S) -> Result<S::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, and should hold something"))
+        Err(Misfit::custom("is a plain name, but must have a value"))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, and should hold something"))
+        Err(Misfit::custom("is a plain name, but must have a value"))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -309,7 +310,7 @@ impl<'de> VariantAccess<'de> for Name<'de> {
         _fields: &'static [&'static str],
         _visitor: V,
     ) -> Result<V::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, and should hold something"))
+        Err(Misfit::custom("is a plain name, but must have a value"))
     }
 }
 
@@ -347,7 +348,7 @@ impl<'de> MapAccess<'de> for Rows<'de> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
         let (key, node) =
-            self.open.take().ok_or_else(|| Misfit::custom("a value was asked for before its key"))?;
+            self.open.take().ok_or_else(|| Misfit::custom("a value was requested before its key"))?;
         seed.deserialize(node).map_err(|misfit| misfit.below(&key.name))
     }
 }

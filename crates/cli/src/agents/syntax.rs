@@ -1,4 +1,4 @@
-//! YAML and TOML as one kind of document, with places. Pure.
+//! Parses YAML and TOML to one kind of document tree with source positions. Pure.
 
 use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::spanned::{FieldKey, Located, Mistake, SourcePosition, Value};
 
-/// Deepest nesting that is read.
+/// Maximum nesting depth.
 const DEPTH_MAX: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Syntax {
         }
     }
 
-    /// The document, or everything that keeps it from being one.
+    /// Parse a document. Returns all syntax errors.
     pub fn parse(self, text: &str) -> Result<Located, Vec<Mistake>> {
         match self {
             Syntax::Yaml => parse_yaml(text).map_err(|mistake| vec![mistake]),
@@ -48,14 +48,14 @@ fn parse_yaml(text: &str) -> Result<Located, Mistake> {
                 column: at.column(),
             });
             let why = error.to_string();
-            // The place is said once, by us.
+            // Remove the parser's position: ours is shown already.
             let why = why.split(" at line ").next().unwrap_or(&why).lines().next().unwrap_or_default();
             Err(mistake(place, why.trim_start_matches("error: ").trim()))
         }
     }
 }
 
-/// A node of a YAML document.
+/// A YAML node.
 struct Node(Located);
 
 impl<'de> Deserialize<'de> for Node {
@@ -143,7 +143,7 @@ fn table_of(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Valu
         let node = node_of(value.get_ref(), lines.place(value.span().start), lines, depth + 1)?;
         rows.push((FieldKey { name: key.get_ref().to_string(), place }, node));
     }
-    // In the order of the file, as people read it.
+    // In file order.
     rows.sort_by_key(|(key, _)| key.place);
     Ok(Value::Table(rows))
 }
@@ -162,11 +162,9 @@ fn node_of(
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map(Value::Int)
             .map_err(|_| mistake(place, "is a number that is too large"))?,
-        DeValue::Float(number) => number
-            .as_str()
-            .parse()
-            .map(Value::Float)
-            .map_err(|_| mistake(place, "is not a number that can be read"))?,
+        DeValue::Float(number) => {
+            number.as_str().parse().map(Value::Float).map_err(|_| mistake(place, "is not a valid number"))?
+        }
         DeValue::Boolean(value) => Value::Bool(*value),
         DeValue::Datetime(time) => Value::Text(time.to_string()),
         DeValue::Array(items) => {
@@ -180,7 +178,7 @@ fn node_of(
     Ok(Located::new(place, value))
 }
 
-/// Bytes of a text to lines and columns.
+/// Converts byte offsets to lines and columns.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,

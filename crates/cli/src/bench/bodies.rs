@@ -1,4 +1,4 @@
-//! The corpus as entries.
+//! Converts the corpus to entries.
 
 use sapwood::Body;
 use sapwood::core::entry::{AssistantMessage, Stop, ToolResult, Usage, UserMessage, codec};
@@ -6,7 +6,7 @@ use sapwood::core::{Json, Part};
 
 use super::corpus::{Corpus, Said};
 
-/// What a real agent would append for this.
+/// The entry that an agent would append for a message.
 pub fn body_of(said: Said) -> Body {
     match said {
         Said::User { text } => UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
@@ -44,7 +44,7 @@ pub fn bodies(seed: u64) -> impl Iterator<Item = Body> {
     Corpus::new(seed).map(body_of)
 }
 
-/// Messages of about 200 bytes, for sessions whose length in entries is what matters.
+/// Messages of about 200 bytes, for sessions in which only the number of entries matters.
 pub fn short_bodies(seed: u64) -> impl Iterator<Item = Body> {
     Corpus::new(seed).map(|said| body_of(shortened(said)))
 }
@@ -60,14 +60,14 @@ fn shortened(mut said: Said) -> Said {
     said
 }
 
-/// The line a file would hold for this body.
+/// The body as a line of a JSONL file.
 pub fn line_of(body: &Body) -> Vec<u8> {
     let mut line = codec::encode(body);
     line.push(b'\n');
     line
 }
 
-/// Text and tool input, without any envelope.
+/// Size of text and tool input, without the envelope.
 pub fn content_bytes(body: &Body) -> u64 {
     let part = |part: &Part| {
         part.as_text().map_or(0, str::len) + part.as_tool_call().map_or(0, |call| call.input.get().len())

@@ -1,11 +1,11 @@
-//! The machine's own floor: what files alone can do with the same bytes, in the same directory, in the same run.
+//! The machine's baseline: plain file operations on the same bytes, in the same directory, in the same run.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Appends each line and waits until it is on the disk.
+/// Append the lines and sync after every `per_sync` of them.
 pub fn append_synced(path: &Path, lines: &[Vec<u8>], per_sync: usize) -> std::io::Result<Duration> {
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
     file.sync_all()?;
@@ -20,7 +20,7 @@ pub fn append_synced(path: &Path, lines: &[Vec<u8>], per_sync: usize) -> std::io
     Ok(start.elapsed())
 }
 
-/// The same into a file that has its size already, so that no sync has to write down a new length.
+/// Append to a preallocated file, so that a sync does not have to write a new file length.
 pub fn append_preallocated(path: &Path, lines: &[Vec<u8>]) -> std::io::Result<Duration> {
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
     let total: usize = lines.iter().map(Vec::len).sum();
@@ -38,7 +38,7 @@ pub fn append_preallocated(path: &Path, lines: &[Vec<u8>]) -> std::io::Result<Du
     Ok(start.elapsed())
 }
 
-/// Writes lines without waiting for the disk: a file to read from.
+/// Write lines without syncing, as input for reads.
 pub fn write_lines(path: &Path, lines: impl Iterator<Item = Vec<u8>>) -> std::io::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut bytes = 0;
@@ -50,7 +50,7 @@ pub fn write_lines(path: &Path, lines: impl Iterator<Item = Vec<u8>>) -> std::io
     Ok(bytes)
 }
 
-/// Reads every line into a value and keeps them all: what loading a whole session costs at least.
+/// Parse every line and keep all values: the minimum cost of loading a whole session.
 pub fn parse_all(path: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut values = Vec::new();
@@ -62,7 +62,7 @@ pub fn parse_all(path: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
     Ok(values)
 }
 
-/// Reads the last `count` lines from the end of the file.
+/// Parse the last `count` lines, reading from the end of the file.
 pub fn parse_last(path: &Path, count: usize) -> anyhow::Result<Vec<serde_json::Value>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

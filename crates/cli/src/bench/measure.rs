@@ -1,9 +1,9 @@
-//! How things are measured: medians of several runs, memory and bytes as the system tells them.
+//! Measurement helpers: medians of several runs, memory and file sizes as reported by the system.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The middle one of several measurements.
+/// The median of several measurements.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -21,7 +21,7 @@ pub fn per_second(count: usize, duration: Duration) -> f64 {
     count as f64 / duration.as_secs_f64().max(1e-9)
 }
 
-/// Runs `work` several times and gives the median in milliseconds. The first run warms up and does not count.
+/// Run `work` several times and return the median in milliseconds. The first run is a warm-up and does not count.
 pub async fn median_millis<F, T>(runs: usize, mut work: impl FnMut() -> F) -> anyhow::Result<f64>
 where
     F: Future<Output = anyhow::Result<T>>,
@@ -37,7 +37,7 @@ where
     Ok(median(times))
 }
 
-/// Memory of this process in MB, where the system tells it: all that is resident, and what of it is not a mapped file.
+/// Memory of this process in MB, if the system reports it: all resident memory, and the part that is not mapped files.
 pub fn memory_mb() -> Option<(f64, f64)> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let megabytes = |name: &str| -> Option<f64> {
@@ -47,7 +47,7 @@ pub fn memory_mb() -> Option<(f64, f64)> {
     Some((megabytes("VmRSS:")?, megabytes("RssAnon:")?))
 }
 
-/// The highest of the samples taken.
+/// The maximum of all samples.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Peak {
     pub resident: f64,
@@ -62,7 +62,7 @@ impl Peak {
     }
 }
 
-/// Bytes of every file in a directory whose name begins so: a database with its WAL.
+/// Total size of the files in a directory whose names have this prefix, such as a database with its WAL.
 pub fn file_bytes(directory: &Path, name: &str) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory)? {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn the_median_is_the_middle_value() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());

@@ -1,16 +1,16 @@
-//! `sapwood bench`: the project's own benchmark. Every figure stands beside the machine's own floor, measured with the
-//! same bytes in the same directory in the same run; what counts is the ratio, as machines differ by more than
+//! `sapwood bench`: the project's own benchmark. Figures are compared with the machine's baseline, measured with the
+//! same bytes in the same directory in the same run. The ratio is what matters, because machines differ more than
 //! programs do.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
-//! | [`corpus`], [`bodies`] | what is written: a coding agent's transcript from a seed |
-//! | [`floor`] | what files alone can do; plain SQLite's part is in `sapwood_store::baseline` |
-//! | [`suites`] | the axes, a file each |
-//! | [`stage`] | the stores that several axes work on, made when first needed |
-//! | [`measure`], [`table`], [`scratch`] | how it is measured, shown, and where it happens |
+//! | [`corpus`], [`bodies`] | the data to write: a coding agent's transcript from a seed |
+//! | [`floor`] | the baseline of plain files; the baseline of plain SQLite is in `sapwood_store::baseline` |
+//! | [`suites`] | one file per axis |
+//! | [`stage`] | the stores that several axes share, created on first use |
+//! | [`measure`], [`table`], [`scratch`] | measuring, output, and the working directory |
 //!
-//! It works in a directory of its own that it removes afterwards, and never opens the user's store.
+//! It works in its own directory, which it removes afterwards, and never opens the user's store.
 
 mod bodies;
 mod corpus;
@@ -29,31 +29,31 @@ use clap::{Args, ValueEnum};
 use stage::Stage;
 use table::Figure;
 
-/// Measure this machine and this build, beside what the machine itself can do
+/// Benchmark this build on this machine, compared with the machine's baseline
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Smaller sizes: done in seconds, good for a first look only
+    /// Use smaller sizes: takes seconds, only for a first impression
     #[arg(long)]
     quick: bool,
-    /// Only these axes
+    /// Run only these axes
     #[arg(value_enum, value_name = "AXIS")]
     only: Vec<Axis>,
-    /// Only this axis; can be given several times
+    /// Run only this axis; can be repeated
     #[arg(long, value_enum, value_name = "NAME")]
     axis: Vec<Axis>,
-    /// Work under this directory, on the disk that is to be measured
+    /// Directory to work in, on the disk to measure
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// For the axis postgres: a server, and a user who may make databases in it
+    /// Server for the axis postgres, with a user who may create databases
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
-    /// Serve an empty route instead: the floor of the axis http
+    /// Serve an empty route instead: the baseline of the axis http
     #[arg(long, hide = true)]
     serve_empty: bool,
 }
 
 impl BenchArgs {
-    /// Whether it is the floor that is served: on a runtime like that of the server it is compared with.
+    /// Whether this process serves the baseline, which needs a runtime like that of the server it is compared with.
     pub fn is_server(&self) -> bool {
         self.serve_empty
     }
@@ -61,7 +61,7 @@ impl BenchArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Axis {
-    /// Memory while a long session is appended, exported and imported
+    /// Memory while appending, exporting and importing a long session
     Memory,
     /// Durable appends: one stream, many streams, a long log
     Append,
@@ -79,9 +79,9 @@ enum Axis {
     Disk,
     /// The engine's own part of a round of a turn
     Turn,
-    /// What survives compaction, and how long planning one takes
+    /// What survives compaction, and the time to plan one
     Compaction,
-    /// Other programs' files, taken in
+    /// Importing other programs' files
     Import,
     /// Events over HTTP to 1, 100 and 2000 subscribers
     Stream,
@@ -89,11 +89,11 @@ enum Axis {
     Postgres,
     /// Reads and durable injects over HTTP, from another process
     Http,
-    /// Facts of fifty sessions, asked for in other words, and what crosses to others
+    /// Recall of facts from fifty sessions by rephrased questions, and isolation between users
     Memories,
 }
 
-/// Memory comes first: what another axis has freed still counts as the process's own.
+/// Memory runs first, because memory freed by other axes still counts as the process's own.
 const ALL: &[Axis] = &[
     Axis::Memory,
     Axis::Append,
@@ -112,19 +112,19 @@ const ALL: &[Axis] = &[
     Axis::Memories,
 ];
 
-/// How much of everything.
+/// The sizes of a run.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// Messages of ordinary length in the long session.
+    /// Number of messages of ordinary length in the long session.
     long: usize,
-    /// Short messages in the huge session, and in the two that are compared with it.
+    /// Number of short messages in the huge session, and in the two sessions compared with it.
     huge: usize,
     small: usize,
     sessions: usize,
-    /// Durable appends in one measurement, and how often it is repeated.
+    /// Number of durable appends per measurement, and of repetitions.
     appends: usize,
     rounds: usize,
-    /// Size of another program's file.
+    /// Size of the imported file.
     import_bytes: u64,
 }
 
@@ -147,7 +147,7 @@ const QUICK: Sizes = Sizes {
     import_bytes: 48 << 20,
 };
 
-/// Prints one JSON line per figure as it comes, or a table at the end. Returns whether every goal was met.
+/// Print one JSON line per figure as soon as it is measured, or a table at the end. Returns whether every goal was met.
 pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
     if args.serve_empty {
         suites::http::serve_empty(out).await?;
@@ -156,7 +156,7 @@ pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Re
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
-    // It needs a server, so it is only run when there is one or when it is asked for by name.
+    // This axis needs a server, so it runs only if one is given or the axis is named.
     let is_run = |axis: &Axis| *axis != Axis::Postgres || args.postgres.is_some() || wanted.contains(axis);
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();

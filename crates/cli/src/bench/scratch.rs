@@ -1,4 +1,4 @@
-//! A directory of its own for one run, gone afterwards. A benchmark never touches the user's own store.
+//! A temporary directory for one run, removed on drop. The benchmark never touches the user's store.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,12 +8,12 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Under `parent`, or under the system's directory for such things.
+    /// Create the directory in `parent`, or in the system's temporary directory.
     pub fn make(parent: Option<&Path>) -> std::io::Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = parent.join(format!("sapwood-bench-{}-{nanos}", std::process::id()));
-        // Not create_dir_all: the parent must be there, and the directory must not.
+        // Not create_dir_all: the parent must exist, and the directory must not.
         std::fs::create_dir(&path)?;
         Ok(Self { path })
     }
@@ -30,7 +30,7 @@ impl Scratch {
         format!("sqlite:{}", self.file(name).display())
     }
 
-    /// Removes the files of one store, or one floor, that are not needed any more.
+    /// Remove the files of a store or baseline that is no longer needed.
     pub fn remove(&self, name: &str) {
         for ending in ["", "-wal", "-shm", "-journal"] {
             let _ = std::fs::remove_file(self.path.join(format!("{name}{ending}")));
@@ -40,7 +40,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing can be done about what cannot be removed, and it is under a name that says what it is.
+        // Errors are ignored: the name of a leftover directory shows what it is.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

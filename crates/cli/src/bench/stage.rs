@@ -1,5 +1,5 @@
-//! The stores that axes work on. The long session (ordinary messages) and the huge one (short messages) take a while to
-//! make, so each is made once, when the first axis asks for it.
+//! The stores that axes share. The long session (ordinary messages) and the huge one (short messages) take a while to
+//! create, so each is created once, on first use.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use super::floor;
 use super::measure::{file_bytes, millis, per_second};
 use super::scratch::Scratch;
 
-/// How many messages one append of a fill carries.
+/// Number of messages per append when filling a session.
 const BATCH: usize = 1_000;
-/// How many messages a compaction keeps.
+/// Number of messages that a compaction keeps.
 pub const KEPT: usize = 50;
 
 pub const LONG: &str = "long";
@@ -31,14 +31,14 @@ pub struct Stage {
     huge: bool,
 }
 
-/// What is known of the long session besides its store.
+/// Properties of the long session.
 #[derive(Debug, Clone, Copy)]
 pub struct Long {
     pub content_bytes: u64,
-    /// When just this session was in it, search index included.
+    /// Size of the store with only this session, including the search index.
     pub bytes_on_disk: u64,
     pub messages_per_second: f64,
-    /// How long the first search took.
+    /// Duration of the first search.
     pub catch_up_ms: f64,
 }
 
@@ -58,7 +58,7 @@ impl Stage {
         Ok(engine.open(&self.scope, options).await?.0)
     }
 
-    /// Appends in one go; gives the ids.
+    /// Append in one batch and return the ids.
     pub async fn append(
         &self,
         engine: &Engine,
@@ -69,7 +69,7 @@ impl Stage {
         Ok(appended.entries.into_iter().map(|(_, id)| id).collect())
     }
 
-    /// Appends many in batches, and tells how many there are after each.
+    /// Append in batches, and report the number of entries after each.
     pub async fn fill(
         &self,
         engine: &Engine,
@@ -81,7 +81,7 @@ impl Stage {
         let mut done = 0;
         while done < count {
             let batch: Vec<Body> = bodies.by_ref().take(BATCH.min(count - done)).collect();
-            anyhow::ensure!(!batch.is_empty(), "the corpus ended early");
+            anyhow::ensure!(!batch.is_empty(), "the corpus is too short");
             done += batch.len();
             self.append(engine, session, batch).await?;
             after_batch(done);
@@ -89,14 +89,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Appends ordinary messages and a compaction that keeps just these.
+    /// Append ordinary messages, and a compaction that keeps exactly these.
     pub async fn compact_behind(&self, engine: &Engine, session: &SessionId) -> anyhow::Result<()> {
         let kept = self.append(engine, session, bodies(5).take(KEPT).collect()).await?;
         self.append(engine, session, vec![compaction(kept.first().copied())]).await?;
         Ok(())
     }
 
-    /// A session of ordinary messages in `long.db`, and the same as lines in `long.jsonl`.
+    /// A session of ordinary messages in `long.db`, and the same messages as lines in `long.jsonl`.
     pub async fn long(&mut self) -> anyhow::Result<Long> {
         if let Some(long) = self.long {
             return Ok(long);
@@ -113,7 +113,7 @@ impl Stage {
         let start = std::time::Instant::now();
         self.fill(&engine, &session, counted.take(count), count, |_| ()).await?;
         let messages_per_second = per_second(count, start.elapsed());
-        // The index may trail behind; a search makes it catch up, so that no axis pays for it by chance.
+        // The index may lag. A search makes it catch up now, so that no axis pays for it.
         let start = std::time::Instant::now();
         let query = SearchQuery { text: "nothing".to_owned(), limit: 1, ..SearchQuery::default() };
         engine.search(&self.scope, &query).await?;
@@ -125,7 +125,7 @@ impl Stage {
         Ok(long)
     }
 
-    /// A session of short messages in `huge.db`. `after_batch` sees it grow, if it is made now.
+    /// A session of short messages in `huge.db`. `after_batch` is called while it grows, if it is created now.
     pub async fn huge(&mut self, after_batch: impl FnMut(usize)) -> anyhow::Result<Engine> {
         let engine = self.open("huge.db", Durability::Normal)?;
         if !self.huge {
@@ -136,7 +136,7 @@ impl Stage {
         Ok(engine)
     }
 
-    /// Closes a store, so that the file's size is the whole truth.
+    /// Close a store, so that its file has its final size.
     pub fn close(&self, name: &str, engine: Engine) -> anyhow::Result<()> {
         drop(engine);
         sapwood::store::baseline::checkpoint(&self.scratch.file(name)).map_err(anyhow::Error::msg)

@@ -1,24 +1,24 @@
-//! The results: a table for people, a JSON line each for programs.
+//! The results: a table for terminals, JSON lines for programs.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// What a figure has to reach.
+/// The goal of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// One figure. `judged` is what the goal is about: the ratio where there is a floor, otherwise the value.
+/// One figure. The goal applies to the ratio if there is a baseline, otherwise to the value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     pub axis: &'static str,
     pub name: String,
     pub value: f64,
     pub unit: &'static str,
-    /// What the machine itself can do, measured in the same run.
+    /// The machine's baseline, measured in the same run.
     pub floor: Option<f64>,
     pub goal: Option<Goal>,
 }
@@ -45,7 +45,7 @@ impl Figure {
         self
     }
 
-    /// A goal on the ratio to the floor; without a floor, on the value.
+    /// Set a goal for the ratio to the baseline, or for the value if there is none.
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
@@ -55,7 +55,7 @@ impl Figure {
         self.floor.map(|floor| self.value / floor)
     }
 
-    /// None where there is no goal: a floor, or a figure for orientation.
+    /// Whether the goal was met. None without a goal, as for baselines.
     pub fn met(&self) -> Option<bool> {
         let judged = self.ratio().unwrap_or(self.value);
         self.goal.map(|goal| match goal {
@@ -91,9 +91,10 @@ pub fn write_json(figure: &Figure, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// All figures, aligned.
+/// Write all figures as an aligned table.
 pub fn write_table(figures: &[Figure], out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = vec![["axis", "what", "value", "", "floor", "ratio", "goal", "met"].map(str::to_owned)];
+    let mut rows =
+        vec![["axis", "what", "value", "", "baseline", "vs. baseline", "goal", "met"].map(str::to_owned)];
     rows.extend(figures.iter().map(cells));
     let widths: Vec<usize> =
         (0..8).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
@@ -124,7 +125,7 @@ fn cells(figure: &Figure) -> [String; 8] {
     ]
 }
 
-/// Three significant digits, without exponents.
+/// Format with three significant digits, without exponents.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_is_about_the_ratio_where_there_is_a_floor() {
+    fn a_goal_applies_to_the_ratio_if_there_is_a_baseline() {
         let figure = Figure::new("append", "x", 300.0, "/s").over(400.0).goal(Goal::AtLeast(0.5));
         assert_eq!((figure.ratio(), figure.met()), (Some(0.75), Some(true)));
         let figure = Figure::new("context", "x", 3.0, "ms").goal(Goal::AtMost(1.0));

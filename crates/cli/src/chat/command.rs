@@ -1,5 +1,4 @@
-//! What can be said with a slash: the commands of a conversation, and any command of `sapwood` that begins with a session.
-//! Pure.
+//! Parses slash commands: those of the chat, and `sapwood` commands whose first argument is a session. Pure.
 
 use crate::failure::{Failure, Result};
 
@@ -7,13 +6,13 @@ use crate::failure::{Failure, Result};
 pub enum Command {
     Help,
     Quit,
-    /// Go back to before the last thing that was said.
+    /// Go back to before the last user message.
     Undo,
-    /// A new session that shares this one's path, from here on the one that is talked to.
+    /// Fork the session and continue in the fork.
     Fork {
         at: Option<String>,
     },
-    /// A fresh session with the same agent, or with another one.
+    /// Start a new session with the same agent or another one.
     New {
         agent: Option<String>,
     },
@@ -26,7 +25,7 @@ pub enum Command {
     Export {
         file: Option<String>,
     },
-    /// The skills, or one of them on or off.
+    /// List the skills, or turn one on or off.
     Skill {
         words: Vec<String>,
     },
@@ -34,35 +33,35 @@ pub enum Command {
     Open {
         session: String,
     },
-    /// The same words as on the command line; the session goes behind the first.
+    /// Run a `sapwood` command, with the session inserted after the first word.
     Run {
         words: Vec<String>,
     },
 }
 
-/// Name, what may follow, what it does.
+/// Name, arguments, description.
 type Row = (&'static str, &'static str, &'static str);
 
 const OWN: &[Row] = &[
-    ("help", "", "this list"),
-    ("tree", "", "the branches of this session"),
-    ("branch", "ENTRY", "go back to an entry; what follows hangs from there"),
-    ("undo", "", "go back to before your last message, and edit it"),
-    ("fork", "[ENTRY]", "go on in a new session that shares this one's path"),
-    ("new", "[AGENT]", "begin a new session"),
-    ("sessions", "", "your latest sessions"),
-    ("open", "SESSION", "go on in another session"),
-    ("clear", "", "empty the context; the log keeps everything"),
-    ("compact", "[OPTIONS]", "let a summary stand in for the older part of the context"),
-    ("model", "[NAME]", "show the model, or ask another one from now on"),
-    ("agent", "[NAME]", "show this session's agent, or begin a session with another one"),
-    ("skill", "[on|off NAME]", "show the skills, or make one active in this session"),
-    ("cost", "", "tokens and cost, per model"),
+    ("help", "", "show this list"),
+    ("tree", "", "show the branches of this session"),
+    ("branch", "ENTRY", "go back to an entry and continue from there"),
+    ("undo", "", "go back to before your last message and edit it"),
+    ("fork", "[ENTRY]", "continue in a new session that shares the path of this one"),
+    ("new", "[AGENT]", "start a new session"),
+    ("sessions", "", "list your latest sessions"),
+    ("open", "SESSION", "switch to another session"),
+    ("clear", "", "empty the context; the log keeps all entries"),
+    ("compact", "[OPTIONS]", "replace older messages with a summary"),
+    ("model", "[NAME]", "show the model, or switch to another one"),
+    ("agent", "[NAME]", "show this session's agent, or start a session with another one"),
+    ("skill", "[on|off NAME]", "list the skills, or turn one on or off in this session"),
+    ("cost", "", "show tokens and cost per model"),
     ("export", "[FILE]", "write this session to a file"),
-    ("quit", "", "end; the session stays"),
+    ("quit", "", "end the chat; the session is kept"),
 ];
 
-/// Commands of `sapwood` that take a session first, and so need no more than their name here.
+/// `sapwood` commands whose first argument is a session, available here by name.
 const PASSED_ON: &[&str] = &[
     "tree",
     "branch",
@@ -84,7 +83,7 @@ const PASSED_ON: &[&str] = &[
     "rename",
 ];
 
-/// Another name for what is passed on.
+/// Aliases of `sapwood` commands.
 const ALIASES: &[(&str, &str)] = &[("clear", "reset"), ("cost", "usage")];
 
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -92,12 +91,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     OWN.iter().map(|(name, ..)| *name).chain(rest)
 }
 
-/// Rows for the help: what to type, and what it does.
+/// Rows of the help: the command with its arguments, and its description.
 pub fn help() -> Vec<(String, &'static str)> {
     OWN.iter().map(|(name, rest, about)| (format!("/{name} {rest}").trim_end().to_owned(), *about)).collect()
 }
 
-/// None for what is no command but something to be said: a path such as `/etc/hosts`, two slashes.
+/// None if the line is a message and not a command: a path such as `/etc/hosts`, or two slashes.
 pub fn parse(line: &str) -> Option<Result<Command>> {
     let words = line.trim().strip_prefix('/')?;
     let name = words.split_whitespace().next().unwrap_or_default();
@@ -112,8 +111,8 @@ fn command_of(words: &[String]) -> Result<Command> {
     let one = || rest.first().cloned();
     let most = |count: usize| {
         if rest.len() > count {
-            let message = format!("/{name} takes no {}", rest[count]);
-            return Err(Failure::usage(message, "/help shows what each command takes"));
+            let message = format!("unexpected argument {} of /{name}", rest[count]);
+            return Err(Failure::usage(message, "type /help to see the arguments of each command"));
         }
         Ok(())
     };
@@ -130,15 +129,16 @@ fn command_of(words: &[String]) -> Result<Command> {
         "sessions" | "ls" => most(0).map(|()| Command::Sessions),
         "open" => {
             most(1)?;
-            let session =
-                one().ok_or_else(|| Failure::usage("which session?", "/sessions shows the latest"))?;
+            let session = one().ok_or_else(|| {
+                Failure::usage("the session is missing", "type /sessions to list the latest")
+            })?;
             Ok(Command::Open { session })
         }
         name => {
             let real = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real);
             let is_known = PASSED_ON.contains(&name) || real != name;
             if !is_known {
-                return Err(Failure::usage(format!("there is no command /{name}"), "/help shows them all"));
+                return Err(Failure::usage(format!("no command /{name}"), "type /help to list all commands"));
             }
             let words = std::iter::once(real.to_owned()).chain(rest.iter().cloned());
             Ok(Command::Run { words: words.collect() })
@@ -146,7 +146,7 @@ fn command_of(words: &[String]) -> Result<Command> {
     }
 }
 
-/// Words as a shell would see them: quotes hold together, and nothing else is special.
+/// Split into words like a shell. Only quotes are special.
 fn split(text: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);
     for c in text.chars() {
@@ -162,7 +162,7 @@ fn split(text: &str) -> Result<Vec<String>> {
         }
     }
     if quote.is_some() {
-        return Err(Failure::usage("a quote is not closed", "close it, or leave it out"));
+        return Err(Failure::usage("a quote is not closed", "close or remove it"));
     }
     words.extend(word);
     Ok(words)
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said() {
+    fn unknown_commands_and_arguments_are_errors() {
         for line in ["/nonsense", "/undo now", "/open", "/branch \"3"] {
             assert!(parse(line).unwrap().is_err(), "{line}");
         }
     }
 
     #[test]
-    fn every_name_that_is_offered_is_understood() {
+    fn every_listed_command_is_parsed() {
         for name in names() {
             let line = format!("/{name} x");
             let bare = format!("/{name}");

@@ -1,5 +1,5 @@
-//! A turn without a screen: with `--json` every event is a line, and otherwise only the answer is printed, when it is
-//! whole. Ctrl-C cancels the turn, and then the command.
+//! Runs a turn without a screen. With `--json` every event is printed as a line, otherwise only the complete answer.
+//! The first Ctrl-C cancels the turn, and with it the command.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::watch::Line;
 use crate::failure::{Exit, Failure, Result};
 use crate::render::{Out, clean};
 
-/// What a program wants to see of a turn.
+/// The output of a turn for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Show {
     Answer,
@@ -47,7 +47,7 @@ pub async fn follow(
         return Err(Failure { exit: Exit::Interrupted, ..cancelled });
     }
     if show == Show::Answer && !report.text.is_empty() {
-        // Behind a pipe the text is data, and kept as it is; a terminal gets nothing it would obey.
+        // Piped text is data and printed unchanged. On a terminal, control sequences are removed.
         let text = if out.terminal.is_some() { clean(&report.text) } else { report.text.as_str().into() };
         writeln!(out, "{}", text.trim_end_matches('\n'))?;
         out.flush()?;
@@ -74,6 +74,6 @@ fn print_event(line: &Line, event: &SessionEvent, show: Show, out: &mut Out) -> 
         }
         SessionEvent::Fragment(fragment) => out.json(fragment)?,
     }
-    // Whoever reads this waits for the line.
+    // Flush, because the reader waits for each line.
     Ok(out.flush()?)
 }

@@ -1,7 +1,7 @@
-//! The keyboard while a turn runs. The terminal echoes nothing and hands every key over at once; a thread waits for them,
-//! so that nothing else has to. Dropping [`Keyboard`] ends the thread and leaves the terminal as it was.
+//! The keyboard during a turn. The terminal is in raw mode, and a thread waits for keys, so that nothing else blocks.
+//! Dropping [`Keyboard`] ends the thread and restores the terminal.
 
-/// What was pressed.
+/// A key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyPress {
     Text(String),
@@ -16,7 +16,8 @@ pub enum KeyPress {
     Escape,
 }
 
-/// Bytes to keys: UTF-8 may be cut anywhere, a paste is text whatever is in it, and other sequences mean nothing here.
+/// Decodes bytes to keys. UTF-8 may be split anywhere, pasted content is always text, and other escape sequences are
+/// ignored.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -25,7 +26,7 @@ pub struct Decoder {
 
 const PASTE_BEGIN: &[u8] = b"\x1b[200~";
 const PASTE_END: &[u8] = b"\x1b[201~";
-/// Longest sequence that is waited for.
+/// Maximum length of an escape sequence.
 const SEQUENCE_BYTES_MAX: usize = 32;
 
 impl Decoder {
@@ -43,7 +44,7 @@ impl Decoder {
         keys
     }
 
-    /// The next key and how many bytes it took; none if more bytes are needed.
+    /// The next key and its length in bytes. None if more bytes are needed.
     fn next(&mut self) -> Option<(Option<KeyPress>, usize)> {
         let first = *self.bytes.first()?;
         if first == 0x1b {
@@ -80,7 +81,7 @@ impl Decoder {
 
     fn sequence(&mut self) -> Option<(Option<KeyPress>, usize)> {
         match self.bytes.get(1) {
-            // Keys come in one piece: an escape with nothing behind it was pressed alone.
+            // Terminals send a sequence at once, so an escape without more bytes is the Escape key.
             None => Some((Some(KeyPress::Escape), 1)),
             Some(b'[' | b'O') => {
                 let is_end = |byte: &u8| (0x40..0x7f).contains(byte);
@@ -93,7 +94,7 @@ impl Decoder {
                 }
                 Some((None, end + 3))
             }
-            // Alt and Enter: a line break in what is typed.
+            // Alt-Enter: a line break in the input.
             Some(b'\r' | b'\n') => Some((Some(KeyPress::Text("\n".to_owned())), 2)),
             Some(_) => Some((None, 2)),
         }
@@ -112,7 +113,7 @@ mod device {
 
     use super::{Decoder, KeyPress};
 
-    /// Keys that may wait to be looked at.
+    /// Maximum number of queued keys.
     const KEYS_WAITING_MAX: usize = 1_024;
     const PASTE_ON: &[u8] = b"\x1b[?2004h";
     const PASTE_OFF: &[u8] = b"\x1b[?2004l";
@@ -125,7 +126,7 @@ mod device {
     }
 
     impl Keyboard {
-        /// None where stdin or stdout is no terminal.
+        /// None if stdin or stdout is not a terminal.
         pub fn open() -> Option<Self> {
             let stdin = std::io::stdin();
             if !rustix::termios::isatty(&stdin) || !rustix::termios::isatty(std::io::stdout()) {
@@ -145,12 +146,12 @@ mod device {
             Some(Self { keys, stop: Some(stop), thread: Some(thread), before })
         }
 
-        /// The next key, whenever it comes.
+        /// Wait for the next key.
         pub async fn next(&mut self) -> Option<KeyPress> {
             self.keys.recv().await
         }
 
-        /// A key that was pressed before the keyboard was given back.
+        /// A queued key that was pressed before the keyboard was closed.
         pub fn try_next(&mut self) -> Option<KeyPress> {
             self.keys.try_recv().ok()
         }
@@ -158,7 +159,7 @@ mod device {
 
     impl Drop for Keyboard {
         fn drop(&mut self) {
-            // The thread sees the other end of its pipe close.
+            // Closes the pipe, which ends the thread.
             drop(self.stop.take());
             self.keys.close();
             if let Some(thread) = self.thread.take() {
@@ -203,7 +204,7 @@ mod device {
 mod device {
     use super::KeyPress;
 
-    /// Keys during a turn are read on Unix only.
+    /// On other systems, keys are not read during a turn.
     pub struct Keyboard;
 
     impl Keyboard {
@@ -226,14 +227,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_may_be_cut_anywhere() {
+    fn a_character_may_be_split_anywhere() {
         let mut decoder = Decoder::default();
         assert_eq!(decoder.push(b"h\xc3"), [KeyPress::Text("h".into())]);
         assert_eq!(decoder.push(b"\xa9!\r"), [KeyPress::Text("é!".into()), KeyPress::Enter]);
     }
 
     #[test]
-    fn a_paste_is_text_with_its_line_breaks_and_arrows_are_nothing() {
+    fn a_paste_keeps_its_line_breaks_and_arrow_keys_are_ignored() {
         let mut decoder = Decoder::default();
         let keys = decoder.push(b"\x1b[200~a\rb\x1b[201~\x1b[A\x03");
         assert_eq!(keys, [KeyPress::Text("a\nb".into()), KeyPress::Interrupt]);

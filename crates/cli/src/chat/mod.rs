@@ -1,9 +1,9 @@
 //! `sapwood chat`: a conversation in the terminal.
 //!
-//! A tour: [`prompt`] is where a person types, [`command`] what can be said with a slash and [`slash_commands`] what comes of it;
-//! [`watch`] stands by while a turn runs, with the [`keys`] that are pressed, the [`view`] of what happens and the
-//! [`screen`] it is drawn on; [`markdown`] turns streaming text into lines. [`headless`] is the same for programs, and
-//! [`outcome`] says how a turn came out. [`pick_session`] finds or makes the session.
+//! Overview: [`prompt`] reads the user's input, [`command`] parses slash commands and [`slash_commands`] runs them.
+//! [`watch`] follows a running turn, with key presses from [`keys`], the event [`view`] and the [`screen`] to draw
+//! on. [`markdown`] renders streaming text. [`headless`] runs turns for programs, and [`outcome`] reports their
+//! results. [`pick_session`] finds or creates the session.
 
 mod command;
 pub mod headless;
@@ -38,26 +38,26 @@ use prompt::{Prompt, Typed};
 use screen::{Look, Screen};
 use watch::{Asks, Line, Watch};
 
-/// Where the lines that were typed are kept, in Sapwood's home.
+/// File name of the input history in Sapwood's home.
 const HISTORY_FILE: &str = "chat-history";
-/// Messages of a session that are shown when it is opened.
+/// Number of messages shown when a session is opened.
 const RECALLED_MESSAGES: usize = 2;
 
-/// A conversation at a terminal.
+/// An interactive chat.
 pub struct Chat<'a> {
     app: &'a mut App,
-    /// None until something is said: a chat that was only opened leaves no session behind.
+    /// None until the first message, so that a chat without messages leaves no session.
     session: Option<SessionId>,
-    /// Of a session that is still to be made.
+    /// Options for the session if it has yet to be created.
     opening: Opening,
-    /// Tools that were allowed for as long as this chat lasts.
+    /// Tools allowed for the duration of this chat.
     always: BTreeSet<String>,
     screen: Screen,
     prompt: Prompt,
     typed: String,
 }
 
-/// Whether the conversation goes on.
+/// Whether the chat continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -90,7 +90,7 @@ impl<'a> Chat<'a> {
                 Typed::Line(line) => line,
                 Typed::Interrupted if interrupts == 0 => {
                     interrupts += 1;
-                    self.say(format!("{DIM}Ctrl-C again, or Ctrl-D, ends the chat{DIM:#}"))?;
+                    self.say(format!("{DIM}press Ctrl-C again or Ctrl-D to end the chat{DIM:#}"))?;
                     continue;
                 }
                 Typed::Interrupted | Typed::End => break,
@@ -125,7 +125,7 @@ impl<'a> Chat<'a> {
         Line { engine: self.app.engine.clone(), scope: self.app.scope.clone(), session: session.clone() }
     }
 
-    /// Sends words, and watches what comes of them.
+    /// Send a message and follow the turn.
     async fn speak(&mut self, text: &str) -> Result<()> {
         let session = self.session_to_speak_in().await?;
         let events = self.subscribe(&session).await?;
@@ -134,9 +134,9 @@ impl<'a> Chat<'a> {
         match self.app.engine.send(&self.app.scope, &session, parts, options).await {
             Ok(Sent::Started(running)) => self.watch(&session, running, events, Heard::OwnWords).await,
             Ok(Sent::Queued(_)) => self.say(format!(
-                "{YELLOW}!{YELLOW:#} another process is running a turn here: your words wait for it to end"
+                "{YELLOW}!{YELLOW:#} another process is running a turn in this session; your message is queued until it ends"
             )),
-            // An earlier turn was cut off: it comes first, and the words are not lost.
+            // An earlier turn was interrupted: resume it first and keep the message.
             Err(sapwood::Error::TurnOpen { .. }) => {
                 self.typed = text.to_owned();
                 self.go_on_with_open_turn(&session).await
@@ -194,7 +194,7 @@ impl<'a> Chat<'a> {
         self.sum_up(session, &watched.report, began).await
     }
 
-    /// How the turn came out, and what it took.
+    /// Print the result of the turn and its cost.
     async fn sum_up(&mut self, session: &SessionId, report: &TurnReport, began: Instant) -> Result<()> {
         let mut lines = Vec::new();
         if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
@@ -211,7 +211,7 @@ impl<'a> Chat<'a> {
         self.screen.settle(&lines)
     }
 
-    /// Opens a session: its last words, and the turn that was cut off there, if one was.
+    /// Open a session: show its last messages, and resume an interrupted turn if there is one.
     async fn enter(&mut self, session: SessionId) -> Result<()> {
         self.session = Some(session.clone());
         let summary = self.app.engine.summary(&self.app.scope, &session).await?;
@@ -225,20 +225,18 @@ impl<'a> Chat<'a> {
 
     async fn go_on_with_open_turn(&mut self, session: &SessionId) -> Result<()> {
         let events = self.subscribe(session).await?;
-        self.say(format!(
-            "{YELLOW}!{YELLOW:#} a turn was interrupted here; it goes on now, and nothing is lost"
-        ))?;
+        self.say(format!("{YELLOW}!{YELLOW:#} a turn was interrupted here and is resumed now"))?;
         match self.app.engine.resume(&self.app.scope, session, OnWait::Stay).await {
             Ok(Some(running)) => self.watch(session, running, events, Heard::Nothing).await,
             Ok(None) => Ok(()),
             Err(error) if error.code() == "session.leased" => self.say(format!(
-                "{YELLOW}!{YELLOW:#} another process is running it; what you send waits for its end"
+                "{YELLOW}!{YELLOW:#} another process is running a turn in this session; new messages are queued until it ends"
             )),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The last messages of a session, so that one knows where one is.
+    /// Show the last messages of a session for orientation.
     async fn recall(&mut self, session: &SessionId) -> Result<()> {
         let context = self.app.engine.context(&self.app.scope, session, None).await?;
         let is_said = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
@@ -279,18 +277,18 @@ impl<'a> Chat<'a> {
         };
         let what = match &self.session {
             Some(session) => format!("session {session}"),
-            None => format!("a new session with agent {}", clean(&self.opening.agent.id)),
+            None => format!("new session with agent {}", clean(&self.opening.agent.id)),
         };
         self.screen.settle(&[
             format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),
-            format!("{DIM}/help · Alt-Enter begins a line · Ctrl-C cancels · Ctrl-D ends{DIM:#}"),
+            format!("{DIM}/help · Alt-Enter starts a new line · Ctrl-C cancels · Ctrl-D quits{DIM:#}"),
             String::new(),
         ])
     }
 
     fn say_goodbye(&mut self) -> Result<()> {
         match self.session.clone() {
-            Some(session) => self.say(format!("{DIM}go on with:{DIM:#} sapwood chat {session}")),
+            Some(session) => self.say(format!("{DIM}resume with:{DIM:#} sapwood chat {session}")),
             None => Ok(()),
         }
     }
@@ -307,14 +305,14 @@ impl<'a> Chat<'a> {
     }
 }
 
-/// Whether the turn begins with words that stand on the screen already.
+/// Whether the turn begins with a message that is already on the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     OwnWords,
     Nothing,
 }
 
-/// What one typed oneself need not be shown again. The words are durable before the turn is handed out.
+/// Skip the event of the user's own message, which is on the screen already. It is durable before the turn starts.
 async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     loop {
         match events.next().await? {
@@ -324,7 +322,7 @@ async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     }
 }
 
-/// The calls of the last answer, which a turn that goes on may still have to run.
+/// The calls of the last answer that a resumed turn may still have to run.
 async fn open_calls(app: &App, session: &SessionId) -> Result<Vec<ToolCall>> {
     let context = app.engine.context(&app.scope, session, None).await?;
     let last = context.messages.iter().rfind(|message| message.role == Role::Assistant);

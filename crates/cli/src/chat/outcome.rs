@@ -1,4 +1,4 @@
-//! How a turn came out, for people and for exit codes.
+//! The outcome of a turn, for users and as exit codes.
 
 use sapwood::core::entry::{Outcome, TurnEnded};
 use sapwood::engine::turn::{PendingApproval, TurnReport};
@@ -8,7 +8,7 @@ use super::view::short_input;
 use crate::failure::{Exit, Failure, Result};
 use crate::render::{clean, fit};
 
-/// Nothing, if the turn was completed or waits for a person; else what went wrong.
+/// Return an error unless the turn completed or is waiting for an approval.
 pub fn check(report: &TurnReport) -> Result<()> {
     match &report.ended {
         None => Ok(()),
@@ -30,7 +30,7 @@ pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
         }
         Outcome::Limited => {
             let code = code("turn.limit");
-            let message = format!("a limit ended the turn: {}", in_words(&code));
+            let message = format!("the turn reached a limit: {}", in_words(&code));
             Some(Failure { exit: Exit::Failed, ..Failure::new(code, message) })
         }
     }
@@ -38,30 +38,30 @@ pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
 
 fn in_words(code: &str) -> &str {
     match code {
-        "model.rate_limited" => "the provider limits the rate of calls",
+        "model.rate_limited" => "the provider's rate limit was reached",
         "model.overloaded" => "the provider is overloaded",
         "model.unreachable" => "the provider cannot be reached",
-        "model.silent" => "the provider went silent",
-        "model.cut" => "the stream broke off",
-        "model.malformed" => "the provider's stream cannot be read",
-        "model.key_refused" => "the provider does not take the key",
-        "model.no_key" => "there is no key for the model's provider",
-        "model.unknown" => "there is no such model",
-        "model.refused" => "the provider refused the request",
+        "model.silent" => "the provider stopped sending data",
+        "model.cut" => "the stream was cut",
+        "model.malformed" => "the provider's stream is malformed",
+        "model.key_refused" => "the provider rejected the key",
+        "model.no_key" => "the model's provider has no key",
+        "model.unknown" => "the model does not exist",
+        "model.refused" => "the provider rejected the request",
         "model.unscripted" => "the script has no more calls",
-        "model.too_large" => "the reply was over a limit",
+        "model.too_large" => "the reply exceeded a size limit",
         "context_overflow" => "the context is larger than the model's window",
         "budget_exceeded" => "the session has spent its budget",
-        "turn_limit" => "the session has had all its turns",
-        "round_limit" => "it had as many rounds as its agent allows",
-        "correction_limit" => "the model kept calling tools with input that does not fit",
+        "turn_limit" => "the session has used all its turns",
+        "round_limit" => "it used all rounds that its agent allows",
+        "correction_limit" => "the model repeatedly called tools with invalid input",
         "wall_time" => "it took longer than its agent allows",
         "rolled_back" => "it was interrupted and rolled back",
         other => other,
     }
 }
 
-/// What a program is told.
+/// The outcome as JSON for programs.
 pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
     let outcome = match report.ended.as_ref().map(|ended| ended.outcome) {
         None => "waiting",
@@ -87,7 +87,7 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
     line
 }
 
-/// What is asked, and how to answer it from anywhere.
+/// The question, and the commands that answer it.
 pub fn how_to_answer(pending: &PendingApproval) -> String {
     let PendingApproval { approval, question, kind, call, .. } = pending;
     let about = call.as_ref().map(|call| format!("\n  {} {}", fit(&call.name, 40), short_input(call)));

@@ -1,4 +1,4 @@
-//! Which session is talked to: one that was named, the last one of this directory, or a new one with a frozen agent.
+//! Selects the session of a chat: a named one, the latest one of this directory, or a new one with a frozen agent.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use crate::app::App;
 use crate::cmd::new::directory;
 use crate::failure::{Failure, Result};
 
-/// The session of this directory that was written to last.
+/// The most recently written session of this directory.
 pub async fn latest_here(app: &App) -> Result<SessionId> {
     let cwd = Some(directory(None)?);
     let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
     let latest = app.engine.first_listed(&app.scope, filter).await?.into_iter().next();
     latest.map(|summary| summary.id).ok_or_else(|| {
-        Failure::new("session.not_found", "this directory has no session to go on with")
-            .with_hint("sapwood chat begins one; sapwood ls shows those of other directories")
+        Failure::new("session.not_found", "this directory has no session to resume")
+            .with_hint("run `sapwood chat` to start one, or `sapwood ls` to list those of other directories")
     })
 }
 
-/// What a session that is still to be made begins with.
+/// Options for a session that has yet to be created.
 #[derive(Debug, Clone)]
 pub struct Opening {
     pub agent: Agent,
@@ -32,7 +32,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Begins a session with the agent, which is frozen into it.
+    /// Create the session and freeze the agent into it.
     pub async fn start(self, app: &App) -> Result<SessionId> {
         let open = OpenOptions { cwd: Some(directory(None)?), ..OpenOptions::default() };
         let (agent, variables) = (self.agent, self.variables);
@@ -41,7 +41,7 @@ impl Opening {
     }
 }
 
-/// Another model answers from now on.
+/// Use another model from now on.
 pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
     let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
     let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };

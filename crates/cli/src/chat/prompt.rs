@@ -1,7 +1,7 @@
-//! Where a person types: a line editor with history, completion and several lines. It has a thread of its own, so that
-//! whatever runs beside it goes on.
+//! The input prompt: a line editor with history, completion and multi-line input. It runs in its own thread, so that
+//! it does not block other tasks.
 //!
-//! Alt-Enter, or a backslash at the end, begins another line; a paste keeps its lines.
+//! Alt-Enter, or a backslash at the end, starts a new line. Pasted text keeps its line breaks.
 
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::command;
 use crate::failure::{Failure, Result};
 
-/// Lines that the history keeps.
+/// Maximum number of lines in the history.
 const HISTORY_LINES_MAX: usize = 2_000;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Typed {
     Line(String),
-    /// Ctrl-C; whether there was text in the line that it threw away is the editor's affair.
+    /// Ctrl-C. The editor discards the current line.
     Interrupted,
     /// Ctrl-D
     End,
@@ -47,9 +47,9 @@ impl Prompt {
         Ok(Self { questions })
     }
 
-    /// Asks for a line that begins with `initial`.
+    /// Read a line, prefilled with `initial`.
     pub async fn read(&self, prompt: &str, initial: &str) -> Result<Typed> {
-        let gone = || Failure::new("output.failed", "the line editor has ended");
+        let gone = || Failure::new("output.failed", "the line editor stopped");
         let (answer, answered) = oneshot::channel();
         let question = Question { prompt: prompt.to_owned(), initial: initial.to_owned(), answer };
         self.questions.send(question).await.map_err(|_| gone())?;
@@ -59,7 +59,7 @@ impl Prompt {
 
 fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
     let failed =
-        |error: ReadlineError| Failure::new("output.failed", format!("the terminal cannot be used: {error}"));
+        |error: ReadlineError| Failure::new("output.failed", format!("failed to open the terminal: {error}"));
     let config = Config::builder()
         .max_history_size(HISTORY_LINES_MAX)
         .map_err(failed)?
@@ -70,7 +70,7 @@ fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
     editor.set_helper(Some(Aide));
     let new_line = KeyEvent(KeyCode::Enter, Modifiers::ALT);
     editor.bind_sequence(new_line, EventHandler::Simple(Cmd::Newline));
-    // A history that is not there, or cannot be read, is an empty one.
+    // A history that is missing or unreadable counts as empty.
     let _ = editor.load_history(history);
     Ok(editor)
 }
@@ -92,13 +92,15 @@ fn answer_questions(
             }
             Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
             Err(ReadlineError::Eof) => Ok(Typed::End),
-            Err(error) => Err(Failure::new("output.failed", format!("the terminal cannot be read: {error}"))),
+            Err(error) => {
+                Err(Failure::new("output.failed", format!("failed to read from the terminal: {error}")))
+            }
         };
         let _ = question.answer.send(answer);
     }
 }
 
-/// What people type is private. A history that cannot be kept is no reason to stop a conversation.
+/// Save the history with private permissions. Errors are ignored, because the chat works without a history.
 fn save_history(editor: &mut Editor<Aide, FileHistory>, path: &Path) {
     if !path.exists() {
         let mut options = std::fs::OpenOptions::new();
@@ -110,12 +112,12 @@ fn save_history(editor: &mut Editor<Aide, FileHistory>, path: &Path) {
     let _ = editor.append_history(path);
 }
 
-/// The lines as they were meant: a backslash at a line's end only said that it goes on.
+/// Remove the backslashes that continue a line.
 fn joined(line: &str) -> String {
     line.replace("\\\n", "\n")
 }
 
-/// Completes slash commands, and lets a line go on.
+/// Completes slash commands and continues lines.
 struct Aide;
 
 impl Helper for Aide {}

@@ -1,16 +1,16 @@
-//! What a running turn draws on: lines that stay, and below them a few that change. On a terminal that takes no escapes,
-//! or without colours, only the lines that stay are written.
+//! The screen of a running turn: permanent lines, and below them a few live lines that change. A terminal without
+//! escape sequences or colours shows only the permanent lines.
 //!
-//! A line that was printed is never touched again; the changing ones are taken away before the next line is printed, and
-//! drawn anew below it, all in one write.
+//! Permanent lines are never changed. The live lines are erased before the next permanent line is printed and redrawn
+//! below it, in a single write.
 
 use std::io::{IsTerminal, Write};
 
 use crate::failure::Result;
 
-/// Rows that may change; more than this and a small terminal would scroll them out of reach.
+/// Maximum number of live rows. On a small terminal, more rows would scroll out of reach.
 pub const LIVE_ROWS_MAX: usize = 6;
-/// Both ends of what a terminal should show as one change; others ignore them.
+/// Synchronized output: the terminal shows everything in between as one change. Other terminals ignore these sequences.
 const BEGIN_CHANGE: &str = "\x1b[?2026h";
 const END_CHANGE: &str = "\x1b[?2026l";
 const WIDTH_DEFAULT: usize = 80;
@@ -18,14 +18,14 @@ const WIDTH_MIN: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Colours, markdown, rows that change.
+    /// Colours, markdown and live rows.
     Rich,
-    /// Text as it came, line by line.
+    /// Unformatted text, line by line.
     Plain,
 }
 
 impl Look {
-    /// What stdout can show.
+    /// Detect what stdout supports.
     pub fn of_stdout() -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -53,13 +53,13 @@ impl Screen {
         self.look
     }
 
-    /// Columns to write in; a terminal can be made wider or narrower at any time.
+    /// Width in columns. It can change at any time.
     pub fn width(&self) -> usize {
         let width = terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
         width.max(WIDTH_MIN)
     }
 
-    /// Prints lines that stay, and replaces the ones that change.
+    /// Print permanent lines and replace the live ones.
     pub fn draw(&mut self, lines: &[String], mut live: Vec<String>) -> Result<()> {
         if self.look == Look::Plain {
             lines.iter().try_for_each(|line| writeln!(self.to, "{}", anstream::adapter::strip_str(line)))?;
@@ -83,7 +83,7 @@ impl Screen {
         Ok(self.to.flush()?)
     }
 
-    /// Prints lines that stay; nothing changes below them any more.
+    /// Print permanent lines and remove the live ones.
     pub fn settle(&mut self, lines: &[String]) -> Result<()> {
         self.draw(lines, Vec::new())
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn changing_rows_are_taken_away_before_a_line_is_printed() {
+    fn live_rows_are_erased_before_a_line_is_printed() {
         let page = Page::default();
         let mut screen = Screen::on(Look::Rich, Box::new(page.clone()));
         screen.draw(&[], vec!["a".into(), "b".into()]).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_page_has_only_what_stays() {
+    fn a_plain_screen_shows_only_permanent_lines() {
         let page = Page::default();
         let mut screen = Screen::on(Look::Plain, Box::new(page.clone()));
         screen.draw(&["\x1b[1mline\x1b[0m".into()], vec!["live".into()]).unwrap();

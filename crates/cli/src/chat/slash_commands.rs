@@ -1,4 +1,4 @@
-//! What comes of a slash command. Most are commands of `sapwood` with this session filled in.
+//! Runs slash commands. Most of them run a `sapwood` command with the current session.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use crate::args::Cli;
 use crate::failure::{Failure, Result};
 use crate::render::{BOLD, DIM, GREEN, clean};
 
-/// Models that are offered.
+/// Maximum number of models listed.
 const MODELS_SHOWN_MAX: usize = 30;
 
 impl Chat<'_> {
@@ -47,7 +47,7 @@ impl Chat<'_> {
         }
     }
 
-    /// The session, if there is one yet.
+    /// The current session. Fails if there is none yet.
     fn here(&self) -> Result<SessionId> {
         self.session.clone().ok_or_else(nothing_said)
     }
@@ -61,15 +61,15 @@ impl Chat<'_> {
             .collect();
         lines.push(String::new());
         let more = [
-            "Alt-Enter, or \\ at the end, begins another line; a paste keeps its lines.",
-            "While a turn runs, a line that you type is added to it, and Ctrl-C cancels it.",
-            "Also: /show /context /feed /ledger /info /label /rename /trim /uncompact …",
+            "Alt-Enter, or \\ at the end, starts a new line; pasted text keeps its line breaks.",
+            "While a turn runs, a line that you type is sent to it; Ctrl-C cancels the turn.",
+            "More commands: /show /context /feed /ledger /info /label /rename /trim /uncompact …",
         ];
         lines.extend(more.map(|line| format!("{DIM}{line}{DIM:#}")));
         self.screen.settle(&lines)
     }
 
-    /// Runs a command of `sapwood` as if it had been typed in a shell.
+    /// Run a `sapwood` command as if typed in a shell.
     async fn run_command(&mut self, words: &[&str]) -> Result<()> {
         let words = std::iter::once("sapwood").chain(words.iter().copied());
         let cli = Cli::try_parse_from(words).map_err(|error| crate::args::usage_failure(&error))?;
@@ -77,12 +77,12 @@ impl Chat<'_> {
         Ok(self.app.out.flush()?)
     }
 
-    /// Back to before the last thing the user said, with the words in the prompt again.
+    /// Go back to before the last user message, and put its text in the prompt.
     async fn undo(&mut self) -> Result<()> {
         let session = self.here()?;
         let path = self.app.engine.path(&self.app.scope, &session, None).await?;
         let said = path.iter().rposition(|entry| entry.meta.kind == Kind::UserMessage);
-        let at = said.ok_or_else(|| Failure::usage("there is nothing to undo", "say something first"))?;
+        let at = said.ok_or_else(|| Failure::usage("there is nothing to undo", "send a message first"))?;
         match at.checked_sub(1).map(|before| path[before].meta.id) {
             Some(before) => self.app.engine.branch(&self.app.scope, &session, before, None).await?,
             None => self.app.engine.reset(&self.app.scope, &session).await?,
@@ -90,7 +90,9 @@ impl Chat<'_> {
         if let Body::UserMessage(message) = &path[at].body {
             self.typed = joined_text(&message.parts);
         }
-        self.say(format!("{DIM}back to before it; /tree shows what was left{DIM:#}"))
+        self.say(format!(
+            "{DIM}went back to before your last message; /tree shows the branch you left{DIM:#}"
+        ))
     }
 
     async fn fork(&mut self, at: Option<String>) -> Result<()> {
@@ -103,7 +105,7 @@ impl Chat<'_> {
         };
         let fork = self.app.engine.fork(&self.app.scope, &source, at, OpenOptions::default()).await?;
         self.session = Some(fork.clone());
-        self.say(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}the other one: {source}{DIM:#}"))
+        self.say(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}forked from {source}{DIM:#}"))
     }
 
     async fn begin_anew(&mut self, agent: Option<String>) -> Result<()> {
@@ -125,7 +127,7 @@ impl Chat<'_> {
         };
         let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };
         self.screen.settle(&[
-            format!("{BOLD}{}{BOLD:#}  {DIM}frozen into the session when it began{DIM:#}", clean(&agent.id)),
+            format!("{BOLD}{}{BOLD:#}  {DIM}frozen when the session started{DIM:#}", clean(&agent.id)),
             format!("  {DIM}tools{DIM:#} {}", clean(&tools)),
         ])
     }
@@ -147,7 +149,7 @@ impl Chat<'_> {
             Some(session) => pick_session::change_model(self.app, &session, name).await?,
             None => self.opening.agent.model = Some(name.to_owned()),
         }
-        self.say(format!("{GREEN}✓{GREEN:#} {} answers from now on", clean(name)))
+        self.say(format!("{GREEN}✓{GREEN:#} now using {}", clean(name)))
     }
 
     async fn skill(&mut self, words: &[String]) -> Result<()> {
@@ -160,7 +162,10 @@ impl Chat<'_> {
                 self.run_command(&["skill", verb, session, name]).await
             }
             (["on" | "off", _], None) => Err(nothing_said()),
-            _ => Err(Failure::usage("/skill takes on NAME or off NAME", "/skill alone shows them")),
+            _ => Err(Failure::usage(
+                "/skill expects `on NAME` or `off NAME`",
+                "type /skill to list the skills",
+            )),
         }
     }
 
@@ -172,5 +177,5 @@ impl Chat<'_> {
 }
 
 fn nothing_said() -> Failure {
-    Failure::usage("there is no session yet", "say something first: that begins one")
+    Failure::usage("there is no session yet", "send a message to start one")
 }

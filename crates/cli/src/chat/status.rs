@@ -1,4 +1,4 @@
-//! The line under a turn: who answered, how long it took, what it cost, how full the context is.
+//! The status line after a turn: model, duration, cost and context use.
 
 use sapwood::SessionId;
 use sapwood::core::pressure::{Level, Pressure};
@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, GREEN, RED, YELLOW, clean, cost};
 
-/// Cells of the gauge.
+/// Width of the gauge in cells.
 const GAUGE_CELLS: usize = 10;
 
 pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, took_ms: u64) -> Result<String> {
@@ -27,7 +27,7 @@ pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, too
     Ok(format!("  {DIM}{}{DIM:#}{gauge}", parts.join(" · ")))
 }
 
-/// The model that is asked next.
+/// The model for the next turn.
 pub async fn model_of(app: &App, session: &SessionId) -> Result<String> {
     let summary = app.engine.summary(&app.scope, session).await?;
     Ok(match summary.model {
@@ -40,8 +40,8 @@ fn spent(summary: &Summary) -> Option<String> {
     let total = summary.spend.total();
     match (total.cost_nano_usd, total.unpriced_calls) {
         (0, _) => None,
-        (spent, 0) => Some(format!("{} in all", cost(spent))),
-        (spent, unpriced) => Some(format!("{} in all and {unpriced} unpriced", cost(spent))),
+        (spent, 0) => Some(format!("{} in total", cost(spent))),
+        (spent, unpriced) => Some(format!("{} in total and {unpriced} unpriced", cost(spent))),
     }
 }
 

@@ -1,7 +1,7 @@
-//! A turn as it is seen: events in, lines out. Text is rendered as it streams, a tool is one line with its outcome,
-//! reasoning is one dim line. Pure but for the clock that counts the seconds of what goes on.
+//! Turns events into lines. Text is rendered while it streams, a tool is one line with its outcome, and reasoning is
+//! one dim line. Pure, except for the clock that counts the seconds of the current activity.
 //!
-//! Everything that comes from a model or a tool is untrusted and cleaned before it becomes a line.
+//! Text from models and tools is untrusted and cleaned before it is shown.
 
 use std::time::Instant;
 
@@ -14,15 +14,15 @@ use super::markdown::Markdown;
 use super::screen::{LIVE_ROWS_MAX, Look};
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
 
-/// Rows of text that is not decided yet.
+/// Maximum number of rows for undecided text.
 const PENDING_ROWS_MAX: usize = LIVE_ROWS_MAX - 2;
-/// Most of a tool's input that is shown.
+/// Maximum width of a tool's input.
 const INPUT_COLUMNS_MAX: usize = 60;
-/// Longest reasoning that is looked at for its one line.
+/// Maximum length of reasoning that is read for its line.
 const REASONING_BYTES_MAX: usize = 4_096;
 const SPINNER: &[char] = &['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// What goes on right now.
+/// The current activity.
 enum Doing {
     Thinking,
     Writing,
@@ -31,7 +31,7 @@ enum Doing {
     Waiting(String),
 }
 
-/// What stands right above the next line, for the empty lines between.
+/// The kind of the previous line, which determines blank lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Above {
     Nothing,
@@ -43,12 +43,12 @@ pub struct View {
     look: Look,
     width: usize,
     markdown: Markdown,
-    /// Of a plain view: the line that is still coming.
+    /// In plain mode, the current incomplete line.
     line: String,
-    /// The text of the message that streams, as far as it has been shown.
+    /// The part of the streaming message that has been shown.
     streamed: String,
     reasoning: String,
-    /// Whether the reasoning of the message that streams has its line already.
+    /// Whether the reasoning of the streaming message has been shown.
     is_thought_shown: bool,
     calls: Vec<ToolCall>,
     doing: Doing,
@@ -75,11 +75,11 @@ impl View {
         }
     }
 
-    /// Takes one event, and gives the lines that stay.
+    /// Apply one event and return the permanent lines.
     pub fn apply(&mut self, event: &SessionEvent) -> Vec<String> {
         match event {
             SessionEvent::Fragment(fragment) => self.take_news(&fragment.news),
-            // What cannot be read cannot be shown; whoever reads the log will say so.
+            // An unreadable entry cannot be shown. Commands that read the log report it.
             SessionEvent::Entry(record) => {
                 if let Ok(body) = record.decode() {
                     self.take_entry(&body);
@@ -89,20 +89,20 @@ impl View {
         std::mem::take(&mut self.out)
     }
 
-    /// What is left when the turn is over.
+    /// The remaining lines when the turn is over.
     pub fn finish(&mut self) -> Vec<String> {
         self.end_text();
         std::mem::take(&mut self.out)
     }
 
-    /// Lines of ours, among those of the turn.
+    /// Add our own lines between those of the turn.
     pub fn notes(&mut self, lines: Vec<String>) -> Vec<String> {
         self.end_text();
         lines.into_iter().for_each(|line| self.tool_line(line));
         std::mem::take(&mut self.out)
     }
 
-    /// The rows that change: text that is not decided, and what goes on.
+    /// The live rows: undecided text and the current activity.
     pub fn live(&self) -> Vec<String> {
         let mut rows = match self.look {
             Look::Rich => self.markdown.pending(PENDING_ROWS_MAX),
@@ -124,7 +124,7 @@ impl View {
         rows
     }
 
-    /// A call that was made before this view began.
+    /// Register a call that was made before this view was created.
     pub fn know_call(&mut self, call: ToolCall) {
         if !self.calls.iter().any(|known| known.call_id == call.call_id) {
             self.calls.push(call);
@@ -168,12 +168,12 @@ impl View {
                 _ => self.doing = Doing::Running(vec![call_id.clone()]),
             },
             News::Failover { from, to, why } => {
-                let line = format!("{from} failed ({why}): asking {to}");
+                let line = format!("{from} failed ({why}): trying {to}");
                 self.warn(&line);
             }
             News::Retrying { model, after_ms, why } => {
                 let seconds = after_ms.div_ceil(1_000);
-                self.doing = Doing::Waiting(format!("asking {model} again in {seconds} s: {why}"));
+                self.doing = Doing::Waiting(format!("retrying {model} in {seconds} s: {why}"));
             }
             News::Compacting => self.doing = Doing::Waiting("compacting".to_owned()),
             News::OverBudget { text } => self.warn(text),
@@ -197,7 +197,7 @@ impl View {
         }
     }
 
-    /// The whole message: whatever did not stream is shown now.
+    /// Take the complete message and show the parts that did not stream.
     fn take_answer(&mut self, message: &AssistantMessage) {
         let whole = joined_text(&message.parts);
         if self.reasoning.is_empty() && !self.is_thought_shown {
@@ -247,7 +247,7 @@ impl View {
         }
     }
 
-    /// Words that were said while the turn ran.
+    /// Show a message that was sent while the turn ran.
     fn take_words(&mut self, message: &UserMessage) {
         self.end_text();
         let text = fit(&joined_text(&message.parts), self.width.saturating_sub(2));
@@ -316,7 +316,7 @@ fn last_line(text: &str) -> &str {
     text.trim_end().rsplit('\n').next().unwrap_or_default()
 }
 
-/// What a call is about, in a few words: the one field that says most, or all of it.
+/// A short description of a call: its most telling field, or all of its input.
 pub fn short_input(call: &ToolCall) -> String {
     const TELLING: &[&str] = &["path", "command", "pattern", "query", "url", "name", "title", "question"];
     let value = call.input.to_value();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_streamed_is_not_shown_again_and_what_did_not_is() {
+    fn streamed_text_is_not_shown_twice_and_other_text_is_shown() {
         let mut view = view();
         view.take_news(&News::Token { text: "Hello, ".into() });
         assert_eq!(shown(&mut view, answer(vec![Part::text("Hello, you.")])), "Hello, you.");
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_results_cannot_command_the_terminal() {
+    fn names_and_results_contain_no_control_sequences() {
         let mut view = view();
         let call = Part::tool_call("c", "\u{1b}[2J", Json::parse(r#"{"path": "\u001b]0;x\u0007"}"#).unwrap());
         shown(&mut view, answer(vec![call]));

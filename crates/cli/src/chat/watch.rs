@@ -1,5 +1,5 @@
-//! A turn that runs, watched from the terminal: what it does is drawn as it happens, keys cancel it, answer what it asks,
-//! or add words to it.
+//! Follows a running turn in the terminal: draws its events, cancels it, answers its questions, and sends further
+//! messages to it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use super::view::View;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
 
-/// How often what changes is drawn when nothing happens.
+/// Redraw interval of the live rows.
 const TICK: Duration = Duration::from_millis(100);
-/// How long words that were added may take to become a turn, before they are left in the queue.
+/// Number of ticks to wait for a turn that takes the queued messages.
 const TICKS_FOR_NEXT: u32 = 20;
-/// Events that are taken together before the screen is drawn.
+/// Maximum number of events processed before a redraw.
 const EVENTS_AT_ONCE_MAX: usize = 256;
-/// Most of what is typed ahead.
+/// Maximum length of text typed during a turn.
 const TYPED_BYTES_MAX: usize = 64 << 10;
-/// Lines of what is asked that are shown; the rest is counted.
+/// Maximum number of lines shown of a question.
 const QUESTION_LINES_MAX: usize = 60;
 
-/// Who answers what a turn asks.
+/// Where a turn's questions are answered.
 pub enum Asks<'a> {
-    /// The one at the keyboard; with the tools that were allowed for as long as this lasts.
+    /// In this chat, with the tools that are always allowed in it.
     Here(&'a mut BTreeSet<String>),
-    /// Somebody, later.
+    /// Later, with another command or client.
     Later,
 }
 
-/// What is needed to speak with a session.
+/// The engine, scope and session of a chat.
 #[derive(Clone)]
 pub struct Line {
     pub engine: Engine,
@@ -43,19 +43,19 @@ pub struct Line {
     pub session: SessionId,
 }
 
-/// How it went.
+/// The result of following a turn.
 pub struct Watched {
     pub report: TurnReport,
-    /// What was typed and not sent.
+    /// Text that was typed but not sent.
     pub typed: String,
-    /// Whether the turn left anything on the screen.
+    /// Whether the turn printed anything.
     pub has_shown: bool,
 }
 
-/// A question that is on the screen.
+/// A question on the screen.
 struct Ask {
     pending: PendingApproval,
-    /// What is being typed as an answer, or as the reason of a refusal.
+    /// The answer, or the reason for a denial, while it is typed.
     text: Option<String>,
 }
 
@@ -73,12 +73,12 @@ impl Ask {
         self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
     }
 
-    /// What is asked, whole: nobody should agree to what they cannot see.
+    /// The complete question, so that the user sees everything before answering.
     fn lines(&self, width: usize) -> Vec<String> {
         let mut lines = vec![match &self.pending.call {
             Some(call) if !self.is_question() => {
                 format!(
-                    "{YELLOW}?{YELLOW:#} may {BOLD}{}{BOLD:#} run?",
+                    "{YELLOW}?{YELLOW:#} allow {BOLD}{}{BOLD:#}?",
                     fit(&call.name, width.saturating_sub(16))
                 )
             }
@@ -95,7 +95,7 @@ impl Ask {
         lines
     }
 
-    /// How it can be answered.
+    /// The keys that answer the question.
     fn row(&self, width: usize) -> String {
         match (&self.text, self.is_question(), self.tool()) {
             (Some(text), true, _) => format!("{GREEN}›{GREEN:#} {}", tail(text, width.saturating_sub(3))),
@@ -116,7 +116,7 @@ fn keys_row(keys: &[(&str, &str)]) -> String {
     format!("  {}", keys.join(" · "))
 }
 
-/// A call's input, a field after the other; text with its own lines.
+/// The fields of a call's input, one after the other. Text keeps its line breaks.
 fn field_lines(input: &serde_json::Value) -> Vec<String> {
     let serde_json::Value::Object(fields) = input else { return vec![input.to_string()] };
     let mut lines = Vec::new();
@@ -133,7 +133,7 @@ fn field_lines(input: &serde_json::Value) -> Vec<String> {
     lines
 }
 
-/// The end of a text that is being typed, on one row.
+/// The end of the typed text, on one row.
 fn tail(text: &str, columns: usize) -> String {
     let line = clean(text).replace('\n', "↵");
     let count = line.chars().count();
@@ -148,13 +148,13 @@ pub struct Watch<'a> {
     asks: Asks<'a>,
     ask: Option<Ask>,
     typed: String,
-    /// Words that were added and that no turn has taken yet.
+    /// Sent messages that no turn has consumed yet.
     waiting: BTreeSet<EntryId>,
     is_cancelling: bool,
     is_turn_open: bool,
-    /// Whether the turn began before it was watched, so that it may have asked something already.
+    /// Whether the turn started before it was followed, so that a question may already be pending.
     has_past: bool,
-    /// Lines that stay and are not drawn yet.
+    /// Permanent lines that are not drawn yet.
     lines: Vec<String>,
 }
 
@@ -179,14 +179,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A turn that goes on: with the calls it made before, whose results are still to come.
+    /// Follow a resumed turn, with earlier calls whose results are pending.
     pub fn with_past(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
         calls.into_iter().for_each(|call| self.view.know_call(call));
         self.has_past = true;
         self
     }
 
-    /// Watches until the turn is over, and with it those that follow from words that were added.
+    /// Follow the turn until it ends, and also the turns that consume queued messages.
     pub async fn run(mut self, running: Running, mut events: Subscription) -> Result<Watched> {
         let ended = running.ended();
         tokio::pin!(ended);
@@ -222,7 +222,7 @@ impl<'a> Watch<'a> {
         Ok(Watched { report, typed, has_shown: self.view.has_shown() })
     }
 
-    /// Words that no turn has taken become the next one, and that is watched too.
+    /// Whether to wait for another turn: messages that no turn has consumed start the next one.
     fn goes_on(&self) -> bool {
         self.is_turn_open || !self.waiting.is_empty()
     }
@@ -235,7 +235,7 @@ impl<'a> Watch<'a> {
         let mut rows = self.view.live();
         if !self.typed.is_empty() {
             let typed = tail(&self.typed, width.saturating_sub(18));
-            rows.push(format!("{GREEN}›{GREEN:#} {typed} {DIM}Enter adds it{DIM:#}"));
+            rows.push(format!("{GREEN}›{GREEN:#} {typed} {DIM}Enter sends it{DIM:#}"));
         }
         rows
     }
@@ -245,7 +245,7 @@ impl<'a> Watch<'a> {
         self.screen.draw(&lines, live)
     }
 
-    /// Takes an event and those that wait behind it, and draws once.
+    /// Process an event and all queued ones, then draw once.
     async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
         self.take_event(&first).await?;
         for _ in 0..EVENTS_AT_ONCE_MAX {
@@ -255,13 +255,13 @@ impl<'a> Watch<'a> {
         self.draw()
     }
 
-    /// What is seen comes first: a question stands below what led to it.
+    /// Show the event first, so that a question appears below the lines that led to it.
     async fn take_event(&mut self, event: &SessionEvent) -> Result<()> {
         self.lines.extend(self.view.apply(event));
         if let SessionEvent::Entry(record) = event {
             match record.decode() {
                 Ok(Body::ApprovalAsked(_)) => self.look_for_questions().await?,
-                // Answered, here or elsewhere.
+                // Answered here or by another client.
                 Ok(Body::ApprovalAnswered(given)) => {
                     if self.ask.as_ref().is_some_and(|ask| ask.pending.approval == given.approval) {
                         self.ask = None;
@@ -279,7 +279,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Puts the next question on the screen; what was allowed for good is answered at once.
+    /// Show the next question. Calls of always allowed tools are approved at once.
     async fn look_for_questions(&mut self) -> Result<()> {
         let Asks::Here(always) = &self.asks else { return Ok(()) };
         if self.ask.is_some() {
@@ -298,7 +298,7 @@ impl<'a> Watch<'a> {
             let row = ask.row(self.screen.width());
             let mut lines = ask.lines(self.screen.width());
             if self.screen.look() == Look::Plain {
-                // Nothing changes on a plain screen, so how to answer is a line like the others.
+                // A plain screen has no live rows, so print the keys as a line.
                 lines.push(row.clone());
             }
             self.lines.extend(self.view.notes(lines));
@@ -326,7 +326,7 @@ impl<'a> Watch<'a> {
         self.ask = None;
         self.view.set_waiting("cancelling");
         match self.line.engine.cancel(&self.line.scope, &self.line.session).await {
-            // It ended by itself in the same moment.
+            // It ended by itself in the meantime.
             Err(sapwood::Error::NoTurn { .. }) => Ok(()),
             cancelled => Ok(cancelled.map(drop)?),
         }
@@ -351,7 +351,7 @@ impl<'a> Watch<'a> {
                     }
                     return self.answer(&ask, ApprovalAnswer::Approved, None).await;
                 }
-                // Whoever types quickly has begun the reason already.
+                // Keep letters typed after `r` as the beginning of the reason.
                 Some('r' | 'R') => ask.text = Some(letters[1..].to_owned()),
                 _ => {}
             },
@@ -365,11 +365,11 @@ impl<'a> Watch<'a> {
         let Line { engine, scope, .. } = &self.line;
         let line = answer_line(ask, answer, reason.as_deref());
         match engine.answer(scope, &ask.pending.approval, answer, reason).await {
-            // Somebody else was quicker.
+            // Already answered by another client.
             Err(sapwood::Error::NoApproval { .. }) => return Ok(()),
             answered => answered?,
         };
-        self.view.set_waiting("going on");
+        self.view.set_waiting("continuing");
         self.lines.extend(self.view.notes(vec![line]));
         self.draw()
     }
@@ -377,7 +377,7 @@ impl<'a> Watch<'a> {
     async fn type_ahead(&mut self, key: KeyPress) -> Result<()> {
         let is_command = self.typed.starts_with('/');
         match key {
-            // A command is for after the turn.
+            // Slash commands run only after the turn.
             KeyPress::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
             KeyPress::Enter => {
                 let parts = vec![Part::text(self.typed.trim())];
@@ -387,7 +387,7 @@ impl<'a> Watch<'a> {
                         self.typed.clear();
                         Ok(())
                     }
-                    // The turn is over: it stays typed, for the prompt.
+                    // The turn is over: keep the text for the prompt.
                     Err(sapwood::Error::NoTurn { .. }) => Ok(()),
                     Err(error) => Err(error.into()),
                 }
@@ -399,7 +399,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What was typed in the last moment is not lost.
+    /// Close the keyboard and return the text typed last, so that it is not lost.
     fn give_back_keyboard(&mut self) -> String {
         if let Some(mut keys) = self.keys.take() {
             while let Some(key) = keys.try_next() {

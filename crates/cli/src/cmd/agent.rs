@@ -152,5 +152,6 @@ fn check(agents: &Agents, given: Vec<PathBuf>, mut out: Out) -> Result<()> {
     }
     let message =
         format!("{} in {}", plural(faults.len() as u64, "mistake"), plural(files.len() as u64, "file"));
-    Err(Failure::new("agent.invalid", message).with_hint("correct the mistakes listed above, then check again"))
+    Err(Failure::new("agent.invalid", message)
+        .with_hint("correct the mistakes listed above, then check again"))
 }

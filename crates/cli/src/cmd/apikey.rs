@@ -111,7 +111,8 @@ async fn make(
     grants: Vec<Grant>,
     expires_at: Option<TimestampMs>,
 ) -> Result<()> {
-    let no_chance = || Failure::new("key.missing", "failed to generate a key: the system provides no random numbers");
+    let no_chance =
+        || Failure::new("key.missing", "failed to generate a key: the system provides no random numbers");
     let (id, secret) = new_key().ok_or_else(no_chance)?;
     let key = ApiKey {
         id: id.clone(),
@@ -129,7 +130,10 @@ async fn make(
         return app.out.json(&json!({ "key": secret, "id": id }));
     }
     writeln!(app.out, "{secret}")?;
-    note(app.format(), &format!("{id}: save this key now; it is shown only once, and the store keeps only its hash"));
+    note(
+        app.format(),
+        &format!("{id}: save this key now; it is shown only once, and the store keeps only its hash"),
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `sapwood approve` and `sapwood deny`: answers a pending approval, and resumes the turn unless another process runs it.
+//! `sapwood approve` and `sapwood deny`: answer a pending approval and resume the turn, unless another process runs it.
 
 use std::io::Write;
 

@@ -120,7 +120,8 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
         let lines = app.engine.audit(&app.scope, None, after, PAGE_ROWS).await?;
         for line in &lines {
             if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
-                let message = format!("audit line {} does not match the hash chain after line {after}", line.number);
+                let message =
+                    format!("audit line {} does not match the hash chain after line {after}", line.number);
                 return Err(Failure::new("audit.broken", message));
             }
             after = line.number;

@@ -55,12 +55,12 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
         None => None,
     };
     if let (Some(session), Some(agent)) = (&session, &args.agent) {
-        let message =
-            format!("session `{session}` already has an agent and cannot use `{agent}`");
+        let message = format!("session `{session}` already has an agent and cannot use `{agent}`");
         return Err(Failure::usage(message, "omit --agent, or start a new session with it"));
     }
     if let (Some(session), true) = (&session, args.start.is_given()) {
-        let message = format!("session `{session}` already exists: its variables and permissions cannot be changed");
+        let message =
+            format!("session `{session}` already exists: its variables and permissions cannot be changed");
         return Err(Failure::usage(message, "omit --var, --tools, --fs-scope and --approvals"));
     }
     let opening = Opening { agent: choose_agent(app, &args)?, variables: args.start.variables()? };

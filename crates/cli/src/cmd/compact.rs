@@ -102,7 +102,10 @@ async fn summariser(
         // Reject --model if no strategy uses it, so that it is never silently ignored.
         let hint = "add --compact-strategy llm, or omit --model";
         return match model {
-            Some(model) => Err(Failure::usage(format!("--model {model} has no effect: only the llm strategy uses a model"), hint)),
+            Some(model) => Err(Failure::usage(
+                format!("--model {model} has no effect: only the llm strategy uses a model"),
+                hint,
+            )),
             None => Ok(None),
         };
     }

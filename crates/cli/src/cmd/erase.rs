@@ -47,13 +47,19 @@ fn confirm(app: &App, what: &str) -> Result<()> {
     let can_ask = !app.out.is_json() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     if !can_ask {
         let message = format!("this would erase {what}");
-        return Err(Failure::usage(message, "add --yes to confirm; run `sapwood export` first to keep a copy"));
+        return Err(Failure::usage(
+            message,
+            "add --yes to confirm; run `sapwood export` first to keep a copy",
+        ));
     }
     eprint!("Permanently erase {what}? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new("erase.declined", "nothing was erased").with_hint("answer y to erase the session")),
+        _ => {
+            Err(Failure::new("erase.declined", "nothing was erased")
+                .with_hint("answer y to erase the session"))
+        }
     }
 }

@@ -61,7 +61,9 @@ pub fn end_on_interrupt() -> Result<()> {
     let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, always)
         .map(|_| ())
-        .map_err(|error| Failure::new("output.failed", format!("failed to install the Ctrl-C handler: {error}")))
+        .map_err(|error| {
+            Failure::new("output.failed", format!("failed to install the Ctrl-C handler: {error}"))
+        })
 }
 
 #[cfg(not(unix))]

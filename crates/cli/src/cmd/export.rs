@@ -1,7 +1,7 @@
 //! `sapwood export`: writes a session to a file.
 //!
-//! Formats that contain the whole log are streamed, so memory use does not depend on its length. The other formats contain
-//! the active path only.
+//! Formats that contain the whole log are streamed, so memory use does not depend on its length. The other formats
+//! contain the active path only.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -88,7 +88,10 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let summary = app.engine.summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
     if let Some(path) = file.as_ref().filter(|path| path.is_dir()) {
-        return Err(Failure::usage(format!("{} is a directory", path.display()), "give the path of a file in it"));
+        return Err(Failure::usage(
+            format!("{} is a directory", path.display()),
+            "give the path of a file in it",
+        ));
     }
     if let Some(path) = file.as_ref().filter(|path| !args.force && path.exists()) {
         let message = format!("{} already exists", path.display());

@@ -84,7 +84,8 @@ pub async fn run(app: &mut App, args: GraftArgs) -> Result<()> {
 }
 
 async fn make(app: &mut App, args: GraftArgs) -> Result<()> {
-    let missing = || Failure::usage("SESSION and --from SOURCE are required", "run `sapwood help graft` for examples");
+    let missing =
+        || Failure::usage("SESSION and --from SOURCE are required", "run `sapwood help graft` for examples");
     let (session, from) = args.session.zip(args.from).ok_or_else(missing)?;
     let what = match (args.artifact, args.rounds, args.digest) {
         (Some(name), _, _) => GraftWhat::Artifact { name },

@@ -1,7 +1,7 @@
 //! `sapwood import`: imports sessions from files, or from the directories where agents store them.
 //!
-//! Files are read line by line, so memory use does not depend on their size. Damaged lines are reported with their numbers
-//! and the rest is imported. Repeating an import adds only new entries.
+//! Files are read line by line, so memory use does not depend on their size. Damaged lines are reported with their
+//! numbers and the rest is imported. Repeating an import adds only new entries.
 
 mod discover;
 mod foreign;
@@ -228,7 +228,9 @@ fn print(app: &mut App, report: &Report) -> Result<()> {
 fn counts_of(report: &Report) -> String {
     let would = if report.dry_run { "would be " } else { "" };
     match (report.added, report.skipped) {
-        (0, skipped) if skipped > 0 && report.problems.is_empty() => format!("up to date ({})", plural(skipped, "entry")),
+        (0, skipped) if skipped > 0 && report.problems.is_empty() => {
+            format!("up to date ({})", plural(skipped, "entry"))
+        }
         (added, 0) => format!("{} {would}added", plural(added, "entry")),
         (added, skipped) => format!("{} {would}added, {skipped} already present", plural(added, "entry")),
     }

@@ -91,7 +91,10 @@ fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
     add("cost", Some(cost(spent.cost_nano_usd)).filter(|_| spent.calls > 0));
     add("open turn", summary.open_turn.map(|turn| turn.to_string()));
     add("forked from", summary.parent.as_ref().map(|parent| parent.session.to_string()));
-    add("shares", Some(format!("{} entries with its parent", summary.inherited)).filter(|_| summary.inherited > 0));
+    add(
+        "shares",
+        Some(format!("{} entries with its parent", summary.inherited)).filter(|_| summary.inherited > 0),
+    );
     add("imported from", summary.origin.as_ref().map(|origin| format!("{} {}", origin.format, origin.id)));
     for (member, role) in &summary.members {
         add("shared with", Some(format!("{member} as {}", super::share::role_name(*role))));

@@ -1,8 +1,8 @@
 //! `sapwood inject`: appends messages without calling a model.
 //!
-//! Lines on stdin are written in batches of all lines that are ready, so one disk sync serves the whole batch. Lines are
-//! acknowledged in order, after their batch is durable. An invalid line ends the command: the lines before it are written
-//! and acknowledged, the lines after it are not.
+//! Lines on stdin are written in batches of all lines that are ready, so one disk sync serves the batch. Lines are
+//! acknowledged in order, after their batch is durable. An invalid line ends the command: the lines before it are
+//! written and acknowledged, the lines after it are not.
 
 use std::io::{Read, Write};
 

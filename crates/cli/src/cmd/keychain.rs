@@ -1,5 +1,5 @@
-//! `sapwood keychain`: stores a key in the OS keychain, or removes it. The key is read from stdin, because other users can
-//! see command lines.
+//! `sapwood keychain`: stores a key in the OS keychain, or removes it. The key is read from stdin, because other users
+//! can see command lines.
 
 use std::io::{Read, Write};
 
@@ -98,7 +98,11 @@ fn checked_name(name: &str) -> Result<String> {
 fn store_account(global: &Global) -> Result<String> {
     let place = AppPaths::find(global)?;
     let path = place.path().filter(|_| place.url.starts_with("sqlite:"));
-    let no_file =
-        || Failure::usage(format!("{} is not a file and has no encryption key", place.url), "use a sqlite: store");
+    let no_file = || {
+        Failure::usage(
+            format!("{} is not a file and has no encryption key", place.url),
+            "use a sqlite: store",
+        )
+    };
     key::account_of(path.ok_or_else(no_file)?)
 }

@@ -58,7 +58,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   sapwood memory add \"Our staging database is heron\"
-  sapwood memory add \"Use tabs\" --kind preference --everybody")]
+  sapwood memory add \"Use tabs\" --kind preference")]
     Add {
         /// Text of the memory
         #[arg(allow_hyphen_values = true)]
@@ -102,7 +102,7 @@ Examples:
         #[arg(long, value_name = "N")]
         version: Option<u64>,
     },
-    /// Search memories by meaning
+    /// Search memories with a question or keywords
     #[command(after_help = "\
 Examples:
   sapwood memory search \"which database do we use for staging\"

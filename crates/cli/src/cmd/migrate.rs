@@ -39,7 +39,10 @@ pub struct MigrateArgs {
 
 pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
     if args.from == args.to {
-        return Err(Failure::usage("source and target are the same store", "choose another target with --to"));
+        return Err(Failure::usage(
+            "source and target are the same store",
+            "choose another target with --to",
+        ));
     }
     let (from, to) = (open(&args.from, global)?, open(&args.to, global)?);
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Copy };
@@ -75,7 +78,13 @@ fn print_session(out: &mut Out, moved: &Moved) -> Result<()> {
     if out.is_json() {
         out.json(moved)?;
     } else if let Some(problem) = &moved.problem {
-        writeln!(out, "{RED}✗{RED:#} session {} of tenant {}: {}", moved.session, moved.tenant, clean(problem))?;
+        writeln!(
+            out,
+            "{RED}✗{RED:#} session {} of tenant {}: {}",
+            moved.session,
+            moved.tenant,
+            clean(problem)
+        )?;
     }
     Ok(out.flush()?)
 }

@@ -30,7 +30,7 @@ pub struct PruneArgs {
     /// Minimum time since the last write: 30d, 12h, 45m, 10s
     #[arg(long, value_name = "TIME", value_parser = duration_ms, allow_hyphen_values = true)]
     inactive_for: i64,
-    /// Number of recent messages to keep
+    /// Number of recent messages to keep; default: 12
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     keep_last: Option<u32>,
     /// Show what would change, without changing it
@@ -93,7 +93,8 @@ fn print_pruned(app: &mut App, session: &SessionId, pruned: &Pruned, is_dry: boo
         }
         return app.out.json(&line);
     }
-    let (kept, would) = (plural(pruned.kept as u64, "message"), if is_dry { "would be removed" } else { "removed" });
+    let (kept, would) =
+        (plural(pruned.kept as u64, "message"), if is_dry { "would be removed" } else { "removed" });
     match pruned.removed {
         0 => Ok(writeln!(app.out, "nothing to prune: {kept} in the context")?),
         removed => {

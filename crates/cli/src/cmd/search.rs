@@ -1,4 +1,4 @@
-//! `sapwood search`: full text over every session the caller may read.
+//! `sapwood search`: full-text search over every session that the caller can read.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,25 +15,34 @@ use crate::failure::Result;
 use crate::render::{self, BOLD, DIM, MATCH, age, clean, fit};
 
 const HITS_DEFAULT: u32 = 50;
-/// How many are asked of the store at a time.
+/// Number of hits per store query.
 const PAGE_ROWS: usize = 500;
 
-/// Find messages; "words in quotes" stand together, a trailing * matches the rest of a word
+/// Search the messages of all sessions
+///
+/// Words in "quotes" match as a phrase. A trailing * matches any word with this prefix.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood search \"connection pool\"
+  sapwood search 'deploy*' --session @last
+  sapwood search '\"exact phrase\"' --limit 10 --json")]
 pub struct SearchArgs {
+    /// Words to search for
     #[arg(allow_hyphen_values = true)]
     query: String,
-    /// Only in this session
+    /// Search only this session: id, unique prefix, or @last
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
+    /// Maximum number of hits
     #[arg(long, value_name = "N", value_parser = rows, default_value_t = HITS_DEFAULT, allow_hyphen_values = true)]
     limit: u32,
-    /// Go on where a list ended: what its last line has as "next"
+    /// Continue after this cursor: the "next" value of an earlier search
     #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
     after: Option<String>,
 }
 
-/// A line of the answer; the last one of an answer that goes on says where.
+/// A hit. The last line of a truncated result has the cursor for `--after`.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -64,7 +73,7 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
     let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
     for session in shown {
         match app.note_read(session).await {
-            // Erased in between: nobody is left to be told.
+            // The session was erased meanwhile, so there is no read to record.
             Err(failure) if failure.code == "session.not_found" => {}
             noted => noted?,
         }
@@ -81,7 +90,7 @@ fn print_hits(app: &mut App, hits: &[Hit], query: &SearchQuery) -> Result<()> {
         return Ok(());
     }
     if hits.is_empty() {
-        render::note(app.format(), "nothing found");
+        render::note(app.format(), "no matches");
     }
     let words = words(&query.text);
     let now = sapwood::SystemClock.now().0;
@@ -97,18 +106,18 @@ fn print_hits(app: &mut App, hits: &[Hit], query: &SearchQuery) -> Result<()> {
         writeln!(app.out, "  {DIM}{} {} {}{DIM:#}  {snippet}", hit.seq, hit.kind, age(hit.at.0, now))?;
     }
     if let Some(next) = &query.cursor {
-        render::note(app.format(), &format!("there is more: --after {next}"));
+        render::note(app.format(), &format!("more hits: --after {next}"));
     }
     Ok(())
 }
 
-/// The words of a query, in lower case, as far as they are worth showing.
+/// Returns the words of a query in lower case, for highlighting.
 fn words(query: &str) -> Vec<String> {
     let words = query.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect()
 }
 
-/// Marks the words of a snippet that begin with a word of the query.
+/// Highlights the words of a snippet that start with a word of the query.
 fn highlight(snippet: &str, words: &[String]) -> String {
     let mut marked = String::with_capacity(snippet.len() + 32);
     for piece in snippet.split_inclusive(|c: char| !c.is_alphanumeric()) {
@@ -128,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_words_that_were_asked_for_are_marked() {
+    fn only_words_of_the_query_are_highlighted() {
         let marked = highlight("The Fern grows, fernlike.", &words("fern"));
         assert_eq!(marked, format!("The {MATCH}Fern{MATCH:#} grows, {MATCH}fernlike{MATCH:#}."));
     }

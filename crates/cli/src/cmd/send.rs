@@ -1,4 +1,4 @@
-//! `sapwood send`: one turn, without a conversation. On a terminal it streams; behind a pipe only the answer is printed.
+//! `sapwood send`: runs one turn. On a terminal the turn is streamed; in a pipe only the answer is printed.
 
 use std::io::Write;
 
@@ -17,16 +17,23 @@ use crate::chat::watch::{Asks, Line, Watch};
 use crate::failure::Result;
 use crate::render::note;
 
-/// Say something in a session and wait for the answer
+/// Send a message and wait for the answer
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood send @last \"Summarise the open points\"
+  sapwood send @last \"Now in French\" --model openai/gpt-5
+  sapwood send @last \"Also run the tests\" --queue")]
 pub struct SendArgs {
+    /// Session id, unique prefix, or @last
     session: String,
+    /// Message text
     #[arg(allow_hyphen_values = true)]
     text: String,
-    /// The model that answers from now on: PROVIDER/NAME, or demo
+    /// Model to use from now on: PROVIDER/NAME, or demo
     #[arg(long, value_name = "MODEL", conflicts_with = "queue")]
     model: Option<String>,
-    /// If a turn is running, wait in line behind it instead of failing
+    /// Queue the message if a turn is running, instead of failing
     #[arg(long)]
     queue: bool,
 }
@@ -34,7 +41,7 @@ pub struct SendArgs {
 pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
     app.open_backends()?;
     let session = app.session(&args.session).await?;
-    // While a turn is open nothing is changed for the next one: the turn keeps its model, and sending is refused.
+    // Do not change the model while a turn is open: the open turn keeps its model, and `send` fails below.
     let is_free = app.engine.summary(&app.scope, &session).await?.open_turn.is_none();
     if let Some(model) = args.model.as_ref().filter(|_| is_free) {
         pick_session::change_model(app, &session, model).await?;
@@ -47,20 +54,20 @@ pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
         Sent::Queued(input) if app.out.is_json() => {
             app.out.json(&json!({ "session": session, "queued": input }))
         }
-        Sent::Queued(_) => Ok(writeln!(app.out, "queued: it is said when the running turn has ended")?),
+        Sent::Queued(_) => Ok(writeln!(app.out, "queued: the message will be sent after the running turn")?),
     }
 }
 
-/// What a program is told with `--json`.
+/// The output of a turn with `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// One document, at the end.
+    /// One document at the end.
     Report,
-    /// A line per event, as it happens.
+    /// One line per event, as it happens.
     Events,
 }
 
-/// A session that is watched from before its turn begins, so that nothing is missed.
+/// A subscription to a session, opened before its turn starts so that no event is missed.
 pub struct Turn {
     session: SessionId,
     events: Subscription,
@@ -84,7 +91,7 @@ impl Turn {
     }
 }
 
-/// Shows a turn to its end, or to where it waits for a person; then says so.
+/// Prints a turn until it ends or waits for approval, then its outcome.
 pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()> {
     let RunningTurn { session, events, running } = turn;
     running.notice.iter().for_each(|notice| note(app.format(), notice));

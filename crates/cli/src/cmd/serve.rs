@@ -1,4 +1,4 @@
-//! `sapwood serve`: the API and the event streams over HTTP, until Ctrl-C or SIGTERM.
+//! `sapwood serve`: serves the HTTP API, its event streams and the console until Ctrl-C or SIGTERM.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -23,13 +23,17 @@ use crate::log::Log;
 use crate::render::note;
 use crate::triggers;
 
-/// Serve the API over HTTP
+/// Serve the HTTP API and the console
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood serve
+  sapwood serve --addr 127.0.0.1:8080 --grace 30")]
 pub struct ServeArgs {
-    /// Where to listen; other than loopback only with keys or tokens
+    /// Address to listen on; an address other than loopback requires API keys or tokens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     addr: SocketAddr,
-    /// How long running turns may go on after Ctrl-C, in seconds
+    /// Seconds that running turns have to finish after Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
 }
@@ -50,24 +54,24 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let triggers = triggers::read(app)?;
     state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
     let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
-    // Asked before the door is locked by the address itself.
+    // Refuse to listen on a public address without authentication, before binding it.
     if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
         return Err(stopped(sapwood_server::Stop::Open { addr: args.addr }));
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
-    // Whoever died before, here or on another server of the same store: its turns are carried on.
+    // Resume turns of processes that died, on this or another server of the same store.
     let _keeper = app.engine.keep_turns()?;
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;
-    // What they were doing is in their logs: the next server goes on with it.
+    // Unfinished work is recorded in the logs, and the next server resumes it.
     tasks.into_iter().for_each(|task| task.abort());
     Ok(())
 }
 
-/// The engine as callers over HTTP meet it: no directory of this machine by default, and of file-backed models only those
-/// that the operator's configuration and agents name.
+/// Restricts the engine for HTTP clients: sessions get no local directory by default, and the only file-backed models
+/// are those named in the operator's configuration and agents.
 fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     let triggers = triggers::read(app)?;
     let of_triggers = triggers.iter().map(|ready| &ready.installed.agent);
@@ -79,14 +83,14 @@ fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
 }
 
-/// A connection is a file. Many systems let a process have more of them than it has at first, if it asks. Returns how many it
-/// may have; none for no limit that is known.
+/// Raises the soft limit of open files to the hard limit, because every connection needs a file descriptor. Returns the
+/// new limit, or none if there is no known limit.
 fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let limit = getrlimit(Resource::Nofile);
-        // What cannot be raised stays.
+        // Best effort: keep the old limit on failure.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         getrlimit(Resource::Nofile).current
     }
@@ -94,26 +98,22 @@ fn raise_file_limit() -> Option<u64> {
     None
 }
 
-/// Takes no more connections than there are files for: a server without files can accept no health check either.
+/// Limits connections to the available file descriptors. A server without free descriptors cannot answer health checks.
 fn fit_files(mut settings: Settings, files_max: Option<u64>) -> Settings {
     let files_max = files_max.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     let connections_max = settings.connections_max_for(files_max);
     if connections_max < settings.connections_max {
-        tracing::warn!(
-            files_max,
-            connections_max,
-            "fewer connections are taken: the system gives too few files"
-        );
+        tracing::warn!(files_max, connections_max, "connection limit lowered: too few file descriptors");
         settings.connections_max = connections_max;
     }
     settings
 }
 
-/// How long a session must have been idle before it is learned from, unless the settings say otherwise.
+/// Default idle time after which memories are extracted from a session.
 const IDLE_MINUTES_DEFAULT: u32 = 30;
-/// Between two looks for idle sessions.
+/// Interval between checks for idle sessions.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
-/// How far back the first look goes: what went idle while no server ran.
+/// Period covered by the first check, for sessions that became idle while no server was running.
 const IDLE_LOOK_BACK_MS: i64 = 7 * 86_400_000;
 
 fn idle_ms(app: &App) -> i64 {
@@ -124,8 +124,8 @@ fn idle_ms(app: &App) -> i64 {
     }
 }
 
-/// Learns from sessions that nobody has used for a while, for as long as the server runs. Each look takes up where the
-/// last one ended; several servers that look at the same session learn one thing.
+/// Extracts memories from idle sessions while the server runs. Each check continues where the last one ended. Several
+/// servers may process the same session: memory ids are deterministic, so no duplicates are stored.
 async fn learn_from_idle(engine: Engine, idle_ms: i64) {
     if idle_ms == 0 {
         return;
@@ -136,7 +136,7 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
         let window = IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
         for tenant in engine.store().list_tenants().await.unwrap_or_default() {
             if let Err(error) = engine.learn_from_idle(&tenant, window).await {
-                tracing::warn!(%tenant, %error, "idle sessions were not learned from");
+                tracing::warn!(%tenant, %error, "failed to extract memories from idle sessions");
             }
         }
         after = before - 1;
@@ -153,13 +153,13 @@ async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> 
     }
     app.out.flush()?;
     if !state.door.is_locked().await.unwrap_or(true) {
-        let text = "everybody on this machine may use it; sapwood key new --user NAME makes a key, and then one is needed";
+        let text = "all local users have access; run `sapwood key new --user NAME` to require a key";
         note(app.format(), text);
     }
     Ok(())
 }
 
-/// Largest number of connections that can be configured: there is some memory for each, also while it is not open.
+/// Maximum configurable number of connections. Each one takes some memory even while it is not open.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
@@ -173,8 +173,9 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
     let operate_connections_reserved =
         config.operate_connections_reserved.unwrap_or(defaults.operate_connections_reserved);
     if !(1..=CONNECTIONS_MAX).contains(&connections_max) || operate_connections_reserved > CONNECTIONS_MAX {
-        let why =
-            format!("server: connections_max must be from 1 to {CONNECTIONS_MAX}, and no more reserved");
+        let why = format!(
+            "server: connections_max must be 1 to {CONNECTIONS_MAX}, and the reserved connections at most that"
+        );
         return Err(Failure::new("config.invalid", why));
     }
     let unless_zero = |max: Option<usize>| max.map(|max| if max == 0 { usize::MAX } else { max });
@@ -192,7 +193,7 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
     })
 }
 
-/// The agents that can be named; one whose file has mistakes is left out, and said so.
+/// Returns the agents that clients can use. Skips agents with invalid files and prints a note for each.
 fn agents_of(app: &App) -> Result<Vec<sapwood::Agent>> {
     let mut offered = vec![app.place.agents().choose(Some("default"), &app.place.config)?];
     for path in app.place.agents().files()? {
@@ -200,7 +201,7 @@ fn agents_of(app: &App) -> Result<Vec<sapwood::Agent>> {
             Ok(agent) => offered.push(agent),
             Err(faults) => {
                 let first = faults.first().map(ToString::to_string).unwrap_or_default();
-                note(app.format(), &format!("an agent is left out: {first}"));
+                note(app.format(), &format!("skipped an invalid agent: {first}"));
             }
         }
     }
@@ -211,12 +212,12 @@ fn oidc_of(settings: OidcSettings) -> Result<Oidc> {
     let tenant = match (settings.tenant, settings.tenant_claim) {
         (Some(tenant), None) => Tenancy::Fixed(tenant.parse().map_err(sapwood::Error::from)?),
         (None, Some(claim)) => Tenancy::Claim(claim),
-        _ => return Err(misconfigured("give either tenant or tenant_claim")),
+        _ => return Err(misconfigured("set either tenant or tenant_claim")),
     };
     let source: Box<dyn KeySource> = match (settings.jwks_file, settings.jwks_url) {
         (Some(path), None) => Box::new(JwksFile(path)),
         (None, Some(url)) => Box::new(JwksUrl::new(url).map_err(|error| misconfigured(&error.to_string()))?),
-        _ => return Err(misconfigured("give either jwks_file or jwks_url")),
+        _ => return Err(misconfigured("set either jwks_file or jwks_url")),
     };
     let config = OidcConfig {
         issuer: settings.issuer,
@@ -232,7 +233,7 @@ fn misconfigured(why: &str) -> Failure {
     Failure::new("config.invalid", format!("server.oidc: {why}"))
 }
 
-/// Ctrl-C, or whoever supervises us says so.
+/// Waits for Ctrl-C, or for SIGTERM from a process supervisor.
 #[cfg(unix)]
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};

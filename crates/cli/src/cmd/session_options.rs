@@ -1,5 +1,4 @@
-//! What a new session is told besides its agent: variables for its prompt, and less than the agent allows. Shared by `new`
-//! and `chat`.
+//! Options of a new session: prompt variables, and permissions narrower than the agent's. Shared by `new` and `chat`.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +10,29 @@ use sapwood::core::port::tool::FsScope;
 use crate::failure::{Failure, Result};
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "A new session")]
+#[command(next_help_heading = "New session")]
 pub struct StartArgs {
-    /// What {{ctx.NAME}} in the agent's prompt stands for; plain text, no secrets. May be given several times
+    /// Value of {{ctx.NAME}} in the agent's prompt, stored as plain text; repeatable
     #[arg(long = "var", value_name = "NAME=VALUE")]
     variables: Vec<String>,
-    /// Only these of the agent's tools, with commas between; nothing for none
+    /// Allow only these of the agent's tools, comma-separated; an empty value allows none
     #[arg(long, value_name = "NAMES")]
     tools: Option<String>,
-    /// sandboxed, project or full: no more than the agent has
+    /// File access: sandboxed, project or full; at most the agent's
     #[arg(long, value_name = "SCOPE", value_parser = parse::<FsScope>)]
     fs_scope: Option<FsScope>,
-    /// plan, ask, accept-edits or auto: no freer than the agent is
+    /// Approval mode: plan, ask, accept-edits or auto; at least as strict as the agent's
     #[arg(long, value_name = "MODE", value_parser = parse::<ApprovalMode>)]
     approvals: Option<ApprovalMode>,
 }
 
-/// A name as agent files write it.
+/// Parses a name as written in agent files.
 fn parse<T: serde::de::DeserializeOwned>(name: &str) -> std::result::Result<T, String> {
     serde_json::from_value(serde_json::Value::from(name)).map_err(|error| error.to_string())
 }
 
 impl StartArgs {
-    /// Whether anything was said that only a new session can take.
+    /// Reports whether any of these options was given.
     pub fn is_given(&self) -> bool {
         !self.variables.is_empty() || !self.narrows_nothing()
     }
@@ -42,7 +41,7 @@ impl StartArgs {
         self.tools.is_none() && self.fs_scope.is_none() && self.approvals.is_none()
     }
 
-    /// The agent as the session will have it.
+    /// Returns the agent with the session's narrower permissions.
     pub fn narrow(&self, agent: Agent) -> Result<Agent> {
         let narrowing = Narrowing {
             tools: self.tools.as_deref().map(names_in),
@@ -65,7 +64,7 @@ fn pair_of(given: &str) -> Result<(String, String)> {
     match given.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(Failure::usage(
-            format!("{given:?} is not a variable"),
+            format!("{given:?} is not a valid variable"),
             "write --var NAME=VALUE, for example --var project=sapwood",
         )),
     }

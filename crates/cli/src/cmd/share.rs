@@ -1,4 +1,4 @@
-//! `sapwood share` and `sapwood members`: who may do what with a session.
+//! `sapwood share` and `sapwood members`: the members of a session and their roles.
 
 use std::io::Write;
 
@@ -13,20 +13,27 @@ use crate::failure::Result;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Grant {
-    /// May read and follow
+    /// Read and follow
     Reader,
-    /// May also send, branch and call tools
+    /// Also send, branch and call tools
     Collaborator,
-    /// May nothing any more
+    /// No access
     None,
 }
 
-/// Give somebody a role in a session, or take it away
+/// Grant or revoke a user's access to a session
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood share @last bob --role reader
+  sapwood share @last agent:reviewer --role collaborator
+  sapwood share @last bob --role none")]
 pub struct ShareArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// A user's name, or agent:NAME
+    /// User name, or agent:NAME
     user: String,
+    /// Role of the user in the session
     #[arg(long, value_enum)]
     role: Grant,
 }
@@ -40,14 +47,14 @@ pub async fn run(app: &mut App, args: ShareArgs) -> Result<()> {
         Grant::None => None,
     };
     let text = match role {
-        Some(role) => format!("{member} is now {} of {session}", role_name(role)),
+        Some(role) => format!("{member} is now a {} of {session}", role_name(role)),
         None => format!("{session} is no longer shared with {member}"),
     };
     let appended = app.engine.share(&app.scope, &session, member, role).await?;
     print_change(app, &appended, &text)
 }
 
-/// People are named without a prefix; whoever writes one means it.
+/// Parses a member. A name without a `user:` or `agent:` prefix is a user.
 pub fn member(given: &str) -> Result<Principal> {
     let parsed = match given.split_once(':') {
         Some(("user" | "agent", _)) => given.parse(),
@@ -64,9 +71,13 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Show who may do what with a session
+/// List a session's members and their roles
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood members @last")]
 pub struct MembersArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 

@@ -1,4 +1,4 @@
-//! `sapwood show`: the conversation on the active path, for people.
+//! `sapwood show`: the conversation on the active path, as readable text.
 
 use std::io::Write;
 
@@ -15,21 +15,26 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit, local_time, plural};
 
-/// Of a tool's output, and of a call's input, unless --full is given.
+/// Limits for tool outputs and tool inputs without --full.
 const OUTPUT_LINES: usize = 6;
 const OUTPUT_COLUMNS: usize = 160;
 const INPUT_COLUMNS: usize = 100;
 
-/// Show the conversation on the active path
+/// Show a session's conversation
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood show @last
+  sapwood show @last --full")]
 pub struct ShowArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Show tool inputs and outputs whole
+    /// Show complete tool inputs and outputs
     #[arg(long)]
     full: bool,
 }
 
-/// One entry of the path; `entry` is its body as it is in the log.
+/// An entry of the path. `entry` is its body as stored in the log.
 #[derive(Serialize)]
 struct Line<'a> {
     seq: Seq,
@@ -83,7 +88,7 @@ fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> Line<'a> {
     }
 }
 
-/// Who speaks in a message; nobody in the other entries of a path.
+/// Returns the role of a message, or none for other entries.
 fn role_of(body: &Body) -> Option<&'static str> {
     match body {
         Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) | Body::Graft(_) => {
@@ -129,7 +134,7 @@ fn print_entry(out: &mut Out, entry: &Entry, label: Option<&str>, full: bool) ->
     print_calls(out, entry.body.parts(), full)
 }
 
-/// What stands behind the time: the model, the tool and how it went, the kind of message.
+/// Remarks after the time: the model, the tool and its outcome, or the kind of message.
 fn remarks(body: &Body) -> String {
     let remark = match body {
         Body::AssistantMessage(message) => message.model.clone().unwrap_or_default(),
@@ -143,14 +148,14 @@ fn remarks(body: &Body) -> String {
             let took = result.duration_ms.map_or(String::new(), |ms| format!(" · {ms} ms"));
             format!("{tool} {outcome}{took}")
         }
-        Body::BranchSummary(_) => "what was learnt on a branch".to_owned(),
+        Body::BranchSummary(_) => "summary of an abandoned branch".to_owned(),
         Body::CustomMessage(message) => message.custom_type.clone(),
         _ => String::new(),
     };
     if remark.is_empty() { remark } else { format!(" · {}", clean(&remark)) }
 }
 
-/// What a body says, also where it is not a message.
+/// Returns the text of an entry, including entries that are not messages.
 fn said(body: &Body) -> String {
     match body {
         Body::ModelChanged(changed) => changed.model.clone(),
@@ -159,7 +164,7 @@ fn said(body: &Body) -> String {
         Body::ContextChanged(changed) => changed.system.clone().unwrap_or_default(),
         Body::Graft(graft) => format!("from session {}", graft.source),
         Body::Compaction(compaction) if compaction.summary.is_none() => {
-            "older messages left the context".to_owned()
+            "older messages were removed from the context".to_owned()
         }
         other => other.text(),
     }
@@ -178,7 +183,7 @@ fn print_output(out: &mut Out, text: &str, full: bool) -> Result<()> {
     Ok(())
 }
 
-/// The parts of a message that are not text.
+/// Prints the parts of a message that are not text.
 pub fn print_calls(out: &mut Out, parts: &[Part], full: bool) -> Result<()> {
     let width = if full { usize::MAX } else { INPUT_COLUMNS };
     for part in parts {

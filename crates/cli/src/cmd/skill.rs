@@ -1,4 +1,4 @@
-//! `sapwood skill`: which skills there are, and which are active in a session.
+//! `sapwood skill`: lists skills, and activates or deactivates them in a session.
 
 use std::io::Write;
 
@@ -10,8 +10,12 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{DIM, Table, clean, note};
 
-/// Show skills, and make them active in a session
+/// List skills and activate them in a session
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood skill ls
+  sapwood skill on @last code-review")]
 pub struct SkillArgs {
     #[command(subcommand)]
     verb: Verb,
@@ -19,16 +23,36 @@ pub struct SkillArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the skills of this project and of your own
+    /// List the project's skills and your own
+    #[command(after_help = "\
+Examples:
+  sapwood skill ls
+  sapwood skill ls --session @last")]
     Ls {
-        /// Say which are active in this session
+        /// Show which skills are active in this session
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
     },
-    /// Make a skill active in a session
-    On { session: String, name: String },
-    /// Make a skill inactive in a session
-    Off { session: String, name: String },
+    /// Activate a skill in a session
+    #[command(after_help = "\
+Examples:
+  sapwood skill on @last code-review")]
+    On {
+        /// Session id, unique prefix, or @last
+        session: String,
+        /// Skill name
+        name: String,
+    },
+    /// Deactivate a skill in a session
+    #[command(after_help = "\
+Examples:
+  sapwood skill off @last code-review")]
+    Off {
+        /// Session id, unique prefix, or @last
+        session: String,
+        /// Skill name
+        name: String,
+    },
 }
 
 pub async fn run(app: &mut App, args: SkillArgs) -> Result<()> {
@@ -49,7 +73,7 @@ async fn list(app: &mut App, session: Option<String>) -> Result<()> {
     };
     let listing = app.engine.list_skills().await;
     for fault in &listing.faults {
-        note(app.format(), &format!("{} is left out: {}", fault.place, fault.why));
+        note(app.format(), &format!("skipped {}: {}", fault.place, fault.why));
     }
     let is_active = |name: &String| active.contains(name);
     if app.out.is_json() {
@@ -75,5 +99,5 @@ async fn switch(app: &mut App, session: &str, name: &str, switch: Switch) -> Res
         return app.out.json(&json!({ "session": session, "active": active }));
     }
     let active = if active.is_empty() { "none".to_owned() } else { active.join(", ") };
-    Ok(writeln!(app.out, "active {DIM}in {session}:{DIM:#} {}", clean(&active))?)
+    Ok(writeln!(app.out, "active skills {DIM}in {session}:{DIM:#} {}", clean(&active))?)
 }

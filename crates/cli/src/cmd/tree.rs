@@ -1,7 +1,7 @@
-//! `sapwood tree`: the branches of a session.
+//! `sapwood tree`: draws the branches of a session.
 //!
-//! A run of entries stays in one column. Where branches leave it, they are drawn indented before the run goes on; the run
-//! goes on with the active path, or else with the larger branch, so the drawing is at most logarithmically deep.
+//! A run of entries is drawn in one column. Side branches are drawn indented, before the run continues. The run
+//! continues with the active path, or else with the larger branch, so the indentation is at most logarithmically deep.
 
 use std::io::Write;
 
@@ -14,16 +14,21 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{BOLD, DIM, GREEN, Out, YELLOW, clean, fit};
 
-/// Trees up to this size are drawn whole.
+/// Trees up to this size are drawn completely.
 const WHOLE_NODES_MAX: usize = 100;
-/// Of a long run this many are drawn at each end.
+/// Number of entries drawn at each end of a long run.
 const RUN_ENDS: usize = 3;
 
 /// Draw a session's branches
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood tree @last
+  sapwood tree @last --all")]
 pub struct TreeArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Draw every entry of a huge tree
+    /// Draw every entry, also in a large tree
     #[arg(long)]
     all: bool,
 }
@@ -44,12 +49,12 @@ pub async fn run(app: &mut App, args: TreeArgs) -> Result<()> {
 
 struct Drawing<'a> {
     outline: &'a Outline,
-    /// Entries below each node, itself included, by index.
+    /// Size of each node's subtree, by index.
     sizes: Vec<usize>,
     whole: bool,
 }
 
-/// Children are younger than their parents (I2), so one pass from the end is enough.
+/// Counts the entries of each subtree. Children come after their parents (I2), so one backward pass is enough.
 fn subtree_sizes(outline: &Outline) -> Vec<usize> {
     let mut sizes = vec![1; outline.nodes.len()];
     for index in (0..outline.nodes.len()).rev() {
@@ -61,7 +66,7 @@ fn subtree_sizes(outline: &Outline) -> Vec<usize> {
 }
 
 impl Drawing<'_> {
-    /// Draws the run that begins at `top`: `first` stands before its first line, `rest` before the others.
+    /// Draws the run that starts at `top`. `first` is the prefix of its first line, `rest` the prefix of the others.
     fn column(&self, out: &mut Out, top: Seq, first: &str, rest: &str) -> Result<()> {
         let mut run: Vec<&OutlineNode> = Vec::new();
         let mut lead = first.to_owned();
@@ -109,7 +114,7 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// How many entries from `at` on can be left out: a plain stretch, far enough from both ends of the run.
+    /// Number of entries from `at` that can be elided: plain entries far enough from both ends of the run.
     fn hidden_after(&self, run: &[&OutlineNode], at: usize) -> usize {
         if self.whole || at < RUN_ENDS {
             return 0;
@@ -142,7 +147,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Message kinds by their role; the others by their own name.
+/// Returns the role for message kinds, and the kind itself for others.
 fn short_kind(kind: &str) -> &str {
     match kind {
         "user_message" => "user",

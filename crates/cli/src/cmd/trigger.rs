@@ -1,4 +1,4 @@
-//! `sapwood trigger`: what is set to happen, what happened last, and firing one by hand.
+//! `sapwood trigger`: lists triggers with their next and last firings, and fires them manually.
 
 use std::io::Write;
 
@@ -14,8 +14,12 @@ use crate::failure::{Failure, Result};
 use crate::render::{Table, age, clean, local_time};
 use crate::triggers;
 
-/// Show triggers, and fire them
+/// List and fire triggers
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood trigger ls
+  sapwood trigger fire nightly-report")]
 pub struct TriggerArgs {
     #[command(subcommand)]
     verb: Verb,
@@ -23,15 +27,27 @@ pub struct TriggerArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the triggers with their next and last firings; sapwood serve runs them
+    /// List triggers with their next and last firings
+    ///
+    /// `sapwood serve` runs the triggers.
+    #[command(after_help = "\
+Examples:
+  sapwood trigger ls")]
     Ls,
-    /// Fire a trigger now, and wait for what comes of it unless a server does it
+    /// Fire a trigger now and wait for the result
+    ///
+    /// If a server runs the trigger, the command does not wait.
+    #[command(after_help = "\
+Examples:
+  sapwood trigger fire nightly-report
+  sapwood trigger fire deploy --payload '{\"branch\": \"main\"}' --key build-4711")]
     Fire {
+        /// Trigger name
         name: String,
-        /// What its prompt is filled in with
+        /// JSON data for the trigger's prompt
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
-        /// The same key fires once
+        /// Idempotency key: a repeated key fires only once
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
     },
@@ -82,14 +98,14 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
     let payload: Value = match payload {
         Some(text) => serde_json::from_str(&text).map_err(|error| {
             Failure::usage(
-                format!("--payload is not JSON: {error}"),
-                "such as --payload '{\"branch\": \"main\"}'",
+                format!("--payload is not valid JSON: {error}"),
+                "write it as --payload '{\"branch\": \"main\"}'",
             )
         })?,
         None => Value::Null,
     };
     let found = triggers::read(app)?.into_iter().find(|ready| ready.installed.trigger.name == name);
-    let unknown = || Failure::new("trigger.not_found", format!("there is no trigger {name}"));
+    let unknown = || Failure::new("trigger.not_found", format!("no trigger `{name}`"));
     let installed = found.ok_or_else(unknown)?.installed;
     let firing = app.engine.fire_installed(&installed, key.as_deref(), payload).await?;
     let runner = Runner::new(&app.engine, installed.clone()).await?;
@@ -102,7 +118,7 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
     }
 }
 
-/// What became of this firing, if it was the last one to end; others may have ended after it.
+/// Returns the outcome and session of this firing if it was the last one to end. A later firing may have replaced it.
 fn outcome_of(state: &TriggerState, firing: sapwood::Seq) -> (String, Option<String>) {
     match state.last.as_ref().filter(|last| last.firing == firing) {
         Some(last) => (last.outcome.clone(), last.session.as_ref().map(ToString::to_string)),

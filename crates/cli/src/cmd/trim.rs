@@ -1,4 +1,4 @@
-//! `sapwood trim`: the oldest messages leave the context; the log keeps them.
+//! `sapwood trim`: removes the oldest messages from the context. The log keeps them.
 
 use std::io::Write;
 
@@ -11,9 +11,13 @@ use crate::failure::Result;
 
 /// Keep only the last messages in the context
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood trim @last --keep-last 10")]
 pub struct TrimArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// How many messages stay; a tool result keeps its call, so it may be a few more
+    /// Number of messages to keep; a few more if a kept tool result needs its call
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     keep_last: u32,
 }

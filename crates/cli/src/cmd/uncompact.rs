@@ -1,4 +1,4 @@
-//! `sapwood uncompact`: back to before a compaction.
+//! `sapwood uncompact`: undoes a compaction.
 
 use std::io::Write;
 
@@ -9,11 +9,16 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{note, plural};
 
-/// Take the latest compaction back: the context is again what it was
+/// Undo a compaction and restore the earlier context
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood uncompact @last
+  sapwood uncompact @last --at 40")]
 pub struct UncompactArgs {
+    /// Session id, unique prefix, or @last
     session: String,
-    /// Another compaction than the latest on the path
+    /// Compaction entry to undo; default: the latest on the path
     #[arg(long, value_name = "ENTRY")]
     at: Option<String>,
 }
@@ -32,8 +37,8 @@ pub async fn run(app: &mut App, args: UncompactArgs) -> Result<()> {
     }
     if done.left > 0 {
         let left = plural(done.left as u64, "later message");
-        note(app.format(), &format!("{left} stayed behind, on the branch of entry {}", done.compaction));
+        note(app.format(), &format!("{left} remained on the branch of entry {}", done.compaction));
     }
     let messages = plural(done.kept as u64, "message");
-    Ok(writeln!(app.out, "compaction {} is taken back: {messages} in the context", done.compaction)?)
+    Ok(writeln!(app.out, "compaction {} undone: {messages} in the context", done.compaction)?)
 }

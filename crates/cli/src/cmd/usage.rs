@@ -1,4 +1,4 @@
-//! `sapwood usage`: what a session's model calls took, per model and in all.
+//! `sapwood usage`: tokens and cost of a session's model calls.
 
 use std::io::Write;
 
@@ -9,9 +9,14 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost};
 
-/// Show tokens and cost, per model and in all
+/// Show tokens and cost per model and in total
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood usage @last
+  sapwood usage @last --json")]
 pub struct UsageArgs {
+    /// Session id, unique prefix, or @last
     session: String,
 }
 

@@ -1,4 +1,4 @@
-//! Processes that end with their test, whatever happens to it; what they acknowledge; and dice whose seed is printed.
+//! Child processes that end with their test, their acknowledgements, and random numbers from a printed seed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{Ran, World, log_file, user};
 
-/// A child that does not outlive its test.
+/// A child process that does not outlive its test.
 pub struct Guarded(pub Child);
 
 impl Drop for Guarded {
@@ -26,7 +26,7 @@ pub struct Ack {
 
 impl Ack {
     pub fn parse(line: &str) -> Self {
-        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} is no JSON"));
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} is not JSON"));
         Self { seq: value["seq"].as_u64().unwrap(), id: value["id"].as_str().unwrap().to_owned() }
     }
 }
@@ -38,11 +38,11 @@ pub struct Said {
     pub text: String,
 }
 
-/// Every message of a session, in order. Each hangs from the one before it: they are one path.
+/// Returns all messages of a session in order. Checks that they form one path: each is the parent of the next.
 pub fn read_log(world: &World, session: &str) -> Vec<Said> {
     let events = world.lines(&["events", session]);
     let said = events.iter().enumerate().map(|(at, event)| {
-        assert_eq!(event["seq"], at + 1, "I1: a seq is missing or double");
+        assert_eq!(event["seq"], at + 1, "I1: a seq is missing or duplicated");
         assert_eq!(event["parent"].as_u64().unwrap_or(0), at as u64, "the messages are not one path");
         let text = event["entry"]["parts"][0]["text"].as_str().unwrap().to_owned();
         Said { ack: Ack::parse(&event.to_string()), text }
@@ -50,7 +50,7 @@ pub fn read_log(world: &World, session: &str) -> Vec<Said> {
     said.collect()
 }
 
-/// A session that holds one message. Imported, because a store may keep a session without any in memory only.
+/// Imports a session with one message, because a store may keep an empty session only in memory.
 pub fn seed(world: &World) -> String {
     let file = world.path("seed.jsonl");
     std::fs::write(&file, log_file("seeded", &[(None, user("the first"))])).unwrap();
@@ -82,10 +82,10 @@ impl Injector {
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// Sends messages in one go and waits for what is acknowledged: less than all of it if the process ended.
+    /// Sends messages in one write and returns their acknowledgements, which are fewer if the process ended.
     pub fn say(&mut self, texts: &[&str]) -> Vec<Ack> {
         let lines: String = texts.iter().map(|text| line(text)).collect();
-        // A process that has ended cannot take it; what it acknowledged says so.
+        // The write fails if the process has ended; the missing acknowledgements show that.
         let _ = self.stdin.as_mut().unwrap().write_all(lines.as_bytes());
         texts.iter().map_while(|_| self.next_ack()).collect()
     }
@@ -96,7 +96,7 @@ impl Injector {
         line.ends_with('\n').then(|| Ack::parse(&line))
     }
 
-    /// Closes stdin and waits for the end.
+    /// Closes stdin and waits for the process to end.
     pub fn finish(mut self) -> Ran {
         self.stdin = None;
         let (mut stdout, mut stderr) = (Vec::new(), String::new());
@@ -105,18 +105,18 @@ impl Injector {
         Ran { status: self.child.0.wait().unwrap().code(), stdout, stderr }
     }
 
-    /// Ends the process as `kill -9` does, in the middle of whatever it does.
+    /// Kills the process as `kill -9` does.
     pub fn kill(mut self) {
         self.child.0.kill().unwrap();
         self.child.0.wait().unwrap();
     }
 }
 
-/// Nothing is wrong with the store; torn ends that were cut off, and are reported for good, aside.
+/// Checks that the doctor finds nothing but torn ends, which stay reported after they were cut off.
 pub fn assert_healthy(world: &World) {
     let ran = world.run(&["doctor", "--json"]);
     let diagnosis: Value = serde_json::from_str(ran.out().trim())
-        .unwrap_or_else(|_| panic!("doctor said {:?} and {:?}", ran.out(), ran.stderr));
+        .unwrap_or_else(|_| panic!("doctor printed {:?} and {:?}", ran.out(), ran.stderr));
     let findings = diagnosis["findings"].as_array().unwrap();
     let wrong: Vec<&Value> = findings.iter().filter(|finding| finding["rule"] != "torn").collect();
     assert!(wrong.is_empty(), "doctor found {wrong:?}");
@@ -151,7 +151,7 @@ impl Dice {
         self.below(2) == 0
     }
 
-    /// So many letters that no packing can shorten much.
+    /// Returns random letters, which hardly compress.
     pub fn letters(&mut self, count: u64) -> String {
         (0..count).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
     }

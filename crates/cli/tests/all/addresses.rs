@@ -1,4 +1,4 @@
-//! How sessions and entries are named.
+//! Addresses of sessions and entries.
 
 use crate::harness::on_each_store;
 
@@ -20,7 +20,7 @@ fn a_session_is_found_by_id_prefix_and_at_last() {
 }
 
 #[test]
-fn without_sessions_the_last_one_is_not_found() {
+fn at_last_is_not_found_without_sessions() {
     on_each_store(|world| {
         assert_eq!(world.fail(3, &["show", "@last"])["code"], "session.not_found");
     });

@@ -1,4 +1,4 @@
-//! Agents as files.
+//! Agents defined in files.
 
 use crate::harness::{World, parse_lines};
 
@@ -13,7 +13,7 @@ fn world(files: &[(&str, &str)]) -> World {
 }
 
 #[test]
-fn check_reports_every_mistake_of_every_file_with_its_place() {
+fn check_reports_every_mistake_in_every_file_with_its_position() {
     let world = world(&[
         ("agents/one.yaml", "id: one\nmodle: demo\nthinking: deep\n"),
         (".sapwood/agents/two.toml", "id = \"two\"\ntemperature = 9.0\n"),
@@ -32,13 +32,13 @@ fn check_reports_every_mistake_of_every_file_with_its_place() {
     assert_eq!(places, ["one.yaml:2:1 modle", "one.yaml:3:11 thinking", "two.toml:2:15 temperature"]);
     assert_eq!(ran.error()["code"], "agent.invalid");
     let text = world.run(&["agent", "check"]);
-    assert!(text.out().contains("one.yaml:2:1: modle is not known: is model meant?"), "{}", text.out());
+    assert!(text.out().contains("one.yaml:2:1: modle is unknown: did you mean model?"), "{}", text.out());
     assert!(world.ok(&["agent", "check", "agents/three.yml"]).contains("1 agent valid"));
     assert_eq!(world.run(&["agent", "check", "nowhere.yaml"]).status, Some(1));
 }
 
 #[test]
-fn agents_are_listed_and_shown_and_the_projects_come_first() {
+fn agents_are_listed_and_shown_and_project_agents_take_precedence() {
     let world = world(&[
         ("agents/helper.yaml", "id: helper\nmodel: demo\ndescription: of the project\n"),
         (".local/share/sapwood/agents/helper.yaml", "id: helper\ndescription: of the user\n"),
@@ -85,7 +85,7 @@ fn the_configuration_names_the_model_and_the_agent() {
 }
 
 #[test]
-fn variables_fill_the_prompt_and_must_be_given() {
+fn variables_fill_the_prompt_and_are_required() {
     let world =
         world(&[("agents/helper.yaml", "id: helper\nmodel: demo\nsystem_prompt: About {{ctx.project}}.\n")]);
     let missing = world.fail(2, &["new", "--agent", "helper"]);
@@ -100,7 +100,7 @@ fn variables_fill_the_prompt_and_must_be_given() {
 }
 
 #[test]
-fn a_session_may_have_less_than_its_agent_and_never_more() {
+fn a_session_may_have_fewer_rights_than_its_agent_but_never_more() {
     let agent =
         "id: helper\nmodel: demo\ntools: [read_file, write_file]\nfs_scope: project\napprovals: ask\n";
     let world = world(&[("agents/helper.yaml", agent)]);

@@ -1,5 +1,5 @@
-//! A secret's value is nowhere: not in the store, a blob, an event, a log line or an export (I12). It is in a file that the
-//! agent reads, in the environment, and in what a program prints; and every byte that is left behind is searched for it.
+//! A secret's value is never in the store, a blob, an event, a log line or an export (I12). The test puts it in a file
+//! that the agent reads, in the environment and in a program's output, then searches every byte that is left behind.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pieces = [
 pieces = [{ text = "Read." }]
 "#;
 
-/// Every file below a directory that holds the canary.
+/// Collects the files below a directory that contain the canary.
 fn find_canary(dir: &Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
@@ -35,7 +35,7 @@ fn find_canary(dir: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn a_secret_is_in_no_byte_that_is_left_behind() {
+fn a_secret_is_in_no_byte_left_behind() {
     on_each_store(|world| {
         std::fs::write(world.path("notes.txt"), format!("the password is {CANARY}\n")).unwrap();
         std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
@@ -68,7 +68,7 @@ fn a_secret_is_in_no_byte_that_is_left_behind() {
             said.push(with_secrets(args));
         }
         let text = String::from_utf8_lossy(&said.concat()).into_owned();
-        assert!(text.contains("[secret:"), "what was taken out is named: {text}");
+        assert!(text.contains("[secret:"), "the name of the redacted secret is missing: {text}");
         assert!(!text.contains(CANARY), "{text}");
         let mut found = Vec::new();
         find_canary(world.path("").as_path(), &mut found);

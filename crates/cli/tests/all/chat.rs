@@ -1,4 +1,4 @@
-//! Conversations in a real terminal.
+//! Interactive chats in a real terminal.
 
 use crate::harness::World;
 use crate::terminal::Terminal;
@@ -7,7 +7,7 @@ fn world() -> World {
     World::new("sqlite")
 }
 
-/// A cassette that plays by itself, as a model.
+/// Writes a cassette and returns it as a model name.
 fn script(world: &World, name: &str, text: &str) -> String {
     let path = world.path(&format!("{name}.toml"));
     std::fs::write(&path, text).unwrap();
@@ -26,7 +26,7 @@ fn user_texts(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_conversation_needs_no_key_and_says_how_to_go_on() {
+fn a_chat_needs_no_key_and_prints_how_to_continue() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
     terminal.say("hello");
@@ -36,7 +36,7 @@ fn a_conversation_needs_no_key_and_says_how_to_go_on() {
     assert!(screen.contains(" • list or read FILE"), "markdown is rendered:\n{screen}");
     terminal.wait_for_prompt();
     terminal.press("C-d");
-    let screen = terminal.wait_for("go on with: sapwood chat");
+    let screen = terminal.wait_for("resume with: sapwood chat");
     terminal.wait_for_end();
     let session = screen.rsplit("sapwood chat ").next().unwrap().lines().next().unwrap().trim().to_owned();
     assert_eq!(world.texts(&session, None)[0], "hello");
@@ -69,7 +69,7 @@ fn a_message_can_have_several_lines() {
 }
 
 #[test]
-fn ctrl_c_cancels_the_turn_and_not_the_program() {
+fn ctrl_c_cancels_the_turn_but_not_the_program() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
     terminal.say("write 2000 words");
@@ -80,13 +80,12 @@ fn ctrl_c_cancels_the_turn_and_not_the_program() {
     terminal.wait_for("Things to try with me");
     let events = world.lines(&["events", "@last"]);
     assert_eq!(events.iter().filter(|event| event["type"] == "session:cancelled").count(), 1);
-    let kept =
-        events.iter().find(|event| event["entry"]["stop"] == "aborted").expect("what was said is kept");
+    let kept = events.iter().find(|event| event["entry"]["stop"] == "aborted").expect("a partial answer");
     assert!(!kept["entry"]["parts"][0]["text"].as_str().unwrap().is_empty());
 }
 
 #[test]
-fn a_killed_turn_goes_on_when_the_session_is_opened_again() {
+fn a_killed_turn_continues_when_the_session_is_reopened() {
     let world = world();
     let model = script(
         &world,
@@ -109,7 +108,7 @@ fn a_killed_turn_goes_on_when_the_session_is_opened_again() {
 }
 
 #[test]
-fn what_is_asked_is_answered_in_place() {
+fn an_approval_is_answered_in_place() {
     let world = world();
     agent(&world, "tools: [write_file, read_file]\nfs_scope: project\napprovals: ask\n");
     let terminal = Terminal::open(&world, &["chat", "--agent", "helper"]);
@@ -119,7 +118,7 @@ fn what_is_asked_is_answered_in_place() {
     assert!(!world.path("notes.txt").exists());
     terminal.press("n");
     let screen = terminal.wait_for("n refused");
-    assert!(screen.contains("content: first"), "what is asked is shown whole:\n{screen}");
+    assert!(screen.contains("content: first"), "the whole request must be shown:\n{screen}");
     assert!(!world.path("notes.txt").exists(), "{screen}");
     terminal.say("write notes.txt: second");
     terminal.wait_for("y yes · a always");
@@ -149,7 +148,7 @@ fn a_refusal_can_have_a_reason_that_the_model_reads() {
 }
 
 #[test]
-fn a_waiting_question_survives_a_kill() {
+fn a_pending_approval_survives_a_kill() {
     let world = world();
     agent(&world, "tools: [write_file]\nfs_scope: project\n");
     let terminal = Terminal::open(&world, &["chat", "--agent", "helper"]);
@@ -176,27 +175,26 @@ fn slash_commands_work_on_the_session() {
     terminal.say("/tree");
     terminal.wait_for("◀ leaf");
     terminal.say("/nonsense");
-    terminal.wait_for("there is no command /nonsense");
+    terminal.wait_for("no command /nonsense");
     terminal.say("/fork");
     terminal.wait_for("now in session");
-    terminal.say("/model nobody/knows");
-    terminal.wait_for("nobody/knows answers from now on");
+    terminal.say("/model unknown/model");
+    terminal.wait_for("now using unknown/model");
     terminal.say("/model demo");
-    terminal.wait_for("demo answers from now on");
+    terminal.wait_for("now using demo");
     terminal.wait_for_prompt();
     terminal.say("/export out.jsonl");
     terminal.wait_for("out.jsonl:");
     assert!(world.path("out.jsonl").exists());
     terminal.say("/undo");
-    terminal
-        .wait_until("the words again", |screen| screen.lines().last().unwrap().contains("› what did I say?"));
+    terminal.wait_until("the message", |screen| screen.lines().last().unwrap().contains("› what did I say?"));
     terminal.press("C-u").write("/quit").press("Enter");
     terminal.wait_for_end();
     assert_eq!(world.lines(&["ls"]).len(), 2);
 }
 
 #[test]
-fn words_typed_while_a_turn_runs_are_added_to_it() {
+fn input_typed_while_a_turn_runs_is_added_to_it() {
     let world = world();
     let model = script(
         &world,
@@ -214,7 +212,7 @@ fn words_typed_while_a_turn_runs_are_added_to_it() {
 }
 
 #[test]
-fn an_answer_is_drawn_once_and_cannot_command_the_terminal() {
+fn an_answer_is_drawn_once_and_cannot_send_escape_sequences_to_the_terminal() {
     let world = world();
     let model = script(
         &world,
@@ -229,11 +227,11 @@ fn an_answer_is_drawn_once_and_cannot_command_the_terminal() {
     for line in ["Title", "Some bold text.", "a │ b", "──┼──", "    code"] {
         assert_eq!(screen.lines().filter(|shown| shown.trim_end() == line).count(), 1, "{line:?}:\n{screen}");
     }
-    assert!(screen.contains("› draw"), "nothing was wiped away:\n{screen}");
+    assert!(screen.contains("› draw"), "the screen was cleared:\n{screen}");
 }
 
 #[test]
-fn without_colours_the_text_is_as_it_came() {
+fn without_colours_the_answer_is_printed_unformatted() {
     let world = world();
     let model = script(&world, "plain", "[[calls]]\npieces = [{ text = \"Some **bold** text.\" }]\n");
     let terminal = Terminal::open_with(&world, &["chat", "--model", &model], &[("NO_COLOR", "1")]);

@@ -1,4 +1,4 @@
-//! Compaction through the command line, on each store that outlives a process.
+//! Compaction through the command line, on each persistent store.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn messages(context: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn twenty_messages_become_a_summary_and_six_and_come_back_byte_for_byte() {
+fn twenty_messages_compact_to_a_summary_and_six_and_are_restored_byte_for_byte() {
     on_each_store(|world| {
         let session = chat(world, 20);
         let before = world.ok(&["context", &session, "--json"]);
@@ -43,7 +43,7 @@ fn twenty_messages_become_a_summary_and_six_and_come_back_byte_for_byte() {
         assert!(
             messages(&context)[0]["text"].as_str().unwrap().contains("14 earlier messages were archived")
         );
-        assert_eq!(world.json(&args)["archived"], 0, "a second time there is nothing to do");
+        assert_eq!(world.json(&args)["archived"], 0, "a second compaction has nothing to do");
         let archives = world.lines(&["archives", &session]);
         assert_eq!((&archives[0]["archived"], &archives[0]["strategy"]), (&json!(14), &json!("truncate")));
         assert_eq!(world.ok(&["context", &session, "--at", "20", "--json"]), before);
@@ -93,7 +93,7 @@ fn every_option_has_its_effect() {
     let dry = |options: &[&str]| {
         world.json(&[&["compact", &session, "--dry-run", "--compact-strategy", "truncate"], options].concat())
     };
-    assert_eq!(dry(&[])["kept"], 13, "12 and the summary");
+    assert_eq!(dry(&[])["kept"], 13, "12 messages and the summary");
     assert_eq!(dry(&["--keep-recent-tokens", "9"])["kept"], 4);
     assert_eq!(dry(&["--keep-last", "2", "--token-threshold", "1000"])["archived"], 0);
     assert_eq!(dry(&["--keep-last", "2", "--token-threshold", "10"])["archived"], 18);
@@ -117,7 +117,7 @@ fn every_option_has_its_effect() {
 }
 
 #[test]
-fn wrong_options_are_named_and_nothing_is_written() {
+fn invalid_options_are_named_and_nothing_is_written() {
     on_each_store(|world| {
         let session = chat(world, 20);
         for (args, name) in [
@@ -155,7 +155,7 @@ fn a_model_writes_the_summary_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_session_is_pruned_once_nobody_has_used_it_for_long_enough() {
+fn a_session_is_pruned_once_it_has_been_inactive_for_long_enough() {
     on_each_store(|world| {
         let session = chat(world, 20);
         assert_eq!(world.json(&["prune", &session, "--inactive-for", "30d"])["archived"], 0);
@@ -175,7 +175,7 @@ fn a_session_is_pruned_once_nobody_has_used_it_for_long_enough() {
 }
 
 #[test]
-fn every_unused_session_is_pruned_at_once_and_said_beforehand() {
+fn prune_all_prunes_every_inactive_session_and_a_dry_run_lists_them() {
     on_each_store(|world| {
         let (long, other, short) = (chat(world, 20), chat(world, 15), chat(world, 3));
         let all = ["prune", "--all", "--inactive-for", "0s", "--keep-last", "10"];
@@ -184,7 +184,7 @@ fn every_unused_session_is_pruned_at_once_and_said_beforehand() {
         let rows: Vec<_> =
             said.iter().map(|line| (line["session"].as_str(), line["archived"].as_u64())).collect();
         assert_eq!(rows, [(Some(&*other), Some(5)), (Some(&*long), Some(10))]);
-        assert_eq!(world.texts(&long, None).len(), 20, "nothing was done");
+        assert_eq!(world.texts(&long, None).len(), 20, "the dry run pruned messages");
         assert_eq!(world.lines(&all).len(), 2);
         let lengths = [&long, &other, &short].map(|session| world.texts(session, None).len());
         assert_eq!(lengths, [10, 10, 3]);
@@ -194,7 +194,7 @@ fn every_unused_session_is_pruned_at_once_and_said_beforehand() {
 }
 
 #[test]
-fn the_levels_of_pressure_are_settings() {
+fn pressure_levels_are_configurable() {
     let world = World::new("sqlite");
     let levels = |text: &str| std::fs::write(world.path("sapwood.toml"), text).unwrap();
     levels("[pressure]\nyellow_percent = 80\norange_percent = 70\n");
@@ -209,7 +209,7 @@ fn the_levels_of_pressure_are_settings() {
         let events = world.lines(&["events", id]);
         events.iter().any(|event| event["type"] == "session:pressure")
     };
-    assert!(of(&id), "nobody was told");
+    assert!(of(&id), "no pressure event was sent");
     levels("");
     let id = world.ok(&["new"]);
     world.ok(&["send", &id, &long]);

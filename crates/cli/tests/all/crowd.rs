@@ -1,4 +1,4 @@
-//! Many processes on one store at once.
+//! Many processes that use one store at the same time.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use crate::harness::{World, on_each_store};
 
 const WRITERS: usize = 4;
 
-/// What one writer was told, by the text of its messages.
+/// The text and the acknowledgement of each message of one writer.
 type Acked = Vec<(String, Ack)>;
 
 fn text(writer: usize, number: usize) -> String {
@@ -29,7 +29,7 @@ fn four_processes_append_to_one_session_and_a_reader_sees_each_seq_once() {
         let acked = at_once(WRITERS, |writer| write_all(world, &session, writer, MESSAGES));
         check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
         let seqs = (1..=1 + (WRITERS * MESSAGES) as u64).collect::<Vec<u64>>();
-        assert_eq!(seen.join().unwrap(), seqs, "the reader missed one or saw one twice");
+        assert_eq!(seen.join().unwrap(), seqs, "the reader missed an event or saw one twice");
         assert_healthy(world);
     });
 }
@@ -46,7 +46,7 @@ fn writers_that_expect_a_head_and_retry_lose_nothing_and_write_nothing_twice() {
 }
 
 #[test]
-fn eight_processes_make_one_store_and_write_eight_sessions_in_it() {
+fn eight_processes_create_one_store_and_write_eight_sessions() {
     const MESSAGES: usize = 25;
     let world = World::new("sqlite");
     let acked = at_once(8, |writer| {
@@ -69,7 +69,7 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
     for (scheme, rounds) in [("sqlite", 12), ("jsonl", 12), ("postgres", 2)] {
         for round in 0..rounds {
             let world = World::new(scheme);
-            // Half of the rounds make one session of eight, the others eight.
+            // Half of the rounds create eight sessions; in the others all processes create the same session.
             let id = |number: usize| if round % 2 == 0 { format!("s{number}") } else { "same".to_owned() };
             let running: Vec<_> = (0..8).map(|number| world.spawn(&["new", "--id", &id(number)])).collect();
             for process in running {
@@ -84,7 +84,7 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
     }
 }
 
-/// Runs a few writers at the same time; each returns what it was told.
+/// Runs writers concurrently and returns the acknowledgements of each.
 fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> {
     scope(|threads| {
         let write = &write;
@@ -93,7 +93,7 @@ fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> 
     })
 }
 
-/// One process that appends after whatever is there, each message when the one before is acknowledged.
+/// Appends messages from one process without an expected head, each after the previous one is acknowledged.
 fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
     let mut injector = Injector::start(world, session, &[]);
     let mut acked = Vec::new();
@@ -107,8 +107,8 @@ fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Ac
     acked
 }
 
-/// Processes that append only where they think the log ends. One that somebody was quicker than ends with 4, and the
-/// next looks again.
+/// Appends messages with an expected head. A process that loses a race exits with 4, and the next one reads the head
+/// again.
 fn write_expecting(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
     let mut acked: Acked = Vec::new();
     while acked.len() < messages {
@@ -127,16 +127,16 @@ fn write_expecting(world: &World, session: &str, writer: usize, messages: usize)
     acked
 }
 
-/// Every acknowledged message is there once, where its writer was told, and each writer's are in order.
+/// Checks that every acknowledged message is in the log once, at the acknowledged seq, and in its writer's order.
 fn check_log(log: &[Said], acked: &[Acked], messages: usize) {
     assert_eq!(log.len(), acked.len() * messages);
     let places: HashMap<&str, &Said> = log.iter().map(|said| (said.text.as_str(), said)).collect();
-    assert_eq!(places.len(), log.len(), "a message is there twice");
+    assert_eq!(places.len(), log.len(), "a message is in the log twice");
     for acked in acked {
         assert_eq!(acked.len(), messages);
         for (text, ack) in acked {
             assert_eq!(places[text.as_str()].ack, *ack);
         }
-        assert!(acked.is_sorted_by_key(|(_, ack)| ack.seq), "a writer's own messages changed places");
+        assert!(acked.is_sorted_by_key(|(_, ack)| ack.seq), "the messages of a writer are out of order");
     }
 }

@@ -1,5 +1,5 @@
-//! Files that something else has damaged: what is whole is there, what is not is named, and nothing makes it worse. A
-//! command that fails has not changed a byte.
+//! Files damaged from outside: intact data can be read, damage is reported, and no command makes it worse. A command
+//! that fails does not change a byte.
 
 mod jsonl;
 mod sqlite;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::World;
 
-/// The files of a directory, but for what SQLite makes anew each time.
+/// Reads the files of a directory, except those that SQLite recreates on every open.
 fn bytes_in(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let files = paths.filter(|path| path.is_file() && !path.to_string_lossy().ends_with("-shm"));
     files.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
 }
 
-/// Commands that must fail with this code, and that must not change a byte.
+/// Runs commands that must fail with this code without changing a byte. Returns their error messages.
 fn assert_refused(world: &World, dir: &Path, session: &str, code: &str) -> Vec<String> {
     let before = bytes_in(dir);
     let commands = [
@@ -34,7 +34,7 @@ fn assert_refused(world: &World, dir: &Path, session: &str, code: &str) -> Vec<S
     messages.into()
 }
 
-/// The doctor says that something is wrong, and changes nothing.
+/// Checks that the doctor reports a problem and changes nothing. Returns its output.
 fn assert_ill(world: &World, dir: &Path) -> String {
     let before = bytes_in(dir);
     let ran = world.run(&["doctor", "--json"]);

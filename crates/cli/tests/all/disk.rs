@@ -1,5 +1,5 @@
-//! A disk that is full, and one that cannot be written. Each test gets a small file system of its own, in a mount
-//! namespace of its own: the test starts itself again in there, and all of it is gone when that process ends.
+//! Full and read-only disks. Each test runs in its own mount namespace with a small tmpfs: the test binary executes
+//! itself again there, and the mounts disappear when that process ends.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::harness::World;
 use crate::library::url;
 use crate::serve::{ask, serve};
 
-/// Says that the process is the one inside.
+/// Environment variable that marks the process inside the mount namespace.
 const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
 
 #[test]
-fn a_disk_that_fills_up_costs_nothing_that_was_acknowledged() {
-    in_own_mounts("disk::a_disk_that_fills_up_costs_nothing_that_was_acknowledged", |scheme| {
+fn a_disk_that_fills_up_loses_no_acknowledged_message() {
+    in_own_mounts("disk::a_disk_that_fills_up_loses_no_acknowledged_message", |scheme| {
         let disk = SmallDisk::mount(scheme);
         let session = seed(&disk.world);
         disk.fill(400_000);
@@ -32,15 +32,15 @@ fn a_disk_that_fills_up_costs_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_disk_without_a_free_byte_is_named_and_nothing_hangs() {
-    in_own_mounts("disk::a_disk_without_a_free_byte_is_named_and_nothing_hangs", |scheme| {
+fn a_disk_without_a_free_byte_is_reported_and_nothing_hangs() {
+    in_own_mounts("disk::a_disk_without_a_free_byte_is_reported_and_nothing_hangs", |scheme| {
         let disk = SmallDisk::mount(scheme);
         let session = seed(&disk.world);
         disk.fill(usize::MAX);
         let long = "x".repeat(100_000);
         let error = disk.world.fail(1, &["inject", &session, "--role", "user", "--text", &long]);
         assert_eq!(error["code"], "store.disk_full");
-        // Reading may need a little room too; then it says so in the same words.
+        // Reading may also need some disk space; in that case it fails with the same code.
         let ran = disk.world.run(&["ls", "--json"]);
         assert!(ran.status == Some(0) || ran.error()["code"] == "store.disk_full", "{}", ran.stderr);
         disk.make_room();
@@ -51,8 +51,8 @@ fn a_disk_without_a_free_byte_is_named_and_nothing_hangs() {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_can_be_read() {
-    in_own_mounts("disk::a_store_that_cannot_be_written_can_be_read", |scheme| {
+fn a_read_only_store_can_be_read() {
+    in_own_mounts("disk::a_read_only_store_can_be_read", |scheme| {
         let disk = SmallDisk::mount(scheme);
         let session = seed(&disk.world);
         disk.world.say(&session, &["u:ferns and moss"]);
@@ -78,11 +78,11 @@ fn a_store_that_cannot_be_written_can_be_read() {
     });
 }
 
-/// A server promises others that the audit has it; on the command line whoever reads holds the files.
+/// A server must audit reads by operators. On the command line the reader already has access to the files.
 #[test]
-fn what_cannot_be_noted_is_refused_by_a_server_and_read_on_the_command_line() {
+fn reads_that_cannot_be_audited_are_refused_by_a_server_but_not_on_the_command_line() {
     in_own_mounts(
-        "disk::what_cannot_be_noted_is_refused_by_a_server_and_read_on_the_command_line",
+        "disk::reads_that_cannot_be_audited_are_refused_by_a_server_but_not_on_the_command_line",
         |scheme| {
             let disk = SmallDisk::mount(scheme);
             let key_of = |args: &[&str]| {
@@ -120,7 +120,7 @@ fn a_server_whose_disk_is_full_is_not_ready() {
                 if found == status && (code.is_empty() || answer["code"] == code) {
                     return;
                 }
-                assert!(began.elapsed().as_secs() < 120, "{found} and not {status} {code}: {answer}");
+                assert!(began.elapsed().as_secs() < 120, "got {found}, expected {status} {code}: {answer}");
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }
         };
@@ -132,7 +132,7 @@ fn a_server_whose_disk_is_full_is_not_ready() {
     });
 }
 
-/// Appends until there is no room. Returns what was acknowledged.
+/// Appends messages until the disk is full. Returns the acknowledged ones.
 fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
     let mut dice = Dice::roll();
     let mut injector = Injector::start(&disk.world, session, &[]);
@@ -151,7 +151,7 @@ fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
     said
 }
 
-/// A megabyte, and a store on it.
+/// A file system of one megabyte with a store on it.
 struct SmallDisk {
     world: World,
 }
@@ -174,7 +174,7 @@ impl SmallDisk {
         run("mount", &["-o", &format!("remount,{how}"), self.root().to_str().unwrap()]);
     }
 
-    /// Takes so many bytes, or all there are.
+    /// Uses up this many bytes of disk space, or all that is free.
     fn fill(&self, bytes: usize) {
         let mut filler = std::fs::File::create(self.root().join("filler")).unwrap();
         let page = [0; 4_096];
@@ -201,7 +201,7 @@ fn run(program: &str, args: &[&str]) {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs a check on each store where it may mount file systems.
+/// Runs a check on each store, in a process that may mount file systems.
 fn in_own_mounts(test: &str, check: impl Fn(&str)) {
     if std::env::var_os(INSIDE).is_some() {
         for scheme in ["sqlite", "jsonl"] {
@@ -214,8 +214,8 @@ fn in_own_mounts(test: &str, check: impl Fn(&str)) {
     match ["-rm", "-m"].map(|way| try_mount(way, dir.path()).map(|()| way)) {
         [Ok(way), _] | [Err(_), Ok(way)] => run_inside(way, test),
         [Err(as_user), Err(as_root)] => {
-            // Straight to stderr: what a passing test prints with eprintln! nobody sees.
-            let why = format!("SKIPPED {test}: it may not mount a file system: {as_user}; {as_root}");
+            // Write straight to stderr: the output of eprintln! in a passing test is captured.
+            let why = format!("SKIPPED {test}: not permitted to mount a file system: {as_user}; {as_root}");
             let _ = writeln!(std::io::stderr(), "{why}");
         }
     }
@@ -237,5 +237,5 @@ fn run_inside(way: &str, test: &str) {
     let output = command.env(INSIDE, "yes").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "there is no test {test}: {said}");
+    assert!(said.contains("1 passed"), "no test is named {test}: {said}");
 }

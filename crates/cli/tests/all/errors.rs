@@ -1,11 +1,11 @@
-//! What is said when something is wrong: exit codes, shapes, hints.
+//! Error reporting: exit codes, JSON shapes, hints.
 
 use serde_json::json;
 
 use crate::harness::{World, finish, on_each_store};
 
 #[test]
-fn wrong_usage_is_json_too_and_exits_with_two() {
+fn usage_errors_are_json_and_exit_with_two() {
     let world = World::new("sqlite");
     for args in [
         &["bogus"][..],
@@ -36,7 +36,7 @@ fn wrong_usage_is_json_too_and_exits_with_two() {
 }
 
 #[test]
-fn usage_errors_name_what_is_wrong() {
+fn usage_errors_name_the_option_and_its_value() {
     let world = World::new("sqlite");
     let error = world.fail(2, &["trim", "s", "--keep-last", "-1"]);
     let message = error["message"].as_str().unwrap();
@@ -47,7 +47,7 @@ fn usage_errors_name_what_is_wrong() {
 }
 
 #[test]
-fn json_is_taken_before_and_after_the_command() {
+fn the_json_flag_is_accepted_before_and_after_the_command() {
     let world = World::new("sqlite");
     for args in [&["--json", "info", "ghost"][..], &["info", "--json", "ghost"], &["info", "ghost", "--json"]]
     {
@@ -81,7 +81,7 @@ fn a_bad_store_url_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_not_touched() {
+fn a_file_that_is_not_a_store_is_not_changed() {
     let world = World::new("sqlite");
     let file = world.path("letter.txt");
     std::fs::write(&file, "Dear Sir or Madam, this is no database at all.\n".repeat(100)).unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_is_no_store_is_not_touched() {
 }
 
 #[test]
-fn erasing_asks_first() {
+fn erase_requires_confirmation() {
     on_each_store(|world| {
         let session = world.session(&["u:precious"]);
         let error = world.fail(2, &["erase", &session]);
@@ -110,7 +110,7 @@ fn erasing_asks_first() {
 }
 
 #[test]
-fn an_archived_session_takes_nothing_until_it_is_reopened() {
+fn an_archived_session_rejects_writes_until_it_is_reopened() {
     on_each_store(|world| {
         let session = world.session(&["u:one"]);
         assert_eq!(world.json(&["close", &session])["state"], "closed");
@@ -137,7 +137,7 @@ fn a_strict_configuration_names_the_bad_key_and_the_file() {
 }
 
 #[test]
-fn a_project_file_gives_the_store_and_the_environment_wins_over_it() {
+fn a_project_file_sets_the_store_and_the_environment_overrides_it() {
     let world = World::new("sqlite");
     let (project, below) = (world.path("project"), world.path("project/deep/below"));
     std::fs::create_dir_all(&below).unwrap();
@@ -156,7 +156,7 @@ fn a_project_file_gives_the_store_and_the_environment_wins_over_it() {
 
 #[cfg(unix)]
 #[test]
-fn the_default_store_is_private_and_under_the_home() {
+fn the_default_store_is_private_and_in_the_home_directory() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new("sqlite");
     let home = world.path("data/sapwood-home");
@@ -201,7 +201,7 @@ fn a_key_is_never_ignored() {
 
 #[cfg(feature = "encryption")]
 #[test]
-fn an_encrypted_store_opens_with_its_key_only() {
+fn an_encrypted_store_opens_only_with_its_key() {
     let world = World::new("sqlite");
     let with_key = |key: &str, args: &[&str]| {
         let mut command = world.command(args);
@@ -219,6 +219,6 @@ fn an_encrypted_store_opens_with_its_key_only() {
     }
     for file in ["store.sqlite", "store.sqlite-wal"] {
         let bytes = std::fs::read(world.path(file)).unwrap_or_default();
-        assert!(!bytes.windows(5).any(|window| window == b"plain"), "{file} can be read");
+        assert!(!bytes.windows(5).any(|window| window == b"plain"), "{file} contains plain text");
     }
 }

@@ -1,4 +1,4 @@
-//! The event stream: what was, and what comes from another process.
+//! The event stream: past events, and new events written by another process.
 
 use std::io::{BufRead, BufReader};
 

@@ -1,5 +1,5 @@
-//! The example clients, with types generated from the server's own document, against the real server; and tokens of an
-//! issuer that is not ours. The client in Rust is tested with the server.
+//! The example clients, with types generated from the server's OpenAPI document, against the real server; and tokens
+//! of an external issuer. The Rust client is tested with the server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ fn check_answer(what: &str, ran: Output) {
 }
 
 #[test]
-fn the_example_in_python_talks() {
+fn the_python_example_gets_an_answer() {
     let (stage, generated) = (stage(), tempfile::tempdir().unwrap());
     let types = Command::new(python_bin().join("datamodel-codegen"))
         .args(["--input-file-type", "openapi", "--output-model-type", "typing.TypedDict", "--input"])
@@ -46,7 +46,7 @@ fn the_example_in_python_talks() {
 }
 
 #[test]
-fn the_example_in_typescript_talks() {
+fn the_typescript_example_gets_an_answer() {
     let (stage, folder) = (stage(), example("typescript"));
     let npm = |args: &[&str]| {
         let ran = Command::new("npm").args(args).current_dir(&folder).output();
@@ -65,7 +65,7 @@ fn the_example_in_typescript_talks() {
 }
 
 #[test]
-fn tokens_of_an_rs256_issuer_count_if_they_are_good() {
+fn only_valid_tokens_of_an_rs256_issuer_are_accepted() {
     let world = World::new("sqlite");
     let keys = world.path("keys.json");
     let issued =

@@ -1,4 +1,4 @@
-//! Memory while a file is imported: it does not grow with the file, and a line without end is not loaded.
+//! Memory use of an import: it does not grow with the file, and an endless line is not loaded.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::harness::World;
 
-/// How much the larger file may take beyond the smaller one, in KB: half of what it is larger by.
+/// Additional memory allowed for the larger file, in KB: half of the difference in size.
 const GROWTH_KB_MAX: u64 = 24 << 10;
-/// So much that everything that has a limit is at it.
+/// Large enough that every bounded buffer and cache is full.
 const SMALL_BYTES: usize = 48 << 20;
 const LARGE_BYTES: usize = SMALL_BYTES + (48 << 20);
 const LINE_TEXT_BYTES: usize = 48 << 10;
@@ -35,7 +35,7 @@ fn write_file(path: &Path, bytes_min: usize) -> usize {
     lines
 }
 
-/// A record of a few bytes as a program writes it, so that what is remembered of each is most of what grows.
+/// Returns a record of a few bytes, so that the bookkeeping per record is most of the memory growth.
 fn short_line(format: &str, number: usize) -> Value {
     let at = "2026-01-02T03:04:05.000Z";
     match (format, number) {
@@ -56,7 +56,7 @@ fn write_short_lines(path: &Path, format: &str, lines: usize) {
     }
 }
 
-/// Imports a file into a store of its own: how many entries came, the problems' codes, and the most memory it took, in KB.
+/// Imports a file into a new store. Returns the number of added entries, the problem codes, and the peak memory in KB.
 fn import(path: &Path, options: &[&str]) -> (u64, Vec<String>, u64) {
     let world = World::new("sqlite");
     let mut command = world.bare();
@@ -65,7 +65,7 @@ fn import(path: &Path, options: &[&str]) -> (u64, Vec<String>, u64) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak_kb = 0;
     while child.try_wait().unwrap().is_none() {
-        // The file is gone, or empty, once the process has ended.
+        // The status file is missing or empty once the process has ended.
         let text = std::fs::read_to_string(&status).unwrap_or_default();
         let high = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let high = high.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok());
@@ -95,10 +95,10 @@ fn memory_does_not_grow_with_the_file() {
 }
 
 #[test]
-fn what_is_remembered_of_each_record_is_small() {
+fn the_bookkeeping_per_record_is_small() {
     const FEW: usize = 60_000;
     const MANY: usize = 660_000;
-    /// Twice what it takes; a table of keys as the standard library has it would take twice that again.
+    /// Twice the actual use. A hash map of the standard library would take twice this limit.
     const RECORD_BYTES_MAX: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session.jsonl");
@@ -111,12 +111,15 @@ fn what_is_remembered_of_each_record_is_small() {
             peaks.push(peak_kb);
         }
         let each_bytes = (peaks[1].saturating_sub(peaks[0]) << 10) / (MANY - FEW) as u64;
-        assert!(peaks[0] > 0 && each_bytes < RECORD_BYTES_MAX, "{format}: {each_bytes} a record: {peaks:?}");
+        assert!(
+            peaks[0] > 0 && each_bytes < RECORD_BYTES_MAX,
+            "{format}: {each_bytes} bytes per record: {peaks:?}"
+        );
     }
 }
 
 #[test]
-fn a_line_of_hundreds_of_megabytes_takes_the_room_of_the_longest_line_that_is_allowed() {
+fn a_line_of_hundreds_of_megabytes_takes_no_more_memory_than_the_longest_allowed_line() {
     const LONG_BYTES: usize = 300 << 20;
     const ROOM_KB_MAX: u64 = 150 << 10;
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +134,7 @@ fn a_line_of_hundreds_of_megabytes_takes_the_room_of_the_longest_line_that_is_al
     drop(out);
     let (added, codes, peak_kb) = import(&path, &[]);
     assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
-    assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "it took {peak_kb} KB");
+    assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "the import took {peak_kb} KB");
 }
 
 fn message_line(format: &str, number: usize, text: &str) -> Value {
@@ -144,9 +147,9 @@ fn message_line(format: &str, number: usize, text: &str) -> Value {
 }
 
 #[test]
-fn messages_and_gemini_recordings_of_any_size_take_the_same_room() {
+fn messages_and_gemini_recordings_of_any_size_take_the_same_memory() {
     const BYTES: [usize; 2] = [48 << 20, 270 << 20];
-    /// Beyond what the smaller one takes: the index, the store's pages, and noise.
+    /// Allowed above the peak of the smaller file: the index, the store's pages, and noise.
     const MORE_KB_MAX: u64 = 64 << 10;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session-x.jsonl");

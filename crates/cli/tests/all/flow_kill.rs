@@ -1,5 +1,5 @@
-//! kill -9 at every kind of moment in a run, then `flow resume`, with real processes: the run comes to its end, every visit
-//! was begun once, and no program ran twice. The program adds a line to a file each time it runs.
+//! kill -9 at every stage of a flow run, then `flow resume`, with real processes: the run completes, every visit
+//! starts once, and no program runs twice. The program appends a line to a file on each run.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use crate::flows::{actor, hand, node, text, to, write_flow};
 use crate::harness::{World, on_each_store};
 use crate::serve::serve;
 
-/// Rounds of killing at a random moment, on each store.
+/// Number of kills at a random moment, on each store.
 const ROUNDS: u64 = 5;
-/// About as long as the run takes when nobody kills it.
+/// About as long as an undisturbed run takes.
 const RUN_MS: u64 = 2_500;
 
-/// Draft runs the program and hands over; review hands over; then both look back.
+/// Writes a flow: `draft` runs the program and hands off, `review` hands off, then both do the improvement phase.
 fn write(world: &World) -> String {
     std::fs::write(world.path("add.sh"), "echo ran >> ran.txt\nsleep 0.2\n").unwrap();
     let wait = json!({ "wait_ms": 150 });
@@ -65,7 +65,7 @@ fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
     let began = Instant::now();
     while !events(world, session).iter().any(&is_it) {
         if began.elapsed() > Duration::from_secs(90) {
-            panic!("the moment did not come: {}", world.run(&["flow", "show", "r", "--json"]).out());
+            panic!("timed out waiting for the event: {}", world.run(&["flow", "show", "r", "--json"]).out());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -79,7 +79,7 @@ fn lines_added(world: &World) -> usize {
     std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
 }
 
-/// Resumes, and checks that the run is whole and nothing was begun twice.
+/// Resumes, then checks that the run completed and nothing was started twice.
 fn check_whole(world: &World) {
     let view = world.json(&["flow", "resume", "r"]);
     assert_eq!(
@@ -111,15 +111,15 @@ fn check_whole(world: &World) {
         let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
         assert_eq!(handed, 1, "{role}: {log:?}");
     }
-    // One that was about to run when the process died may never have run: what may have run is not run again.
+    // A program that may have run is not rerun, so it may never have run if the process died just before starting it.
     assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
     world.ok(&["doctor"]);
 }
 
 #[test]
-fn killed_before_the_first_turn_could_begin_the_node_is_entered_once() {
+fn a_run_killed_before_its_first_turn_enters_the_node_once() {
     on_each_store(|world| {
-        // Somebody talks in the session that the first node works in: the visit waits, and the runner dies waiting.
+        // Another turn runs in the first node's session: the visit waits, and the runner is killed meanwhile.
         let slow = actor(
             world,
             "slow",
@@ -150,7 +150,7 @@ fn killed_before_the_first_turn_could_begin_the_node_is_entered_once() {
 }
 
 #[test]
-fn killed_in_a_turn_the_turn_goes_on() {
+fn a_run_killed_in_a_turn_continues_the_turn() {
     on_each_store(|world| {
         let child = start(world);
         await_event(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
@@ -159,7 +159,7 @@ fn killed_in_a_turn_the_turn_goes_on() {
     });
 }
 
-/// Kills a run at a moment, and lets a server find it.
+/// Kills a run at the event that `is_it` matches, and checks that a server completes the run.
 fn check_server_carries_on(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
     let child = start(world);
     await_event(world, session, is_it);
@@ -173,21 +173,21 @@ fn check_server_carries_on(world: &World, session: &str, is_it: impl Fn(&Value) 
 }
 
 #[test]
-fn a_server_carries_on_a_run_that_was_killed_in_a_turn() {
+fn a_server_resumes_a_run_killed_in_a_turn() {
     on_each_store(|world| {
         check_server_carries_on(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
     });
 }
 
 #[test]
-fn a_server_carries_on_a_run_that_was_killed_between_two_nodes() {
+fn a_server_resumes_a_run_killed_between_two_nodes() {
     on_each_store(|world| {
         check_server_carries_on(world, "flow-r", |event| is_run_event(event, "handed"));
     });
 }
 
 #[test]
-fn killed_while_a_program_runs_it_is_not_run_again() {
+fn a_program_interrupted_by_a_kill_is_not_rerun() {
     on_each_store(|world| {
         let child = start(world);
         let began = Instant::now();
@@ -201,7 +201,7 @@ fn killed_while_a_program_runs_it_is_not_run_again() {
 }
 
 #[test]
-fn killed_after_a_handoff_was_written_it_counts() {
+fn a_handoff_written_before_a_kill_counts() {
     on_each_store(|world| {
         let child = start(world);
         await_event(world, "flow-r__owner", |event| event["entry"]["tool"] == "handoff");
@@ -211,7 +211,7 @@ fn killed_after_a_handoff_was_written_it_counts() {
 }
 
 #[test]
-fn killed_between_two_nodes_the_next_begins_once() {
+fn a_run_killed_between_two_nodes_starts_the_next_node_once() {
     on_each_store(|world| {
         let child = start(world);
         await_event(world, "flow-r", |event| is_run_event(event, "handed"));
@@ -221,7 +221,7 @@ fn killed_between_two_nodes_the_next_begins_once() {
 }
 
 #[test]
-fn killed_between_the_forward_pass_and_looking_back_nothing_is_repeated() {
+fn a_run_killed_before_the_improvement_phase_repeats_nothing() {
     on_each_store(|world| {
         let child = start(world);
         await_event(world, "flow-r", |event| is_run_event(event, "improving"));
@@ -231,7 +231,7 @@ fn killed_between_the_forward_pass_and_looking_back_nothing_is_repeated() {
 }
 
 #[test]
-fn killed_while_a_person_is_asked_they_are_still_asked_and_the_rest_goes_on() {
+fn a_run_killed_with_a_pending_approval_keeps_it_and_continues_the_other_nodes() {
     on_each_store(|world| {
         let slow = actor(
             world,
@@ -267,7 +267,7 @@ fn killed_while_a_person_is_asked_they_are_still_asked_and_the_rest_goes_on() {
 }
 
 #[test]
-fn killed_at_random_moments_a_run_comes_to_its_end_and_nothing_runs_twice() {
+fn a_run_killed_at_random_moments_completes_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
         for round in 0..ROUNDS {
             let world = World::new(scheme);
@@ -275,10 +275,10 @@ fn killed_at_random_moments_a_run_comes_to_its_end_and_nothing_runs_twice() {
             std::thread::sleep(Duration::from_millis((round * 7_919 + 211) % RUN_MS));
             kill(child);
             if events(&world, "flow-r").is_empty() {
-                // Nothing of the run is in the log: it was never begun.
+                // The log has no entry of the run: it never started.
                 continue;
             }
-            // And once more while it is carried on.
+            // Kill it once more while it resumes.
             let again = world.spawn(&["flow", "resume", "r"]);
             std::thread::sleep(Duration::from_millis((round * 6_007 + 401) % RUN_MS));
             kill(again);
@@ -288,7 +288,7 @@ fn killed_at_random_moments_a_run_comes_to_its_end_and_nothing_runs_twice() {
 }
 
 #[test]
-fn two_who_resume_at_once_do_not_run_anything_twice() {
+fn two_concurrent_resumes_run_nothing_twice() {
     let world = World::new("sqlite");
     let child = start(&world);
     await_event(&world, "flow-r__owner", |event| event["type"] == "session:turn_started");
@@ -301,7 +301,7 @@ fn two_who_resume_at_once_do_not_run_anything_twice() {
 }
 
 #[test]
-fn a_run_that_nobody_runs_is_cancelled_where_it_stands() {
+fn a_run_without_a_runner_can_be_cancelled() {
     let world = World::new("sqlite");
     let child = start(&world);
     await_event(&world, "flow-r__owner", |event| event["type"] == "session:turn_started");

@@ -1,5 +1,5 @@
-//! Flows with real processes: roles whose sessions accumulate, handoffs that are mended, people who are asked, branches,
-//! role files, what is carried through a compaction, and that an exported session runs.
+//! Flows with real processes: roles that keep their sessions, handoff repairs, approvals, branches, role files, flow
+//! state through a compaction, and running an exported session.
 
 use std::io::{BufRead, BufReader};
 
@@ -20,7 +20,7 @@ pub fn text(text: &str) -> Value {
     json!({ "text": text })
 }
 
-/// An agent that plays these calls, by how much was said in its conversation.
+/// Returns an agent that replays these model calls, chosen by the length of its history.
 pub fn actor(world: &World, id: &str, calls: &[Vec<Value>], more: Value) -> Value {
     let path = world.path(&format!("{id}.json"));
     let calls: Vec<Value> = calls.iter().map(|pieces| json!({ "pieces": pieces })).collect();
@@ -36,7 +36,7 @@ pub fn node(id: &str, role: &str, agent: &str) -> Value {
     json!({ "id": id, "type": "agent", "role": role, "agent_ref": agent, "prompt_template": format!("work on {id}") })
 }
 
-/// Writes a flow from input to output; JSON is YAML.
+/// Writes a flow file from input to output, as JSON, which is valid YAML.
 pub fn write_flow(
     world: &World,
     agents: &[Value],
@@ -68,7 +68,7 @@ fn status(view: &Value, node: &str) -> String {
     found["status"].as_str().unwrap().to_owned()
 }
 
-/// What a run mirrors of the owner, once it has ended.
+/// Checks the role files of the owner after the run has ended.
 fn check_role_files(world: &World, folder: &std::path::Path) {
     let role: Value =
         serde_json::from_slice(&std::fs::read(folder.join("transcript.json")).unwrap()).unwrap();
@@ -82,7 +82,7 @@ fn check_role_files(world: &World, folder: &std::path::Path) {
 }
 
 #[test]
-fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
+fn a_role_keeps_its_session_across_nodes_and_repairs_its_handoffs() {
     on_each_store(|world| {
         let owner = actor(
             world,
@@ -101,7 +101,7 @@ fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
             world,
             "curator",
             &[
-                vec![hand("1", to("nobody", "x"))],
+                vec![hand("1", to("nowhere", "x"))],
                 vec![text("I forgot to hand over.")],
                 vec![hand("2", to("draft", "again please"))],
                 vec![text("given back")],
@@ -144,7 +144,7 @@ fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
         assert!(note.contains("Received from review: work.md (12 bytes)\nagain please"), "{note}");
         let feed = world.lines(&["feed", "flow-r__curator"]);
         let count = |kind: &str| feed.iter().filter(|item| item["type"] == kind).count();
-        // A wrong target, and a turn that ended without a handoff.
+        // One repair for a wrong target, and one for a turn that ended without a handoff.
         assert_eq!((count("repair"), count("handoff")), (2, 2), "{feed:?}");
         check_role_files(world, &dir.join("test/flow-r/roles/owner"));
         world.ok(&["doctor"]);
@@ -152,9 +152,9 @@ fn a_role_keeps_its_session_from_node_to_node_and_mends_its_handoffs() {
 }
 
 #[test]
-fn a_handoff_that_stays_wrong_fails_the_node_after_five_repairs() {
+fn a_handoff_still_invalid_after_five_repairs_fails_the_node() {
     let world = World::new("sqlite");
-    let wrong = || vec![hand("x", to("nobody", "x"))];
+    let wrong = || vec![hand("x", to("nowhere", "x"))];
     let mut calls: Vec<Vec<Value>> = (0..9).map(|_| wrong()).collect();
     calls.push(vec![text("never")]);
     let owner = actor(&world, "owner", &calls, json!({}));
@@ -171,13 +171,13 @@ fn a_handoff_that_stays_wrong_fails_the_node_after_five_repairs() {
     assert_eq!(
         feed.iter().filter(|item| item["type"] == "repair").count(),
         6,
-        "the first and five repairs: {feed:?}"
+        "the first attempt and five repairs: {feed:?}"
     );
     assert_eq!(status(&world.json(&["flow", "show", "r"]), "draft"), "failed");
 }
 
 #[test]
-fn a_person_agrees_to_what_goes_forward_and_a_question_is_answered() {
+fn a_handoff_waits_for_approval_and_a_question_for_an_answer() {
     on_each_store(|world| {
         let owner = actor(
             world,
@@ -223,7 +223,7 @@ fn a_person_agrees_to_what_goes_forward_and_a_question_is_answered() {
 }
 
 #[test]
-fn roles_look_back_and_fresh_eyes_wait_for_consent() {
+fn roles_reflect_in_the_improvement_phase_and_the_critic_waits_for_consent() {
     let world = World::new("sqlite");
     let owner = actor(
         &world,
@@ -248,7 +248,7 @@ fn roles_look_back_and_fresh_eyes_wait_for_consent() {
     );
     assert_eq!(view["approvals"][0]["kind"], "consent");
     let usage = world.json(&["usage", "flow-r__fresh.critic"]);
-    assert_eq!(usage["total"]["calls"], 0, "no model hears of it before: {usage}");
+    assert_eq!(usage["total"]["calls"], 0, "a model was called before the consent: {usage}");
     let view = world.json(&["approve", view["approvals"][0]["approval"].as_str().unwrap()]);
     assert_eq!(view["status"], "completed", "{view}");
     let heard = texts_of(&world.json(&["context", "flow-r__fresh.critic"])).join("\n");
@@ -271,7 +271,7 @@ fn roles_look_back_and_fresh_eyes_wait_for_consent() {
 }
 
 #[test]
-fn what_is_missing_is_said_before_anything_runs() {
+fn missing_readings_are_reported_before_anything_runs() {
     let world = World::new("sqlite");
     let owner = actor(&world, "owner", &[vec![text("x")]], json!({}));
     let file = write_flow(
@@ -292,7 +292,7 @@ fn what_is_missing_is_said_before_anything_runs() {
         message.contains("style.md") && message.contains("reading tone") && !message.contains("charter"),
         "{message}"
     );
-    assert_eq!(world.ok(&["ls"]), "", "nothing was begun");
+    assert_eq!(world.ok(&["ls"]), "", "nothing was started");
     std::fs::write(world.path("style.md"), "Be brief.").unwrap();
     std::fs::write(world.path("index.yaml"), "charter: charter.md\nstyle: style.md\ntone: style.md\n")
         .unwrap();
@@ -311,7 +311,7 @@ fn what_is_missing_is_said_before_anything_runs() {
 }
 
 #[test]
-fn sessions_are_shared_by_name_and_branched_before_a_node() {
+fn nodes_share_a_session_by_name_or_fork_it() {
     on_each_store(|world| {
         let answers: Vec<Vec<Value>> = (1..=3).map(|at| vec![text(&format!("answer {at}"))]).collect();
         let desk = actor(world, "desk", &answers, json!({}));
@@ -347,7 +347,7 @@ fn sessions_are_shared_by_name_and_branched_before_a_node() {
 }
 
 #[test]
-fn a_compaction_of_a_role_carries_the_flow() {
+fn compacting_a_role_keeps_the_state_of_the_flow() {
     let world = World::new("sqlite");
     let owner = actor(
         &world,
@@ -388,7 +388,7 @@ fn a_compaction_of_a_role_carries_the_flow() {
 }
 
 #[test]
-fn what_an_export_writes_a_flow_runs() {
+fn an_exported_workflow_runs_as_a_flow() {
     let world = World::new("sqlite");
     let session =
         world.json(&["new", "--agent", "default", "--title", "Two turns"])["id"].as_str().unwrap().to_owned();
@@ -402,14 +402,14 @@ fn what_an_export_writes_a_flow_runs() {
     let said = texts_of(&world.json(&["context", "flow-r__default"]));
     assert!(said.iter().any(|text| text == "think about { {trees}}"), "{said:?}");
     let last = said.last().unwrap();
-    assert!(last.contains("You began with"), "the second turn knows the first: {last}");
+    assert!(last.contains("Your first message was"), "the second turn does not know the first: {last}");
     let empty = world.json(&["new"])["id"].as_str().unwrap().to_owned();
     world.ok(&["export", &empty, "--format", "workflow", "-o", file, "--force"]);
     assert_eq!(world.json(&["flow", "run", file, "--input", "x"])["results"][0]["text"], "x");
 }
 
 #[test]
-fn an_exported_session_of_more_turns_than_people_get_runs_to_its_end() {
+fn an_exported_session_with_more_turns_than_the_default_limit_runs_completely() {
     let world = World::new("sqlite");
     let turn = |number| {
         let say = |role: &str, text: String| json!({ "role": role, "content": text });
@@ -429,7 +429,7 @@ fn an_exported_session_of_more_turns_than_people_get_runs_to_its_end() {
 }
 
 #[test]
-fn an_exported_session_runs_whatever_it_is_called_and_its_role_files_are_written() {
+fn an_exported_session_runs_with_any_title_and_its_role_files_are_written() {
     let world = World::new("sqlite");
     let say = |role: &str| json!({ "role": role, "content": "hello" });
     for (number, title) in ["two\nlines", &"long ".repeat(60), &"x".repeat(500), " \t "].iter().enumerate() {
@@ -442,14 +442,14 @@ fn an_exported_session_runs_whatever_it_is_called_and_its_role_files_are_written
         world.ok(&["export", &format!("c-{number}"), "--format", "workflow", "-o", file, "--force"]);
         let view = world.json(&["flow", "run", file, "--mirror", mirror]);
         assert_eq!(view["status"], "completed", "{title:?}: {view}");
-        let flow = std::fs::read_dir(mirror).unwrap().next().expect("a folder of the flow").unwrap();
-        let run = std::fs::read_dir(flow.path()).unwrap().next().expect("a folder of the run").unwrap();
+        let flow = std::fs::read_dir(mirror).unwrap().next().expect("the folder of the flow").unwrap();
+        let run = std::fs::read_dir(flow.path()).unwrap().next().expect("the folder of the run").unwrap();
         assert!(run.path().join("roles/assistant/transcript.json").exists(), "{title:?}");
     }
 }
 
 #[test]
-fn a_limit_of_turns_that_an_agent_states_holds_in_a_flow() {
+fn an_agents_turn_limit_applies_in_a_flow() {
     let world = World::new("sqlite");
     let agents = json!([{ "id": "few", "model": "demo", "limits": { "turns_max": 2 } }]);
     let turn = |number| json!({ "id": format!("turn-{number}"), "type": "agent", "role": "few", "agent_ref": "few", "handoff": "answer", "prompt_template": "go on" });
@@ -464,7 +464,7 @@ fn a_limit_of_turns_that_an_agent_states_holds_in_a_flow() {
 }
 
 #[test]
-fn a_feed_that_is_followed_replays_and_goes_on_without_a_gap_or_a_double() {
+fn a_followed_feed_replays_and_continues_without_gaps_or_duplicates() {
     let world = World::new("sqlite");
     let session = world.session(&["u:one", "a:two"]);
     let mut child = world
@@ -488,8 +488,8 @@ fn a_feed_that_is_followed_replays_and_goes_on_without_a_gap_or_a_double() {
         (Some("tool"), Some("tool-success")),
         "{rest:?}"
     );
-    assert_eq!(rest[1]["id"], rest[2]["id"], "a tool turns into its outcome in place");
-    // Whoever keeps the last of each id has what a replay gives.
+    assert_eq!(rest[1]["id"], rest[2]["id"], "the tool item must be replaced by its result");
+    // Keeping the last item of each id gives the same result as a replay.
     let mut kept: Vec<Value> = Vec::new();
     for item in first.into_iter().chain(rest) {
         match kept.iter_mut().find(|known| known["id"] == item["id"]) {
@@ -501,7 +501,7 @@ fn a_feed_that_is_followed_replays_and_goes_on_without_a_gap_or_a_double() {
 }
 
 #[test]
-fn the_example_runs_from_the_root_of_the_repository() {
+fn the_example_flow_runs_from_the_repository_root() {
     let world = World::new("sqlite");
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let args =
@@ -513,5 +513,5 @@ fn the_example_runs_from_the_root_of_the_repository() {
         (Some("waiting"), Some("handoff")),
         "{view}"
     );
-    assert_eq!(view["nodes"][1]["visits"], 2, "the draft was given back once");
+    assert_eq!(view["nodes"][1]["visits"], 2, "the draft was not returned exactly once");
 }

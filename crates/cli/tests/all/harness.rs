@@ -1,4 +1,4 @@
-//! Runs the binary in a directory of its own and reads what it says.
+//! Runs the binary in its own directory and captures its output.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// A store in a directory of its own.
+/// A store in its own directory.
 pub struct World {
     pub dir: tempfile::TempDir,
     pub url: String,
 }
 
-/// What one run said.
+/// The exit status and output of one run.
 pub struct Ran {
     pub status: Option<i32>,
     pub stdout: Vec<u8>,
@@ -24,10 +24,10 @@ impl Ran {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 
-    /// The JSON error on stderr.
+    /// Parses the JSON error on stderr.
     pub fn error(&self) -> Value {
         let value: Value = serde_json::from_str(self.stderr.trim())
-            .unwrap_or_else(|_| panic!("stderr is no JSON error: {:?}", self.stderr));
+            .unwrap_or_else(|_| panic!("stderr is not a JSON error: {:?}", self.stderr));
         let error = &value["error"];
         for key in ["code", "message", "hint"] {
             assert!(error[key].as_str().is_some_and(|text| !text.is_empty()), "{key} is missing: {value}");
@@ -36,7 +36,7 @@ impl Ran {
     }
 }
 
-/// Runs a check on every store that outlives a process.
+/// Runs a check on every persistent store that needs no server.
 pub fn on_each_store(check: impl Fn(&World)) {
     for scheme in ["sqlite", "jsonl"] {
         eprintln!("--- {scheme}");
@@ -65,7 +65,7 @@ impl World {
         std::fs::write(home.join("sapwood.toml"), text).unwrap();
     }
 
-    /// The binary in this world, without a store.
+    /// Returns a command for the binary in this world, without a store.
     pub fn bare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sapwood"));
         for (name, _) in std::env::vars_os() {
@@ -95,7 +95,7 @@ impl World {
         let mut child = command.spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         let bytes = stdin.to_vec();
-        // A thread of its own: a child that answers while it reads would block on a full pipe.
+        // Write from a separate thread: a child that answers while it reads would block on a full pipe.
         let writer = std::thread::spawn(move || pipe.write_all(&bytes));
         let ran = ran(child.wait_with_output().unwrap());
         let _ = writer.join().unwrap();
@@ -111,25 +111,25 @@ impl World {
             .unwrap()
     }
 
-    /// A run that must succeed; its stdout without the last line break.
+    /// Runs a command that must succeed. Returns its stdout without the last line break.
     pub fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.status, Some(0), "{args:?} failed: {}", ran.stderr);
         ran.out().trim_end_matches('\n').to_owned()
     }
 
-    /// A run with `--json` that must succeed and print one document.
+    /// Runs a command with `--json` that must succeed and print one document.
     pub fn json(&self, args: &[&str]) -> Value {
         let text = self.ok(&[args, &["--json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("{args:?} printed {text:?}"))
     }
 
-    /// A run with `--json` that must succeed and print JSON Lines.
+    /// Runs a command with `--json` that must succeed and print JSON Lines.
     pub fn lines(&self, args: &[&str]) -> Vec<Value> {
         parse_lines(&self.ok(&[args, &["--json"]].concat()))
     }
 
-    /// A run with `--json` that must fail with this exit code, print nothing, and say why in JSON.
+    /// Runs a command with `--json` that must fail with this exit code, an empty stdout and a JSON error.
     pub fn fail(&self, exit: i32, args: &[&str]) -> Value {
         let ran = self.run(&[args, &["--json"]].concat());
         assert_eq!(ran.status, Some(exit), "{args:?}: stdout {:?}, stderr {:?}", ran.out(), ran.stderr);
@@ -137,7 +137,7 @@ impl World {
         ran.error()
     }
 
-    /// A new session with these messages: `u:hello`, `a:hi`, `s:note`.
+    /// Creates a session with these messages: `u:hello`, `a:hi`, `s:note`.
     pub fn session(&self, messages: &[&str]) -> String {
         let id = self.json(&["new"])["id"].as_str().unwrap().to_owned();
         self.say(&id, messages);
@@ -151,13 +151,13 @@ impl World {
                 "u" => "user",
                 "a" => "assistant",
                 "s" => "system",
-                other => panic!("{other} is no role of this notation"),
+                other => panic!("`{other}` is not a role in this notation"),
             };
             self.ok(&["inject", session, "--role", role, "--text", text]);
         }
     }
 
-    /// The texts of the context, in order.
+    /// Returns the texts of the context, in order.
     pub fn texts(&self, session: &str, at: Option<&str>) -> Vec<String> {
         let mut args = vec!["context", session];
         args.extend(at.iter().flat_map(|at| ["--at", at]));
@@ -172,7 +172,7 @@ pub fn texts_of(context: &Value) -> Vec<String> {
 
 pub fn parse_lines(text: &str) -> Vec<Value> {
     text.lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} is no JSON")))
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} is not JSON")))
         .collect()
 }
 
@@ -185,12 +185,12 @@ fn ran(output: std::process::Output) -> Ran {
     Ran { status: output.status.code(), stdout: output.stdout, stderr }
 }
 
-/// The id of entry `n` in a log that a test writes by hand.
+/// Returns the id of entry `n` in a log that a test writes by hand.
 pub fn id(n: u32) -> String {
     format!("0190a000-0000-7000-8000-{n:012x}")
 }
 
-/// A file to import: a header, and a line for each body, with the parents given.
+/// Builds a file to import: a header, and a line for each body with its parent.
 pub fn log_file(session: &str, entries: &[(Option<u32>, Value)]) -> String {
     let header = serde_json::json!({ "type": "session_header", "version": 2, "id": session, "timestamp": 1_700_000_000_000u64 });
     let mut text = format!("{header}\n");

@@ -1,11 +1,11 @@
-//! Hooks from the configuration, as programs of their own.
+//! Hooks from the configuration, run as separate programs.
 
 use serde_json::json;
 
 use crate::harness::{World, on_each_store};
 use crate::serve::{ask, serve};
 
-/// A program that notes what it hears, and says this.
+/// Writes a hook program that records its input and prints `says`. Returns its configuration.
 fn hook(world: &World, name: &str, on: &str, says: &str, more: &str) -> String {
     let path = world.path(&format!("{name}.sh"));
     let script = format!("cat >> {name}.heard; echo >> {name}.heard\ncat <<'END'\n{says}\nEND\n");
@@ -23,7 +23,7 @@ fn heard(world: &World, name: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_refusal_says_why_and_leaves_the_session_as_it_was() {
+fn a_refusal_gives_its_reason_and_leaves_the_session_unchanged() {
     on_each_store(|world| {
         let refuse = r#"{"verdict": "refuse", "reason": "the house is closed"}"#;
         let on = r#"["before_send", "before_fork", "before_export", "before_branch", "before_compact"]"#;
@@ -52,7 +52,7 @@ fn a_refusal_says_why_and_leaves_the_session_as_it_was() {
 }
 
 #[test]
-fn a_turn_that_a_hook_refuses_ends_with_its_reason() {
+fn a_turn_refused_by_a_hook_ends_with_the_reason() {
     let world = World::new("sqlite");
     world.configure(&hook(
         &world,
@@ -70,7 +70,7 @@ fn a_turn_that_a_hook_refuses_ends_with_its_reason() {
 }
 
 #[test]
-fn hooks_are_listed_and_tried_without_anything_coming_of_it() {
+fn hooks_are_listed_and_can_be_tested_without_side_effects() {
     let world = World::new("sqlite");
     let opens = r#"{"verdict": "change", "data": {"input": {"path": "b"}}, "actions": [{"do": "open", "text": "hello"}]}"#;
     let change = hook(&world, "changer", "\"before_tool\"", opens, "priority = 5\ntools = [\"look\"]");
@@ -92,28 +92,28 @@ fn hooks_are_listed_and_tried_without_anything_coming_of_it() {
     assert_eq!((&said[1]["verdict"], &said[1]["data"]["input"]["path"]), (&json!("change"), &json!("b")));
     assert_eq!((&said[1]["actions"][0]["do"], &said[1]["goes_on"]), (&json!("open"), &json!(true)));
     assert_eq!(heard(&world, "changer")[0]["rehearsal"], true);
-    assert!(world.lines(&["ls"]).is_empty(), "nothing was opened");
-    // A tool the hook is not about.
+    assert!(world.lines(&["ls"]).is_empty(), "`hook test` opened a session");
+    // Without a matching tool, only the hook without a tool filter runs.
     assert_eq!(world.lines(&["hook", "test", "before_tool"]).len(), 1);
     assert_eq!(world.fail(3, &["hook", "test", "before_breakfast"])["code"], "hook.not_found");
 }
 
 #[test]
-fn an_action_of_a_hook_is_done_before_the_command_ends() {
+fn a_hook_action_completes_before_the_command_exits() {
     let world = World::new("sqlite");
     let opens = r#"{"actions": [{"do": "open", "id": "next", "text": "go on"}]}"#;
     world.configure(&hook(&world, "chain", "\"after_turn\"", opens, ""));
     let session = world.ok(&["new"]);
     world.ok(&["send", &session, "hello"]);
     assert_eq!(world.texts("next", None)[0], "go on");
-    // The hook heard of that turn too, one deeper; a hook of a hook of a hook is where it ends.
+    // The hook also runs for that turn, one level deeper, until the depth limit is reached.
     let depths: Vec<u64> =
         heard(&world, "chain").iter().map(|event| event["depth"].as_u64().unwrap()).collect();
     assert_eq!(depths, [0, 1, 2, 3]);
 }
 
 #[test]
-fn a_mistake_in_the_configuration_is_said_with_the_hooks_name() {
+fn a_configuration_mistake_is_reported_with_the_name_of_the_hook() {
     let world = World::new("sqlite");
     for (text, why) in [
         ("[[hooks]]\nname = \"a\"\non = \"before_lunch\"\ncommand = [\"true\"]\n", "before_lunch"),
@@ -131,7 +131,7 @@ fn a_mistake_in_the_configuration_is_said_with_the_hooks_name() {
         assert_eq!(error["code"], "config.invalid", "{text}");
         assert!(error["message"].as_str().unwrap().contains(why), "{text}: {error}");
     }
-    // A project's file cannot install one: it would run without anybody being asked.
+    // A project file cannot install a hook: it would run without the user's consent.
     world.configure("");
     std::fs::write(
         world.path("sapwood.toml"),
@@ -142,7 +142,7 @@ fn a_mistake_in_the_configuration_is_said_with_the_hooks_name() {
 }
 
 #[test]
-fn a_hook_without_its_secret_fails_as_it_is_set() {
+fn a_hook_without_its_secret_follows_its_on_failure_setting() {
     let world = World::new("sqlite");
     let url = "[[hooks]]\nname = \"far\"\non = \"before_send\"\nurl = \"https://hooks.example/\"\nsecret = \"secret:FAR\"\nallowed_hosts = [\"hooks.example\"]\n";
     let session = world.session(&[]);
@@ -153,7 +153,7 @@ fn a_hook_without_its_secret_fails_as_it_is_set() {
 }
 
 #[test]
-fn a_refusal_is_a_problem_over_http() {
+fn a_refusal_is_a_problem_document_over_http() {
     let world = World::new("sqlite");
     let refuse = r#"{"verdict": "refuse", "reason": "the house is closed"}"#;
     let session = world.session(&["u:one"]);

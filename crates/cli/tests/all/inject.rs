@@ -1,4 +1,4 @@
-//! Messages in: from options, from stdin, good and bad.
+//! Injecting valid and invalid messages, from options and from stdin.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -50,7 +50,7 @@ fn a_message_is_acknowledged_before_the_next_one_is_sent() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_nothing_behind_it_is_written() {
+fn a_bad_line_is_named_and_nothing_after_it_is_written() {
     on_each_store(|world| {
         let good = r#"{"role":"user","content":"good"}"#;
         for (bad, code) in [
@@ -88,7 +88,7 @@ fn invalid_utf_8_is_refused_as_text_and_as_json() {
 }
 
 #[test]
-fn a_huge_line_is_refused_and_a_big_one_is_taken() {
+fn a_line_over_the_limit_is_refused_and_a_large_one_is_accepted() {
     let world = World::new("sqlite");
     let session = world.session(&[]);
     let line = |bytes: usize| format!("{{\"role\":\"user\",\"content\":\"{}\"}}\n", "x".repeat(bytes));
@@ -101,7 +101,7 @@ fn a_huge_line_is_refused_and_a_big_one_is_taken() {
 }
 
 #[test]
-fn text_comes_from_stdin_without_its_last_line_break() {
+fn text_is_read_from_stdin_without_its_last_line_break() {
     on_each_store(|world| {
         let session = world.session(&[]);
         let ran = world.run_with(
@@ -130,7 +130,7 @@ fn a_wrong_expected_head_is_a_conflict_and_writes_nothing() {
 }
 
 #[test]
-fn the_same_key_gives_the_first_answer_and_writes_nothing() {
+fn a_repeated_idempotency_key_returns_the_first_answer_and_writes_nothing() {
     on_each_store(|world| {
         let session = world.session(&[]);
         let args = ["inject", &session, "--role", "user", "--text", "once", "--idempotency-key", "k"];
@@ -143,13 +143,13 @@ fn the_same_key_gives_the_first_answer_and_writes_nothing() {
         assert_eq!(first[..], again[..2]);
         assert_eq!(again[2]["seq"], 4);
         assert_eq!(world.texts(&session, None).len(), 4);
-        // An unset variable is no key: it would swallow every message but the first.
+        // An empty key is refused: an unset shell variable would otherwise drop every message but the first.
         world.fail(2, &["inject", &session, "--role", "user", "--text", "x", "--idempotency-key", ""]);
     });
 }
 
 #[test]
-fn vendors_shapes_are_taken() {
+fn message_shapes_of_vendors_are_accepted() {
     on_each_store(|world| {
         let session = world.session(&["u:look"]);
         let call = json!({ "role": "assistant", "content": [
@@ -170,7 +170,7 @@ fn vendors_shapes_are_taken() {
 }
 
 #[test]
-fn an_option_that_only_json_can_say_is_hinted_at() {
+fn a_field_that_only_json_can_set_gets_a_hint() {
     let world = World::new("sqlite");
     let session = world.session(&[]);
     let error = world.fail(2, &["inject", &session, "--role", "tool", "--text", "output"]);

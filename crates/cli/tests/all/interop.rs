@@ -1,4 +1,4 @@
-//! Sessions of other programs, in and out, through the binary.
+//! Import and export of other programs' sessions, through the binary.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn copy(from: &str, to: &Path) {
     std::fs::copy(fixture(from), to).unwrap();
 }
 
-/// A fixture, its format, the context it has, and a word that search finds.
+/// A fixture, its format, its expected context, and a word that search finds.
 const CASES: &[(&str, &str, &[&str], &str)] = &[
     (
         "claude-code.jsonl",
@@ -106,7 +106,7 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
                 (&json!(format), &json!([])),
                 "{name}: {report}"
             );
-            assert_eq!(report["added"], dry["added"], "{name}: a dry run says what will be done");
+            assert_eq!(report["added"], dry["added"], "{name}: the dry run reported another count");
             let session = report["session"].as_str().unwrap();
             assert_eq!(world.texts(session, None), context, "{name}");
             assert_eq!(import(world, &path)["added"], 0, "{name}");
@@ -122,7 +122,7 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
 }
 
 #[test]
-fn without_a_path_the_usual_places_are_searched() {
+fn import_without_a_path_searches_the_default_locations() {
     let world = World::new("sqlite");
     copy(
         "claude-code.jsonl",
@@ -152,7 +152,7 @@ fn without_a_path_the_usual_places_are_searched() {
 }
 
 #[test]
-fn links_are_followed_and_a_directory_without_sessions_says_so() {
+fn links_are_followed_and_a_directory_without_sessions_is_reported() {
     let world = World::new("sqlite");
     copy("pi-v3.jsonl", &world.path("elsewhere/one/2026_x.jsonl"));
     copy("codex.jsonl", &world.path("elsewhere/rollout.jsonl"));
@@ -220,7 +220,7 @@ fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     assert_eq!(
         world.json(&["usage", "0199cccc-0000-7000-8000-000000000008"])["total"]["calls"],
         0,
-        "counted where it was made"
+        "the calls count in the session that made them"
     );
     let spent = world.json(&["usage", "0199cccc-0000-7000-8000-000000000007"]);
     assert_eq!((&spent["total"]["calls"], &spent["total"]["input"]), (&json!(3), &json!(3000)));
@@ -247,7 +247,7 @@ fn quoted(value: &Value) -> String {
     format!("'{}'", value.to_string().replace('\'', "''"))
 }
 
-/// The SQL of an opencode database with these rows, which are those of one session.
+/// Returns the SQL for an opencode database with these rows of one session.
 fn opencode_sql(session: &str, rows: &[Value]) -> String {
     let mut sql = String::from(
         "CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, parent_id TEXT, title TEXT, directory TEXT, revert TEXT, time_created INTEGER);
@@ -276,7 +276,7 @@ fn opencode_sql(session: &str, rows: &[Value]) -> String {
     sql
 }
 
-/// A session of opencode with a question and an answer.
+/// Returns the rows of an opencode session with a question and an answer.
 fn opencode_rows(session: &str) -> Vec<Value> {
     let message = |name: &str, at: u64, role: &str| json!({ "table": "message", "id": format!("msg_{session}_{name}"), "time_created": at, "data": { "role": role } });
     let part = |name: &str, text: &str| json!({ "table": "part", "id": format!("prt_{session}_{name}"), "data": { "type": "text", "text": text } });
@@ -290,7 +290,7 @@ fn opencode_rows(session: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_opencode_database_gives_its_sessions() {
+fn the_sessions_of_an_opencode_database_are_imported() {
     let world = World::new("sqlite");
     let db = world.path("opencode.db");
     let rows = parse_lines(&std::fs::read_to_string(fixture("opencode-rows.jsonl")).unwrap());
@@ -305,14 +305,14 @@ fn an_opencode_database_gives_its_sessions() {
     assert_eq!(
         (&report["added"], &report["problems"]),
         (&json!(2), &json!([])),
-        "a name, and the leaf moves"
+        "one entry renames the session and one moves the leaf"
     );
     assert_eq!(world.texts("ses_7", None), ["How many words?", "", "1200 book.md"]);
     assert_eq!(world.json(&["info", "ses_7"])["title"], "Words, counted");
 }
 
 #[test]
-fn an_opencode_message_behind_the_first_page_has_its_media() {
+fn an_opencode_message_after_the_first_page_keeps_its_media() {
     on_each_store(|world| {
         let db = world.path("opencode.db");
         let mut rows =
@@ -333,7 +333,7 @@ fn an_opencode_message_behind_the_first_page_has_its_media() {
 }
 
 #[test]
-fn a_damaged_database_is_reported_and_the_rest_goes_on() {
+fn a_damaged_database_is_reported_and_the_rest_is_imported() {
     let world = World::new("sqlite");
     let places = ["a", "b", "c", "d"].map(|name| world.path(&format!("all/{name}/opencode.db")));
     for place in &places {
@@ -374,7 +374,7 @@ fn a_damaged_database_is_reported_and_the_rest_goes_on() {
 
 #[cfg(unix)]
 #[test]
-fn a_directory_that_cannot_be_read_is_reported_and_the_rest_goes_on() {
+fn an_unreadable_directory_is_reported_and_the_rest_is_imported() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new("sqlite");
     copy("messages.jsonl", &world.path("all/b/messages.jsonl"));
@@ -385,7 +385,7 @@ fn a_directory_that_cannot_be_read_is_reported_and_the_rest_goes_on() {
     let reports = world.lines(&["import", world.path("all").to_str().unwrap()]);
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(reports.last().unwrap()["added"], 3);
-    // Nothing is closed to root.
+    // Root can read every directory.
     if !is_root {
         assert_eq!(reports[0]["problems"][0]["code"], "file.io", "{reports:?}");
     }
@@ -395,7 +395,7 @@ fn base64(bytes: &[u8]) -> String {
     sapwood::formats::import::text::encode_base64(bytes)
 }
 
-/// So many bytes that say nothing, and differ.
+/// Returns pseudorandom bytes that differ for each seed.
 fn noise(seed: u32, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761).max(1);
     let mut next = || {
@@ -408,7 +408,7 @@ fn noise(seed: u32, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn results_with_images_that_are_held_over_a_batch_come_in_with_their_images() {
+fn results_carried_over_to_the_next_batch_keep_their_images() {
     const IMAGES: u32 = 5;
     const IMAGE_BYTES: usize = 900_000;
     let image = |number| base64(&noise(number, IMAGE_BYTES));
@@ -459,7 +459,7 @@ fn packed(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_one_gives_its_good_lines() {
+fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_one_yields_its_intact_lines() {
     let world = World::new("sqlite");
     let text = std::fs::read(fixture("codex.jsonl")).unwrap();
     let (head, tail) = text.split_at(text.len() / 2);
@@ -479,7 +479,7 @@ fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_one_gives_its_good_lin
 }
 
 #[test]
-fn gemini_clis_variable_names_a_home() {
+fn the_environment_variable_of_gemini_cli_sets_its_home() {
     let world = World::new("sqlite");
     copy("gemini-cli.jsonl", &world.path("elsewhere/.gemini/tmp/9f86d081/chats/session-2026-5b1e0000.jsonl"));
     let mut command = world.command(&["import", "--json"]);
@@ -491,7 +491,7 @@ fn gemini_clis_variable_names_a_home() {
 }
 
 #[test]
-fn damage_that_leaves_nothing_leaves_no_session() {
+fn a_file_without_intact_messages_creates_no_session() {
     let world = World::new("sqlite");
     for (name, text) in [
         ("transcript.json", "{\"logicalSessionId\":\"flow__x\",\"transcriptHistory\":[{\"role\""),
@@ -507,7 +507,7 @@ fn damage_that_leaves_nothing_leaves_no_session() {
 }
 
 #[test]
-fn a_list_shows_the_users_first_words_and_when_the_file_was_written() {
+fn a_list_shows_the_users_first_message_and_the_time_of_the_file() {
     let world = World::new("sqlite");
     let at = "2026-03-04T11:00:00.000Z";
     let said = |text: &str| json!({ "timestamp": at, "type": "response_item", "payload": { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": text }] } });
@@ -520,7 +520,7 @@ fn a_list_shows_the_users_first_words_and_when_the_file_was_written() {
     std::fs::write(&file, codex.iter().map(|value| format!("{value}\n")).collect::<String>()).unwrap();
     let session = import(&world, &file)["session"].as_str().unwrap().to_owned();
     assert_eq!(world.json(&["info", &session])["preview"], "Count the words.");
-    assert_eq!(world.texts(&session, None).len(), 2, "the model is told both");
+    assert_eq!(world.texts(&session, None).len(), 2, "the context must contain both messages");
     let file = world.path("chat.jsonl");
     std::fs::copy(fixture("messages.jsonl"), &file).unwrap();
     let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
@@ -532,7 +532,7 @@ fn a_list_shows_the_users_first_words_and_when_the_file_was_written() {
 }
 
 #[test]
-fn a_file_that_grew_extends_and_one_that_was_rewound_branches() {
+fn a_file_that_grew_extends_its_session_and_a_rewound_file_branches_it() {
     on_each_store(|world| {
         let text = std::fs::read_to_string(fixture("claude-code.jsonl")).unwrap();
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -564,7 +564,7 @@ fn a_file_that_grew_extends_and_one_that_was_rewound_branches() {
 }
 
 #[test]
-fn another_session_under_the_same_id_is_left_alone() {
+fn another_session_with_the_same_id_is_left_unchanged() {
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "op-1"]);
     world.say("op-1", &["u:mine"]);
@@ -578,7 +578,7 @@ fn another_session_under_the_same_id_is_left_alone() {
 }
 
 #[test]
-fn a_fork_file_of_a_jsonl_store_is_refused_and_not_taken_in_part() {
+fn a_fork_file_of_a_jsonl_store_is_refused_and_not_imported_partially() {
     let world = World::new("jsonl");
     let session = world.session(&["u:one", "a:two"]);
     world.ok(&["fork", &session, "--id", "side"]);
@@ -610,7 +610,7 @@ const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 #[test]
-fn media_goes_out_with_the_session_and_comes_in_again() {
+fn media_is_exported_and_imported_with_the_session() {
     for (from, to) in [("sqlite", "jsonl"), ("jsonl", "sqlite")] {
         let (source, target) = (World::new(from), World::new(to));
         let file = source.path("chat.json");
@@ -625,13 +625,13 @@ fn media_goes_out_with_the_session_and_comes_in_again() {
         assert_eq!(parse_lines(&again.out())[0]["added"], 0);
         for format in ["messages", "messages-anthropic", "pi", "html"] {
             let out = target.run(&["export", &session, "--format", format]).out();
-            assert!(out.contains(PIXEL), "{format} has the image");
+            assert!(out.contains(PIXEL), "{format} lacks the image");
         }
     }
 }
 
 #[test]
-fn every_format_is_exported_and_pi_operator_and_role_files_come_back_the_same() {
+fn every_format_is_exported_and_pi_operator_and_role_files_round_trip() {
     let world = World::new("sqlite");
     let session = import(&world, &fixture("pi-v3.jsonl"))["session"].as_str().unwrap().to_owned();
     world.ok(&["branch", &session, "beans"]);
@@ -653,7 +653,10 @@ fn every_format_is_exported_and_pi_operator_and_role_files_come_back_the_same() 
         world.lines(&["audit"]).into_iter().filter(|line| line["action"] == "export").collect();
     assert_eq!(exports.len(), 9);
     let events = world.lines(&["events", &session]);
-    assert!(events.iter().any(|event| event["type"] == "session:exported"), "a workflow leaves a mark");
+    assert!(
+        events.iter().any(|event| event["type"] == "session:exported"),
+        "a workflow export adds an event"
+    );
 }
 
 #[test]
@@ -666,7 +669,7 @@ fn two_workflow_exports_are_the_same_bytes() {
 }
 
 #[test]
-fn html_holds_nothing_that_a_browser_would_run_or_load() {
+fn html_contains_nothing_that_a_browser_would_run_or_load() {
     let world = World::new("sqlite");
     let nasty = "<script>alert(1)</script> <img src=x onerror=alert(2)> [link](javascript:alert(3)) ![pic](http://evil.example/p.png)\n\n<iframe src=//evil.example></iframe>\n\n```html\n</pre><script>x</script>\n```";
     let session = world.session(&[]);
@@ -684,7 +687,7 @@ fn html_holds_nothing_that_a_browser_would_run_or_load() {
 }
 
 #[test]
-fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
+fn an_imported_session_names_its_provider_and_continues_with_any_model() {
     let world = World::new("sqlite");
     for (file, model) in [
         ("codex-old-compaction.jsonl", "openai/gpt-test-codex"),
@@ -701,7 +704,7 @@ fn an_imported_session_names_its_provider_and_is_continued_with_any_model() {
     }
 }
 
-/// A transcript of Claude Code: `turns` of a question and an answer, as the session of this name.
+/// Returns a Claude Code transcript of the session `session`, with a question and an answer for each turn.
 fn transcript(session: &str, turns: std::ops::RangeInclusive<u32>) -> String {
     let record = |kind: &str, number: u32, parent: Option<u32>, message: Value| {
         let uuid = |number: u32| format!("0b5c1f0e-2222-4a2b-8c3d-{number:012}");
@@ -735,7 +738,7 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
         }
         let files = [here.join(format!("{FIRST}.jsonl")), here.join(format!("{RESUMED}.jsonl"))];
         std::fs::write(&files[0], transcript(FIRST, 1..=3)).unwrap();
-        // A session that was resumed by an older version: all that was said before, as this session's.
+        // A session resumed by an older version: its file repeats the earlier messages under the new session id.
         std::fs::write(&files[1], transcript(RESUMED, 1..=5)).unwrap();
         for number in order {
             import(&world, &files[number]);
@@ -750,8 +753,8 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
             std::fs::write(here.join(format!("{name}.jsonl")), text).unwrap();
         }
         assert_eq!(many.lines(&["import", here.to_str().unwrap()]).len(), 52);
-        assert_eq!(calls(&many), 5, "many files share what they know of the store");
-        // The same session in another folder, where it went on; then an older copy of it under another name.
+        assert_eq!(calls(&many), 5, "messages shared by several files must count once");
+        // The same session continued in another folder, then an older copy of it under another name.
         let moved = there.join(format!("{FIRST}.jsonl"));
         std::fs::write(&moved, transcript(FIRST, 1..=4)).unwrap();
         assert_eq!(import(&world, &moved)["added"], 2);
@@ -764,13 +767,13 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
 }
 
 #[test]
-fn among_many_files_one_that_comes_to_nothing_costs_its_twin_nothing() {
+fn an_empty_session_does_not_affect_others_that_begin_at_the_same_time() {
     let world = World::new("sqlite");
     let folder = world.path("many");
     std::fs::create_dir_all(&folder).unwrap();
     for number in 10..60 {
         let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
-        // All of them began at the same time. What the first says is nothing.
+        // All sessions begin at the same time. The first one has an empty message.
         let said = transcript(&name, 1..=1);
         let text = if number == 10 { said.lines().next().unwrap().replace("question 1", "") } else { said };
         std::fs::write(folder.join(format!("{name}.jsonl")), text).unwrap();

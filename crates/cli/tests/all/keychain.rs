@@ -1,4 +1,4 @@
-//! The OS keychain, a real one: GNOME's keyring on a bus of its own.
+//! Tests with a real OS keychain: GNOME Keyring on its own D-Bus session.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use crate::harness::{Ran, World, finish};
 
 const MODEL_KEY: &str = "lab-canary-0815-4711";
 
-/// Runs a script with a keychain that is unlocked and empty at first; what it keeps is kept in the world's directory.
+/// Runs a script with an unlocked keychain, which stores its data in the world's directory and is empty at first.
 fn with_keychain(world: &World, script: &str) -> Ran {
     let run_dir = world.path("run");
     std::fs::create_dir_all(&run_dir).unwrap();
@@ -25,7 +25,7 @@ fn with_keychain(world: &World, script: &str) -> Ran {
     finish(command)
 }
 
-/// A provider that answers once, and tells what it was sent as the key.
+/// Starts a provider that answers one request and returns the authorization header it received.
 fn provider() -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -42,7 +42,7 @@ fn provider() -> (String, JoinHandle<String>) {
 }
 
 #[test]
-fn the_keychain_keeps_the_keys_of_stores_and_of_models() {
+fn the_keychain_holds_store_keys_and_model_keys() {
     if !cfg!(feature = "keychain") {
         return;
     }

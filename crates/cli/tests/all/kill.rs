@@ -1,5 +1,5 @@
-//! `kill -9` in the middle of appends: what was acknowledged is there, once and in order (I3), and a batch is there whole
-//! or not at all (I4).
+//! `kill -9` in the middle of appends: acknowledged messages are stored once and in order (I3), and a batch is stored
+//! entirely or not at all (I4).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::ChildStdin;
@@ -36,8 +36,8 @@ fn messages(dice: &mut Dice, round: u64) -> Vec<String> {
     (1..=count).map(|number| format!("round {round} message {number} {}", dice.letters(length))).collect()
 }
 
-/// Feeds messages to a process and kills it: before its first answer, or some time after one of them. Returns what was
-/// acknowledged.
+/// Feeds messages to a process and kills it, before its first acknowledgement or some time after one. Returns the
+/// acknowledgements.
 fn inject_and_kill(world: &World, session: &str, sent: &[String], dice: &mut Dice) -> Vec<Ack> {
     let mut child = Guarded(world.spawn(&["inject", session, "--message", "-", "--json"]));
     let pause = Duration::from_micros([0, 0, 500][dice.below(3) as usize]);
@@ -58,7 +58,7 @@ fn inject_and_kill(world: &World, session: &str, sent: &[String], dice: &mut Dic
     acks
 }
 
-/// Writes lines as quickly as they are taken, or with pauses. The pipe stays open: the process does not end by itself.
+/// Writes lines with or without pauses. The pipe stays open so that the process does not exit by itself.
 fn feed(mut stdin: ChildStdin, sent: &[String], pause: Duration) -> JoinHandle<ChildStdin> {
     let lines: Vec<String> = sent.iter().map(|text| line(text)).collect();
     std::thread::spawn(move || {
@@ -74,7 +74,7 @@ fn feed(mut stdin: ChildStdin, sent: &[String], pause: Duration) -> JoinHandle<C
     })
 }
 
-/// What is acknowledged. A line that the kill cut off acknowledges nothing.
+/// Reads acknowledgements. A line that the kill cut off does not count.
 fn listen(stdout: impl std::io::Read + Send + 'static) -> Receiver<Ack> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -90,10 +90,10 @@ fn listen(stdout: impl std::io::Read + Send + 'static) -> Receiver<Ack> {
     receiver
 }
 
-/// The log is what it was, then what was acknowledged, then at most the next few that were sent.
+/// Checks that the log has its previous messages, then the acknowledged ones, then at most the next few sent ones.
 fn check_round(world: &World, session: &str, before: Vec<Said>, sent: &[String], acks: &[Ack]) -> Vec<Said> {
     let log = read_log(world, session);
-    assert!(log.len() >= before.len() + acks.len(), "{} were acknowledged", acks.len());
+    assert!(log.len() >= before.len() + acks.len(), "some of {} acknowledged messages are lost", acks.len());
     assert_eq!(log[..before.len()], before);
     let new = &log[before.len()..];
     assert!(new.len() <= sent.len());

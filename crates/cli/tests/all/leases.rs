@@ -1,4 +1,4 @@
-//! Leases that a process of the build before this one left behind, with a clock that was an hour off.
+//! Leases left behind by a process of the previous build, whose clock was off by an hour.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-/// Writes what that build wrote: a holder, a fence, and a time of its wall clock.
+/// Writes a lease as that build did: a holder, a fence, and an expiry by its wall clock.
 fn leave_lease(world: &World, session: &str, until_ms: i64) {
     let (scheme, place) = world.url.split_once(':').unwrap();
     match scheme {
@@ -44,7 +44,7 @@ fn leave_lease(world: &World, session: &str, until_ms: i64) {
 }
 
 #[test]
-fn a_session_that_a_dead_process_with_a_wrong_clock_held_can_be_used() {
+fn a_session_leased_by_a_dead_process_with_a_wrong_clock_can_be_used() {
     for scheme in ["sqlite", "jsonl", "postgres"] {
         let world = World::new(scheme);
         let session = world.session(&["u:hello", "a:hi"]);

@@ -1,4 +1,4 @@
-//! A store looked at in this process: quicker than the binary where hundreds of stores have to be opened.
+//! Opens stores in this process, which is faster than the binary for tests that open hundreds of stores.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use sapwood::{Principal, Scope, TenantId};
 
 use crate::actors::{Ack, Said};
 
-/// What a store holds, and what the doctor says about it.
+/// The messages of a session and the findings of the doctor.
 pub struct Look {
     pub log: Vec<Said>,
-    /// The rule of each finding, and what was found.
+    /// The rule and the description of each finding.
     pub findings: Vec<(&'static str, String)>,
 }
 
-/// The URL of a store of this kind.
+/// Returns the URL of a store of this kind.
 pub fn url(scheme: &str, path: &Path) -> String {
     format!("{scheme}:{}", path.display())
 }
 
-/// Opens a store, reads a session, and asks the doctor. The store is closed again.
+/// Opens a store, reads a session, runs the doctor, and closes the store.
 pub fn look(url: &str, session: &str) -> Result<Look, sapwood::Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The real binary, run as a black-box check would run it, on each store that outlives a process.
+//! Black-box tests of the real binary, on each persistent store.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Access rights of members and tenants, and the audit.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ fn a_session_is_private_until_it_is_shared() {
     on_each_store(|world| {
         world.ok(&["--as", "ana", "new", "--id", "private"]);
         world.ok(&["--as", "ana", "inject", "private", "--role", "user", "--text", "secret fern"]);
-        // Exactly as an unknown id answers.
+        // The answer is exactly the same as for an unknown id.
         let hidden = world.fail(3, &["--as", "bob", "show", "private"]);
         let unknown = world.fail(3, &["--as", "bob", "show", "unknown"]);
         assert_eq!(hidden["message"].as_str().unwrap().replace("private", "unknown"), unknown["message"]);
@@ -41,7 +41,7 @@ fn a_session_is_private_until_it_is_shared() {
 }
 
 #[test]
-fn a_tenant_never_sees_another() {
+fn a_tenant_never_sees_another_tenants_sessions() {
     on_each_store(|world| {
         world.ok(&["--tenant", "acme", "new", "--id", "theirs"]);
         world.ok(&["--tenant", "acme", "inject", "theirs", "--role", "user", "--text", "plans"]);
@@ -56,7 +56,7 @@ fn a_tenant_never_sees_another() {
 }
 
 #[test]
-fn the_audit_says_who_did_what_and_can_be_verified() {
+fn the_audit_records_who_did_what_and_can_be_verified() {
     on_each_store(|world| {
         world.ok(&["--as", "ana", "new", "--id", "s"]);
         world.ok(&["--as", "ana", "inject", "s", "--role", "user", "--text", "x"]);
@@ -83,14 +83,14 @@ fn the_audit_says_who_did_what_and_can_be_verified() {
         assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob removed");
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
         assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 2);
-        // Somebody who sees a part of it cannot tell whether the whole is sound, and is not told that it is broken.
+        // A user who sees only part of the audit cannot verify it, and gets no finding that it is broken.
         assert_eq!(world.fail(2, &["--as", "bob", "audit", "--verify"])["code"], "input.usage");
         assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
     });
 }
 
 #[test]
-fn every_verb_leaves_its_line() {
+fn every_command_adds_an_audit_line() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "s"]);
         for text in ["one", "two"] {
@@ -113,7 +113,7 @@ fn every_verb_leaves_its_line() {
 }
 
 #[test]
-fn what_others_read_is_in_the_audit_once_in_a_while() {
+fn repeated_reads_by_another_user_are_audited_once() {
     on_each_store(|world| {
         for verb in [&["show"][..], &["info"], &["search"], &["feed"], &["context"], &["events"]] {
             let id = format!("s-{}", verb[0]);

@@ -1,5 +1,5 @@
-//! `sapwood memory` and `sapwood graft`, on each store: what is learned, found in other words, changed and forgotten; what
-//! is grafted, read, and withheld.
+//! `sapwood memory` and `sapwood graft`, on each store: memories are learned, found by other words, changed and
+//! forgotten; grafts are made, read and withheld.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn code(error: Value) -> String {
 }
 
 #[test]
-fn a_closed_session_teaches_and_the_memory_is_found_in_other_words() {
+fn closing_a_session_learns_a_memory_that_is_found_by_other_words() {
     on_each_store(|world| {
         let session = world.session(&["u:Please remember that our staging database is heron.", "a:Noted."]);
         assert!(world.lines(&["memory", "ls"]).is_empty());
@@ -24,7 +24,7 @@ fn a_closed_session_teaches_and_the_memory_is_found_in_other_words() {
         assert_eq!((found.len(), &found[0]["id"]), (1, &learned[0]["id"]));
         assert!(world.lines(&["memory", "search", "--words", "which db"]).is_empty());
         assert_eq!(world.lines(&["memory", "search", "--words", "stag* heron"]).len(), 1);
-        // Nothing is learned twice, and erasing the session takes along what only it supports.
+        // Nothing is learned twice, and erasing the session deletes the memories that only it supports.
         assert_eq!(world.json(&["memory", "extract", &session])["kept"], json!([]));
         world.ok(&["erase", &session, "--yes"]);
         assert!(world.lines(&["memory", "ls", "--superseded", "--all"]).is_empty());
@@ -65,7 +65,7 @@ fn memories_are_added_changed_superseded_and_forgotten() {
 }
 
 #[test]
-fn a_users_memories_are_not_anothers() {
+fn a_users_memories_are_hidden_from_other_users() {
     on_each_store(|world| {
         let id = world.json(&["memory", "add", "The gate code changes in May", "--as", "ana"])["id"].clone();
         let id = id.as_str().unwrap();
@@ -83,7 +83,7 @@ fn a_users_memories_are_not_anothers() {
 }
 
 #[test]
-fn a_new_session_is_told_and_a_secret_is_not_kept() {
+fn a_new_session_receives_memories_and_a_secret_is_not_stored() {
     on_each_store(|world| {
         world.ok(&["memory", "add", "Our mascot is a badger"]);
         let session = world.json(&["new", "--agent", "default"])["id"].as_str().unwrap().to_owned();
@@ -130,7 +130,7 @@ fn a_graft_is_made_listed_read_and_withheld() {
     });
 }
 
-/// Every file below a directory that holds these words.
+/// Collects the files below a directory that contain these words.
 fn find_words(dir: &std::path::Path, words: &str, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
@@ -144,7 +144,7 @@ fn find_words(dir: &std::path::Path, words: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn what_is_forgotten_or_erased_is_in_no_byte_of_the_store() {
+fn forgotten_and_erased_text_is_in_no_byte_of_the_store() {
     on_each_store(|world| {
         let canary = "zebrafinch4711";
         let left = || {
@@ -153,7 +153,7 @@ fn what_is_forgotten_or_erased_is_in_no_byte_of_the_store() {
             found
         };
         let added = world.json(&["memory", "add", &format!("The bird is a {canary}")]);
-        assert!(!left().is_empty(), "it can be found");
+        assert!(!left().is_empty(), "the stored memory must be found");
         world.ok(&["memory", "forget", added["id"].as_str().unwrap()]);
         assert_eq!(left(), Vec::<String>::new());
         let session = world.session(&[&format!("u:Remember that the bird is a {canary}.")]);
@@ -174,7 +174,7 @@ fn a_server_learns_from_sessions_that_have_been_idle() {
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
         let text = log_file("idle", &[(None, user("Our mascot is a badger."))]);
         let text = text.replace("user:ana", "user:tester");
-        // Ten minutes ago, where the file has a time long past.
+        // Replace the fixed timestamps, which are long past, by ten minutes ago.
         let text = text.replace("1700000000000", &(now - 600_000).to_string());
         let text = text.replace("1700000000001", &(now - 600_000).to_string());
         std::fs::write(world.path("idle.jsonl"), text).unwrap();

@@ -1,4 +1,4 @@
-//! `sapwood migrate`: from any store to any other, again and again, while the source is in use.
+//! `sapwood migrate`: between any two stores, repeatedly, while the source is in use.
 
 use std::process::Stdio;
 
@@ -32,7 +32,7 @@ fn total(lines: &[Value], key: &str) -> u64 {
     lines.last().unwrap()["total"][key].as_u64().unwrap()
 }
 
-/// Everything a reader can ask for is the same in both.
+/// Checks that every read command prints the same for both stores.
 fn check_same(from: &World, to: &World) {
     let listed = |world: &World| -> Vec<String> {
         let mut ids: Vec<String> =
@@ -57,7 +57,7 @@ fn check_same(from: &World, to: &World) {
 }
 
 #[test]
-fn everything_moves_from_store_to_store_and_back() {
+fn everything_migrates_from_store_to_store_and_back() {
     let worlds = ["sqlite", "postgres", "jsonl", "sqlite"].map(World::new);
     fill(&worlds[0]);
     for pair in worlds.windows(2) {
@@ -74,7 +74,7 @@ fn everything_moves_from_store_to_store_and_back() {
 }
 
 #[test]
-fn a_move_goes_on_where_it_was_cut_off_and_takes_in_what_came_meanwhile() {
+fn an_interrupted_migration_resumes_and_includes_new_entries() {
     let (from, to) = (World::new("sqlite"), World::new("postgres"));
     from.ok(&["new", "--id", "s"]);
     let text: String = (0..3_000).map(|n| format!("{{\"role\":\"user\",\"content\":\"{n}\"}}\n")).collect();
@@ -92,7 +92,7 @@ fn a_move_goes_on_where_it_was_cut_off_and_takes_in_what_came_meanwhile() {
 }
 
 #[test]
-fn a_target_that_went_its_own_way_is_reported_and_left_alone() {
+fn a_diverged_target_is_reported_and_left_unchanged() {
     let (from, to) = (World::new("sqlite"), World::new("jsonl"));
     for (world, text) in [(&from, "u:here"), (&to, "u:there")] {
         world.ok(&["new", "--id", "s"]);
@@ -100,6 +100,6 @@ fn a_target_that_went_its_own_way_is_reported_and_left_alone() {
     }
     let ran = from.run(&["migrate", "--from", &from.url, "--to", &to.url, "--json"]);
     assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(1), Some("migrate.problems")));
-    assert!(ran.out().contains("does not have"), "{}", ran.out());
+    assert!(ran.out().contains("does not exist in the source"), "{}", ran.out());
     assert_eq!(to.texts("s", None), ["there"]);
 }

@@ -1,5 +1,5 @@
-//! OpenAI's unmodified clients, and a fuzzer of APIs, against the real server. The packages are installed here as they are
-//! pinned, in a place of their own; `cargo xtask test` installs Python.
+//! OpenAI's unmodified clients, and an API fuzzer, against the real server. The pinned packages are installed here in
+//! a virtual environment; `cargo xtask test` installs Python.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use crate::harness::World;
 use crate::serve::{Served, serve};
 
-/// Enough to find what is wrong, few enough to be run each time.
+/// Enough examples to find errors, few enough for every test run.
 const EXAMPLES_MAX: &str = "12";
 const SEED: &str = "20261116";
 
@@ -16,7 +16,7 @@ pub fn python_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
 }
 
-/// The programs of the environment that has the pinned packages.
+/// Returns the `bin` directory of the virtual environment with the pinned packages.
 pub fn python_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
@@ -52,7 +52,7 @@ pub struct Stage {
     _world: World,
 }
 
-/// A server with a key.
+/// Starts a server and creates an API key.
 pub fn stage() -> Stage {
     let world = World::new("sqlite");
     let made = world.json(&["key", "new", "--user", "ana"]);
@@ -77,12 +77,12 @@ fn run_clients(test: &str) {
 }
 
 #[test]
-fn openais_client_keeps_conversations_here() {
+fn openais_client_stores_conversations() {
     run_clients("conversations");
 }
 
 #[test]
-fn every_item_comes_back_as_it_was_sent() {
+fn every_item_is_returned_as_it_was_sent() {
     run_clients("items");
 }
 
@@ -92,12 +92,12 @@ fn openais_client_gets_responses_in_a_conversation() {
 }
 
 #[test]
-fn responses_follow_each_other_and_branch() {
+fn responses_can_be_chained_and_branched() {
     run_clients("chains");
 }
 
 #[test]
-fn a_response_streams_and_a_reader_goes_on_behind_any_event() {
+fn a_response_streams_and_a_reader_resumes_after_any_event() {
     run_clients("streams");
 }
 
@@ -107,19 +107,19 @@ fn a_clients_functions_are_called_and_answered() {
 }
 
 #[test]
-fn a_response_in_the_background_is_watched_and_cancelled() {
+fn a_background_response_is_followed_and_cancelled() {
     run_clients("background");
 }
 
 #[test]
-fn the_agents_sdk_keeps_its_session_here() {
+fn the_agents_sdk_stores_its_session() {
     run_clients("agents");
 }
 
-/// Every operation of the document, with data that fits it and data that does not: no answer is a server error, and none
-/// is one that the document does not know.
+/// Calls every operation of the OpenAPI document with valid and invalid data. No answer may be a server error or
+/// undocumented.
 #[test]
-fn a_fuzzer_finds_no_server_error_and_no_answer_that_is_not_documented() {
+fn a_fuzzer_finds_no_server_error_and_no_undocumented_answer() {
     let stage = stage();
     let ran = Command::new(python_bin().join("st"))
         .args(["run", &format!("http://{}/openapi.json", stage.served.addr)])

@@ -1,8 +1,9 @@
-//! The power goes while messages are being written. A real run is recorded with strace, and for moments all through it
-//! the directory is rebuilt as the cut would leave it: what was synced is there, what was not may be gone, or half there.
-//! Then the store must open, hold everything that had been acknowledged (I3), whole batches only (I4), and be sound.
+//! Power cuts while messages are being written. A real run is recorded with strace, and for many points of the
+//! recording the directory is rebuilt as a power cut would leave it: synced data is present, unsynced data may be
+//! missing or partial. The store must then open, contain everything acknowledged (I3) in whole batches only (I4), and
+//! pass the doctor.
 //!
-//! The harness proves itself: with durability `normal`, which promises nothing of the kind, it must find losses.
+//! The harness checks itself: with durability `normal`, which does not guarantee any of this, it must find losses.
 
 mod platter;
 mod trace;
@@ -15,44 +16,44 @@ use crate::library::{look, url};
 use platter::{Mercy, Platter};
 use trace::{Step, read_traces, require_strace, traced};
 
-/// Random moments at which the power goes, with a random part of what was not synced on the disk.
+/// Number of power cuts at random points, each with a random part of the unsynced data on the disk.
 const RANDOM_CUTS: u64 = 400;
 
 #[test]
-fn sqlite_keeps_what_it_acknowledged_when_the_power_goes() {
+fn sqlite_keeps_acknowledged_messages_through_a_power_cut() {
     let recording = Recording::make("sqlite", "full");
     assert_eq!(recording.count_losses_at_every_sync(), 0);
     recording.check_random_cuts();
 }
 
 #[test]
-fn jsonl_keeps_what_it_acknowledged_when_the_power_goes() {
+fn jsonl_keeps_acknowledged_messages_through_a_power_cut() {
     let recording = Recording::make("jsonl", "full");
     assert_eq!(recording.count_losses_at_every_sync(), 0);
     recording.check_random_cuts();
 }
 
 #[test]
-fn the_same_check_finds_what_normal_durability_loses() {
+fn the_same_check_finds_losses_with_normal_durability() {
     for scheme in ["sqlite", "jsonl"] {
         let recording = Recording::make(scheme, "normal");
-        assert_ne!(recording.count_losses_at_every_sync(), 0, "this harness would not notice a loss");
+        assert_ne!(recording.count_losses_at_every_sync(), 0, "the harness did not detect any loss");
     }
 }
 
-/// What happened to a store, from nothing on.
+/// Everything that happened to a store since its creation.
 struct Recording {
     world: World,
     scheme: &'static str,
     steps: Vec<Step>,
-    /// What was sent, in order.
+    /// The sent messages, in order.
     texts: Vec<String>,
     acks: Vec<Ack>,
 }
 
 impl Recording {
-    /// Makes a store with two sessions, writes to one of them, erases the other meanwhile (which folds the write-ahead
-    /// log of SQLite into its file and begins it anew), and goes on in another process.
+    /// Creates a store with two sessions, writes to one while erasing the other, and continues in a second process.
+    /// The erase checkpoints and restarts SQLite's write-ahead log.
     fn make(scheme: &'static str, durability: &str) -> Self {
         require_strace();
         let dir = tempfile::tempdir().unwrap();
@@ -85,7 +86,7 @@ impl Recording {
         self.take_steps(&[trace]);
     }
 
-    /// Messages alone and in batches, each sent when the one before is acknowledged.
+    /// Sends single messages and batches, each after the previous one is acknowledged.
     fn record_writing(&mut self, dice: &mut Dice, erase_other: bool) {
         let trace = self.world.path("inject.trace");
         let mut traces = vec![trace.clone()];
@@ -122,8 +123,8 @@ impl Recording {
         self.steps.extend(steps);
     }
 
-    /// How often a cut just before a sync, or at the end, breaks a promise, if nothing lasts that was not synced. Between
-    /// two syncs nothing changes but what was acknowledged.
+    /// Counts the power cuts, just before each sync and at the end, that break a guarantee when all unsynced data is
+    /// lost. Between two syncs only the set of acknowledged messages changes.
     fn count_losses_at_every_sync(&self) -> usize {
         let (mut platter, mut acked, mut losses) = (Platter::new(&self.root()), 0, 0);
         for step in self.steps.iter().map(Some).chain([None]) {
@@ -150,11 +151,11 @@ impl Recording {
         }
     }
 
-    /// Whether the rebuilt store breaks a promise; says which.
+    /// Returns whether the rebuilt store breaks a guarantee, and prints which.
     fn is_broken(&self, acked: usize) -> bool {
         let broken = self.check_rebuilt(acked);
         if let Err(what) = &broken {
-            eprintln!("{} of {} were acknowledged: {what}", acked, self.texts.len());
+            eprintln!("{} of {} messages were acknowledged: {what}", acked, self.texts.len());
         }
         broken.is_err()
     }
@@ -167,11 +168,11 @@ impl Recording {
             Ok(found) => found,
         };
         if found.log.len() < acked {
-            return Err(format!("{} are there", found.log.len()));
+            return Err(format!("only {} messages are in the store", found.log.len()));
         }
         for (at, said) in found.log.iter().enumerate() {
             if said.text != self.texts[at] || said.ack != self.acks[at] {
-                return Err(format!("message {} is not the one that was sent", at + 1));
+                return Err(format!("message {} differs from the one that was sent", at + 1));
             }
         }
         match found.findings.iter().find(|(rule, _)| *rule != "torn") {
@@ -181,12 +182,12 @@ impl Recording {
     }
 }
 
-/// Where in a directory the store is.
+/// Returns the path of the store in a directory.
 fn place(scheme: &str, root: &Path) -> PathBuf {
     if scheme == "sqlite" { root.join("store.db") } else { root.to_owned() }
 }
 
-/// What a step acknowledged in the session that is written to.
+/// Returns the acknowledgements in a step for the session that is written to.
 fn acks_of(step: &Step) -> Vec<Ack> {
     let Step::Said { bytes } = step else { return Vec::new() };
     let lines = std::str::from_utf8(bytes).unwrap().lines();

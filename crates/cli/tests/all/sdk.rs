@@ -1,5 +1,5 @@
-//! Exports, read by the real programs and checked against the real SDKs' types. `cargo xtask test` installs node; the
-//! packages are installed here when they are missing, as the lockfile says.
+//! Exports, read by the real programs and checked against the real SDKs' types. `cargo xtask test` installs node;
+//! missing packages are installed here from the lockfile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,7 +57,7 @@ fn an_exported_session_opens_in_the_real_pi_with_the_same_context() {
         let theirs: Vec<&str> =
             opened["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
         match name {
-            // Codex's compaction repeats its history instead of summing it up, which pi shows as a summary of its own.
+            // Codex's compaction repeats its history instead of summarizing it; pi shows an extra summary.
             "codex.jsonl" => assert_eq!(theirs[1..], ours),
             _ => assert_eq!(theirs, ours, "{name}"),
         }
@@ -83,10 +83,10 @@ fn branches_labels_and_a_moved_leaf_survive_in_pi() {
 }
 
 #[test]
-fn what_pi_itself_reads_from_its_file_is_what_we_read() {
+fn pi_and_sapwood_read_the_same_context_from_a_pi_file() {
     let world = World::new("sqlite");
     for name in ["pi-v3.jsonl", "pi-v1.jsonl"] {
-        // pi rewrites old files in place: it gets a copy.
+        // pi rewrites old files in place, so it gets a copy.
         let copy = world.path(name);
         std::fs::copy(fixture(name), &copy).unwrap();
         let session = world.json(&["import", &fixture(name)])["session"].as_str().unwrap().to_owned();
@@ -98,7 +98,7 @@ fn what_pi_itself_reads_from_its_file_is_what_we_read() {
         for (theirs, ours) in theirs.iter().zip(&ours).filter(|(theirs, _)| !theirs.is_empty()) {
             assert_eq!(theirs, ours, "{name}");
         }
-        // pi names a model's provider apart.
+        // pi stores the provider separately from the model name.
         let model = world.json(&["context", &session])["model"].as_str().unwrap().to_owned();
         let name = model.split_once('/').map_or(model.as_str(), |(_, name)| name);
         assert_eq!(opened["model"], name);
@@ -106,7 +106,7 @@ fn what_pi_itself_reads_from_its_file_is_what_we_read() {
 }
 
 #[test]
-fn exported_messages_are_of_the_real_sdks_types() {
+fn exported_messages_match_the_real_sdks_types() {
     let world = World::new("sqlite");
     let media = world.path("media.json");
     let pixel =

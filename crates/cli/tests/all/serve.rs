@@ -1,4 +1,4 @@
-//! `sapwood serve` as a process: who may come in, and streams that survive its death.
+//! `sapwood serve` as a process: authentication, and streams that survive a restart.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::harness::World;
 
-/// How long a test waits for anything.
+/// Deadline for every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Served {
@@ -30,18 +30,18 @@ pub fn serve(world: &World, addr: &str) -> Served {
     serve_with(world, &[], addr, &[])
 }
 
-/// With options for the program as a whole, and variables.
+/// Starts a server with global options and environment variables.
 pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &str)]) -> Served {
     let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
     command.envs(env.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said {line:?}"));
+    let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("unexpected output {line:?}"));
     Served { child, addr: said["addr"].as_str().unwrap().to_owned() }
 }
 
-/// HTTP/1.0, so that the body is plain and ends with the connection.
+/// Sends a request over HTTP/1.0, so that the body is not chunked and ends with the connection.
 pub fn open(
     addr: &str,
     method: &str,
@@ -78,14 +78,14 @@ pub fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) 
 }
 
 #[test]
-fn a_key_is_shown_once_and_opens_the_door_until_it_is_revoked() {
+fn a_key_is_shown_once_and_grants_access_until_it_is_revoked() {
     let world = World::new("sqlite");
     let served = serve(&world, "127.0.0.1:0");
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 200, "nobody made a key yet");
+    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 200, "no key exists yet");
     let made = world.json(&["key", "new", "--tenant", "acme", "--user", "ana", "--label", "test"]);
     let (key, id) = (made["key"].as_str().unwrap(), made["id"].as_str().unwrap());
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 401, "now one is needed");
+    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 401, "a key is required now");
     let (status, session) = ask(&served.addr, "POST", "/v1/sessions", Some(key), "{\"id\":\"s\"}");
     assert_eq!((status, session["owner"].as_str()), (201, Some("user:ana")));
     assert!(world.ok(&["tenant", "ls"]).lines().any(|tenant| tenant == "acme"));
@@ -95,7 +95,7 @@ fn a_key_is_shown_once_and_opens_the_door_until_it_is_revoked() {
     let wal = std::fs::read(format!("{}-wal", world.url.trim_start_matches("sqlite:"))).unwrap_or_default();
     let has_secret =
         [stored, wal].iter().any(|bytes| bytes.windows(key.len()).any(|window| window == key.as_bytes()));
-    assert!(!has_secret, "only a hash of the key is kept");
+    assert!(!has_secret, "the key was stored, not only its hash");
     assert!(!world.ok(&["key", "ls", "--tenant", "acme", "--json"]).contains(key));
     world.ok(&["key", "revoke", id, "--tenant", "acme"]);
     assert_eq!(ask(&served.addr, "GET", "/v1/sessions", Some(key), "").0, 401);
@@ -103,7 +103,7 @@ fn a_key_is_shown_once_and_opens_the_door_until_it_is_revoked() {
 }
 
 #[test]
-fn it_refuses_to_listen_for_others_without_a_key() {
+fn a_server_refuses_to_listen_on_public_addresses_without_a_key() {
     let world = World::new("sqlite");
     let ran = world.run(&["serve", "--addr", "0.0.0.0:0", "--json"]);
     assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(5), Some("server.open")));
@@ -113,10 +113,10 @@ fn it_refuses_to_listen_for_others_without_a_key() {
     assert_eq!(ask(&format!("127.0.0.1:{port}"), "GET", "/v1/sessions", None, "").0, 401);
 }
 
-/// Another process writes all the while. The reader is cut off after a few events, again and again, and the server is
-/// killed now and then.
+/// Another process keeps writing. The reader disconnects after every few events, and the server is killed from time to
+/// time.
 #[test]
-fn a_reader_that_is_cut_off_over_restarts_sees_every_event_once_and_in_order() {
+fn a_reader_that_reconnects_across_restarts_sees_every_event_once_and_in_order() {
     const EVENTS: u32 = 400;
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "s"]);
@@ -153,10 +153,10 @@ fn a_reader_that_is_cut_off_over_restarts_sees_every_event_once_and_in_order() {
     inject.wait().unwrap();
     assert_eq!(written.load(Ordering::SeqCst), EVENTS);
     assert_eq!(seen, (1..=EVENTS).collect::<Vec<u32>>());
-    assert!(rounds > 20, "it was cut off {rounds} times");
+    assert!(rounds > 20, "the reader reconnected only {rounds} times");
 }
 
-/// Follows from where it left off, and hangs up after `most` events.
+/// Follows the events after the last one seen, and disconnects after `most` events.
 fn read_some(addr: &str, seen: &mut Vec<u32>, most: u32) {
     let last = seen.last().copied().unwrap_or(0).to_string();
     let headers = [("last-event-id", last.as_str())];
@@ -175,7 +175,7 @@ fn read_some(addr: &str, seen: &mut Vec<u32>, most: u32) {
 }
 
 #[test]
-fn it_ends_gracefully_when_it_is_told_to() {
+fn a_server_shuts_down_gracefully_when_it_is_terminated() {
     let world = World::new("sqlite");
     let mut served = serve(&world, "127.0.0.1:0");
     ask(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
@@ -189,7 +189,7 @@ fn it_ends_gracefully_when_it_is_told_to() {
 }
 
 #[test]
-fn what_goes_wrong_inside_is_in_the_log_under_the_number_that_the_answer_has() {
+fn an_internal_error_is_logged_with_the_request_id_of_the_answer() {
     let world = World::new("sqlite");
     let log = std::fs::File::create(world.path("log")).unwrap();
     let mut command = world.command(&["serve", "--addr", "127.0.0.1:0", "--json"]);

@@ -1,6 +1,6 @@
-//! Several servers on one database behave as one: what one runs, another follows, steers, cancels and answers; and when one
-//! dies or freezes, another carries its turns on. Real processes, random moments; the seed is printed, and SAPWOOD_SEED
-//! replays it.
+//! Several servers on one database behave as one: a turn on one server can be followed, steered, cancelled and
+//! answered through another. When a server dies or freezes, another one continues its turns. The tests use real
+//! processes and random moments; the seed is printed, and SAPWOOD_SEED replays it.
 
 use std::io::BufRead;
 use std::process::Command;
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::harness::World;
 use crate::serve::{Served, ask, open, serve};
 
-/// Rounds of killing, and of freezing, at random moments.
+/// Number of rounds that kill a server, and that freeze one, at a random moment.
 const KILLS: u64 = 4;
 const FREEZES: u64 = 2;
-/// Longer than the turn takes when nobody disturbs it.
+/// Longer than an undisturbed turn takes.
 const TURN_MS: u64 = 1_500;
-/// How long an undisturbed look at anything may take on a busy machine.
+/// Deadline for every wait, generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The life of a lease.
+/// The TTL of a lease.
 const LEASE: Duration = Duration::from_secs(4);
 
 const CASSETTE: &str = r#"by = "history"
@@ -34,7 +34,7 @@ pieces = [
 pieces = [{ wait_ms = 300 }, { text = "It is done." }, { usage = { input = 20, output = 5 } }]
 "#;
 
-/// Each session adds to a file of its own.
+/// Appends a line to the session's own file.
 const PROGRAM: &str = "echo ran >> \"ran-$(cat session.txt)\"\nsleep 0.3\n";
 
 struct House {
@@ -106,7 +106,7 @@ fn count(events: &[Value], kind: &str) -> usize {
 }
 
 #[test]
-fn a_turn_of_one_server_is_followed_steered_and_cancelled_through_another() {
+fn a_turn_on_one_server_is_followed_steered_and_cancelled_through_another() {
     let house = House::new("auto");
     let (one, two) = (house.serve(), house.serve());
     let session = house.session("s");
@@ -122,9 +122,9 @@ fn a_turn_of_one_server_is_followed_steered_and_cancelled_through_another() {
         assert!(events.read_line(&mut line).unwrap() > 0, "the stream ended: {seen}");
         seen.push_str(&line);
     }
-    assert!(seen.contains("And hurry."), "steering was heard: {seen}");
+    assert!(seen.contains("And hurry."), "the steering input is missing: {seen}");
     assert_eq!(house.runs_of(&session), 1);
-    // The next one is cancelled through the other server.
+    // Cancel the next turn through the other server.
     let session = house.session("t");
     let turn = begin(&one, &session);
     let (status, _) = ask(&two.addr, "POST", &format!("/v1/sessions/t/turns/{turn}/cancel"), None, "");
@@ -133,7 +133,7 @@ fn a_turn_of_one_server_is_followed_steered_and_cancelled_through_another() {
 }
 
 #[test]
-fn what_one_server_asks_is_answered_through_another() {
+fn an_approval_asked_by_one_server_is_answered_through_another() {
     let house = House::new("ask");
     let (one, two) = (house.serve(), house.serve());
     let session = house.session("s");
@@ -148,7 +148,7 @@ fn what_one_server_asks_is_answered_through_another() {
     assert_eq!(house.runs_of(&session), 1);
 }
 
-/// Reads a session's events from whichever server answers, and goes on at the other where it left off when one does not.
+/// Reads a session's events from any server that answers, and resumes at the other server when one fails.
 fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen: &AtomicU64) -> Vec<u64> {
     let mut seen: Vec<u64> = Vec::new();
     for turn in 0.. {
@@ -163,7 +163,7 @@ fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen:
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        // A frozen server says nothing: then the other one is asked.
+        // A frozen server sends nothing: time out and try the other server.
         reader.get_ref().set_read_timeout(Some(Duration::from_millis(700))).unwrap();
         let mut line = String::new();
         while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) && !stop.load(Ordering::SeqCst) {
@@ -178,7 +178,7 @@ fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen:
     seen
 }
 
-/// The log is whole, the program ran at most once, and the reader saw each event once and in order.
+/// Checks that the log is complete, the program ran at most once, and the reader saw each event once and in order.
 fn check_whole(house: &House, session: &str, seen: &[u64]) {
     let events = house.events(session);
     assert_eq!(
@@ -188,7 +188,7 @@ fn check_whole(house: &House, session: &str, seen: &[u64]) {
     );
     let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
     assert!(seqs.windows(2).all(|pair| pair[0] + 1 == pair[1]), "I1: {seqs:?}");
-    assert_eq!(seen, seqs, "the reader, who went from server to server");
+    assert_eq!(seen, seqs, "the reader switched servers and must see each event once");
     let context = house.world.json(&["context", session]);
     let messages = context["messages"].as_array().unwrap();
     assert_eq!(messages.last().unwrap()["text"], "It is done.", "{context}");
@@ -199,7 +199,7 @@ fn signal(server: &Served, name: &str) {
     assert!(Command::new("kill").args([name, &server.child.id().to_string()]).status().unwrap().success());
 }
 
-/// The next number of a small generator.
+/// Returns the next number of a small random number generator.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
@@ -223,7 +223,7 @@ fn await_reader(last_seen: &AtomicU64, length: u64) {
     }
 }
 
-/// One round: a turn on the first server, a reader, and something that happens to the first server after a while.
+/// Runs one round: starts a turn on the first server and a reader, and calls `happen` on that server after `moment`.
 fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut Served)) {
     let (mut one, two) = (house.serve(), house.serve());
     let session = house.session(name);
@@ -240,14 +240,14 @@ fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut S
     eprintln!("{name}: disturbed after {moment:?}, completed {took:?} later");
     let length = house.events(&session).len();
     std::thread::sleep(Duration::from_millis(1_500));
-    assert_eq!(house.events(&session).len(), length, "whoever lost the session wrote nothing more");
+    assert_eq!(house.events(&session).len(), length, "the server that lost the lease wrote more entries");
     await_reader(&last_seen, length as u64);
     stop.store(true, Ordering::SeqCst);
     check_whole(house, &session, &reader.join().unwrap());
 }
 
 #[test]
-fn when_a_server_is_killed_another_carries_its_turn_on() {
+fn another_server_continues_the_turn_of_a_killed_server() {
     let house = House::new("auto");
     let mut seed = seed();
     for number in 0..KILLS {
@@ -261,7 +261,7 @@ fn when_a_server_is_killed_another_carries_its_turn_on() {
 }
 
 #[test]
-fn when_a_server_freezes_past_its_lease_another_carries_its_turn_on_and_it_does_no_harm_when_it_wakes() {
+fn another_server_continues_the_turn_of_a_frozen_server_which_writes_nothing_after_waking() {
     let house = House::new("auto");
     let mut seed = seed();
     for number in 0..FREEZES {

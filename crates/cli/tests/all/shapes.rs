@@ -27,7 +27,7 @@ fn new_and_fork_print_the_id() {
 }
 
 #[test]
-fn a_context_has_the_contracts_keys() {
+fn a_context_has_the_keys_that_the_contract_fixes() {
     on_each_store(|world| {
         let session = world.session(&[]);
         let message = json!({ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] });
@@ -74,7 +74,7 @@ fn a_list_is_newest_first_and_pages_by_cursor() {
 }
 
 #[test]
-fn a_list_is_narrowed_by_state_and_directory() {
+fn a_list_is_filtered_by_state_and_directory() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "here", "--cwd", "/work/here"]);
         world.ok(&["new", "--id", "there", "--cwd", "/work/there"]);
@@ -91,10 +91,10 @@ fn a_list_is_narrowed_by_state_and_directory() {
         assert_eq!(only(&["ls", "--title", "THER"]), ["there"]);
         assert_eq!(only(&["ls", "--since", "1h", "--limit", "1"]), ["there"]);
         assert_eq!(
-            only(&["ls", "--until", "2000-01-31"]).len() + only(&["ls", "--agent", "nobody"]).len(),
+            only(&["ls", "--until", "2000-01-31"]).len() + only(&["ls", "--agent", "unknown"]).len(),
             0
         );
-        assert!(only(&["ls", "--owner", "agent:nobody"]).is_empty());
+        assert!(only(&["ls", "--owner", "agent:unknown"]).is_empty());
         let owner = world.json(&["info", "here"])["owner"].as_str().unwrap().to_owned();
         assert_eq!(only(&["ls", "--owner", &owner]).len(), 2);
     });
@@ -122,7 +122,7 @@ fn search_finds_words_everywhere_or_in_one_session() {
 }
 
 #[test]
-fn usage_is_per_model_and_in_all() {
+fn usage_is_reported_per_model_and_in_total() {
     on_each_store(|world| {
         let session = world.session(&["u:x"]);
         for (model, input, cost) in
@@ -156,7 +156,7 @@ fn show_prints_a_line_per_entry_of_the_path() {
 }
 
 #[test]
-fn feed_and_ledger_are_lines() {
+fn feed_and_ledger_print_json_lines() {
     on_each_store(|world| {
         let session = world.session(&["u:one", "a:two"]);
         let feed = world.lines(&["feed", &session]);

@@ -1,5 +1,5 @@
-//! `sapwood serve` while one caller opens as many connections and streams as it can: others, operators and health checks are
-//! served, on every store.
+//! `sapwood serve` while one caller opens as many connections and streams as it can: other callers, operators and
+//! health checks are still served, on every store.
 
 use std::io::{BufReader, Read};
 use std::net::TcpStream;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use crate::harness::World;
 use crate::serve::{Served, ask, open, serve};
 
-/// How long a test waits for anything.
+/// Deadline for every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 16;
 const RESERVED: usize = 4;
-/// More than the server of these tests takes.
+/// More streams than the server in these tests accepts.
 const ATTEMPTS: usize = 300;
 const EVENTS: &str = "/v1/sessions/s/events";
 
@@ -31,7 +31,7 @@ fn follow(served: &Served, key: &str) -> (u16, BufReader<TcpStream>) {
     open(&served.addr, "GET", EVENTS, &[("authorization", &bearer)], "").unwrap()
 }
 
-/// Opens event streams until one is refused, and returns them with the answer to that one.
+/// Opens event streams until one is refused. Returns the open streams, and the status and body of the refusal.
 fn open_all(served: &Served, key: &str) -> (Vec<BufReader<TcpStream>>, u16, String) {
     let mut streams = Vec::new();
     while streams.len() < ATTEMPTS {
@@ -64,7 +64,7 @@ fn await_stream(served: &Served, key: &str) -> BufReader<TcpStream> {
 }
 
 #[test]
-fn one_key_opens_its_share_and_all_others_are_served_on_every_store() {
+fn one_key_is_limited_to_its_share_and_others_are_served_on_every_store() {
     for scheme in ["sqlite", "jsonl", "postgres"] {
         eprintln!("--- {scheme}");
         let world = World::new(scheme);
@@ -86,7 +86,7 @@ fn one_key_opens_its_share_and_all_others_are_served_on_every_store() {
 }
 
 #[test]
-fn a_server_that_one_key_may_fill_still_answers_probes_and_operators_on_every_store() {
+fn a_server_filled_by_one_key_still_answers_probes_and_operators_on_every_store() {
     for scheme in ["sqlite", "jsonl", "postgres"] {
         eprintln!("--- {scheme}");
         let world = World::new(scheme);
@@ -108,7 +108,7 @@ fn a_server_that_one_key_may_fill_still_answers_probes_and_operators_on_every_st
 }
 
 #[test]
-fn without_keys_probes_answer_while_the_local_user_holds_its_share() {
+fn without_keys_probes_answer_while_the_local_user_uses_its_whole_share() {
     let world = World::new("sqlite");
     configure(&world, "");
     world.ok(&["new", "--id", "s"]);
@@ -120,7 +120,7 @@ fn without_keys_probes_answer_while_the_local_user_holds_its_share() {
 }
 
 #[test]
-fn a_number_of_connections_that_cannot_be_is_refused() {
+fn an_invalid_connection_limit_is_refused() {
     let world = World::new("sqlite");
     world.configure("[server]\nconnections_max = 0\n");
     let error = world.fail(2, &["serve", "--addr", "127.0.0.1:0"]);

@@ -14,7 +14,7 @@ fn write_skill(world: &World, place: &str, name: &str, about: &str) {
 }
 
 #[test]
-fn a_skill_is_active_in_one_session_and_read_when_it_is_used() {
+fn a_skill_is_active_only_in_its_session_and_loaded_on_use() {
     on_each_store(|world| {
         write_skill(world, ".sapwood/skills", "brew-tea", "How to brew tea.");
         let (tea, plain) = (world.ok(&["new"]), world.ok(&["new"]));
@@ -26,7 +26,7 @@ fn a_skill_is_active_in_one_session_and_read_when_it_is_used() {
         assert!(answer.contains("2 minutes"), "{answer}");
         let answer = world.ok(&["send", &plain, r#"use skill {"name": "brew-tea"}"#]);
         assert!(!answer.contains("kettle"), "another session's skill was read: {answer}");
-        // Going back before it was made active undoes it; so does turning it off.
+        // `skill off` deactivates the skill.
         world.ok(&["skill", "off", &tea, "brew-tea"]);
         assert_eq!(world.lines(&["skill", "ls", "--session", &tea])[0]["active"], false);
         assert_eq!(world.fail(3, &["skill", "on", &tea, "brew-coffee"])["code"], "skill.not_found");
@@ -34,7 +34,7 @@ fn a_skill_is_active_in_one_session_and_read_when_it_is_used() {
 }
 
 #[test]
-fn skills_are_found_in_order_and_bad_ones_are_said() {
+fn skills_are_found_in_precedence_order_and_invalid_ones_are_reported() {
     let world = World::new("sqlite");
     write_skill(&world, ".sapwood/skills", "brew-tea", "The project's.");
     write_skill(&world, ".local/share/sapwood/skills", "brew-tea", "The user's.");
@@ -57,7 +57,7 @@ fn skills_are_found_in_order_and_bad_ones_are_said() {
 }
 
 #[test]
-fn a_skill_cannot_be_used_to_leave_its_folder() {
+fn a_skill_cannot_read_files_outside_its_folder() {
     let world = World::new("sqlite");
     write_skill(&world, ".sapwood/skills", "brew-tea", "How to brew tea.");
     std::fs::write(world.path("secret.txt"), "the combination is 1234").unwrap();

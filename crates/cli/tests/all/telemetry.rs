@@ -1,4 +1,4 @@
-//! Traces: what a collector gets of a turn, what it never gets, and that a turn needs no collector.
+//! Traces: what a collector receives about a turn, what it never receives, and turns without a collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use crate::harness::{Ran, World};
 
-/// A name that only the session knows: it is in the directory the tool lists, and so in the tool's output.
+/// A file name that is only in the session: the tool lists its directory, so it is in the tool's output.
 const SECRET_NAME: &str = "heartwood-notes.txt";
 
-/// A command that does not wait for its collector is done by then, also on a busy machine.
+/// Deadline for a command that does not wait for its collector, generous enough for a busy machine.
 const HELD_UP: Duration = Duration::from_secs(60);
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// The path and body of each request; it ends with the listener's thread.
+/// A collector that records the request line and body of each request.
 struct Collector {
     endpoint: String,
     requests: Receiver<(String, Vec<u8>)>,
@@ -31,7 +31,7 @@ impl Collector {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
-                // Kept before it is answered: whoever waits for the answer finds it kept.
+                // Record before answering: the test reads the records once the command has its answers.
                 if send.send(take_request(&stream)).is_err() {
                     return;
                 }
@@ -41,7 +41,7 @@ impl Collector {
         Self { endpoint, requests }
     }
 
-    /// What came. The command has ended, so everything has been answered.
+    /// Returns the recorded bodies. The command has ended, so every request has been answered.
     fn bodies(&self) -> Vec<Vec<u8>> {
         let taken: Vec<(String, Vec<u8>)> = self.requests.try_iter().collect();
         assert!(taken.iter().all(|(line, _)| line == "POST /v1/traces HTTP/1.1"), "{taken:?}");
@@ -144,7 +144,7 @@ fn a_turn_is_a_trace_of_its_model_calls_and_tool_runs_under_the_ledgers_trace_id
 }
 
 #[test]
-fn no_word_of_a_session_is_in_what_a_collector_gets() {
+fn a_collector_receives_no_content_of_a_session() {
     for protocol in ["http/json", "http/protobuf"] {
         let (world, bodies) = traced_chat(protocol);
         assert!(has_bytes(&bodies, b"execute_tool list_directory"), "{protocol}");
@@ -158,7 +158,7 @@ fn no_word_of_a_session_is_in_what_a_collector_gets() {
 }
 
 #[test]
-fn a_failed_call_is_told_by_its_code_and_not_by_its_words() {
+fn a_failed_call_is_traced_with_its_code_and_without_its_message() {
     let (world, collector) = (World::new("sqlite"), Collector::open());
     let mut command = world.command(&["chat", "--model", "anthropic/claude-x", "-p", "hi"]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint).env_remove("ANTHROPIC_API_KEY");
@@ -169,7 +169,7 @@ fn a_failed_call_is_told_by_its_code_and_not_by_its_words() {
 }
 
 #[test]
-fn a_collector_that_is_away_or_silent_or_misspelt_fails_no_command_and_holds_none_up() {
+fn an_unreachable_silent_or_misspelt_collector_neither_fails_nor_delays_a_command() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_endpoint = format!("http://{}", silent.local_addr().unwrap());
     for endpoint in

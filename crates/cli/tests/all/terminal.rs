@@ -1,4 +1,4 @@
-//! The binary in a real terminal: tmux draws what it prints, and types what a person would.
+//! Runs the binary in a real terminal: tmux draws its output and sends keystrokes.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::World;
 
-/// The machine may be busy with other tests.
+/// Generous because the machine may be busy with other tests.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(30);
 
@@ -15,7 +15,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// `sapwood` with these arguments, in a window of 90 columns and 40 rows.
+    /// Runs `sapwood` with these arguments in a window of 90 columns and 40 rows.
     pub fn open(world: &World, args: &[&str]) -> Self {
         Self::open_with(world, args, &[])
     }
@@ -50,19 +50,19 @@ impl Terminal {
         output
     }
 
-    /// Letters, as they are.
+    /// Types text literally.
     pub fn write(&self, text: &str) -> &Self {
         self.tmux(&["send-keys", "-l", "--", text]);
         self
     }
 
-    /// A key by tmux's name for it: `Enter`, `C-c`, `M-Enter`.
+    /// Presses a key by its tmux name: `Enter`, `C-c`, `M-Enter`.
     pub fn press(&self, key: &str) -> &Self {
         self.tmux(&["send-keys", key]);
         self
     }
 
-    /// Waits for the prompt, then types a line and ends it.
+    /// Waits for the prompt, then types a line and presses Enter.
     pub fn say(&self, text: &str) -> &Self {
         self.wait_for_prompt();
         self.write(text).press("Enter")
@@ -74,7 +74,7 @@ impl Terminal {
         self
     }
 
-    /// Everything that was drawn and is still there, scrolled away or not.
+    /// Returns the content of the screen, including the scrollback.
     pub fn screen(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p", "-S", "-"]);
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
@@ -84,7 +84,7 @@ impl Terminal {
         self.wait_until(text, |screen| screen.contains(text))
     }
 
-    /// The last line of the screen is an empty prompt.
+    /// Waits until the last line of the screen is an empty prompt.
     pub fn wait_for_prompt(&self) -> String {
         self.wait_until("an empty prompt", |screen| {
             let last = screen.lines().last().unwrap_or_default().trim_end();
@@ -99,12 +99,12 @@ impl Terminal {
             if is_so(&screen) {
                 return screen;
             }
-            assert!(began.elapsed() < WAIT_MAX, "{what} did not come:\n{screen}");
+            assert!(began.elapsed() < WAIT_MAX, "timed out waiting for {what}:\n{screen}");
             std::thread::sleep(LOOK_AGAIN);
         }
     }
 
-    /// Waits until the program has ended. Its exit status is not asked for: tmux sometimes loses it.
+    /// Waits until the program has ended. Its exit status is not checked because tmux sometimes loses it.
     pub fn wait_for_end(&self) {
         self.wait_until("the end", |_| {
             let output = self.tmux(&["display-message", "-p", "#{pane_dead}"]);
@@ -112,7 +112,7 @@ impl Terminal {
         });
     }
 
-    /// Presses Ctrl-D at the prompt until the program ends: a key that falls between two prompts is nobody's.
+    /// Presses Ctrl-D at the prompt until the program ends, because a key pressed between two prompts is lost.
     pub fn leave(&self) {
         self.wait_until("the end", |_| {
             let output = self.tmux(&["display-message", "-p", "#{pane_dead}"]);
@@ -125,7 +125,7 @@ impl Terminal {
         });
     }
 
-    /// `kill -9`, as a power cut would.
+    /// Kills the program with `kill -9`.
     pub fn kill(&self) {
         let output = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
         let pid = String::from_utf8_lossy(&output.stdout).trim().to_owned();

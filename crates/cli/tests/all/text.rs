@@ -1,9 +1,9 @@
-//! What people read.
+//! Text output for people.
 
 use crate::harness::{World, assistant, log_file, user};
 
 #[test]
-fn a_tree_draws_side_branches_beside_the_active_path() {
+fn a_tree_draws_side_branches_next_to_the_active_path() {
     let world = World::new("sqlite");
     let session = world.session(&["u:Hello", "a:Hi", "u:First try", "a:No"]);
     world.ok(&["label", &session, "2", "start"]);
@@ -40,7 +40,7 @@ fn branches_of_branches_and_several_roots_are_drawn() {
 }
 
 #[test]
-fn a_huge_tree_leaves_out_the_middle_of_long_runs() {
+fn a_huge_tree_omits_the_middle_of_long_runs() {
     let world = World::new("sqlite");
     let entries: Vec<_> = (0..5_000u32)
         .map(|at| ((at > 0).then_some(at), if at % 2 == 0 { user("ask") } else { assistant("answer") }))
@@ -55,7 +55,7 @@ fn a_huge_tree_leaves_out_the_middle_of_long_runs() {
 }
 
 #[test]
-fn a_transcript_cannot_command_the_terminal() {
+fn a_transcript_cannot_send_escape_sequences_to_the_terminal() {
     let world = World::new("sqlite");
     let session = world.session(&[]);
     world.ok(&["inject", &session, "--role", "user", "--text", "\u{1b}]0;owned\u{7}\u{1b}[2Jhello"]);
@@ -85,7 +85,7 @@ fn piped_text_has_no_colours() {
 }
 
 #[test]
-fn tool_output_is_shortened_unless_it_is_asked_for() {
+fn tool_output_is_shortened_without_the_full_flag() {
     let world = World::new("sqlite");
     let session = world.session(&["u:look"]);
     let output: String = (1..=40).map(|n| format!("line {n}\n")).collect();
@@ -152,5 +152,5 @@ fn the_help_names_every_command_and_the_exit_codes() {
         );
         assert_eq!(world.run(&[command, "--help"]).status, Some(0), "{command}");
     }
-    assert!(help.contains("3 not found, 4 conflict, 5 denied"));
+    assert!(help.contains("3 not found, 4 conflict, 5 permission denied"));
 }

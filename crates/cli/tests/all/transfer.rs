@@ -1,10 +1,10 @@
-//! Sessions out and in again.
+//! Exporting sessions and importing them again.
 
 use serde_json::json;
 
 use crate::harness::{World, assistant, compaction, id, log_file, on_each_store, parse_lines, user};
 
-/// A session with everything that a path can have.
+/// Creates a session with everything that a path can have.
 fn rich(world: &World) -> String {
     let session = world.session(&["u:one", "a:two"]);
     world.ok(&["label", &session, "2", "here"]);
@@ -27,7 +27,7 @@ fn export_import_export_is_byte_identical_between_all_stores() {
         let file = source.path("out.jsonl");
         source.ok(&["export", &session, "--format", "jsonl", "-o", file.to_str().unwrap()]);
         let bytes = std::fs::read(&file).unwrap();
-        assert_eq!(source.run(&["export", &session]).stdout, bytes, "a file and stdout hold the same");
+        assert_eq!(source.run(&["export", &session]).stdout, bytes, "the file and stdout differ");
         let report = target.json(&["import", file.to_str().unwrap()]);
         assert_eq!(report["problems"], json!([]), "{from} to {to}: {report}");
         assert_eq!(
@@ -52,7 +52,7 @@ impl World {
 }
 
 #[test]
-fn a_fork_is_exported_whole_and_its_copy_stands_alone() {
+fn a_fork_is_exported_completely_and_its_copy_is_independent() {
     on_each_store(|world| {
         let session = rich(world);
         world.ok(&["fork", &session, "--id", "side"]);
@@ -96,7 +96,7 @@ fn importing_again_adds_only_what_is_new() {
 }
 
 #[test]
-fn a_log_that_differs_is_left_alone() {
+fn a_log_that_differs_is_left_unchanged() {
     on_each_store(|world| {
         let file = world.path("log.jsonl");
         std::fs::write(&file, log_file("s", &[(None, user("one")), (Some(1), assistant("two"))])).unwrap();
@@ -120,7 +120,7 @@ fn a_log_that_differs_is_left_alone() {
 }
 
 #[test]
-fn damage_is_named_by_line_and_the_good_part_is_taken() {
+fn damage_is_reported_by_line_and_the_intact_part_is_imported() {
     on_each_store(|world| {
         let file = world.path("torn.jsonl");
         let mut text =
@@ -142,7 +142,7 @@ fn damage_is_named_by_line_and_the_good_part_is_taken() {
 }
 
 #[test]
-fn what_is_no_session_is_refused_with_a_reason() {
+fn files_that_are_not_sessions_are_refused_with_a_reason() {
     on_each_store(|world| {
         let write = |name: &str, bytes: &[u8]| {
             let file = world.path(name);
@@ -173,7 +173,7 @@ fn what_is_no_session_is_refused_with_a_reason() {
 }
 
 #[test]
-fn several_sessions_in_one_stream_are_taken_one_by_one() {
+fn several_sessions_in_one_stream_are_imported_one_by_one() {
     on_each_store(|world| {
         let text = log_file("one", &[(None, user("a"))])
             + &log_file("two", &[(None, user("b")), (Some(1), compaction("s", 1))]);
@@ -190,7 +190,7 @@ fn several_sessions_in_one_stream_are_taken_one_by_one() {
 }
 
 #[test]
-fn a_file_is_not_overwritten_unless_it_is_asked_for() {
+fn a_file_is_not_overwritten_without_force() {
     on_each_store(|world| {
         let session = world.session(&["u:one"]);
         let file = world.path("out.jsonl");

@@ -1,4 +1,4 @@
-//! The cases of the tree and the context, through the command line.
+//! Cases of the tree and the context, through the command line.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn import(world: &World, name: &str, text: &str) {
 }
 
 #[test]
-fn the_context_begins_with_the_summary_and_what_it_keeps() {
+fn the_context_begins_with_the_summary_and_the_kept_messages() {
     on_each_store(|world| {
         let bodies = [
             user("u1"),
@@ -35,7 +35,7 @@ fn the_context_begins_with_the_summary_and_what_it_keeps() {
 }
 
 #[test]
-fn only_the_latest_compaction_shows() {
+fn only_the_latest_compaction_is_in_the_context() {
     on_each_store(|world| {
         let bodies = [
             user("u1"),
@@ -108,7 +108,7 @@ fn a_fork_has_every_ancestor_and_the_label() {
 }
 
 #[test]
-fn the_last_label_wins_none_removes_and_labels_stay_out_of_the_context() {
+fn the_last_label_wins_an_empty_one_removes_it_and_labels_stay_out_of_the_context() {
     on_each_store(|world| {
         let session = world.session(&["u:one", "a:two"]);
         world.ok(&["label", &session, "1", "first"]);
@@ -137,7 +137,7 @@ fn neither_side_of_a_fork_sees_the_other() {
 }
 
 #[test]
-fn a_fork_keeps_the_first_messages_and_refuses_what_makes_no_sense() {
+fn a_fork_keeps_the_first_messages_and_refuses_invalid_arguments() {
     on_each_store(|world| {
         let session = world.session(&["u:a", "a:b", "u:c"]);
         let fork = world.json(&["fork", &session, "--keep-first", "2"])["id"].as_str().unwrap().to_owned();
@@ -150,7 +150,7 @@ fn a_fork_keeps_the_first_messages_and_refuses_what_makes_no_sense() {
 }
 
 #[test]
-fn ancestry_knows_parent_children_and_root() {
+fn ancestry_shows_parent_children_and_root() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "root"]);
         world.say("root", &["u:one", "a:two"]);
@@ -182,7 +182,7 @@ fn trimming_keeps_the_last_messages() {
 }
 
 #[test]
-fn trimming_never_parts_a_tool_result_from_its_call() {
+fn trimming_never_separates_a_tool_result_from_its_call() {
     on_each_store(|world| {
         let session = world.session(&["u:look"]);
         let call = json!({ "role": "assistant", "content": [{ "type": "tool_call", "call_id": "x", "name": "ls", "input": {} }] });
@@ -204,7 +204,7 @@ fn a_call_without_a_result_gets_one_and_a_stray_result_is_left_out() {
             json!({ "role": "assistant", "content": null, "tool_calls": [
                 { "id": id, "type": "function", "function": { "name": "ls", "arguments": "{}" } }] })
         };
-        let stray = json!({ "role": "tool", "tool_call_id": "nobody", "content": "stray" });
+        let stray = json!({ "role": "tool", "tool_call_id": "unknown", "content": "stray" });
         world.ok(&["inject", &session, "--message", &call("middle").to_string()]);
         world.ok(&["inject", &session, "--message", &stray.to_string()]);
         world.say(&session, &["u:go on"]);
@@ -219,7 +219,7 @@ fn a_call_without_a_result_gets_one_and_a_stray_result_is_left_out() {
 }
 
 #[test]
-fn the_model_that_answered_is_the_model_and_thinking_is_off() {
+fn the_context_has_the_model_that_answered_last_and_thinking_is_off() {
     on_each_store(|world| {
         let changed = json!({ "type": "model_changed", "model": "first" });
         let mut answer = assistant("hi");
@@ -236,7 +236,7 @@ fn the_model_that_answered_is_the_model_and_thinking_is_off() {
 }
 
 #[test]
-fn opening_is_idempotent_and_verbs_on_an_unknown_id_say_so() {
+fn opening_is_idempotent_and_commands_on_an_unknown_id_fail() {
     on_each_store(|world| {
         assert_eq!(world.ok(&["new", "--id", "mine", "--title", "First"]), "mine");
         assert_eq!(world.ok(&["new", "--id", "mine", "--title", "Second"]), "mine");

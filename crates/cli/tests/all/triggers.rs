@@ -1,4 +1,4 @@
-//! Triggers with real servers: two on one store, restarts, kill -9 at any moment. Whatever happens, each firing is said once.
+//! Triggers with real servers: two on one store, restarts, kill -9 at any moment. Each firing sends its prompt once.
 
 use std::io::Read;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use crate::harness::{World, on_each_store};
 use crate::serve::{ask, open, serve, serve_with};
 
-/// How long a test waits for anything.
+/// Deadline for every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Servers that are killed in the middle of something.
+/// Number of servers that are killed while they work.
 const KILLS: u64 = 6;
 
 fn trigger(world: &World, name: &str) -> Value {
     let all = world.lines(&["trigger", "ls"]);
-    all.into_iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("there is no trigger {name}"))
+    all.into_iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no trigger {name}"))
 }
 
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The notes of a trigger's log, by what they say.
+/// Returns the notes of one kind in a trigger's log.
 fn notes(world: &World, name: &str, what: &str) -> Vec<Value> {
     let events = world.lines(&["events", &format!("trigger.{name}")]);
     let notes = events.into_iter().map(|event| {
@@ -45,7 +45,7 @@ fn turns(world: &World, session: &str) -> usize {
 }
 
 #[test]
-fn a_trigger_fired_by_hand_says_its_words_once_for_each_key() {
+fn a_trigger_fired_by_hand_sends_its_prompt_once_per_key() {
     on_each_store(|world| {
         world.configure(
             "[[triggers]]\nname = \"build\"\nwebhook = {}\nprompt = \"Look at {{payload.branch}}.\"\n",
@@ -64,7 +64,7 @@ fn a_trigger_fired_by_hand_says_its_words_once_for_each_key() {
 }
 
 #[test]
-fn of_two_servers_one_fires_at_each_time() {
+fn only_one_of_two_servers_fires_at_each_time() {
     let world = World::new("sqlite");
     world.configure(
         "[[triggers]]\nname = \"tick\"\ncron = \"* * * * * *\"\ntime_zone = \"UTC\"\nsession = \"ticks\"\nprompt = \"{{payload.scheduled_at}}\"\n\
@@ -75,10 +75,10 @@ fn of_two_servers_one_fires_at_each_time() {
     std::fs::create_dir_all(&inbox).unwrap();
     let servers = [serve(&world, "127.0.0.1:0"), serve(&world, "127.0.0.1:0")];
     await_that("the watch", || !world.run(&["events", "trigger.files"]).stdout.is_empty());
-    await_that("the watch is armed", || notes(&world, "files", "armed").len() == 1);
+    await_that("the armed watch", || notes(&world, "files", "armed").len() == 1);
     std::fs::write(inbox.join("a.txt"), "a").unwrap();
     await_that("four ticks", || notes(&world, "tick", "ended").len() >= 4);
-    await_that("what follows them", || notes(&world, "after", "ended").len() >= 3);
+    await_that("the firings that follow them", || notes(&world, "after", "ended").len() >= 3);
     await_that("the file", || notes(&world, "files", "ended").len() == 1);
     drop(servers);
     let said = world.texts("ticks", None);
@@ -86,17 +86,17 @@ fn of_two_servers_one_fires_at_each_time() {
         said.iter().filter(|text| text.len() == 13 && text.starts_with('1')).collect();
     let count = times.len();
     times.dedup();
-    assert_eq!(times.len(), count, "a time was said twice: {said:?}");
+    assert_eq!(times.len(), count, "a time fired twice: {said:?}");
     let mut seqs: Vec<u64> =
         notes(&world, "after", "due").iter().map(|note| note["payload"]["seq"].as_u64().unwrap()).collect();
     let count = seqs.len();
     seqs.dedup();
-    assert_eq!(seqs.len(), count, "an event was noticed twice");
+    assert_eq!(seqs.len(), count, "an event fired twice");
     let file = notes(&world, "files", "sent")[0]["session"].as_str().unwrap().to_owned();
     assert_eq!(world.texts(&file, None)[0], "a.txt");
 }
 
-/// A model that takes its time, and a tool that leaves a line each time it runs.
+/// Writes an agent with a slow model and a tool that appends a line on each run.
 fn slow_agent(world: &World) {
     let cassette = world.path("cassette.toml");
     let calls = "by = \"history\"\n[[calls]]\npieces = [{ wait_ms = 800 }, { call = { id = \"c1\", name = \"run_command\", input = { command = \"sh add.sh\" } } }]\n\
@@ -126,7 +126,7 @@ fn fire(addr: &str, n: u64) -> u64 {
 }
 
 #[test]
-fn servers_that_are_killed_at_any_moment_leave_nothing_undone_and_do_nothing_twice() {
+fn servers_killed_at_any_moment_lose_no_firing_and_repeat_none() {
     let world = World::new("sqlite");
     configure_slow(&world, "conflict = \"parallel\"\n");
     let mut firings = Vec::new();
@@ -138,7 +138,7 @@ fn servers_that_are_killed_at_any_moment_leave_nothing_undone_and_do_nothing_twi
                 .is_some_and(|items| !items.is_empty())
         });
         firings.push(fire(&served.addr, round));
-        // From before the words are queued to after the turn has ended.
+        // The kills are spread from before the prompt is queued to after the turn has ended.
         std::thread::sleep(Duration::from_millis(round * 1_400 / KILLS));
         served.child.kill().unwrap();
         served.child.wait().unwrap();
@@ -161,11 +161,11 @@ fn servers_that_are_killed_at_any_moment_leave_nothing_undone_and_do_nothing_twi
 }
 
 #[test]
-fn a_second_firing_waits_or_is_left_out() {
+fn a_second_firing_is_queued_or_skipped() {
     for (conflict, outcomes) in [("queue", 3), ("skip", 1)] {
         let world = World::new("sqlite");
         configure_slow(&world, &format!("conflict = \"{conflict}\"\n"));
-        // The first turn lasts until the others were fired.
+        // The first turn runs until the others have been fired.
         std::fs::write(world.path("add.sh"), "until [ -e fired ]; do sleep 0.05; done\n").unwrap();
         let served = serve(&world, "127.0.0.1:0");
         await_that("the trigger", || {
@@ -174,12 +174,12 @@ fn a_second_firing_waits_or_is_left_out() {
                 .is_some_and(|items| !items.is_empty())
         });
         let first = fire(&served.addr, 0);
-        // Asked over HTTP, which is quicker than the turn.
-        await_that("the first", || {
+        // Poll over HTTP, which is faster than the turn.
+        await_that("the first turn", || {
             ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
         });
         let _ = (fire(&served.addr, 1), fire(&served.addr, 2));
-        await_that("both are noticed", || notes(&world, "job", "due").len() == 3);
+        await_that("both firings", || notes(&world, "job", "due").len() == 3);
         std::fs::write(world.path("fired"), "").unwrap();
         await_that("the rest", || {
             trigger(&world, "job")["waiting"] == 0 && trigger(&world, "job")["running"] == 0
@@ -187,7 +187,7 @@ fn a_second_firing_waits_or_is_left_out() {
         assert_eq!(notes(&world, "job", "ended").len(), outcomes, "{conflict}");
         assert_eq!(notes(&world, "job", "skipped").len(), 3 - outcomes, "{conflict}");
         assert_eq!(notes(&world, "job", "sent")[0]["firing"].as_u64(), Some(first));
-        // One after the other: each was sent after the one before it had ended.
+        // One at a time: each is sent after the previous one has ended.
         let order: Vec<u64> = [notes(&world, "job", "sent"), notes(&world, "job", "ended")]
             .concat()
             .iter()
@@ -199,7 +199,7 @@ fn a_second_firing_waits_or_is_left_out() {
 }
 
 #[test]
-fn firings_close_together_become_one() {
+fn firings_close_together_are_merged_into_one() {
     let world = World::new("sqlite");
     world.configure(
         "[[triggers]]\nname = \"job\"\nwebhook = {}\nprompt = \"{{payload.n}}\"\ndebounce_ms = 6000\n",
@@ -217,7 +217,7 @@ fn firings_close_together_become_one() {
 }
 
 #[test]
-fn times_that_passed_while_no_server_ran_fire_once() {
+fn times_missed_while_no_server_ran_fire_once() {
     let world = World::new("sqlite");
     world.configure(
         "[[triggers]]\nname = \"tick\"\ncron = \"* * * * * *\"\ntime_zone = \"Europe/Berlin\"\nmissed = \"once\"\nprompt = \"{{payload.passed}}\"\n",
@@ -232,11 +232,11 @@ fn times_that_passed_while_no_server_ran_fire_once() {
     let _second = serve(&world, "127.0.0.1:0");
     await_that("the next one", || notes(&world, "tick", "due").len() > before);
     let passed = notes(&world, "tick", "due")[before]["payload"]["passed"].as_u64().unwrap();
-    assert!(passed >= 3, "{passed} seconds passed and fired as one");
+    assert!(passed >= 3, "only {passed} missed times fired as one");
 }
 
 #[test]
-fn a_mistake_in_a_trigger_is_said_with_its_name() {
+fn a_mistake_in_a_trigger_is_reported_with_its_name() {
     let world = World::new("sqlite");
     for (text, why) in [
         ("name = \"a\"\n", "exactly one"),
@@ -248,7 +248,7 @@ fn a_mistake_in_a_trigger_is_said_with_its_name() {
         ("name = \"a\"\nwebhook = {}\nsession = \"s\"\nconflict = \"parallel\"\n", "parallel"),
         ("name = \"a\"\nevent = { session = \"s\" }\nsession = \"s\"\n", "itself"),
         ("name = \"a\"\nwebhook = {}\nprompt = \"{{env.HOME}}\"\n", "env.HOME"),
-        ("name = \"a\"\nwebhook = {}\nagent = \"nobody\"\n", "nobody"),
+        ("name = \"a\"\nwebhook = {}\nagent = \"ghost\"\n", "ghost"),
         ("name = \"a\"\nwebhook = {}\nretries = 1\n", "retries"),
     ] {
         world.configure(&format!("[[triggers]]\n{text}"));
@@ -259,7 +259,7 @@ fn a_mistake_in_a_trigger_is_said_with_its_name() {
 }
 
 #[test]
-fn only_who_may_write_its_log_or_has_its_secret_fires_a_trigger() {
+fn only_callers_with_write_access_or_its_secret_can_fire_a_trigger() {
     let world = World::new("sqlite");
     world.configure("[[triggers]]\nname = \"job\"\nwebhook = {}\nprompt = \"x\"\nuser = \"ana\"\n");
     let key = |user: &str| {
@@ -284,7 +284,7 @@ fn only_who_may_write_its_log_or_has_its_secret_fires_a_trigger() {
 
 const SECRET: &str = "correct horse battery";
 
-/// Calls with a signature made at this time; says the status and what was answered.
+/// Calls a trigger with a signature made at `at_ms`. Returns the status and the answer.
 fn call_signed(addr: &str, name: &str, secret: &str, at_ms: i64, body: &str) -> (u16, Value) {
     let (time, signature) = (at_ms.to_string(), sign(&Secret::new(secret), at_ms, body.as_bytes()));
     let headers = [("sapwood-timestamp", time.as_str()), ("sapwood-signature", signature.as_str())];
@@ -295,7 +295,7 @@ fn call_signed(addr: &str, name: &str, secret: &str, at_ms: i64, body: &str) -> 
 }
 
 #[test]
-fn a_signature_opens_a_trigger_once_and_nothing_else() {
+fn a_signature_fires_its_trigger_once_and_grants_nothing_else() {
     let world = World::new("sqlite");
     let env = [("SAPWOOD_SECRET_BUILD", SECRET)];
     world.configure(
@@ -311,7 +311,7 @@ fn a_signature_opens_a_trigger_once_and_nothing_else() {
         call_signed(&served.addr, "build", SECRET, now, body),
         call_signed(&served.addr, "build", SECRET, now, body),
     );
-    assert_eq!(first, again, "what was overheard fires nothing");
+    assert_eq!(first, again, "a replayed call must not fire");
     let refused = [
         call_signed(&served.addr, "build", "another secret", now, body),
         call_signed(&served.addr, "build", SECRET, now - SKEW_MS_MAX - 60_000, body),
@@ -322,7 +322,7 @@ fn a_signature_opens_a_trigger_once_and_nothing_else() {
         assert_eq!((answer.0, &answer.1), (401, &refused[0].1));
         assert_eq!(answer.1["code"], "auth.invalid");
     }
-    // The signature is for the trigger, and opens no other route.
+    // The signature is valid only for its trigger, not for other routes.
     let headers = [("sapwood-timestamp", "1"), ("sapwood-signature", "v1=00")];
     assert_eq!(open(&served.addr, "GET", "/v1/triggers/build", &headers, "").unwrap().0, 401);
     assert_eq!(open(&served.addr, "POST", "/v1/sessions", &headers, "{}").unwrap().0, 401);

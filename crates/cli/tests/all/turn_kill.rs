@@ -1,5 +1,5 @@
-//! kill -9 at every kind of moment in a turn, then resume, with real processes: the session is whole, the outcome is right,
-//! and nothing ran twice. The tool is a program that adds a line to a file each time it runs.
+//! kill -9 at every stage of a turn, then resume, with real processes: the session is complete, the outcome is
+//! correct, and nothing ran twice. The tool is a program that appends a line to a file on each run.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::harness::{World, on_each_store};
 
-/// Rounds of killing at a random moment, on each store.
+/// Number of kills at a random moment, on each store.
 const ROUNDS: u64 = 10;
-/// Longer than the turn takes when nobody kills it.
+/// Longer than an undisturbed turn takes.
 const TURN_MS: u64 = 1_500;
 
-/// Two calls of the model: the first thinks, speaks, and calls the program; the second answers.
+/// Two model calls: the first returns thinking, text and a call of the program; the second answers.
 const CASSETTE: &str = r#"by = "history"
 [[calls]]
 pieces = [
@@ -27,7 +27,7 @@ pieces = [{ wait_ms = 200 }, { text = "It is done." }, { usage = { input = 20, o
 
 const PROGRAM: &str = "echo ran >> ran.txt\nsleep 0.3\n";
 
-/// A session whose agent runs the program, asking first or not.
+/// Creates a session whose agent runs the program in this approval mode.
 fn start(world: &World, approvals: &str) -> String {
     let model = world.path("cassette.toml");
     std::fs::write(&model, CASSETTE).unwrap();
@@ -54,7 +54,7 @@ fn lines_added(world: &World) -> usize {
     std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
 }
 
-/// Until the cassette is put back, the model falls silent for long: before its first word, or behind it.
+/// Makes the model stall at the pause `waits` until `let_model_speak` restores the cassette.
 fn stall_model(world: &World, waits: &str) {
     let stalled = CASSETTE.replacen(waits, &waits.replace("200", "120000"), 1);
     assert_ne!(stalled, CASSETTE);
@@ -65,11 +65,11 @@ fn let_model_speak(world: &World) {
     std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
 }
 
-/// Waits until an event of the session satisfies.
+/// Waits until the session has an event that satisfies `is_it`.
 fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
     let began = Instant::now();
     while !world.lines(&["events", session]).iter().any(&is_it) {
-        assert!(began.elapsed() < Duration::from_secs(120), "the moment did not come");
+        assert!(began.elapsed() < Duration::from_secs(120), "timed out waiting for the event");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -78,7 +78,7 @@ fn is_kind(event: &Value, kind: &str) -> bool {
     event["type"] == kind
 }
 
-/// The session is whole: one turn, ended well, every call with its result, the store without a fault.
+/// Checks the session after resuming: one completed turn, a result for every call, and a healthy store.
 fn check_whole(world: &World, session: &str) {
     let resumed = world.run(&["resume", session]);
     assert_eq!(resumed.status, Some(0), "{}", resumed.stderr);
@@ -99,7 +99,7 @@ fn check_whole(world: &World, session: &str) {
 }
 
 #[test]
-fn killed_before_the_model_answers_it_is_asked_again() {
+fn a_turn_killed_before_the_model_answers_repeats_the_model_call() {
     on_each_store(|world| {
         let session = start(world, "auto");
         stall_model(world, "{ wait_ms = 200 }, { text = \"I will \" }");
@@ -113,7 +113,7 @@ fn killed_before_the_model_answers_it_is_asked_again() {
 }
 
 #[test]
-fn killed_in_mid_stream_the_answer_is_asked_for_again() {
+fn a_turn_killed_in_mid_stream_repeats_the_model_call() {
     on_each_store(|world| {
         let session = start(world, "auto");
         stall_model(world, "{ wait_ms = 200 }, { text = \"add");
@@ -128,10 +128,10 @@ fn killed_in_mid_stream_the_answer_is_asked_for_again() {
 }
 
 #[test]
-fn killed_between_call_and_result_the_program_is_not_run_again_and_the_model_is_told() {
+fn a_program_interrupted_by_a_kill_is_not_rerun_and_the_model_is_told() {
     on_each_store(|world| {
         let session = start(world, "auto");
-        // It is still running when it is killed, however late that is.
+        // The program must still be running at the kill, however late the kill is.
         std::fs::write(world.path("add.sh"), "echo ran >> ran.txt\nsleep 600\n").unwrap();
         let child = send(world, &session);
         let began = Instant::now();
@@ -149,7 +149,7 @@ fn killed_between_call_and_result_the_program_is_not_run_again_and_the_model_is_
 }
 
 #[test]
-fn killed_after_the_result_it_goes_on_from_there() {
+fn a_turn_killed_after_the_tool_result_continues_from_there() {
     on_each_store(|world| {
         let session = start(world, "auto");
         let child = send(world, &session);
@@ -162,12 +162,12 @@ fn killed_after_the_result_it_goes_on_from_there() {
 }
 
 #[test]
-fn killed_while_waiting_for_approval_it_still_waits() {
+fn a_turn_killed_while_waiting_for_approval_still_waits() {
     on_each_store(|world| {
         let session = start(world, "ask");
         let mut child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "agent:approval_requested"));
-        // It leaves by itself when it has to wait; killing it on the way out makes no difference.
+        // The process exits by itself when the turn has to wait; killing it while it exits makes no difference.
         let _ = child.kill();
         child.wait().unwrap();
         assert_eq!(lines_added(world), 0);
@@ -182,17 +182,17 @@ fn killed_while_waiting_for_approval_it_still_waits() {
 }
 
 #[test]
-fn killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice() {
+fn a_turn_killed_at_random_moments_loses_nothing_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
         for round in 0..ROUNDS {
             let world = World::new(scheme);
             let session = start(&world, "auto");
             let child = send(&world, &session);
-            // Spread over the turn, not evenly, and another moment in each round.
+            // Kill times are spread unevenly over the turn and differ in each round.
             std::thread::sleep(Duration::from_millis((round * 7_919 + 13) % TURN_MS));
             kill(child);
             if world.json(&["info", &session])["messages"].as_u64().unwrap_or_default() == 0 {
-                // Nothing was acknowledged, and nothing is there: the next send begins it.
+                // Nothing was acknowledged or stored: send again to start the turn.
                 world.ok(&["send", &session, "Add a line."]);
             }
             check_whole(&world, &session);

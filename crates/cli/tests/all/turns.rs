@@ -1,4 +1,4 @@
-//! Turns without a terminal: one shot, piped, and by commands.
+//! Turns without a terminal: one-shot, piped, and through commands.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn asking_session(world: &World) -> String {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(120), "{what} did not come");
+        assert!(began.elapsed() < Duration::from_secs(120), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(30));
     }
 }
@@ -56,7 +56,7 @@ fn a_prompt_and_a_pipe_are_joined() {
 }
 
 #[test]
-fn a_pipe_that_nothing_comes_through_does_not_hold_a_prompt_up() {
+fn an_open_pipe_without_data_does_not_block_a_prompt() {
     let world = world();
     let model = script(&world, HELLO);
     let mut child = world.spawn(&["chat", "--model", &model, "-p", "hi"]);
@@ -68,7 +68,7 @@ fn a_pipe_that_nothing_comes_through_does_not_hold_a_prompt_up() {
 }
 
 #[test]
-fn a_program_gets_every_event_as_a_line() {
+fn with_json_every_event_is_printed_as_a_line() {
     let world = world();
     let model = script(&world, HELLO);
     let lines = world.lines(&["chat", "--model", &model, "-p", "hi"]);
@@ -84,7 +84,7 @@ fn a_program_gets_every_event_as_a_line() {
 }
 
 #[test]
-fn a_conversation_goes_on_by_session_and_by_directory() {
+fn a_conversation_continues_by_session_and_by_directory() {
     let world = world();
     let model = script(
         &world,
@@ -104,13 +104,13 @@ fn a_failed_turn_fails_the_command_with_its_code() {
     assert_eq!(ran.status, Some(1), "{}", ran.stderr);
     assert_eq!(ran.error()["code"], "model.no_key");
     let session = world.session(&[]);
-    let lines = world.run(&["chat", &session, "--model", "nobody/x", "-p", "hi"]);
+    let lines = world.run(&["chat", &session, "--model", "unknown/x", "-p", "hi"]);
     assert_eq!(lines.status, Some(1));
     assert!(lines.stderr.contains("hint:"), "{}", lines.stderr);
 }
 
 #[test]
-fn send_answers_once_and_says_how_it_ended() {
+fn send_prints_the_answer_and_the_outcome() {
     let world = world();
     let session = world.session(&[]);
     let sent = world.json(&["send", &session, "hello"]);
@@ -123,7 +123,7 @@ fn send_answers_once_and_says_how_it_ended() {
 }
 
 #[test]
-fn a_turn_that_asks_leaves_and_is_carried_on_by_the_answer() {
+fn a_turn_that_needs_approval_exits_and_continues_with_the_answer() {
     let world = world();
     let session = asking_session(&world);
     let sent = world.json(&["send", &session, "write notes.txt: one"]);
@@ -145,7 +145,7 @@ fn a_turn_that_asks_leaves_and_is_carried_on_by_the_answer() {
 }
 
 #[test]
-fn one_turn_at_a_time_and_the_next_may_wait_in_line() {
+fn one_turn_runs_at_a_time_and_the_next_can_be_queued() {
     let world = world();
     let model = script(
         &world,
@@ -171,9 +171,9 @@ fn cancel_ends_a_turn_of_another_process() {
     let model = script(&world, "[[calls]]\npieces = [{ text = \"so far\" }, { wait_ms = 60000 }]\n");
     let session = world.session(&[]);
     let mut first = world.spawn(&["chat", &session, "--model", &model, "-p", "go", "--json"]);
-    // What the model has said so far is kept, so it must have said it.
+    // The partial answer is kept, so wait until the model has sent one.
     let mut said = BufReader::new(first.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("agent:token")), "the model said nothing");
+    assert!(said.any(|line| line.unwrap().contains("agent:token")), "the model sent nothing");
     let rest = std::thread::spawn(move || said.count());
     world.ok(&["cancel", &session]);
     assert_eq!(first.wait().unwrap().code(), Some(1));
@@ -182,7 +182,7 @@ fn cancel_ends_a_turn_of_another_process() {
 }
 
 #[test]
-fn ctrl_c_cancels_a_turn_and_then_the_command() {
+fn ctrl_c_cancels_the_turn_and_ends_the_command() {
     let world = world();
     let model = script(&world, "[[calls]]\npieces = [{ text = \"so far\" }, { wait_ms = 60000 }]\n");
     let session = world.session(&[]);
@@ -198,7 +198,7 @@ fn ctrl_c_cancels_a_turn_and_then_the_command() {
 }
 
 #[test]
-fn resume_goes_on_after_a_kill_without_saying_anything_twice() {
+fn resume_continues_after_a_kill_without_repeating_a_message() {
     let world = world();
     let slow = "by = \"history\"\n[[calls]]\npieces = [{ text = \"half\" }, { wait_ms = 60000 }]\n";
     let model = script(&world, slow);

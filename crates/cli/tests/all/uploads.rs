@@ -1,5 +1,5 @@
-//! Large uploads and downloads through `sapwood serve`: memory does not grow with them, and one that is cut off, by its client
-//! or by `kill -9`, was never there.
+//! Large uploads and downloads through `sapwood serve`: memory does not grow with their size, and an upload
+//! interrupted by its client or by `kill -9` leaves nothing behind.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use crate::actors::{assert_healthy, seed};
 use crate::harness::{World, on_each_store};
 use crate::serve::{Served, ask, open, serve};
 
-/// How long a test waits for anything.
+/// Deadline for every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Bytes that look random, chunk by chunk, the same for the same seed.
+/// Generates chunks of pseudorandom bytes, the same for the same seed.
 struct Noise(u64);
 
 impl Noise {
@@ -28,7 +28,7 @@ impl Noise {
     }
 }
 
-/// Begins an upload of so many chunks.
+/// Begins an upload of `chunks` chunks.
 fn begin_upload(addr: &str, session: &str, name: &str, chunks: usize) -> TcpStream {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -69,9 +69,9 @@ fn assert_comes_back(addr: &str, name: &str, seed: u64, chunks: usize) {
     let (mut noise, mut chunk) = (Noise(seed), vec![0; CHUNK_BYTES]);
     for number in 0..chunks {
         body.read_exact(&mut chunk).unwrap();
-        assert!(chunk == noise.chunk(), "chunk {number} of {name} is another one");
+        assert!(chunk == noise.chunk(), "chunk {number} of {name} differs");
     }
-    assert_eq!(body.read(&mut chunk).unwrap(), 0, "and nothing after it");
+    assert_eq!(body.read(&mut chunk).unwrap(), 0, "there is data after the last chunk");
 }
 
 fn artifacts(served: &Served, session: &str) -> Vec<Value> {
@@ -82,10 +82,10 @@ fn artifacts(served: &Served, session: &str) -> Vec<Value> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
+fn memory_does_not_grow_with_the_size_of_uploads_and_downloads() {
     const CLIENTS: u64 = 8;
     const UPLOAD_BYTES: usize = 64 << 20;
-    /// A third of what is under way at once: the caches of eight connections that read are a quarter of it already.
+    /// A third of the data in flight. The caches of eight reading connections alone take a quarter of it.
     const GROWTH_KB_MAX: u64 = (CLIENTS << 16) / 3;
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "s"]);
@@ -107,18 +107,18 @@ fn memory_does_not_grow_with_what_is_uploaded_and_downloaded() {
     });
     each(|addr, seed, chunks| assert_comes_back(addr, &format!("a{seed}"), seed, chunks));
     let growth_kb = peak_kb(&served) - before_kb;
-    eprintln!("{before_kb} KB before, {growth_kb} KB more at the most");
-    assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+    eprintln!("{before_kb} KB before, at most {growth_kb} KB more");
+    assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "memory grew by {growth_kb} KB from {before_kb} KB");
 }
 
-/// A file of plain messages that is imported as it is sent.
+/// Imports files of plain messages while they are being sent.
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_does_not_grow_with_what_is_imported_nor_with_feeds_that_nobody_takes() {
+fn memory_does_not_grow_with_the_size_of_imports_or_unread_feeds() {
     const CLIENTS: usize = 4;
     const LINES: usize = 1_500;
     const LINE_BYTES: usize = 32 << 10;
-    /// Three quarters of what is sent; whoever holds the files has all of it, and more than once.
+    /// Three quarters of the data sent. A server that buffered the files would need more than all of it.
     const GROWTH_KB_MAX: u64 = (CLIENTS * LINES * LINE_BYTES / 4 * 3) as u64 >> 10;
     let world = World::new("sqlite");
     let served = serve(&world, "127.0.0.1:0");
@@ -161,17 +161,17 @@ fn memory_does_not_grow_with_what_is_imported_nor_with_feeds_that_nobody_takes()
         .collect();
     std::thread::sleep(Duration::from_secs(1));
     let growth_kb = peak_kb(&served) - before_kb;
-    eprintln!("{before_kb} KB before, {imported_kb} KB more for imports, {growth_kb} KB in all");
+    eprintln!("{before_kb} KB before, {imported_kb} KB more for imports, {growth_kb} KB in total");
     assert!(stalled.iter().all(|(status, _)| *status == 200));
-    assert!(growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+    assert!(growth_kb < GROWTH_KB_MAX, "memory grew by {growth_kb} KB from {before_kb} KB");
 }
 
-/// A conversation on one line, as programs write JSON: many times as large once all of it is read.
+/// Imports a conversation on one line of JSON, which takes many times its size in memory if parsed completely.
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_does_not_grow_with_how_many_messages_a_line_holds() {
+fn memory_does_not_grow_with_the_number_of_messages_on_a_line() {
     const MESSAGES: usize = 300_000;
-    /// A third of what the messages take if all of them are steps at once.
+    /// A third of the memory needed to hold all messages as import steps at once.
     const GROWTH_KB_MAX: u64 = 160 << 10;
     let world = World::new("sqlite");
     let served = serve(&world, "127.0.0.1:0");
@@ -191,10 +191,10 @@ fn memory_does_not_grow_with_how_many_messages_a_line_holds() {
     let bytes = import("large", MESSAGES);
     let growth_kb = peak_kb(&served) - before_kb;
     eprintln!("{before_kb} KB before, {growth_kb} KB more for {bytes} bytes");
-    assert!(growth_kb < GROWTH_KB_MAX, "it took {growth_kb} KB more than {before_kb} KB");
+    assert!(growth_kb < GROWTH_KB_MAX, "memory grew by {growth_kb} KB from {before_kb} KB");
 }
 
-/// The most memory that the server ever had.
+/// Returns the peak memory of the server.
 #[cfg(target_os = "linux")]
 fn peak_kb(served: &Served) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap();
@@ -202,9 +202,9 @@ fn peak_kb(served: &Served) -> u64 {
     high.trim().strip_suffix(" kB").unwrap().parse().unwrap()
 }
 
-/// Half of it is there, as far as the store can see; then the server is killed.
+/// Kills the server after half of the upload was sent.
 #[test]
-fn an_upload_that_a_kill_cut_off_was_never_there_and_can_be_made_again() {
+fn an_upload_interrupted_by_a_kill_leaves_nothing_and_can_be_repeated() {
     const CHUNKS: usize = 128;
     for scheme in ["sqlite", "jsonl", "postgres"] {
         let world = World::new(scheme);
@@ -232,9 +232,9 @@ fn an_upload_that_a_kill_cut_off_was_never_there_and_can_be_made_again() {
     }
 }
 
-/// A client that goes away leaves nothing, and whoever writes meanwhile does not wait for it.
+/// A client that disconnects leaves nothing behind, and other writers do not wait for its upload.
 #[test]
-fn an_upload_that_its_client_cut_off_leaves_nothing_and_keeps_nobody_waiting() {
+fn an_upload_interrupted_by_its_client_leaves_nothing_and_blocks_no_writer() {
     on_each_store(|world| {
         let session = seed(world);
         let served = serve(world, "127.0.0.1:0");
@@ -252,7 +252,7 @@ fn an_upload_that_its_client_cut_off_leaves_nothing_and_keeps_nobody_waiting() {
         let said = json!({ "role": "user", "content": "hello" }).to_string();
         let began = Instant::now();
         assert_eq!(ask(&served.addr, "POST", &path, None, &said).0, 201);
-        assert!(began.elapsed() < PATIENCE, "an upload that stands still holds nothing");
+        assert!(began.elapsed() < PATIENCE, "a stalled upload blocked another writer");
         drop(stream);
         await_that(|| count() == 0);
         assert_eq!(artifacts(&served, &session), [] as [Value; 0]);
@@ -263,14 +263,14 @@ fn an_upload_that_its_client_cut_off_leaves_nothing_and_keeps_nobody_waiting() {
 fn await_that(is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "it did not come");
+        assert!(began.elapsed() < PATIENCE, "timed out");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn a_large_artifact_goes_along_with_exports_and_migrations() {
-    /// Several pieces in a store, and several lines in an export.
+fn a_large_artifact_survives_exports_and_migrations() {
+    /// Enough for several chunks in a store and several lines in an export.
     const CHUNKS: usize = 130;
     let worlds = ["sqlite", "jsonl", "postgres"].map(World::new);
     let [first, ..] = &worlds;
@@ -282,7 +282,7 @@ fn a_large_artifact_goes_along_with_exports_and_migrations() {
     let (status, mut body) = open(&served.addr, "POST", "/v1/sessions/s/export", &[], wanted).unwrap();
     let mut streamed = Vec::new();
     body.read_to_end(&mut streamed).unwrap();
-    assert!(status == 200 && streamed == exported, "the server and the command line write the same");
+    assert!(status == 200 && streamed == exported, "the server and the command line export different bytes");
     drop(served);
     let file = first.path("s.jsonl");
     std::fs::write(&file, &exported).unwrap();

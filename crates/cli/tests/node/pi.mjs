@@ -1,4 +1,4 @@
-// Opens a session file with the real pi and prints what it would send next.
+// Opens a session file with the real pi and prints the context that pi would send next.
 import { SessionManager } from "@earendil-works/pi-coding-agent";
 
 const session = SessionManager.open(process.argv[2]);

@@ -1,4 +1,4 @@
-"""OpenAI's unmodified clients against a running server, with nothing but a base URL and a key. Each function is a test.
+"""Run OpenAI's unmodified clients against a server, with only a base URL and a key. Each function is a test.
 
 Called with the base URL, the key, and the name of one test."""
 
@@ -30,7 +30,7 @@ def fails(kind, call, code=None):
         assert error.message and error.type, error
         assert code is None or error.code == code, (error.code, code)
         return error
-    raise AssertionError(f"this did not fail with {kind.__name__}")
+    raise AssertionError(f"the call did not fail with {kind.__name__}")
 
 
 def said(item) -> str:
@@ -113,12 +113,12 @@ def responses():
     assert "My name is Ada" in second.output_text and second.model == "demo", second
     items = list(api.conversations.items.list(conversation, order="asc"))
     assert [item.role for item in items] == ["user", "assistant", "user", "assistant"]
-    assert items[1].id == first.output[0].id, "an item is the same in the response and in the conversation"
+    assert items[1].id == first.output[0].id, "the item ids differ between the response and the conversation"
     again = api.responses.retrieve(first.id)
     assert again.output_text == first.output_text and again.output == first.output
     given = api.responses.input_items.list(second.id)
     assert [said(item) for item in given.data] == ["what did I say?"]
-    fails(openai.NotFoundError, lambda: api.responses.create(model="nobody/nothing", input="x"), "model.not_found")
+    fails(openai.NotFoundError, lambda: api.responses.create(model="unknown/nothing", input="x"), "model.not_found")
     fails(openai.BadRequestError, lambda: api.responses.create(model="demo", input="x", tools=[{"type": "web_search"}]), "input.unsupported")
     fails(openai.NotFoundError, lambda: api.responses.retrieve("resp_nothing"), "response.not_found")
     fails(openai.BadRequestError, lambda: api.responses.create(model="demo", input=[]))
@@ -180,7 +180,7 @@ def functions():
     assert (asked.status, call.name, call.arguments) == ("completed", "weather", '{"city":"Bonn"}')
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
     told = api.responses.create(model="demo", input=[output], conversation=conversation, tools=[WEATHER])
-    assert "weather says" in told.output_text and "sunny" in told.output_text, told.output_text
+    assert "weather returned" in told.output_text and "sunny" in told.output_text, told.output_text
     kinds = [item.type for item in api.conversations.items.list(conversation, order="asc")]
     assert kinds == ["message", "message", "function_call", "function_call_output", "message"], kinds
     events = list(api.responses.create(model="demo", input='use weather {"city": "Rome"}', tools=[WEATHER], stream=True))

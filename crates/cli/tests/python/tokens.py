@@ -1,4 +1,4 @@
-"""An issuer of tokens: writes its keys to a file, and prints tokens that are good and tokens that are not."""
+"""Write the keys of a token issuer to a file, and print valid and invalid tokens."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-//! What a summary carries besides its prose: the files that tools read and changed, and the facts, decisions and open
-//! items that somebody marked as such. Found again in every compaction's details, so the next one starts from them.
+//! The details of a summary: the files that tools read and changed, and marked facts, decisions and open items. Every
+//! compaction stores them, and the next one starts from them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,13 +10,13 @@ use crate::content::{Part, ToolCall};
 use crate::entry::Details;
 use crate::project::context::{Message, Role};
 
-/// Most items of each kind; the newest stay.
+/// Maximum number of items of each kind; the newest are kept.
 const ITEMS_MAX: usize = 200;
-/// Longest item, in characters.
+/// Maximum length of an item, in characters.
 const ITEM_CHARS_MAX: usize = 300;
-/// Most messages that are looked through, newest first: what is older than that has been summarised long ago.
+/// Maximum number of messages to scan, newest first. Older messages have already been summarised.
 const MESSAGES_MAX: usize = 10_000;
-/// Larger inputs are not looked into for more than the path at their beginning.
+/// In larger inputs, only the path at the beginning is searched.
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
 const PATH_KEYS: &[&str] =
@@ -32,7 +32,7 @@ enum Access {
     Change,
 }
 
-/// What these messages add to the details that were carried so far.
+/// Add the details of these messages to the previous details.
 pub fn gather(previous: Details, messages: &[Message]) -> Details {
     let mut details = previous;
     let recent = &messages[messages.len().saturating_sub(MESSAGES_MAX)..];
@@ -43,8 +43,8 @@ pub fn gather(previous: Details, messages: &[Message]) -> Details {
     tidy(details)
 }
 
-/// Joins what a summariser found with what was carried. Its open items replace the old ones: it was shown them, and what
-/// it left out is done.
+/// Merge a summariser's details with the previous ones. Its open items replace the old ones: the summariser has seen them,
+/// and those it left out are done.
 pub fn merge(carried: Details, found: Details) -> Details {
     let open_items = if found.open_items.is_empty() { carried.open_items } else { found.open_items };
     tidy(Details {
@@ -56,7 +56,7 @@ pub fn merge(carried: Details, found: Details) -> Details {
     })
 }
 
-/// Each item once, where it came last; not too many, not too long. A file that was changed need not be said to be read.
+/// Remove duplicates (the last occurrence stays) and limit number and length. A changed file is not listed as read.
 fn tidy(mut details: Details) -> Details {
     let changed: HashSet<String> = details.files_changed.iter().cloned().collect();
     details.files_read.retain(|file| !changed.contains(file));
@@ -71,11 +71,11 @@ fn tidy(mut details: Details) -> Details {
     details
 }
 
-/// Marks at the beginning of a line, and the list it belongs to.
+/// Collect lines that start with a marker such as "Decision:".
 fn gather_marked(details: &mut Details, text: &str) {
     for line in text.lines() {
         let line = line.trim_start_matches(['-', '*', ' ', '\t', '#']);
-        // Every mark ends in a colon or a bracket near the beginning: most lines are over here.
+        // Every marker ends with a colon or bracket near the start of the line, so most lines are rejected here.
         let Some((item, list)) = marked(line, details) else { continue };
         let item = head(item.trim(), ITEM_CHARS_MAX);
         if !item.is_empty() {
@@ -127,7 +127,7 @@ fn accessed_file(call: &ToolCall) -> Option<(Access, String)> {
     let input: Value = serde_json::from_str(input).ok()?;
     let path = PATH_KEYS.iter().find_map(|key| input.get(key)?.as_str())?;
     let name = call.name.to_lowercase();
-    // One tool may do several things, and then says which.
+    // Some tools have several commands and name one in the input.
     let verb = input.get("command").and_then(Value::as_str).unwrap_or(&name).to_lowercase();
     let does = |words: &[&str]| words.iter().any(|word| verb.contains(word));
     let access = match (does(CHANGING), does(READING)) {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_marked_is_carried_and_comes_once() {
+    fn marked_items_are_kept_without_duplicates() {
         let said = "Decision: use SQLite\nplain\n- TODO: write docs\n**Fact:** port is 80";
         let messages = [message(Role::Assistant, vec![Part::text(said)])];
         let previous = Details { decisions: vec!["use SQLite".to_owned()], ..Details::default() };

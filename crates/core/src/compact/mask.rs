@@ -1,5 +1,5 @@
-//! The strategy `observation_mask`: what people and the model said stays whole, and what tools returned becomes its first
-//! line and its size. Most of a coding session is tool output, so this frees most of it at no cost.
+//! The strategy `observation_mask`: messages of people and the model are kept whole, and tool output is replaced by its
+//! first line and size. Most of a coding session is tool output, so this frees most of the context at no cost.
 
 use super::shorten::first_line;
 use super::summary_text::Digest;
@@ -9,14 +9,14 @@ use super::{Archive, Callbacks, Detail};
 use crate::content::joined_text;
 use crate::project::context::Message;
 
-/// An output up to this size stays as it is.
+/// Maximum length of an output that is kept whole, in characters.
 const SHORT_CHARS_MAX: usize = 400;
 const SHORT_LINES_MAX: usize = 8;
 const FIRST_LINE_CHARS_MAX: usize = 160;
-/// Longest input of a call that is shown, in characters.
+/// Maximum length of a call's input, in characters.
 const INPUT_CHARS_MAX: usize = 200;
-/// Most that a story may take, in bytes, far below the largest body of an entry: what is said stays, and whoever wants
-/// less of it sets a hard limit. Older messages than fit are in the archive only.
+/// Maximum size of a story, in bytes, far below the maximum entry body. Messages are kept whole; a caller that wants less
+/// sets a hard limit. Older messages that do not fit are in the archive only.
 const STORY_BYTES_MAX: usize = 4 << 20;
 
 /// A tool's output, for a callback.
@@ -52,7 +52,7 @@ pub fn mask(archive: &Archive<'_>, callbacks: &Callbacks) -> Digest {
     }
 }
 
-/// The end of an older story that still fits, from the beginning of a line.
+/// The end of an older story that still fits, starting at a line start.
 fn newest_of(story: &str, bytes_max: usize) -> String {
     if story.len() <= bytes_max {
         return story.to_owned();
@@ -63,7 +63,7 @@ fn newest_of(story: &str, bytes_max: usize) -> String {
     format!("({} older characters are in the archive)\n{kept}", story.chars().count() - kept.chars().count())
 }
 
-/// Newest first, until there is no more room.
+/// Mask messages from the newest, until the limit is reached.
 fn masked_text(
     archive: &Archive<'_>,
     messages: &[Message],
@@ -99,7 +99,7 @@ fn masked_message(message: &Message, callbacks: &Callbacks) -> String {
     say(message, masked.as_deref().unwrap_or(&output.text), INPUT_CHARS_MAX)
 }
 
-/// What a long output becomes; `None` for a short one, which stays.
+/// The replacement of a long output; `None` for a short one, which is kept.
 fn mask_output(output: &ToolOutput, callbacks: &Callbacks) -> Option<String> {
     let text = output.text.as_str();
     let lines = text.lines().count();

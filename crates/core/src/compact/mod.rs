@@ -1,13 +1,13 @@
-//! Compaction: older messages leave the context, and a summary stands in for them. Everything here is a function of its
-//! arguments; whoever calls a model or writes the entry is outside.
+//! Compaction: replaces older messages in the context by a summary. Everything here is pure; the engine calls models and
+//! writes the entry.
 //!
-//! 1. [`plan`] finds the cut and says what it takes out: an [`Archive`].
-//! 2. A strategy makes a [`Digest`] of it: [`truncate`], [`mask`], or somebody who is asked in the words of
+//! 1. [`plan`] finds the cut and returns the removed part: an [`Archive`].
+//! 2. A strategy turns it into a [`Digest`]: [`truncate`], [`mask`], or a summariser that gets the requests of
 //!    [`summarise`].
-//! 3. [`finish`] makes the compaction's entry of that.
+//! 3. [`finish`] builds the compaction's entry from the digest.
 //!
-//! A compaction is one entry: a summary, the first entry that stays, and tool results among those that stay which show
-//! shortened. Nothing that was archived is gone: it is in the log, before the compaction.
+//! A compaction is one entry: a summary, the first kept entry, and the kept tool results that are shortened. Archived
+//! messages are not deleted: they remain in the log before the compaction.
 
 pub mod details;
 mod mask;
@@ -32,21 +32,21 @@ use crate::id::EntryId;
 use crate::project::context::{Context, InForce, Message};
 use crate::tokens::{Count, count_messages};
 
-/// What leaves the context, and what was archived before it.
+/// The messages that leave the context, with the results of earlier compactions.
 #[derive(Debug, Clone)]
 pub struct Archive<'a> {
-    /// The first messages, to be kept word for word.
+    /// The first messages, to be kept verbatim.
     pub opening: &'a [Message],
     pub story: &'a [Message],
-    /// The beginning of a turn whose end stays in the context; empty if no turn is split.
+    /// The beginning of a turn whose end is kept; empty if no turn is split.
     pub turn: &'a [Message],
-    /// Whether `turn` has the user's words; otherwise they were archived before.
+    /// Whether `turn` contains the user message; otherwise it was archived earlier.
     first_of_turn_is_archived: bool,
-    /// What the summary before this one said.
+    /// The previous summary.
     pub previous: Digest,
-    /// What it carried, with what these messages add.
+    /// The previous summary's details, plus those of these messages.
     pub details: Details,
-    /// Messages that were archived, now and before.
+    /// Total number of archived messages, including earlier compactions.
     pub archived: u32,
     pub newly_archived: usize,
     pub instructions: Option<&'a str>,
@@ -54,22 +54,22 @@ pub struct Archive<'a> {
 }
 
 impl Archive<'_> {
-    /// The older story, with the older turn where that is over by now.
+    /// The earlier story, plus the earlier turn if it has ended.
     fn past_story(&self) -> String {
         if self.goes_on() { self.previous.story.clone() } else { self.previous.past() }
     }
 
-    /// The beginning of the turn as an earlier compaction told it, where the same turn is still going on.
+    /// The earlier summary of the turn's beginning, if the same turn is still running.
     fn past_turn(&self) -> String {
         if self.goes_on() { self.previous.turn.clone() } else { String::new() }
     }
 
-    /// Whether the turn that an earlier compaction split is split again, or nothing new was archived.
+    /// Whether a turn that an earlier compaction split is split again, or nothing new was archived.
     fn goes_on(&self) -> bool {
         !self.first_of_turn_is_archived && self.story.is_empty() && self.opening.is_empty()
     }
 
-    /// The first messages as they were, or as an earlier compaction kept them.
+    /// The first messages verbatim, or as an earlier compaction kept them.
     pub fn opening_text(&self) -> String {
         truncate::opening_of(self)
     }
@@ -80,12 +80,12 @@ impl Archive<'_> {
     }
 }
 
-/// Replaces a masked output; `None` leaves the usual text.
+/// Replaces a masked output; `None` keeps the default text.
 pub type MaskCallback = Arc<dyn Fn(&ToolOutput) -> Option<String> + Send + Sync>;
-/// Shortens an output that is over the limit in characters; `None` leaves it to us.
+/// Shortens an output that is over the limit in characters; `None` uses the default.
 pub type CompressCallback = Arc<dyn Fn(&ToolOutput, usize) -> Option<String> + Send + Sync>;
 
-/// What the Rust API can put in the place of our own way with tool output.
+/// Callbacks of the Rust API that replace the default handling of tool output.
 #[derive(Clone, Default)]
 pub struct Callbacks {
     pub mask: Option<MaskCallback>,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Callbacks {
     }
 }
 
-/// Results among the kept messages that are to show shortened, those of earlier compactions included.
+/// The shortened results among the kept messages, including those of earlier compactions.
 pub fn shorten_kept(
     context: &Context,
     kept: &[Message],
@@ -127,7 +127,7 @@ pub fn shorten_kept(
     shortened
 }
 
-/// How a summary came about.
+/// How a summary was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     pub strategy: Strategy,
@@ -136,7 +136,7 @@ pub struct Made {
     pub instead_of: Option<Strategy>,
 }
 
-/// The entry of a compaction. Whoever knows how to count adds the context's size before and after.
+/// Build the entry of a compaction. The caller adds the context's token counts before and after.
 pub fn finish(
     context: &Context,
     cut: Cut,
@@ -157,7 +157,7 @@ pub fn finish(
     }
 }
 
-/// The context as it will be once a compaction is written behind the leaf, without reading it again.
+/// The context after a compaction is appended to the leaf, without reading it again.
 pub fn preview(context: &Context, cut: Cut, id: EntryId, compaction: &Compaction) -> Context {
     let mut messages = Vec::with_capacity(context.messages.len() - cut.cut + 1);
     messages.extend(compaction.summary.as_ref().map(|summary| Message {

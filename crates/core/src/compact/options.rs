@@ -1,17 +1,17 @@
-//! What `compact` can be told. The same options come from Rust, from a command line and as JSON; JSON is read strictly:
-//! a key that is not known, a negative number or a wrong type is an error that names the key.
+//! Compaction options, from Rust, the command line or JSON. JSON is parsed strictly: an unknown key, a negative number or
+//! a wrong type is an error that names the key.
 
 use serde_json::Value;
 
 use crate::entry::Strategy;
 
-/// How many messages stay if nothing else is said.
+/// Default number of messages to keep.
 pub const KEEP_LAST: u32 = 12;
-/// How many tokens those may take if nothing else is said.
+/// Default number of tokens to keep.
 pub const KEEP_RECENT_TOKENS: u64 = 20_000;
-/// Longest instructions, in characters.
+/// Maximum length of the instructions, in characters.
 pub const INSTRUCTIONS_CHARS_MAX: usize = 4_000;
-/// A tool result is not shortened to less than this: head, tail and the snipped size need some room.
+/// Minimum length of a shortened tool result: head, tail and the snip note need some room.
 pub const TOOL_OUTPUT_CHARS_MIN: u32 = 80;
 
 const KEYS: &[&str] = &[
@@ -29,14 +29,14 @@ const KEYS: &[&str] = &[
 /// How the archived part is turned into a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Method {
-    /// A line per message.
+    /// One line per message.
     Truncate,
-    /// What was said stays; long tool output becomes its first line and its size.
+    /// Messages are kept; long tool output is replaced by its first line and size.
     #[default]
     ObservationMask,
-    /// A model writes it.
+    /// A model writes the summary.
     Llm,
-    /// The caller's own compactor writes it.
+    /// The caller's own compactor writes the summary.
     Custom,
 }
 
@@ -59,35 +59,35 @@ impl Method {
     }
 }
 
-/// What of the archived part is worth telling.
+/// Which archived messages the summary covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
     #[default]
     Everything,
-    /// Bare assent, empty results and the engine's own notes are left out: what pressure asks for from orange on.
+    /// Skip bare assent, empty results and the engine's own notes. Used from pressure level orange on.
     WithoutLowValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CompactOptions {
-    /// Messages that stay. Together with `keep_recent_tokens` the smaller part stays.
+    /// Number of messages to keep. If `keep_recent_tokens` is also set, the smaller part is kept.
     pub keep_last: Option<u32>,
-    /// Tokens that stay, in whole messages: at least the last one.
+    /// Number of tokens to keep, in whole messages: at least the last one.
     pub keep_recent_tokens: Option<u64>,
-    /// Messages at the beginning that the summary keeps word for word.
+    /// Number of messages at the beginning that the summary keeps verbatim.
     pub keep_first: u32,
-    /// Nothing happens unless the context has more tokens.
+    /// Do nothing unless the context has more tokens than this.
     pub token_threshold: Option<u64>,
-    /// Longer results among the kept messages show shortened.
+    /// Longer tool results among the kept messages are shortened.
     pub tool_output_max_chars: Option<u32>,
     pub compact_strategy: Method,
-    /// If the context is over this afterwards, `hard_limit_strategy` runs on the result.
+    /// If the context is larger than this afterwards, `hard_limit_strategy` runs on the result.
     pub hard_limit_tokens: Option<u64>,
-    /// Truncate if not given.
+    /// Defaults to truncate.
     pub hard_limit_strategy: Option<Method>,
-    /// What the summary should pay attention to.
+    /// What the summary should focus on.
     pub instructions: Option<String>,
-    /// Rust only: chosen by the pressure level.
+    /// Set by the pressure level; not available in JSON.
     pub detail: Detail,
 }
 
@@ -100,7 +100,7 @@ pub struct OptionError {
 
 impl OptionError {
     pub fn new(key: &str, why: impl Into<String>) -> Self {
-        // A key comes from outside, and may be as long as somebody likes.
+        // A key comes from the client and may have any length.
         Self { key: key.chars().take(64).collect(), why: why.into() }
     }
 }
@@ -108,10 +108,7 @@ impl OptionError {
 impl CompactOptions {
     pub fn from_json(value: &Value) -> Result<Self, OptionError> {
         let Value::Object(fields) = value else {
-            return Err(OptionError::new(
-                "options",
-                format!("an object is expected, not {}", kind_of(value)),
-            ));
+            return Err(OptionError::new("options", format!("expected an object, not {}", kind_of(value))));
         };
         let mut options = Self::default();
         for (key, value) in fields {
@@ -131,12 +128,14 @@ impl CompactOptions {
             "hard_limit_tokens" => self.hard_limit_tokens = Some(number_of(key, value)?),
             "hard_limit_strategy" => self.hard_limit_strategy = Some(method_of(key, value)?),
             "instructions" => self.instructions = Some(text_of(key, value)?.to_owned()),
-            _ => return Err(OptionError::new(key, format!("not an option; there are {}", KEYS.join(", ")))),
+            _ => {
+                return Err(OptionError::new(key, format!("unknown option; available: {}", KEYS.join(", "))));
+            }
         }
         Ok(())
     }
 
-    /// What makes sense one by one may still not make sense together.
+    /// Check combinations of options.
     pub fn checked(self) -> Result<Self, OptionError> {
         let fail = |key: &str, why: &str| Err(OptionError::new(key, why));
         if self.tool_output_max_chars.is_some_and(|max| max < TOOL_OUTPUT_CHARS_MIN) {
@@ -157,7 +156,7 @@ impl CompactOptions {
         }
     }
 
-    /// Which of the two limits on what stays is in force: both by default, only the one that was given otherwise.
+    /// The limits on the kept part: both defaults, or only the limits that were given.
     pub fn keep(&self) -> Keep {
         match (self.keep_last, self.keep_recent_tokens) {
             (None, None) => Keep { messages: Some(KEEP_LAST as usize), tokens: Some(KEEP_RECENT_TOKENS) },
@@ -166,7 +165,7 @@ impl CompactOptions {
     }
 }
 
-/// What stays at most.
+/// The limit of the kept part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     pub messages: Option<usize>,
@@ -178,7 +177,7 @@ fn number_of(key: &str, value: &Value) -> Result<u64, OptionError> {
         return Ok(number);
     }
     let shown = if value.is_number() { value.to_string() } else { kind_of(value).to_owned() };
-    Err(OptionError::new(key, format!("a whole number of 0 or more is expected, not {shown}")))
+    Err(OptionError::new(key, format!("expected a whole number of 0 or more, not {shown}")))
 }
 
 fn count_of(key: &str, value: &Value) -> Result<u32, OptionError> {
@@ -187,7 +186,7 @@ fn count_of(key: &str, value: &Value) -> Result<u32, OptionError> {
 }
 
 fn text_of<'a>(key: &str, value: &'a Value) -> Result<&'a str, OptionError> {
-    let wrong = || OptionError::new(key, format!("a text is expected, not {}", kind_of(value)));
+    let wrong = || OptionError::new(key, format!("expected a string, not {}", kind_of(value)));
     value.as_str().ok_or_else(wrong)
 }
 
@@ -198,7 +197,7 @@ fn method_of(key: &str, value: &Value) -> Result<Method, OptionError> {
 pub fn parse_method(key: &str, name: &str) -> Result<Method, OptionError> {
     let unknown = || {
         let shown: String = name.chars().take(64).collect();
-        OptionError::new(key, format!("{shown:?} is none of {}", Method::NAMES))
+        OptionError::new(key, format!("{shown:?} is not one of {}", Method::NAMES))
     };
     Method::from_name(name).ok_or_else(unknown)
 }
@@ -208,7 +207,7 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }

@@ -1,6 +1,6 @@
-//! Where a compaction cuts. Pure, and on the context: what is archived is what the model would have seen, so a second
-//! compaction starts where the first one let the context begin (I7), and a call and its result, which stand together
-//! there (I6), are never parted.
+//! Finds the cut of a compaction. Pure, and based on the context: the archive is what the model would have seen. So a
+//! second compaction starts at the context start of the first (I7), and a call is never separated from its result, which
+//! follows it there (I6).
 
 use std::collections::HashSet;
 
@@ -12,29 +12,29 @@ use crate::id::EntryId;
 use crate::project::context::{Context, Message, Role};
 use crate::tokens::Count;
 
-/// How far a cut moves back to a user's message, in messages: further, and the turn is split.
+/// Maximum distance that a cut moves back to a user message, in messages. Beyond that, the turn is split.
 const NEAR_MESSAGES_MAX: usize = 8;
-/// The same as a share of the tokens that may stay.
+/// The same limit as a fraction of the tokens to keep.
 const NEAR_TOKENS_DIVISOR: u64 = 4;
 
-/// Whether a cut looks for a user's message.
+/// Whether a cut moves to a user message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snap {
     ToUser,
-    /// Every message counts: the hard limit.
+    /// Cut anywhere, for the hard limit.
     Never,
 }
 
-/// What leaves the context: `messages[start..cut]`. What was a summary before is at `..start`.
+/// The messages that leave the context: `messages[start..cut]`. An earlier summary is at `..start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     pub start: usize,
     pub cut: usize,
-    /// Where the turn begins that the cut goes through.
+    /// The start of the turn that the cut splits.
     pub split: Option<usize>,
 }
 
-/// Finds the cut; `None` if there is no more than what would stay.
+/// Find the cut; `None` if everything would be kept.
 pub fn find_cut(context: &Context, keep: Keep, snap: Snap, count: &dyn Count) -> Option<Cut> {
     let start = context.summaries();
     let messages = &context.messages;
@@ -49,7 +49,7 @@ pub fn find_cut(context: &Context, keep: Keep, snap: Snap, count: &dyn Count) ->
     (cut > start).then(|| Cut { start, cut, split: split_turn(messages, start, cut) })
 }
 
-/// The first of the last messages that fit together. The last one stays, whatever its size.
+/// The first of the last messages that fit together. The last message is always kept.
 fn cut_by_tokens(messages: &[Message], start: usize, tokens_max: u64, count: &dyn Count) -> usize {
     let mut tokens = 0_u64;
     for at in (start..messages.len()).rev() {
@@ -61,13 +61,13 @@ fn cut_by_tokens(messages: &[Message], start: usize, tokens_max: u64, count: &dy
     start
 }
 
-/// Moves a cut back until it does not stand between a call and its result.
+/// Move a cut back until it does not separate a call from its result.
 fn with_its_calls(messages: &[Message], start: usize, cut: usize) -> usize {
     let is_result = |at: usize| messages.get(at).is_some_and(|message| message.answers.is_some());
     (start..=cut).rev().find(|at| !is_result(*at)).unwrap_or(start)
 }
 
-/// The user's message that a cut should begin with, if there is one near.
+/// The nearby user message to cut at, if any.
 fn near_user(messages: &[Message], start: usize, cut: usize, keep: Keep, count: &dyn Count) -> Option<usize> {
     let first = cut.saturating_sub(NEAR_MESSAGES_MAX).max(start);
     let found = (first..=cut).rev().find(|at| messages.get(*at).is_some_and(begins_turn))?;
@@ -80,14 +80,14 @@ fn begins_turn(message: &Message) -> bool {
     message.role == Role::User
 }
 
-/// Where the turn begins that goes on behind the cut; none if the cut is between two turns.
+/// The start of the turn that continues after the cut; `None` if the cut is between two turns.
 fn split_turn(messages: &[Message], start: usize, cut: usize) -> Option<usize> {
     let goes_on = messages.get(cut).is_some_and(|message| !begins_turn(message));
     goes_on.then(|| (start..cut).rev().find(|at| begins_turn(&messages[*at])).unwrap_or(start))
 }
 
 impl<'a> Archive<'a> {
-    /// What a cut takes out of the context.
+    /// The archive that a cut removes from the context.
     pub fn at(context: &'a Context, cut: Cut, options: &'a CompactOptions) -> Self {
         let previous = context.compaction.as_ref().map(|in_force| &in_force.body);
         let (start, split) = (cut.start, cut.split.unwrap_or(cut.cut));
@@ -113,7 +113,7 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// The first messages that are kept word for word, each call with its results. An opening that was kept before stays.
+/// The end of the first messages that are kept verbatim, each call with its results. An earlier opening is preserved.
 fn opening_end(messages: &[Message], previous: &Digest, options: &CompactOptions) -> usize {
     if !previous.opening.is_empty() {
         return 0;
@@ -123,7 +123,7 @@ fn opening_end(messages: &[Message], previous: &Digest, options: &CompactOptions
     if wanted == 0 { 0 } else { wanted + results }
 }
 
-/// What an earlier compaction shortened among messages that stay.
+/// The results among kept messages that an earlier compaction shortened.
 pub fn carried_over(context: &Context, kept: &[Message]) -> Vec<Shortened> {
     let Some(in_force) = &context.compaction else { return Vec::new() };
     if in_force.body.shortened.is_empty() {

@@ -1,7 +1,7 @@
-//! Making texts shorter without cutting a character in two: a line of a message, the first line of an output, the head,
-//! the tail and the telling lines of a long output.
+//! Shortens texts at character boundaries: a message to one line, an output to its first line, or a long output to its
+//! head, tail and error lines.
 
-/// Lines that say what went wrong; they stay, wherever they are.
+/// Words that mark error lines, which are kept.
 const TELLING: &[&str] = &[
     "error",
     "warning",
@@ -14,15 +14,15 @@ const TELLING: &[&str] = &[
     "denied",
     "not found",
 ];
-/// Longest of those lines that is kept, in characters.
+/// Maximum length of an error line, in characters.
 const TELLING_CHARS_MAX: usize = 240;
 
-/// At most so many characters of a text.
+/// The first `chars` characters of a text.
 pub fn head(text: &str, chars: usize) -> &str {
     text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
 }
 
-/// The last so many characters.
+/// The last `chars` characters of a text.
 pub fn tail(text: &str, chars: usize) -> &str {
     match chars.checked_sub(1) {
         None => "",
@@ -30,10 +30,10 @@ pub fn tail(text: &str, chars: usize) -> &str {
     }
 }
 
-/// One line of at most so many characters: line breaks and runs of blanks become one blank.
+/// Convert a text to one line of at most `chars_max` characters. Runs of whitespace become one space.
 pub fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::with_capacity(chars_max.min(text.len()) + 4);
-    // Counted while it is written: a text may be megabytes long, and only its beginning is wanted.
+    // Count while writing: a text may be megabytes long, and only its beginning is needed.
     let mut used = 0;
     for word in text.split_whitespace() {
         let gap = usize::from(!line.is_empty());
@@ -52,21 +52,21 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// The first line that says something, cut to so many characters.
+/// The first non-empty line, cut to `chars_max` characters.
 pub fn first_line(text: &str, chars_max: usize) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let fitting = head(line, chars_max);
     if fitting.len() < line.len() { format!("{fitting}…") } else { fitting.to_owned() }
 }
 
-/// Shortens an output to about `chars_max` characters: its head, its tail, and the lines between them that tell of
-/// trouble. What was snipped is named. `None` if it is short enough as it is.
+/// Shorten an output to about `chars_max` characters: its head, its tail, and the error lines between them. A note states
+/// how much was snipped. `None` if the output is short enough.
 pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
     let chars = text.chars().count();
     if chars <= chars_max {
         return None;
     }
-    // What is snipped has to be named, and that takes room too.
+    // Reserve room for the snip note.
     let room = chars_max.saturating_sub(40);
     let (start, end) = (head(text, room / 3), tail(text, room / 3));
     let middle = &text[start.len()..text.len() - end.len()];
@@ -80,7 +80,7 @@ pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
     Some(short)
 }
 
-/// The lines that tell of trouble, up to so many characters, with how many characters of the text they are.
+/// The error lines, up to `chars_max` characters, and their original length in characters.
 fn telling_lines(text: &str, chars_max: usize) -> (String, usize) {
     let (mut lines, mut used, mut kept) = (String::new(), 0, 0);
     for line in text.lines() {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_cut_parts_a_character() {
+    fn cuts_respect_character_boundaries() {
         let text = "日本語 und Grüße 🎉 ".repeat(40);
         for chars in 0..60 {
             assert_eq!(head(&text, chars).chars().count(), chars);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortened_output_keeps_head_tail_and_trouble_and_names_what_is_gone() {
+    fn a_shortened_output_keeps_head_tail_and_errors_and_states_the_snipped_size() {
         let mut lines: Vec<String> = (0..400).map(|n| format!("line {n} of the build is fine")).collect();
         lines[200] = "error[E0308]: mismatched types in src/main.rs".to_owned();
         let text = lines.join("\n");

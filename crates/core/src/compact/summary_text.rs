@@ -1,6 +1,6 @@
-//! The text of a summary, and its parts. A summary is one text in the log and one message in the context; what the next
-//! compaction needs of it is found again by its headings. A text without them, as a model or another program wrote it,
-//! is a story as a whole.
+//! The text of a summary and its parts. A summary is one text in the log and one message in the context. The next
+//! compaction finds its parts by their headings. A text without headings, from a model or another program, is a story
+//! as a whole.
 
 use crate::entry::Details;
 
@@ -9,14 +9,14 @@ const STORY: &str = "── What happened before ──";
 const TURN: &str = "── The current turn so far ──";
 const CARRIED: &str = "── Carried along ──";
 const STANDING: &str = "── The flow, as it stands ──";
-const ARCHIVED: &str = "archived; this stands in for";
-/// Most files, facts, decisions or open items that are shown of each; the newest are.
+const ARCHIVED: &str = "archived; this";
+/// Maximum number of files, facts, decisions or open items shown of each kind; the newest are shown.
 const SHOWN_MAX: usize = 60;
 
 /// A summary in its parts. Each may be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Digest {
-    /// The first messages of the session, if they were to be kept.
+    /// The first messages of the session, if they are kept.
     pub opening: String,
     pub story: String,
     /// The beginning of a turn whose end is still in the context.
@@ -28,7 +28,7 @@ impl Digest {
         Self { story, ..Self::default() }
     }
 
-    /// Takes a summary apart. What stood beside it is made anew each time, and left out here.
+    /// Parse a summary. Details and the flow's state are dropped, because every compaction renders them again.
     pub fn parse(summary: &str) -> Self {
         let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
         if !summary.starts_with('[') || !summary.lines().next().is_some_and(|line| line.contains(ARCHIVED)) {
@@ -36,7 +36,7 @@ impl Digest {
         }
         let mut digest = Self::default();
         let mut rest = summary;
-        // From the end: what was said in a story may look like a heading, and the last one is ours.
+        // Search from the end: text in a story may look like a heading, but the last match is the real one.
         for (heading, part) in
             [(CARRIED, None), (TURN, Some(&mut digest.turn)), (STORY, Some(&mut digest.story))]
         {
@@ -53,13 +53,13 @@ impl Digest {
         digest
     }
 
-    /// The summary for the log.
+    /// Render the summary for the log.
     pub fn render(&self, archived: u32, details: &Details, instructions: Option<&str>) -> String {
         let (messages, were, them) =
             if archived == 1 { ("message", "was", "it") } else { ("messages", "were", "them") };
-        let mut text = format!("[{archived} earlier {messages} {were} {ARCHIVED} {them}.]");
+        let mut text = format!("[{archived} earlier {messages} {were} {ARCHIVED} summary replaces {them}.]");
         if let Some(instructions) = instructions {
-            text.push_str("\nTo be kept in mind: ");
+            text.push_str("\nKeep in mind: ");
             text.push_str(instructions.trim());
         }
         let carried = render_details(details);
@@ -73,7 +73,7 @@ impl Digest {
         text
     }
 
-    /// Story and turn in one, as the past of whatever comes next.
+    /// Story and turn together, as the story of the next summary.
     pub fn past(&self) -> String {
         match (self.story.is_empty(), self.turn.is_empty()) {
             (_, true) => self.story.clone(),
@@ -83,7 +83,7 @@ impl Digest {
     }
 }
 
-/// The summary with facts that no strategy may shorten behind it.
+/// Append facts that no strategy may shorten.
 pub fn with_standing(summary: &str, standing: &str) -> String {
     let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
     format!("{}\n\n{STANDING}\n{standing}", summary.trim_end())
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_is_taken_apart_as_it_was_put_together() {
+    fn a_summary_round_trips() {
         let digest = Digest {
             opening: "user: fix the build".to_owned(),
             story: "user: more\n── What happened before ── or so it seemed\nassistant: done".to_owned(),
@@ -136,17 +136,17 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_summary_is_replaced_and_never_becomes_part_of_the_story() {
+    fn standing_facts_are_replaced_and_never_become_part_of_the_story() {
         let alone = Digest::of_story("user: x".to_owned()).render(1, &Details::default(), None);
         let once = with_standing(&alone, "Node: draft");
         let twice = with_standing(&once, "Node: review");
         assert!(twice.ends_with("Node: review") && !twice.contains("draft"), "{twice}");
         assert_eq!(Digest::parse(&twice), Digest::parse(&alone));
-        assert_eq!(Digest::parse(&with_standing("by somebody", "Node: a")).story, "by somebody");
+        assert_eq!(Digest::parse(&with_standing("a foreign summary", "Node: a")).story, "a foreign summary");
     }
 
     #[test]
-    fn a_text_of_somebody_else_is_a_story() {
+    fn a_foreign_text_is_a_story() {
         assert_eq!(Digest::parse("## Goal\nfix it\n"), Digest::of_story("## Goal\nfix it".to_owned()));
         assert_eq!(Digest::parse("[1] a footnote").story, "[1] a footnote");
     }

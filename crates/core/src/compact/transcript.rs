@@ -1,10 +1,10 @@
-//! How a message reads in a summary: who said it, what they called, what came back.
+//! The text form of a message in a summary: speaker, text, calls and results.
 
 use super::shorten::{first_line, one_line};
 use crate::content::{Part, joined_text};
 use crate::project::context::{Message, Role};
 
-/// What people say when they say nothing.
+/// Phrases of bare assent.
 const ASSENT: &[&str] = &[
     "ok",
     "okay",
@@ -24,7 +24,7 @@ const ASSENT: &[&str] = &[
 ];
 const ASSENT_CHARS_MAX: usize = 16;
 
-/// Who speaks.
+/// The speaker of a message.
 pub fn speaker(message: &Message) -> String {
     match (message.role, &message.answers) {
         (Role::User, _) => "user".to_owned(),
@@ -40,7 +40,7 @@ pub fn tool_name(message: &Message) -> String {
     tool.unwrap_or("tool").to_owned()
 }
 
-/// Calls and media of a message, in brackets; reasoning is the model's own business and is not retold.
+/// The calls and media of a message, in brackets. Reasoning is omitted.
 pub fn brackets(message: &Message, input_chars_max: usize) -> Vec<String> {
     let bracket = |part: &Part| match part {
         Part::ToolCall(call) => {
@@ -60,7 +60,7 @@ pub fn verbatim(message: &Message) -> String {
     say(message, &joined_text(&message.parts), usize::MAX)
 }
 
-/// A message with this as its text.
+/// The message with this text instead of its own.
 pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
     let mut said = format!("{}: {}", speaker(message), text.trim_end());
     for bracket in brackets(message, input_chars_max) {
@@ -71,7 +71,7 @@ pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
     said
 }
 
-/// Whether nothing would be missed: bare assent, results without text, the engine's own notes.
+/// Whether a message has low value: bare assent, results without text, or the engine's own notes.
 pub fn has_low_value(message: &Message) -> bool {
     let text = joined_text(&message.parts);
     let text = text.trim();

@@ -1,5 +1,5 @@
-//! The strategy `truncate`: a line per archived message, shortened. Needs nothing but the messages, and so is what the
-//! other strategies fall back to.
+//! The strategy `truncate`: one shortened line per archived message. It needs only the messages, so it is the fallback of
+//! the other strategies.
 
 use super::shorten::{head, one_line};
 use super::summary_text::Digest;
@@ -9,17 +9,17 @@ use crate::content::joined_text;
 use crate::project::context::Message;
 use crate::tokens::text_bytes;
 
-/// Longest line, in characters; shorter ones are tried if that is too much in all.
+/// Maximum line lengths, in characters. Shorter ones are tried if the total is too large.
 const LINE_CHARS: &[usize] = &[160, 80, 40];
-/// What is not worth squeezing, in bytes.
+/// Minimum size limit of a story, in bytes. Smaller stories are not squeezed.
 const STORY_BYTES_MIN: usize = 2_000;
-/// Most that a story may take, in bytes, summaries before it included.
+/// Maximum size of a story, in bytes, including earlier summaries.
 const STORY_BYTES_MAX: usize = 24_000;
 
-/// How much a summary may take.
+/// The size limit of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Half of what it stands in for.
+    /// Half the size of the messages it replaces.
     Half,
     Bytes(usize),
 }
@@ -30,7 +30,7 @@ pub fn truncate(archive: &Archive<'_>, room: Room) -> Digest {
         Room::Bytes(bytes) => bytes,
     };
     let opening = opening_of(archive);
-    // The turn that is still going on is what matters most, then what is newest.
+    // The running turn matters most, then the newest messages.
     let turn = newest_lines(&turn_lines(archive), bytes / 2);
     let story_lines = lines_of(archive, archive.story, bytes);
     let story = joined(&archive.past_story(), &story_lines.join("\n"));
@@ -44,8 +44,8 @@ fn turn_lines(archive: &Archive<'_>) -> Vec<String> {
     joined(&archive.past_turn(), &turn).lines().map(str::to_owned).collect()
 }
 
-/// Makes a digest fit into so many bytes: the oldest lines of its story go first, then those of the turn, then the
-/// opening.
+/// Shrink a digest to at most `bytes_max` bytes: drop the oldest lines of its story first, then those of the turn, then
+/// the opening.
 pub fn squeeze(digest: Digest, bytes_max: usize) -> Digest {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let turn = newest_lines(&lines(&digest.turn), bytes_max);
@@ -55,7 +55,7 @@ pub fn squeeze(digest: Digest, bytes_max: usize) -> Digest {
     Digest { opening, story, turn }
 }
 
-/// The first messages as they were, or as an earlier compaction kept them.
+/// The first messages verbatim, or as an earlier compaction kept them.
 pub fn opening_of(archive: &Archive<'_>) -> String {
     if archive.opening.is_empty() {
         return archive.previous.opening.clone();
@@ -76,13 +76,13 @@ fn archive_bytes(archive: &Archive<'_>) -> usize {
     messages.map(|message| text_bytes(&message.parts)).sum::<usize>() + archive.previous.past().len()
 }
 
-/// A line per message, of the greatest length that fits; where none does, of the smallest.
+/// One line per message, with the greatest length that fits, or else the smallest.
 fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Vec<String> {
     let worth: Vec<&Message> = messages
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .collect();
-    // A line is hardly shorter than this, so only so many can fit. The first is told in any case.
+    // Lines are hardly ever shorter than 12 bytes, which limits how many can fit. The first is always kept.
     let start = worth.len().saturating_sub(bytes_max / 12 + 1);
     let newest: Vec<&Message> =
         worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
@@ -107,8 +107,8 @@ fn line_of(message: &Message, chars: usize) -> String {
     format!("{}: {text}{brackets}", speaker(message)).trim_end().to_owned()
 }
 
-/// The first line, which most often says what it is all about, and the last ones that fit; how many are missing stands
-/// between them.
+/// Keep the first line, which usually states the topic, and the last lines that fit. A note between them tells how many
+/// are missing.
 fn newest_lines(lines: &[String], bytes_max: usize) -> String {
     let all: usize = lines.iter().map(|line| line.len() + 1).sum();
     if all <= bytes_max + 1 {
@@ -136,7 +136,7 @@ fn newest_lines(lines: &[String], bytes_max: usize) -> String {
 const MISSING: &str = " older lines are in the archive)";
 const NOTE_BYTES: usize = 48;
 
-/// How many lines such a note of an earlier summary speaks of.
+/// The number of missing lines in such a note of an earlier summary.
 fn missing_in(line: &str) -> Option<usize> {
     line.strip_prefix('(')?.strip_suffix(MISSING)?.parse().ok()
 }

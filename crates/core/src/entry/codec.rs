@@ -1,4 +1,4 @@
-//! A body's bytes: one JSON object whose first key is `"type"`.
+//! Encodes a body as one JSON object whose first key is `"type"`.
 
 use std::borrow::Cow;
 
@@ -10,17 +10,17 @@ use crate::content::Part;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    #[error("a {kind} entry cannot be read: {source}", kind = kind.as_str())]
+    #[error("failed to decode a {kind} entry: {source}", kind = kind.as_str())]
     Malformed { kind: Kind, source: serde_json::Error },
-    #[error("this is not an entry: {0}")]
+    #[error("not an entry: {0}")]
     NoType(serde_json::Error),
-    #[error("entries of type {0:?} are not known to this version of Sapwood")]
+    #[error("this version of Sapwood does not know entries of type {0:?}")]
     UnknownType(String),
-    #[error("the log has format version {found}, and this version of Sapwood reads up to {LOG_VERSION}")]
+    #[error("the log has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}")]
     TooNew { found: u32 },
 }
 
-/// Writes a body. serde_json stops reading at a nesting of 128, and what was read cannot be deeper when written.
+/// Encode a body. serde_json refuses input nested deeper than 128 levels, so the output cannot be deeper either.
 pub fn encode(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(encoded_bytes_estimate(body));
     out.extend_from_slice(b"{\"type\":\"");
@@ -28,7 +28,7 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out.push(b'"');
     let fields_start = out.len();
     body.write_fields(&mut out).expect("bodies hold strings, numbers and checked JSON only");
-    // The fields are an object of their own: its opening brace becomes the comma, or goes if there are none.
+    // The fields are a separate object: its opening brace becomes the comma, or is dropped if there are no fields.
     if out.ends_with(b"{}") && out.len() == fields_start + 2 {
         out.truncate(fields_start);
         out.push(b'}');
@@ -38,7 +38,7 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Enough for most bodies, so that the buffer does not have to grow.
+/// An initial capacity that is enough for most bodies.
 fn encoded_bytes_estimate(body: &Body) -> usize {
     let parts = body.parts().iter().map(|part| match part {
         Part::Text(text) => text.text.len(),
@@ -50,7 +50,7 @@ fn encoded_bytes_estimate(body: &Body) -> usize {
     256 + text + text / 8
 }
 
-/// Reads a body whose kind is known. Bytes of an older format version are brought up to date first.
+/// Decode a body of a known kind. Bytes of an older format version are upgraded first.
 pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError> {
     let json: Cow<'_, [u8]> = match version {
         LOG_VERSION => Cow::Borrowed(json),
@@ -62,7 +62,7 @@ pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError>
     Body::read_fields(kind, &json).map_err(|source| CodecError::Malformed { kind, source })
 }
 
-/// Reads the `"type"` of an object, and nothing else.
+/// Read only the `"type"` of an object.
 pub fn peek_kind(json: &[u8]) -> Result<Kind, CodecError> {
     #[derive(Deserialize)]
     struct Typed<'a> {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_version_message_with_plain_text_is_read() {
+    fn a_version_1_message_with_plain_text_is_decoded() {
         let old = br#"{"type":"user_message","text":"hello"}"#;
         assert_eq!(decode(1, Kind::UserMessage, old).unwrap().text(), "hello");
     }

@@ -1,11 +1,11 @@
-//! An entry as one line of a JSONL file: a flat object whose envelope stands directly behind the type.
+//! An entry as one line of a JSONL file: a flat object whose envelope directly follows the type.
 //!
 //! ```text
 //! {"type":"user_message","seq":1,"id":"…","parent_id":null,"timestamp":1700000000000,"by":"user:ana","parts":[…]}
 //! ```
 //!
-//! The JSONL store keeps its log so, and export and import speak the same. What [`read_line`] hands out is canonical:
-//! a body that was written by hand, with other spacing or another order of keys, becomes the one this version writes.
+//! The JSONL store, export and import all use this format. [`read_line`] returns canonical bodies: a body written by hand,
+//! with other spacing or key order, becomes the form that this version writes.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,23 +14,23 @@ use super::{Body, Draft, Kind, Record};
 use crate::id::{EntryId, Seq, TimestampMs, TurnId};
 use crate::scope::Principal;
 
-/// What only a store writes into a line, beside the entry itself.
+/// Fields that only a store adds to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extra<'a> {
-    /// The line's format version, where it differs from its file's.
+    /// The line's format version, if it differs from its file's.
     pub version: Option<u32>,
     /// The idempotency key of the append; on the last line of its batch.
     pub key: Option<&'a str>,
-    /// What was asked under the key.
+    /// The hash of the request with this key.
     pub request: Option<&'a str>,
-    /// The batch goes on in the next line: without that one, this one does not count (I4).
+    /// The batch continues on the next line. Without that line, this one does not count (I4).
     pub more: bool,
 }
 
-/// A line, read.
+/// A decoded line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Our own writer always gives it; other tools may not.
+    /// Always present in lines written by Sapwood; other tools may omit it.
     pub seq: Option<Seq>,
     pub id: EntryId,
     pub parent_id: Option<EntryId>,
@@ -53,7 +53,7 @@ impl Line {
         self.body.kind()
     }
 
-    /// The entry as something that can be appended, with the id, time and author it had.
+    /// Convert the line to a draft with its original id, time and author.
     pub fn into_draft(self) -> Draft {
         Draft { id: Some(self.id), at: self.at, by: self.by, turn: self.turn, body: self.body }
     }
@@ -100,13 +100,13 @@ struct EnvelopeIn {
     more: bool,
 }
 
-/// Writes one record as a line, the line break included. `parent_id` is the id of the entry at `meta.parent`.
+/// Write one record as a line, including the line break. `parent_id` is the id of the entry at `meta.parent`.
 pub fn write_line(record: &Record, parent_id: Option<EntryId>, out: &mut Vec<u8>) {
     write_line_with(record, parent_id, Extra::default(), out);
 }
 
-/// [`write_line`], with what only a store adds. Returns where in `out` the body's own fields begin: from there to the
-/// line break the bytes are those of the body behind its type.
+/// Like [`write_line`], with the fields that only a store adds. Returns the offset in `out` where the body's own fields
+/// start: from there to the line break, the bytes equal those of the encoded body after its type.
 pub fn write_line_with(
     record: &Record,
     parent_id: Option<EntryId>,
@@ -130,28 +130,28 @@ pub fn write_line_with(
         more: extra.more,
     };
     serde_json::to_writer(&mut *out, &envelope).expect("an envelope holds strings and numbers only");
-    // The envelope's own braces: the opening one becomes the comma, the closing one goes.
+    // The envelope's opening brace becomes the comma, and its closing brace is dropped.
     out[envelope_start] = b',';
     out.pop();
     let fields_start = out.len();
     let fields = record.body.strip_prefix(head.as_bytes()).unwrap_or(b"}");
-    // JSON that is kept as its own text may hold line breaks; outside strings they are mere space.
+    // Raw JSON may contain line breaks. Outside strings they are only whitespace.
     out.extend(fields.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
     out.push(b'\n');
     fields_start
 }
 
-/// How the bytes of a body, and a line, of this kind begin.
+/// The first bytes of an encoded body or line of this kind.
 pub fn type_head(kind: Kind) -> String {
     format!("{{\"type\":\"{}\"", kind.as_str())
 }
 
-/// Reads one line, with or without its line break, of a file that has this format version.
+/// Read one line, with or without its line break, of a file with this format version.
 pub fn read_line(version: u32, line: &[u8]) -> Result<Line, CodecError> {
     let kind = codec::peek_kind(line)?;
     let malformed = |source| CodecError::Malformed { kind, source };
     let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
-    // Bodies ignore keys they do not know, so the envelope does not disturb them.
+    // Bodies ignore unknown keys, so the envelope's keys do no harm.
     let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
     Ok(Line {
         seq: envelope.seq,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_back_as_the_record_it_was() {
+    fn a_line_round_trips() {
         let graft = Graft {
             source: "other".parse().unwrap(),
             upto: parent(),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_line_are_those_of_the_body() {
+    fn the_fields_of_a_line_equal_those_of_the_body() {
         let record = record(UserMessage { parts: vec![Part::text("hi")], origin: None });
         let mut out = b"before".to_vec();
         let extra = Extra { key: Some("k"), request: Some("r"), more: true, version: None };
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_id_or_of_no_known_type_is_refused() {
+    fn a_line_without_an_id_or_of_unknown_type_is_refused() {
         assert!(read_line(LOG_VERSION, br#"{"type":"user_message","timestamp":1,"parts":[]}"#).is_err());
         assert!(matches!(read_line(LOG_VERSION, br#"{"type":"hm"}"#), Err(CodecError::UnknownType(_))));
         assert!(read_line(LOG_VERSION, br#"{"type":"user_mess"#).is_err());
     }
 
     #[test]
-    fn a_line_may_be_of_an_older_version_than_its_file_and_the_other_way_round() {
+    fn a_line_may_have_an_older_or_newer_version_than_its_file() {
         let id = parent();
         let old = format!(r#"{{"type":"user_message","id":"{id}","timestamp":5,"text":"hi"}}"#);
         assert_eq!(read_line(1, old.as_bytes()).unwrap().body.text(), "hi");

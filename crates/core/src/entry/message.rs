@@ -1,10 +1,10 @@
-//! What was said: by the user, the model, the tools, the engine and extensions.
+//! Message entries: from the user, the model, tools, the engine and extensions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::content::{BlobRef, Json, Part, is_false, present};
 
-/// Where a user's words came from, when not from the session's own surface.
+/// The origin of a user message that was not entered in the session itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub channel: String,
@@ -40,7 +40,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// Every token that was read or written.
+    /// All tokens that were read or written.
     pub fn total(&self) -> u64 {
         [self.output, self.cache_read, self.cache_write]
             .iter()
@@ -74,12 +74,12 @@ pub enum Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssistantMessage {
     pub parts: Vec<Part>,
-    /// The model that really answered, also after a failover.
+    /// The model that actually answered, even after a failover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Billionths of a US dollar; absent when the model's price is not known.
+    /// Billionths of a US dollar; absent if the model's price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
     #[serde(default)]
@@ -98,12 +98,12 @@ pub struct ToolResult {
     pub duration_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub interrupted: bool,
-    /// The whole output, when `parts` hold only its head and tail.
+    /// The whole output, if `parts` hold only its head and tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<BlobRef>,
 }
 
-/// Text for the model from the engine or a hook.
+/// A text for the model from the engine or a hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemNote {
     pub text: String,
@@ -111,7 +111,7 @@ pub struct SystemNote {
     pub reason: Option<String>,
 }
 
-/// Written by extensions, in the context.
+/// A message from an extension that is part of the context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustomMessage {
     pub custom_type: String,

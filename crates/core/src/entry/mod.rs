@@ -1,8 +1,8 @@
-//! Entries: the immutable records of a session's log. One file per family of bodies; [`codec`] turns a body into its
-//! bytes and back; [`upcast`] reads what older versions wrote.
+//! Entries: the immutable records of a session's log. There is one file per family of bodies. [`codec`] encodes and
+//! decodes bodies, and [`upcast`] upgrades bodies of older versions.
 //!
-//! A body either hangs in the tree and becomes the new leaf, or stands beside the tree and leaves the leaf alone. The
-//! table below is the one place that says which.
+//! A body either is in the tree and becomes the new leaf, or is outside the tree and does not change the leaf. The table
+//! below is the only place that defines which.
 
 pub mod codec;
 pub mod jsonl;
@@ -41,11 +41,11 @@ pub enum Stance {
 
 macro_rules! bodies {
     ($($code:literal $variant:ident $name:literal $stance:ident;)*) => {
-        /// What an entry is, without its content. The numbers are on disk: never reuse one.
+        /// The kind of an entry. The numbers are stored on disk: never reuse one.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind { $($variant = $code,)* }
 
-        /// What an entry says.
+        /// The content of an entry.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Body { $($variant($variant),)* }
 
@@ -121,7 +121,7 @@ bodies! {
 }
 
 impl Kind {
-    /// Counts towards a session's length: what a person would call a message.
+    /// Whether the entry counts towards a session's number of messages.
     pub fn is_message(self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl Kind {
         )
     }
 
-    /// Changes what the model is told about how to answer. An assistant message does: it names the model that served.
+    /// Whether the entry may change the settings. An assistant message may, because it names the model that answered.
     pub fn may_change_settings(self) -> bool {
         matches!(
             self,
@@ -183,7 +183,7 @@ impl Body {
         }
     }
 
-    /// What a person reads in this body, in one string; empty where there is nothing to read.
+    /// The readable text of this body in one string; empty if it has none.
     pub fn text(&self) -> String {
         match self {
             Body::SystemNote(body) => body.text.clone(),
@@ -194,7 +194,7 @@ impl Body {
         }
     }
 
-    /// What full-text search should find this entry by: its text, and what its tools were asked.
+    /// The text for full-text search: the body's text and the inputs of its tool calls.
     pub fn search_text(&self) -> String {
         let mut text = self.text();
         for call in self.parts().iter().filter_map(Part::as_tool_call) {
@@ -206,7 +206,7 @@ impl Body {
         text
     }
 
-    /// Every blob this body refers to; an append is refused unless all of them are in the store.
+    /// All blobs that this body refers to. An append is refused unless all of them are in the store.
     pub fn blobs(&self) -> Vec<BlobHash> {
         let media = self.parts().iter().filter_map(|part| match part {
             Part::Media(media) => Some(media.blob),
@@ -225,12 +225,12 @@ impl Body {
     }
 }
 
-/// Everything about an entry but what it says.
+/// The metadata of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     pub seq: Seq,
     pub id: EntryId,
-    /// The entry this one hangs from; for a body beside the tree, the leaf when it was written.
+    /// The parent entry. For a body outside the tree, the leaf at the time of writing.
     pub parent: Option<Seq>,
     pub at: TimestampMs,
     pub by: Principal,
@@ -238,7 +238,7 @@ pub struct Meta {
     pub kind: Kind,
 }
 
-/// An entry as stores hand it out: the body is still bytes, so that it can go out as it is or be read when needed.
+/// An entry as stores return it. The body is still encoded, so that it can be sent unchanged or decoded when needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub meta: Meta,
@@ -246,20 +246,20 @@ pub struct Record {
     pub body: Vec<u8>,
 }
 
-/// An entry, read.
+/// A decoded entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub meta: Meta,
     pub body: Body,
 }
 
-/// An entry that is not in a log yet. The log gives it its seq and parent.
+/// An entry that is not in a log yet. The log assigns its seq and parent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// Minted by the store when absent; an import brings its own, which must grow (I13).
+    /// Minted by the store if absent. An import supplies its own ids, which must increase (I13).
     pub id: Option<EntryId>,
     pub at: TimestampMs,
-    /// Who wrote it, if not the caller: an import keeps the original author.
+    /// The author, if not the caller: an import keeps the original author.
     pub by: Option<Principal>,
     pub turn: Option<TurnId>,
     pub body: Body,

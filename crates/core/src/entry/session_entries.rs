@@ -1,4 +1,4 @@
-//! Marks on a session: where its leaf is, what it is called, who may see it, what it produced.
+//! Session entries: leaf moves, labels, titles, members, artifacts and state.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use crate::content::{BlobRef, Json};
 use crate::id::{EntryId, SessionId};
 use crate::scope::{Principal, Role};
 
-/// The next entry hangs from `to`; from nothing, as a new root, if there is none.
+/// Moves the leaf to `to`. Without `to`, the next entry becomes a new root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeafMoved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<EntryId>,
 }
 
-/// Names an entry; without a text it takes the name away.
+/// Labels an entry. Without a text it removes the label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label {
     pub target: EntryId,
@@ -26,17 +26,17 @@ pub struct SessionNamed {
     pub title: String,
 }
 
-/// Most characters of a title.
+/// Maximum length of a title, in characters.
 pub const TITLE_CHARS_MAX: usize = 400;
 
-/// A title that somebody else wrote, as one that a session may have: one line, not endless. None if nothing is left of it.
+/// Normalize a foreign title: one line of limited length. `None` if nothing is left.
 pub fn fit_title(title: &str) -> Option<String> {
     let spaced = title.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
     let line: String = spaced.skip_while(|letter| letter.is_whitespace()).take(TITLE_CHARS_MAX).collect();
     Some(line.trim_end().to_owned()).filter(|title| !title.is_empty())
 }
 
-/// Metadata of an extension, or a foreign record that has no counterpart here.
+/// Metadata of an extension, or a foreign record without an equivalent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustomInfo {
     pub custom_type: String,
@@ -59,13 +59,13 @@ pub struct ArtifactPut {
     pub content: BlobRef,
 }
 
-/// Gives `member` a role; takes it away if there is none.
+/// Gives `member` a role, or removes it if `role` is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberChanged {
     pub member: Principal,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// So it was where this log was imported from; here it counts for nothing. An export does not say it.
+    /// The membership was imported and has no effect in this store. Exports omit this flag.
     #[serde(default, skip_serializing_if = "crate::content::is_false")]
     pub elsewhere: bool,
 }
@@ -79,11 +79,11 @@ impl MemberChanged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
-    /// Nothing has been said yet.
+    /// The session has no messages yet.
     #[default]
     Created,
     Active,
-    /// Ended by its user; a new message opens it again.
+    /// Closed by its user; a new message reopens it.
     Closed,
     /// Read-only until its owner reopens it.
     Archived,
@@ -118,7 +118,7 @@ pub struct Exported {
     pub entries: u32,
 }
 
-/// What of the other session is referred to.
+/// The referenced part of the other session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum GraftWhat {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_that_does_not_fit_is_made_to() {
+    fn an_invalid_title_is_normalized() {
         assert_eq!(fit_title(" Shop\tand\nmore \u{7}").as_deref(), Some("Shop and more"));
         assert_eq!(fit_title(" \n\u{0} "), None);
         assert_eq!(fit_title(&"ä".repeat(500)).unwrap().chars().count(), TITLE_CHARS_MAX);

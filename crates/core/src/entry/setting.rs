@@ -1,4 +1,4 @@
-//! Settings belong to the path they are on: branching before a change undoes it.
+//! Setting entries. Settings belong to their path: branching before a change undoes it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct SkillsChanged {
     pub active: Vec<String>,
 }
 
-/// The situation the session works in. A field that is present replaces what was there before.
+/// Changes the session's working context. Fields that are present replace the previous values.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContextChanged {

@@ -1,4 +1,4 @@
-//! What stands in for older entries: compactions, and summaries of branches that were left.
+//! Entries that summarise older entries: compactions, and summaries of abandoned branches.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::Usage;
 use crate::content::is_false;
 use crate::id::EntryId;
 
-/// How a compaction was made. Trim and prune keep no summary.
+/// How a compaction was made. Trim and prune have no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -29,7 +29,7 @@ pub enum Trigger {
     Imported,
 }
 
-/// What a summary carries besides its prose, so that the next one can fold it in.
+/// The details of a summary in addition to its prose, so that the next summary can include them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Details {
@@ -69,7 +69,7 @@ impl Details {
 pub struct Compaction {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// The oldest entry that stays in the context; nothing before the compaction stays if there is none.
+    /// The oldest entry that is kept in the context. If absent, nothing before the compaction is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_kept: Option<EntryId>,
     pub strategy: Strategy,
@@ -82,22 +82,22 @@ pub struct Compaction {
     pub details: Details,
     #[serde(default, skip_serializing_if = "is_false")]
     pub from_hook: bool,
-    /// How many messages the summary stands in for, those of the summaries folded into it included.
+    /// The number of messages that the summary replaces, including those of earlier summaries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived: Option<u32>,
-    /// The strategy that was asked for and gave nothing, so that `strategy` had to do.
+    /// The requested strategy, if it failed and `strategy` was the fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<Strategy>,
-    /// Kept tool results that show shortened from here on.
+    /// Kept tool results that are shortened from here on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<Shortened>,
-    /// What it took to write the summary, if a model did.
+    /// Usage of the model that wrote the summary, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_by: Option<WrittenBy>,
 }
 
 impl Compaction {
-    /// One that says how and why it was made, and nothing else yet.
+    /// A compaction with only a strategy and a trigger.
     pub fn new(strategy: Strategy, trigger: Trigger) -> Self {
         Self {
             summary: None,
@@ -123,13 +123,13 @@ pub struct WrittenBy {
     pub calls: u32,
     #[serde(flatten)]
     pub usage: Usage,
-    /// None where the price is not known.
+    /// `None` if the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }
 
-/// What a context shows instead of a tool result's text. It is written down, not computed when read, so that a context
-/// stays as it was when the way of shortening changes.
+/// The text that a context shows instead of a tool result. It is stored, not computed when read, so that contexts do not
+/// change when the shortening algorithm changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shortened {
     pub entry: EntryId,
@@ -139,7 +139,7 @@ pub struct Shortened {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BranchSummary {
     pub summary: String,
-    /// The leaf of the branch that was left.
+    /// The leaf of the abandoned branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Details::is_empty")]

@@ -1,4 +1,4 @@
-//! The life of a turn, written beside the tree: its start and end, the ledger's rounds, approvals.
+//! Turn entries, outside the tree: start and end, the ledger's rounds, approvals, queued input.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +25,10 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnEnded {
     pub outcome: Outcome,
-    /// Why, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
+    /// The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What happened, in words for a person.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub enum RoundStatus {
     Ok,
     Error,
     Interrupted,
-    /// Tool input that does not fit its schema: the model was told, and tries again.
+    /// Tool input did not match its schema. The model gets the error and retries.
     Malformed,
 }
 
@@ -72,7 +72,7 @@ pub struct RoundResult {
     pub cost_nano_usd: Option<u64>,
 }
 
-/// One line of the ledger, written before acting (no result) and again, under the same number, after.
+/// One line of the ledger, written before acting (without a result) and again afterwards with the same number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     pub number: u32,
@@ -97,7 +97,7 @@ pub struct ApprovalAsked {
 }
 
 impl ApprovalAsked {
-    /// What is asked about, as `details` names it: `tool`, `question`, `budget`, `confidence`; empty where nothing does.
+    /// The kind of the question, from `details`: `tool`, `question`, `budget`, `confidence`; empty if not given.
     pub fn kind(&self) -> String {
         let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();
         details["kind"].as_str().unwrap_or_default().to_owned()
@@ -119,30 +119,30 @@ pub struct ApprovalAnswered {
     pub reason: Option<String>,
 }
 
-/// When queued input is taken.
+/// When queued input is consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
-    /// By the turn that runs, before its next call of the model.
+    /// By the running turn, before its next model call.
     Steer,
-    /// As the input of the turn after this one.
+    /// As the input of the next turn.
     Next,
 }
 
-/// Input that waits its turn. It is durable at once, and whoever runs the session takes it.
+/// Queued input. It is durable at once, and the process that runs the session consumes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputQueued {
     pub queue: Queue,
     pub parts: Vec<Part>,
 }
 
-/// Queued input has become a user message: written in the same batch with it.
+/// Marks queued input as consumed. Written in the same batch as its user message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputTaken {
     pub input: EntryId,
 }
 
-/// Somebody wants the turn to end. It stands beside the tree, so it needs no lease: whoever runs the turn reads it.
+/// A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelAsked {
     pub turn: TurnId,

@@ -1,13 +1,13 @@
-//! Old records become today's when they are read. Nothing on disk is rewritten.
+//! Upgrades records of older versions when they are read. Nothing on disk is rewritten.
 
 use serde_json::{Value, json};
 
 use super::Kind;
 
-/// The format version that is written. History: docs/spec/log-format.md.
+/// The current format version. History: docs/spec/log-format.md.
 pub const LOG_VERSION: u32 = 2;
 
-/// Brings one body from `version` to [`LOG_VERSION`], a version at a time.
+/// Upgrade one body from `version` to [`LOG_VERSION`], one version at a time.
 pub(super) fn upcast(version: u32, kind: Kind, json: &[u8]) -> serde_json::Result<Vec<u8>> {
     let mut body: Value = serde_json::from_slice(json)?;
     if version < 2 {
@@ -16,7 +16,7 @@ pub(super) fn upcast(version: u32, kind: Kind, json: &[u8]) -> serde_json::Resul
     serde_json::to_vec(&body)
 }
 
-/// Version 1 kept a message's words in `text`; version 2 has `parts`.
+/// Version 1 stored a message's text in `text`; version 2 has `parts`.
 fn text_becomes_parts(kind: Kind, body: &mut Value) {
     let is_message =
         matches!(kind, Kind::UserMessage | Kind::AssistantMessage | Kind::ToolResult | Kind::CustomMessage);

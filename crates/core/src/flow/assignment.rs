@@ -1,5 +1,5 @@
-//! What a role's session knows of the node it is at, and which handoffs are right there. It stands in the session's log, so
-//! whoever carries a turn of the role on knows it too, in any process.
+//! The assignment of a role's session to a node, and which handoffs are valid there. It is stored in the session's log, so
+//! any process can resume a turn of the role.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use super::state::{EdgeStatus, FEEDBACK, RunState};
 use crate::content::ToolCall;
 use crate::entry::{Body, CustomInfo};
 
-/// The `custom_type` under which a role's session says where it is.
+/// The `custom_type` of assignment entries in a role's session.
 pub const POST_INFO: &str = "sapwood.flow_post";
 pub const HANDOFF_TOOL: &str = "handoff";
-/// Longest artifact that a handoff may carry itself, in bytes.
+/// Maximum size of an artifact inside a handoff, in bytes.
 pub const CONTENT_BYTES_MAX: usize = 1 << 20;
-/// Longest name of an artifact, in bytes.
+/// Maximum length of an artifact's name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A node, seen from the session that works there.
+/// A node, as seen by the session that works on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     pub run: String,
@@ -32,26 +32,26 @@ pub struct Assignment {
     pub record_folder: String,
     pub handoff: HandoffBy,
     pub route: Route,
-    /// Whether a person agrees to forward handoffs, or to the whole visit.
+    /// Whether a person has to agree to forward handoffs, or to the whole visit.
     pub consent: Consent,
     pub forward: Vec<Target>,
     pub backward: Vec<String>,
     pub received_from: Vec<String>,
 }
 
-/// A forward edge that leaves the node.
+/// An outgoing forward edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     pub node: String,
-    /// What the artifact has to be called.
+    /// The required name of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
-    /// Whether it was handed over at an earlier visit.
+    /// Whether it was handed over in an earlier visit.
     #[serde(default)]
     pub done: bool,
 }
 
-/// The input of the handoff tool: exactly one of the four.
+/// The input of the handoff tool: exactly one of the four fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Handoff {
@@ -71,7 +71,7 @@ pub struct HandoffTarget {
     pub node: String,
     /// The artifact's name.
     pub artifact: String,
-    /// Its text; without one it is an artifact that the session has put already.
+    /// Its text. Without a text, it names an artifact that the session has already put.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
@@ -83,7 +83,7 @@ impl Handoff {
 }
 
 impl Assignment {
-    /// The post of a visit.
+    /// The assignment of a visit.
     pub fn of(state: &RunState, node: &Node, key: &VisitKey) -> Self {
         let target = |(at, edge): (usize, &super::Edge)| Target {
             node: edge.to.clone(),
@@ -128,17 +128,17 @@ impl Assignment {
         self.run == run && self.node == key.node && self.visit == key.visit && self.attempt == key.attempt
     }
 
-    /// Whether nothing may be told to a model before a person agrees.
+    /// Whether a person has to agree before any model call.
     pub fn needs_consent_first(&self) -> bool {
         self.node == FEEDBACK && self.consent == Consent::Person
     }
 
-    /// Whether the role has to call the handoff tool here.
+    /// Whether the role has to call the handoff tool for this node.
     pub fn has_tool(&self) -> bool {
         self.handoff == HandoffBy::Tool
     }
 
-    /// What is still owed after these handoffs. Of a choice, one is owed until one is made.
+    /// The targets that are still owed after these handoffs. With a choice of route, all are listed until one is chosen.
     pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
         let targets = handed.iter().flat_map(|h| &h.targets);
         let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();
@@ -161,7 +161,7 @@ impl Assignment {
         self.backward.iter().any(|known| known == node)
     }
 
-    /// What is wrong with a handoff, in words the role can act on.
+    /// Check a handoff. The error message tells the role what to fix.
     pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
         let said = [&handoff.closed, &handoff.prompt, &handoff.wait];
         let kinds = usize::from(!handoff.targets.is_empty()) + said.iter().filter(|s| s.is_some()).count();
@@ -169,11 +169,11 @@ impl Assignment {
             return Err("give exactly one of targets, closed, prompt and wait".to_owned());
         }
         if said.into_iter().flatten().any(|text| text.trim().is_empty()) {
-            return Err("say why, or what is asked: the text is empty".to_owned());
+            return Err("the text is empty: give a reason or a question".to_owned());
         }
         let backwards = handoff.targets.iter().filter(|target| self.is_backward(&target.node)).count();
         if backwards > 0 && handoff.targets.len() > 1 {
-            return Err("what goes back goes alone: hand over one target".to_owned());
+            return Err("hand back to one target at a time, without other targets".to_owned());
         }
         let forward: BTreeMap<&str, &Target> =
             self.forward.iter().map(|known| (known.node.as_str(), known)).collect();
@@ -190,11 +190,11 @@ impl Assignment {
     fn check_target(&self, target: &HandoffTarget, forward: Option<&Target>) -> Result<(), String> {
         let HandoffTarget { node, artifact, content } = target;
         if forward.is_none() && !self.is_backward(node) {
-            return Err(format!("{node} is no target of this node; {}", self.targets_text()));
+            return Err(format!("{node} is not a target of this node; {}", self.targets_text()));
         }
         if let Some(done) = forward.filter(|known| known.done) {
             return Err(format!(
-                "{} has its artifact from an earlier visit; {}",
+                "{} already has its artifact from an earlier visit; {}",
                 done.node,
                 self.targets_text()
             ));
@@ -205,9 +205,7 @@ impl Assignment {
         if let Some(wanted) =
             forward.and_then(|known| known.artifact.as_ref()).filter(|name| *name != artifact)
         {
-            return Err(format!(
-                "the artifact for {node} has to be called {wanted}, and is called {artifact}"
-            ));
+            return Err(format!("the artifact for {node} must be called {wanted}, not {artifact}"));
         }
         match content {
             Some(text) if text.trim().is_empty() => Err(format!("the artifact for {node} is empty")),
@@ -218,7 +216,7 @@ impl Assignment {
         }
     }
 
-    /// The targets, for whoever has to choose one.
+    /// List the targets, for an error message or a prompt.
     pub fn targets_text(&self) -> String {
         let forward = self.forward.iter().filter(|target| !target.done).map(|target| target.node.as_str());
         let forward: Vec<&str> = forward.collect();
@@ -232,7 +230,7 @@ impl Assignment {
         text
     }
 
-    /// What a call of the handoff tool asks a person, if it does.
+    /// The question that a call of the handoff tool asks a person, if any.
     pub fn question(&self, call: &ToolCall) -> Option<Question> {
         if call.name != HANDOFF_TOOL {
             return None;
@@ -252,11 +250,11 @@ impl Assignment {
     }
 }
 
-/// What a person is asked about a handoff.
+/// A question to a person about a handoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Something the role wants to know: the answer is the call's result.
+    /// A question from the role. The answer becomes the call's result.
     Prompt(String),
-    /// Whether it may be handed over.
+    /// Whether the handoff is allowed.
     Agree(String),
 }

@@ -1,5 +1,5 @@
-//! What a run writes into its own session: a `custom_info` entry for each event, typed and versioned. The fold of them is
-//! the run.
+//! The events that a run writes into its own session, each a typed and versioned `custom_info` entry. The run's state is
+//! the fold of its events.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,28 +10,28 @@ use crate::id::BlobHash;
 
 /// The `custom_type` of a run's events.
 pub const RUN_INFO: &str = "sapwood.flow";
-/// The version of their shape.
+/// The format version of the events.
 pub const RUN_VERSION: u32 = 1;
-/// How much of an artifact an event and a note show; all of it is in its blob.
+/// Maximum size of an artifact's text in an event or note. The blob has the full text.
 pub const ARTIFACT_TEXT_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// The first: all that the run will ever need to know of its flow.
+    /// The first event. It contains the complete flow.
     Started {
         flow: Box<Flow>,
         input: String,
-        /// Whether roles reflect after the forward pass.
+        /// Whether the improvement pass runs after the forward pass.
         #[serde(default)]
         improve: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
-        /// Where role files are kept, for whoever carries the run on at this machine.
+        /// The folder of role files, for a process that resumes the run on this machine.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mirror: Option<String>,
     },
-    /// A visit is to be made. That it was begun is in the role's session.
+    /// A visit is planned. The role's session records its start.
     Entered {
         node: String,
         visit: u32,
@@ -39,7 +39,7 @@ pub enum RunEvent {
         session: String,
         received: Vec<Received>,
     },
-    /// It stands still until a person answers.
+    /// The visit waits until a person answers.
     Waits {
         node: String,
         visit: u32,
@@ -59,15 +59,15 @@ pub enum RunEvent {
         code: String,
         message: String,
     },
-    /// Somebody resumed a run that had failed: the visit is made once more.
+    /// A failed run was resumed, and the visit is retried.
     Retried {
         node: String,
         visit: u32,
         attempt: u32,
     },
-    /// The forward pass is over, and the roles look back.
+    /// The forward pass has ended, and the improvement pass starts.
     Improving,
-    /// Somebody wants the run to end. Whoever runs it reads this.
+    /// A client asked to cancel the run. The process that runs it reads this event.
     CancelAsked,
     Ended {
         outcome: RunOutcome,
@@ -96,11 +96,11 @@ impl RunOutcome {
     }
 }
 
-/// What went over an edge.
+/// An artifact that was handed over an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Artifact {
     pub name: String,
-    /// Its beginning, or all of it if it is short.
+    /// The beginning of the text, or all of it if it is short.
     pub text: String,
     pub bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,20 +124,20 @@ pub struct Received {
     pub artifact: Artifact,
 }
 
-/// How a visit ended well.
+/// The result of a successful visit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Handed {
-    /// To which nodes, and what.
+    /// The target nodes and their artifacts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<(String, Artifact)>,
-    /// Why nothing more goes on from here.
+    /// Why the work ends at this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
     /// What the role waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
-    /// The last thing the role said.
+    /// The role's last answer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
 }
@@ -154,7 +154,7 @@ impl RunEvent {
         info_of(RUN_INFO, self).into()
     }
 
-    /// What such an entry says; none for another one, or one of a version that is not known.
+    /// Decode an entry; `None` for other entries and unknown versions.
     pub fn of_info(info: &CustomInfo) -> Option<Self> {
         read_info(RUN_INFO, info)
     }

@@ -1,5 +1,5 @@
-//! What a flow is: nodes, edges, roles, agents and readings, all of it frozen into the run that it begins. [`Flow::mistakes`]
-//! says everything that is wrong with one before anything runs.
+//! The definition of a flow: nodes, edges, roles, agents and readings. A run freezes its flow when it starts.
+//! [`Flow::mistakes`] validates a flow before the run starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use super::graph_index::GraphIndex;
 use super::prompts::template_names;
 use crate::agent::Agent;
 
-/// Most nodes of a flow: the export of a long session has one for each of its turns.
+/// Maximum number of nodes. The export of a long session has one node per turn.
 pub const NODES_MAX: usize = 100_000;
-/// Most edges of a flow, and most of them that lead back.
+/// Maximum number of edges, and of backward edges among them.
 pub const EDGES_MAX: usize = 200_000;
 pub const BACK_EDGES_MAX: usize = 10_000;
-/// Largest flow, in bytes of what a run writes down of it: one entry holds all of it, with room for the run's input.
+/// Maximum size of an encoded flow, in bytes. One entry must hold all of it and the run's input.
 pub const FLOW_BYTES_MAX: usize = 15 << 20;
-/// Longest id of a flow, a node or a role, in bytes: a session's id is made of it.
+/// Maximum length of a flow, node or role id, in bytes. Session ids are derived from it.
 pub const ID_BYTES_MAX: usize = 64;
-/// All required readings together, in bytes.
+/// Maximum total size of all required readings, in bytes.
 pub const READINGS_BYTES_MAX: usize = 1 << 20;
-/// The agent that plays where none is named.
+/// The agent of nodes that name none.
 pub const AGENT_DEFAULT: &str = "default";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Flow {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where roles keep their records, below the working directory.
+    /// Where roles store their records, relative to the working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_folder: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -43,7 +43,7 @@ pub struct Flow {
     pub improvement: Option<Improvement>,
 }
 
-/// Who a role is. `curator_2` is another instance of `curator`.
+/// A role. `curator_2` is another instance of `curator`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FlowRole {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,10 +69,10 @@ pub struct Node {
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// A session by its own id, whichever run it is from.
+    /// A session by its id, from any run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// A role, a node or a session: the node works on a fork of its session.
+    /// A role, node or session. The node works in a fork of its session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_from: Option<String>,
     #[serde(default)]
@@ -107,17 +107,17 @@ impl Node {
         }
     }
 
-    /// Who works here, for people: the role, else the node itself.
+    /// The display name of the node's worker: its role, or else the node id.
     pub fn who(&self) -> &str {
         self.role.as_deref().unwrap_or(&self.id)
     }
 
-    /// The session a run gives to this node: named, of its role, or its own.
+    /// The node's session within a run: the named session, its role's, or its own.
     pub fn session(&self, run: &str) -> String {
         match (&self.session_id, &self.role, &self.fork_from) {
             (Some(named), ..) => named.clone(),
             (None, Some(role), None) => format!("{run}__{role}"),
-            // A branch is the node's own, also if a role works on it.
+            // A fork belongs to the node, even if the node has a role.
             (None, ..) => format!("{run}__at.{}", self.id),
         }
     }
@@ -132,24 +132,24 @@ pub enum NodeKind {
     Output,
 }
 
-/// When a node with several inputs begins.
+/// When a node with several inputs starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Join {
-    /// With the first; each later one is another visit.
+    /// On the first input. Each later input is another visit.
     #[default]
     Any,
-    /// Once none is missing.
+    /// Once all inputs have arrived.
     All,
 }
 
-/// Which of its forward edges a node owes.
+/// Which forward edges a node has to hand off to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
     #[default]
     All,
-    /// One or more of its choice.
+    /// One or more edges that the node chooses.
     Any,
 }
 
@@ -159,7 +159,7 @@ pub enum Route {
 pub enum HandoffBy {
     /// The role calls the handoff tool.
     Tool,
-    /// What it answers goes to every forward edge.
+    /// The role's answer goes to every forward edge.
     #[default]
     Answer,
 }
@@ -179,7 +179,7 @@ pub struct Edge {
     pub to: String,
     #[serde(default)]
     pub kind: EdgeKind,
-    /// What the artifact that goes over it has to be called.
+    /// The required name of the artifact that is handed over this edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
 }
@@ -189,17 +189,17 @@ pub struct Edge {
 pub enum EdgeKind {
     #[default]
     Forward,
-    /// Work goes back to a node before this one: what lies between opens again, and the sender waits.
+    /// Work returns to an earlier node. The nodes in between reopen, and the sender waits.
     Backward,
 }
 
-/// What happens after the forward pass.
+/// The improvement pass, which follows the forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Improvement {
     #[serde(default)]
     pub order: Order,
-    /// What each role is asked; a question of our own if none.
+    /// The prompt for each role; defaults to a built-in question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,13 +209,13 @@ pub struct Improvement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// One role after the other, as the graph has them.
+    /// One role after the other, in graph order.
     #[default]
     Graph,
     SideBySide,
 }
 
-/// A role that looks at all findings with fresh eyes: its session has nothing of the run, and a person agrees first.
+/// A role that reviews all findings in a fresh session without the run's history. A person has to agree first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
@@ -226,7 +226,7 @@ pub struct Feedback {
     pub prompt: Option<String>,
 }
 
-/// One thing that is wrong with a flow.
+/// A mistake in a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mistake {
     /// `node draft`, `edge draft → review`, `role owner`.
@@ -249,19 +249,19 @@ impl Flow {
         self.name.as_deref().unwrap_or(&self.id)
     }
 
-    /// The role's own description, or that of the role it is another instance of.
+    /// The role's own description, or that of its base role.
     pub fn role(&self, instance: &str) -> Option<&FlowRole> {
         self.roles.get(instance).or_else(|| self.roles.get(base_role(instance)))
     }
 
-    /// The id of the agent that plays at a node.
+    /// The id of a node's agent.
     pub fn agent_of(&self, node: &Node) -> String {
         let role = node.role.as_deref().and_then(|role| self.role(role));
         let named = node.agent.clone().or_else(|| role.and_then(|role| role.agent.clone()));
         named.unwrap_or_else(|| AGENT_DEFAULT.to_owned())
     }
 
-    /// The names of what has to be read at a node, the role's first.
+    /// The names of a node's required readings, the role's first.
     pub fn readings_of(&self, node: &Node) -> Vec<String> {
         let role = node.role.as_deref().and_then(|role| self.role(role));
         let of_role = role.map(|role| role.readings.clone()).unwrap_or_default();
@@ -269,7 +269,7 @@ impl Flow {
         of_role.iter().cloned().chain(own).collect()
     }
 
-    /// Where a run begins: the input nodes, or else every node that nothing leads to.
+    /// The nodes where a run starts: the input nodes, or else every node without incoming forward edges.
     pub fn entries(&self) -> Vec<&Node> {
         let inputs: Vec<&Node> = self.nodes.iter().filter(|node| node.kind == NodeKind::Input).collect();
         if !inputs.is_empty() {
@@ -280,17 +280,17 @@ impl Flow {
         self.nodes.iter().filter(|node| !led_to.contains(node.id.as_str())).collect()
     }
 
-    /// The forward edges that lie on a way from one node to another.
+    /// The forward edges on paths from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
         GraphIndex::of(self).edges_between(from, to)
     }
 
-    /// Everything that is wrong, in the order of the file.
+    /// All mistakes, in file order.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut found = CycleSearch::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
-            // What is too large is not looked at any closer.
+            // Do not analyse a flow that is too large.
             return found.0;
         }
         let ways = GraphIndex::of(self);
@@ -305,26 +305,26 @@ impl Flow {
 
     fn check_size(&self, found: &mut CycleSearch) {
         if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
-            found.add("the flow", format!("has {} nodes; it may have 1 to {NODES_MAX}", self.nodes.len()));
+            found.add("the flow", format!("has {} nodes; the limit is 1 to {NODES_MAX}", self.nodes.len()));
         }
         if self.edges.len() > EDGES_MAX {
-            found.add("the flow", format!("has {} edges; it may have {EDGES_MAX}", self.edges.len()));
+            found.add("the flow", format!("has {} edges; the limit is {EDGES_MAX}", self.edges.len()));
         }
         let back = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward).count();
         if back > BACK_EDGES_MAX {
-            found.add("the flow", format!("has {back} backward edges; it may have {BACK_EDGES_MAX}"));
+            found.add("the flow", format!("has {back} backward edges; the limit is {BACK_EDGES_MAX}"));
         }
         let bytes: usize = self.readings.values().map(String::len).sum();
         if bytes > READINGS_BYTES_MAX {
-            found.add("the readings", format!("are {bytes} bytes; they may be {READINGS_BYTES_MAX}"));
+            found.add("the readings", format!("are {bytes} bytes; the limit is {READINGS_BYTES_MAX}"));
         }
         let bytes = self.written_bytes();
         if bytes > FLOW_BYTES_MAX {
-            found.add("the flow", format!("takes {bytes} bytes to write down; it may take {FLOW_BYTES_MAX}"));
+            found.add("the flow", format!("takes {bytes} bytes when encoded; the limit is {FLOW_BYTES_MAX}"));
         }
     }
 
-    /// How many bytes a run writes down of it.
+    /// The encoded size of the flow in a run's log.
     fn written_bytes(&self) -> usize {
         serde_json::to_string(self).expect("a flow holds strings, numbers and lists only").len()
     }
@@ -335,10 +335,10 @@ impl Flow {
         for node in &self.nodes {
             let place = format!("node {}", node.id);
             if !is_plain(&node.id) {
-                found.add(&place, "its id is not 1 to 64 letters, digits, - and _".to_owned());
+                found.add(&place, "its id must be 1 to 64 letters, digits, - and _".to_owned());
             }
             if !seen.insert(node.id.as_str()) {
-                found.add(&place, "its id is given twice".to_owned());
+                found.add(&place, "its id is not unique".to_owned());
             }
             if node.kind == NodeKind::Agent {
                 self.check_agent_node(node, ways, &mut agents, found);
@@ -355,10 +355,10 @@ impl Flow {
     ) {
         let place = format!("node {}", node.id);
         if node.role.as_deref().is_some_and(|role| !is_plain(role)) {
-            found.add(&place, "its role is not 1 to 64 letters, digits, - and _".to_owned());
+            found.add(&place, "its role must be 1 to 64 letters, digits, - and _".to_owned());
         }
         if node.session_id.as_deref().is_some_and(|id| id.parse::<crate::SessionId>().is_err()) {
-            found.add(&place, "its session_id is not the id of a session".to_owned());
+            found.add(&place, "its session_id is not a valid session id".to_owned());
         }
         let agent = self.agent_of(node);
         if !self.agents.contains_key(&agent) {
@@ -366,7 +366,7 @@ impl Flow {
         }
         let before = agents.entry(node.session("run")).or_insert_with(|| agent.clone());
         if *before != agent {
-            let why = format!("it shares its session with a node of agent {before}, and names agent {agent}");
+            let why = format!("it shares its session with a node of agent {before}, but names agent {agent}");
             found.add(&place, why);
         }
         let by_tool = node.handoff == HandoffBy::Tool;
@@ -376,12 +376,13 @@ impl Flow {
             here.is_some_and(|here| ways.leaving(here, EdgeKind::Backward).next().is_some())
         };
         if !by_tool && (needs_tool || leads_back()) {
-            let why = "a choice, a way back and a person's consent need `handoff: tool`".to_owned();
+            let why =
+                "a choice of route, a backward edge and a person's consent need `handoff: tool`".to_owned();
             found.add(&place, why);
         }
         for name in template_names(node.prompt.as_deref().unwrap_or_default()) {
             if name != "input" && ways.node(&name).is_none() {
-                found.add(&place, format!("its prompt names {{{{{name}}}}}, and there is no such node"));
+                found.add(&place, format!("its prompt names {{{{{name}}}}}, but there is no such node"));
             }
         }
     }
@@ -396,32 +397,35 @@ impl Flow {
                 }
             }
             if !seen.insert((&edge.from, &edge.to)) {
-                found.add(&place, "it is given twice".to_owned());
+                found.add(&place, "it is a duplicate".to_owned());
             }
             let kind_of = |id: &str| ways.node(id).map(|at| self.nodes[at].kind);
             if kind_of(&edge.from) == Some(NodeKind::Output) {
-                found.add(&place, "nothing leaves an output".to_owned());
+                found.add(&place, "an output has no outgoing edges".to_owned());
             }
             if kind_of(&edge.to) == Some(NodeKind::Input) {
-                found.add(&place, "nothing goes into an input".to_owned());
+                found.add(&place, "an input has no incoming edges".to_owned());
             }
         }
     }
 
-    /// What can only be seen when every edge has its ends: cycles, ways back that go nowhere, nodes nobody gets to.
+    /// Check paths, once every edge has valid ends: cycles, backward edges without a forward path, unreachable nodes.
     fn check_ways(&self, ways: &GraphIndex, found: &mut CycleSearch) {
         if let Err(circle) = ways.sorted() {
             let names: Vec<&str> = circle.iter().map(|at| self.nodes[*at].id.as_str()).collect();
-            let why = format!("{} go round in a circle; mark the edge that leads back", names.join(", "));
+            let why = format!("{} form a cycle; mark the edge that closes it as backward", names.join(", "));
             return found.add("the flow", why);
         }
         for edge in ways.dead_ways_back().into_iter().map(|at| &self.edges[at]) {
             let place = format!("edge {} → {}", edge.from, edge.to);
-            found.add(&place, format!("it leads back, and no way leads from {} here", edge.to));
+            found.add(
+                &place,
+                format!("it is a backward edge, but no forward path leads here from {}", edge.to),
+            );
         }
         let reached = ways.reached(self.entries().iter().filter_map(|node| ways.node(&node.id)));
         for (_, node) in self.nodes.iter().enumerate().filter(|(at, _)| !reached.contains(at)) {
-            found.add(&format!("node {}", node.id), "nothing leads to it".to_owned());
+            found.add(&format!("node {}", node.id), "it is unreachable".to_owned());
         }
     }
 
@@ -436,7 +440,7 @@ impl Flow {
         if let Some(feedback) = self.improvement.as_ref().and_then(|pass| pass.feedback.as_ref()) {
             let agent = feedback.agent.as_deref().unwrap_or(AGENT_DEFAULT);
             if !is_plain(&feedback.role) {
-                found.add("the feedback", "its role is not 1 to 64 letters, digits, - and _".to_owned());
+                found.add("the feedback", "its role must be 1 to 64 letters, digits, - and _".to_owned());
             }
             if !self.agents.contains_key(agent) {
                 found.add("the feedback", format!("there is no agent {agent}"));
@@ -454,7 +458,7 @@ impl CycleSearch {
     }
 }
 
-/// `curator` for `curator_2`.
+/// The base of a role instance: `curator` for `curator_2`.
 pub fn base_role(instance: &str) -> &str {
     match instance.rsplit_once('_') {
         Some((base, number)) if !base.is_empty() && number.parse::<u32>().is_ok() => base,
@@ -462,7 +466,7 @@ pub fn base_role(instance: &str) -> &str {
     }
 }
 
-/// Whether something can be the id of a node or a role: letters, digits, hyphens and underscores.
+/// Whether `id` is a valid node or role id: letters, digits, hyphens and underscores.
 pub fn is_plain(id: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(is_fine)

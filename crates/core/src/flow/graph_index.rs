@@ -1,29 +1,29 @@
-//! Where a flow's nodes and edges are. Everything is found once, so that neither a check nor a run looks through all of a
-//! flow for one of its nodes: the export of a long session has one for each turn. The forward edges give an order of the
-//! nodes, who is reached, and what lies between two of them.
+//! Index of a flow's nodes and edges. It is built once, so that neither validation nor a run scans the whole flow for one
+//! node: the export of a long session has one node per turn. The forward edges define the order of the nodes, which
+//! nodes are reachable, and which edges lie between two nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::graph::{EdgeKind, Flow};
 
-/// GraphIndex back that are looked at together, one bit each.
+/// Number of backward edges that are checked together, one bit each.
 const MASK_BITS: usize = u64::BITS as usize;
 
-/// Nodes and edges by their places in [`Flow::nodes`] and [`Flow::edges`].
+/// Nodes and edges by index into [`Flow::nodes`] and [`Flow::edges`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GraphIndex {
     nodes: BTreeMap<String, usize>,
-    /// Where each edge begins and ends; none for one that leads nowhere.
+    /// The start and end node of each edge; `None` if one of them does not exist.
     ends: Vec<Option<(usize, usize)>>,
-    /// The edge between two nodes: there is one at most.
+    /// The edge between two nodes. There is at most one.
     places: BTreeMap<(usize, usize), usize>,
     kinds: Vec<EdgeKind>,
-    /// The edges that leave each node, of both kinds.
+    /// The outgoing edges of each node, of both kinds.
     leaving: Vec<Vec<usize>>,
-    /// The forward edges that lead to each node.
+    /// The incoming forward edges of each node.
     arriving: Vec<Vec<usize>>,
-    /// Which node comes when; by node, when it comes. Empty if forward edges go round in a circle.
+    /// The nodes in topological order, and the rank of each node. Empty if forward edges form a cycle.
     order: Vec<usize>,
     ranks: Vec<usize>,
 }
@@ -61,24 +61,24 @@ impl GraphIndex {
         self.nodes.get(id).copied()
     }
 
-    /// Nodes in an order in which work can flow, of equals the one that stands first in the file.
+    /// The nodes in topological order. Ties are broken by file order.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// When a node comes.
+    /// A node's position in the order.
     pub fn rank(&self, node: usize) -> usize {
         self.ranks.get(node).copied().unwrap_or_default()
     }
 
-    /// The edges of a kind that leave a node, and where each leads.
+    /// The outgoing edges of a kind, with their end nodes.
     pub fn leaving(&self, node: usize, kind: EdgeKind) -> impl Iterator<Item = (usize, usize)> + '_ {
         let edges = self.leaving.get(node).into_iter().flatten().copied();
         let is_meant = move |edge: &usize| self.kinds[*edge] == kind;
         edges.filter(is_meant).filter_map(|edge| self.ends[edge].map(|(_, to)| (edge, to)))
     }
 
-    /// The forward edges that lead to a node.
+    /// The incoming forward edges of a node.
     pub fn arriving(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         self.arriving.get(node).into_iter().flatten().copied()
     }
@@ -89,12 +89,12 @@ impl GraphIndex {
         self.places.get(&ends).copied().filter(|edge| self.kinds[*edge] == kind)
     }
 
-    /// Where an edge leads.
+    /// The end node of an edge.
     pub fn end(&self, edge: usize) -> Option<usize> {
         self.ends.get(edge).copied().flatten().map(|(_, to)| to)
     }
 
-    /// The nodes so that every forward edge leads onwards; the nodes of a circle if there is no such order.
+    /// Sort the nodes topologically. Returns the nodes of a cycle if there is one.
     pub fn sorted(&self) -> Result<Vec<usize>, Vec<usize>> {
         let mut missing: Vec<usize> = self.arriving.iter().map(Vec::len).collect();
         let free = missing.iter().enumerate().filter(|(_, count)| **count == 0);
@@ -115,7 +115,7 @@ impl GraphIndex {
         Err((0..missing.len()).filter(|node| missing[*node] > 0).collect())
     }
 
-    /// Which nodes forward edges lead to from these, which are among them.
+    /// All nodes that are reachable from `begin` over forward edges, including `begin`.
     pub fn reached(&self, begin: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         spread(begin, |node| self.behind(node).collect())
     }
@@ -128,10 +128,10 @@ impl GraphIndex {
         self.arriving(node).filter_map(|edge| self.ends[edge].map(|(from, _)| from))
     }
 
-    /// The forward edges that lie on a way from one node to another.
+    /// The forward edges on paths from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
         let Some((from, to)) = self.node(from).zip(self.node(to)) else { return Vec::new() };
-        // What comes before the one or behind the other is not looked at: most ways back are short.
+        // Nodes before `from` or after `to` are skipped, because most backward edges span few nodes.
         let (first, last) = (self.rank(from), self.rank(to));
         let after =
             spread([from], |node| self.behind(node).filter(|node| self.rank(*node) <= last).collect());
@@ -144,14 +144,14 @@ impl GraphIndex {
         between
     }
 
-    /// The backward edges that lead to no earlier node.
+    /// The backward edges whose end is not an ancestor of their start.
     pub fn dead_ways_back(&self) -> Vec<usize> {
         let is_back = |edge: &usize| self.kinds[*edge] == EdgeKind::Backward;
         let back: Vec<usize> = (0..self.ends.len()).filter(is_back).collect();
         back.chunks(MASK_BITS).flat_map(|chunk| self.dead_of(chunk)).collect()
     }
 
-    /// The same of as many as a mask has bits: each node gets the bits of those it comes behind.
+    /// [`Self::dead_ways_back`] for one mask of edges: each node gets the bits of the targets that precede it.
     fn dead_of(&self, back: &[usize]) -> Vec<usize> {
         let mut masks = vec![0_u64; self.leaving.len()];
         for (bit, edge) in back.iter().enumerate() {
@@ -165,7 +165,7 @@ impl GraphIndex {
             }
         }
         let is_dead = |(bit, edge): &(usize, &usize)| {
-            // A node does not come behind itself.
+            // A node does not precede itself.
             self.ends[**edge].is_none_or(|(from, to)| from == to || masks[from] & (1 << bit) == 0)
         };
         back.iter().enumerate().filter(is_dead).map(|(_, edge)| *edge).collect()

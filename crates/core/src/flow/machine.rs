@@ -1,5 +1,5 @@
-//! What a run does next. Every method takes what happened, adds the events that say so to the step, folds them into the
-//! state, and names the visits that are to be made once they are durable. Nothing here waits, and nothing is decided twice.
+//! The run state machine. Every method takes an input, adds its events to the step, folds them into the state, and returns
+//! the visits to make once the events are durable. Nothing here waits, and nothing is decided twice.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::graph::{Node, Order};
 use super::state::{FEEDBACK, NodeStatus, Phase, RunState};
 use super::{PARALLEL_MAX, VISITS_MAX};
 
-/// One try at one visit of one node. No two are ever the same within a run.
+/// One attempt at one visit of one node. Keys are unique within a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VisitKey {
     pub node: String,
@@ -16,11 +16,11 @@ pub struct VisitKey {
     pub attempt: u32,
 }
 
-/// What came of a visit.
+/// The result of a visit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VisitResult {
     Handed(Handed),
-    /// A person is asked; somebody carries it on when there is an answer.
+    /// A person has to answer before the visit continues.
     Waits {
         approvals: Vec<String>,
     },
@@ -30,23 +30,23 @@ pub enum VisitResult {
     },
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     Visited {
         key: VisitKey,
         result: VisitResult,
     },
-    /// Somebody asked the run to end; the event that says so is in the log already.
+    /// A client asked to cancel the run; its event is already in the log.
     CancelAsked,
 }
 
-/// What is to be done next, after the events are durable.
+/// An effect to run after the events are durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Make this visit, or go on with it: whether it was begun, the role's session knows.
+    /// Start or continue this visit. The role's session records whether it was started.
     Visit(VisitKey),
-    /// End what runs.
+    /// Cancel all running visits.
     CancelVisits,
 }
 
@@ -56,18 +56,18 @@ pub struct FlowStep {
     pub effects: Vec<Effect>,
 }
 
-/// One run. Its state is the fold of its events; which visits this process makes is all it knows beyond that.
+/// One run. Its state is the fold of its events, plus the visits that this process is making.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     state: RunState,
     active: BTreeSet<VisitKey>,
-    /// Whether those who are asked have been looked at once more before this process leaves.
+    /// Whether waiting visits have been checked once more before this process stops.
     has_looked_again: bool,
     is_cancelling: bool,
 }
 
 impl Machine {
-    /// Begins a run with its first event.
+    /// Begin a run with its first event.
     pub fn begin(run: &str, started: RunEvent) -> (Self, FlowStep) {
         let mut machine = Self::of(RunState::new(run));
         let mut step = FlowStep::default();
@@ -76,7 +76,7 @@ impl Machine {
         (machine, step)
     }
 
-    /// The run as its events left it, and the step that brings it on its way again.
+    /// Recover a run from its events, with the step that resumes it.
     pub fn recover<'a>(run: &str, events: impl IntoIterator<Item = &'a RunEvent>) -> (Self, FlowStep) {
         let mut machine = Self::of(RunState::fold(run, events));
         let mut step = FlowStep::default();
@@ -91,7 +91,7 @@ impl Machine {
         (machine, step)
     }
 
-    /// Takes up a run that had failed: what failed, or waited for nothing, is tried once more.
+    /// Resume a failed run: retry the nodes that failed, or that waited for input that cannot arrive.
     pub fn retry(&mut self) -> FlowStep {
         let mut step = FlowStep::default();
         let has_failed = |ended: &super::state::Ended| ended.outcome == RunOutcome::Failed;
@@ -122,7 +122,7 @@ impl Machine {
         &self.state
     }
 
-    /// Whether this process has nothing left to do: the run has ended, or only people can bring it on.
+    /// Whether this process has nothing left to do: the run has ended, or it waits for people.
     pub fn is_idle(&self) -> bool {
         self.active.is_empty()
     }
@@ -138,7 +138,7 @@ impl Machine {
                 self.cancel(&mut step);
             }
             Input::Visited { key, result } => {
-                // A visit that nobody waits for was made by somebody else, or is over.
+                // A visit that is not active was made by another process, or has ended.
                 if self.active.remove(&key) {
                     self.take_result(&mut step, key, result);
                 }
@@ -179,7 +179,7 @@ impl Machine {
         step.effects.push(Effect::Visit(key));
     }
 
-    /// The visits that the log has begun and not ended.
+    /// Resume the visits that were started but have not ended.
     fn visit_again(&mut self, step: &mut FlowStep) {
         let is_open = |status| matches!(status, NodeStatus::Running | NodeStatus::Waiting);
         for key in self.visits_where(is_open) {
@@ -194,7 +194,7 @@ impl Machine {
             .collect()
     }
 
-    /// Enters what may be entered; if nothing may, and nothing runs, the run ends or leaves.
+    /// Enter all ready nodes. If there are none and nothing runs, the run ends or pauses.
     fn go_on(&mut self, step: &mut FlowStep) {
         match self.state.phase {
             Phase::Forward => self.enter_ready(step),
@@ -208,7 +208,7 @@ impl Machine {
             return self.finish(step);
         }
         if !self.has_looked_again {
-            // Somebody may have answered meanwhile, and found the run taken.
+            // A person may have answered in the meantime, while this process held the run.
             self.has_looked_again = true;
             waiting.into_iter().for_each(|key| self.make_visit(step, key));
         }
@@ -216,7 +216,7 @@ impl Machine {
 
     fn enter_ready(&mut self, step: &mut FlowStep) {
         let flow = self.state.flow.clone();
-        // What is entered is not next any more, or has failed.
+        // An entered node is no longer next, or has failed.
         while self.has_room()
             && let Some(at) = self.state.next_node()
         {
@@ -252,7 +252,7 @@ impl Machine {
                 self.state.improvers_left().filter(is_untouched).cloned().collect()
             }
             Order::Graph => own().take(1).filter(is_untouched).cloned().collect(),
-            // More than that have no room.
+            // Only this many can run in parallel.
             Order::SideBySide => own().filter(is_untouched).take(PARALLEL_MAX).cloned().collect(),
         };
         for node in &next {
@@ -262,7 +262,7 @@ impl Machine {
         }
     }
 
-    /// Nothing runs, nothing can be entered, nobody is asked.
+    /// End the run: nothing runs, no node is ready, and no person has to answer.
     fn finish(&mut self, step: &mut FlowStep) {
         let failed = self.state.nodes.iter().find(|(_, node)| node.status == NodeStatus::Failed);
         if let Some((id, node)) = failed {
@@ -273,7 +273,7 @@ impl Machine {
         let holding = self.visits_where(|status| status == NodeStatus::Holding);
         if !holding.is_empty() {
             let names: Vec<&str> = holding.iter().map(|key| key.node.as_str()).collect();
-            let message = format!("{} waits for something that nobody will send", names.join(", "));
+            let message = format!("{} waits for input that no node will send", names.join(", "));
             return self.end(step, RunOutcome::Failed, Some("flow.stalled".to_owned()), Some(message));
         }
         if self.state.improve && self.state.phase == Phase::Forward {
@@ -293,12 +293,12 @@ impl Machine {
         self.add(step, RunEvent::Ended { outcome, code, message });
     }
 
-    /// What runs is asked to end; once nothing does, the run has.
+    /// Cancel the running visits. The run ends when none is left.
     fn cancel(&mut self, step: &mut FlowStep) {
         if !self.is_cancelling {
             self.is_cancelling = true;
             step.effects.push(Effect::CancelVisits);
-            // What stands still for a person runs nowhere: it is carried on to its end.
+            // A visit that waits for a person runs in no process: resume it so that it can end.
             for key in self.visits_where(|status| status == NodeStatus::Waiting) {
                 if !self.active.contains(&key) {
                     self.make_visit(step, key);

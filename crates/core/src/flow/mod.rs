@@ -1,19 +1,19 @@
-//! Flows: roles that work on nodes of a graph and hand their results on. Pure, like the turn: [`Machine`] is told what
-//! happened and answers with events to write down and visits to make ([`FlowStep`]); its state is the fold of the run's own
-//! events ([`RunState`]), so a run that is read back from its log after a crash stands exactly where it stood.
+//! Flows: roles work on nodes of a graph and hand over their results. Pure, like the turn: [`Machine`] takes inputs and
+//! returns events to write and visits to make ([`FlowStep`]). Its state is the fold of the run's own events
+//! ([`RunState`]), so a run read from its log after a crash has exactly the same state.
 //!
-//! | file | says |
+//! | file | contains |
 //! |---|---|
-//! | [`graph`] | what a flow is, and what is wrong with one |
-//! | [`event`] | what a run writes into its own session |
-//! | [`state`] | where a run stands |
-//! | [`machine`] | what it does next |
-//! | [`assignment`] | what a role's session knows of the node it is at, and which handoffs are right there |
-//! | [`visit`] | how far one visit of a node has come, as the role's session tells it |
-//! | [`prompts`] | what roles are told |
+//! | [`graph`] | the definition of a flow, and its validation |
+//! | [`event`] | the events in a run's session |
+//! | [`state`] | the state of a run |
+//! | [`machine`] | the next steps of a run |
+//! | [`assignment`] | the node that a role's session works on, and which handoffs are valid there |
+//! | [`visit`] | the progress of one visit, from the role's session |
+//! | [`prompts`] | the prompts for roles |
 //!
-//! Two logs take part. The run's session says which visits there are; a role's session says what came of one. A visit is
-//! begun by one append to the role's session, which names it; so whether it was begun is never a guess.
+//! There are two kinds of logs. The run's session lists the visits; a role's session records the course of each visit. A
+//! visit begins with one append to the role's session that names it, so it is always known whether a visit has begun.
 
 pub mod assignment;
 pub mod event;
@@ -32,9 +32,9 @@ pub use machine::{Effect, FlowStep, Input, Machine, VisitKey, VisitResult};
 pub use state::{EdgeStatus, NodeState, NodeStatus, Phase, RunState};
 pub use visit::{NextMove, Visit};
 
-/// How often a role may mend its handoff at one visit.
+/// Maximum number of handoff repairs per visit.
 pub const REPAIRS_MAX: u32 = 5;
-/// Visits of one node: a loop of handing back and forth ends here.
+/// Maximum number of visits of one node. This ends a loop of handing work back and forth.
 pub const VISITS_MAX: u32 = 20;
-/// Nodes that run side by side.
+/// Maximum number of nodes that run in parallel.
 pub const PARALLEL_MAX: usize = 8;

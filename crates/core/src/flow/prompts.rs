@@ -1,5 +1,5 @@
-//! What roles are told: the system prompt that is built once, the note that a node is entered with, what is carried through
-//! a compaction. And the templates that prompts are.
+//! Prompts for roles: the system prompt, the note on entering a node, the text that survives a compaction, and prompt
+//! templates.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::event::{Artifact, Received};
 use super::graph::{Consent, Flow, HandoffBy, Node};
 use super::state::RunState;
 
-/// What a role is asked after the forward pass, if the flow does not say.
-pub const REFLECT: &str = "The work is done. Look back at what you did in this run: what went well, what went wrong, what \
+/// The default prompt for a role after the forward pass.
+pub const REFLECT: &str = "The work is done. Review your work in this run: what went well, what went wrong, what \
     was missing or unclear in what you were given, and what should be done differently next time. Write your findings.";
-/// What the feedback role is asked, if the flow does not say.
+/// The default prompt for the feedback role.
 pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run that you did not take part in. Write \
-    feedback for whoever keeps this flow: what to change, and why, the most important first.";
-/// Longest line of a note that tells what the work is about, in characters.
+    feedback for the owner of this flow: what to change, and why, the most important first.";
+/// Maximum length of the line that describes the work, in characters.
 const WORK_CHARS_MAX: usize = 200;
 
-/// The names between double braces, in the order of the text.
+/// The names between double braces, in text order.
 pub fn template_names(template: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = template;
@@ -29,13 +29,13 @@ pub fn template_names(template: &str) -> Vec<String> {
     names
 }
 
-/// The prompt of a node, with what it names put in.
+/// The prompt of a node, with its placeholders replaced.
 pub fn render_prompt(state: &RunState, node: &Node) -> String {
     let Some(template) = node.prompt.as_deref() else {
         return format!("Do the work of node {}.", node.id);
     };
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
-    // What came last from a node counts.
+    // The last artifact from a node counts.
     let came: BTreeMap<&str, &str> =
         received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
     let mut text = String::with_capacity(template.len());
@@ -50,7 +50,7 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
     text
 }
 
-/// The run's input; else what came from that node now, or what it said.
+/// The run's input for `input`; otherwise the artifact received from that node, or its last answer.
 fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
     if name == "input" {
         return &state.input;
@@ -59,14 +59,14 @@ fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str)
     came.get(name).copied().or_else(said).unwrap_or_default()
 }
 
-/// Who the role is, where it keeps its records, how it hands over, and what it has to have read. Built once for a session,
-/// and kept there.
+/// The system prompt: the role, its record folder, how to hand over, and the required readings. It is built once per
+/// session and stored there.
 pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) -> String {
     let flow = &state.flow;
     let mut parts: Vec<String> = vec![announcement(flow, node)];
     parts.extend(agent_prompt.map(str::to_owned));
     parts.push(format!(
-        "Your record folder is {}, below the working directory. What you want to find again, keep there.",
+        "Your record folder is {}, relative to the working directory. Keep notes for later there.",
         state.record_folder(node)
     ));
     if node.handoff == HandoffBy::Tool {
@@ -86,20 +86,20 @@ fn announcement(flow: &Flow, node: &Node) -> String {
         text.push_str(about);
     }
     text.push_str(
-        " You work on one node of the flow at a time. What others hand to you, and what is owed by you, is said in a note \
-         when you enter a node; this conversation goes on from node to node.",
+        " You work on one node of the flow at a time. When you enter a node, a note tells you what you received and what \
+         you owe. This conversation continues from node to node.",
     );
     text
 }
 
 const CONTRACT: &str = "\
 You end your work on a node with the tool `handoff`, and with nothing else. Its input is exactly one of:
-- `targets`: a list of {node, artifact, content}: the artifact's name and text for each node you hand to. Without \
-`content` the artifact is one that you put before, by its name.
-- `closed`: why the work ends here and nothing is handed on.
-- `prompt`: a question to a person. The answer comes back to you, and you go on.
+- `targets`: a list of {node, artifact, content}: the artifact's name and text for each node you hand over to. Without \
+`content`, `artifact` names one that you have already put.
+- `closed`: why the work ends here without a handoff.
+- `prompt`: a question to a person. You receive the answer and continue.
 - `wait`: what you wait for. You are called again when something is handed to you.
-Every forward target that is owed needs its artifact. A wrong handoff comes back as an error that says what to mend.";
+Every forward target that is owed needs its artifact. An invalid handoff returns an error that says what to fix.";
 
 fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
     let texts: Vec<String> = names
@@ -109,17 +109,17 @@ fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
     (!texts.is_empty()).then(|| format!("# Required readings\n\n{}", texts.join("\n\n")))
 }
 
-/// The note that a node is entered with.
+/// The note for entering a node.
 pub fn entry_note(state: &RunState, node: &Node, post: &Assignment) -> String {
     let visit = match (post.visit, post.attempt) {
         (1, 1) => "This is your first visit.".to_owned(),
         (visit, 1) => format!("You return to it: this is visit {visit}."),
-        (visit, attempt) => format!("Visit {visit} failed before; this is try {attempt}."),
+        (visit, attempt) => format!("Visit {visit} failed before; this is attempt {attempt}."),
     };
     let mut parts = vec![format!("You enter node {} of the flow {:?}. {visit}", post.node, post.flow)];
     parts.push(format!("The work: {}", work_line(state, node)));
     if !node.tools.is_empty() {
-        parts.push(format!("Tools meant for it: {}.", node.tools.join(", ")));
+        parts.push(format!("Suggested tools: {}.", node.tools.join(", ")));
     }
     parts.extend(readings_text(&state.flow, &node.readings));
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
@@ -140,12 +140,12 @@ fn received_text(item: &Received) -> String {
     let Artifact { name, text, bytes, blob } = &item.artifact;
     let mut said = format!("Received from {}: {name} ({bytes} bytes)\n{text}", item.from);
     if let Some(blob) = blob.filter(|_| item.artifact.is_cut()) {
-        said.push_str(&format!("\n[read on with read_output, output {blob}]"));
+        said.push_str(&format!("\n[read the rest with read_output, output {blob}]"));
     }
     said
 }
 
-/// What the node still owes.
+/// Describe what the node still owes.
 pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
     let owed = post.owed(handed);
     let line = |target: &&super::assignment::Target| match &target.artifact {
@@ -171,17 +171,17 @@ pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
         text.push_str(&format!(" You may hand back to {}, and then wait.", post.backward.join(", ")));
     }
     if post.consent == Consent::Person {
-        text.push_str(" A person agrees to what you hand forward.");
+        text.push_str(" A person has to agree to your forward handoffs.");
     }
     text
 }
 
-/// What stands in the place of a user's words when a role has to mend its handoff.
+/// The prompt for a role that has to repair its handoff.
 pub fn repair_words(post: &Assignment, handed: &[Handoff]) -> String {
     format!("End the node with the tool handoff. {}", owed_text(post, handed))
 }
 
-/// What is carried through a compaction word for word.
+/// The text that a compaction keeps verbatim.
 pub fn standing(post: &Assignment, handed: &[Handoff], last_user_text: &str) -> String {
     let done = post.forward.iter().filter(|target| target.done).map(|target| target.node.as_str());
     let now = handed.iter().flat_map(|handoff| &handoff.targets).map(|target| target.node.as_str());
@@ -210,7 +210,7 @@ pub fn standing(post: &Assignment, handed: &[Handoff], last_user_text: &str) -> 
     text
 }
 
-/// What fresh eyes are shown.
+/// The prompt for the feedback role, with all findings.
 pub fn feedback_words(state: &RunState, node: &Node) -> String {
     let findings = state.findings();
     let texts: Vec<String> = findings.iter().map(|(role, text)| format!("## {role}\n\n{text}")).collect();

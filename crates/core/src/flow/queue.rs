@@ -1,28 +1,28 @@
-//! Which node is entered next: of each session that nobody works in, the first node that has all it needs. Kept up to date
-//! node by node, so that a step of a wide flow does not look through all that wait.
+//! The queue of ready nodes: for each idle session, the first node that has all its inputs. It is updated node by node, so
+//! that a step of a wide flow does not scan all waiting nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nodes by their ranks: when they come in an order in which work can flow.
+/// Ready nodes by their rank in topological order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Queue {
     lines: BTreeMap<String, Line>,
-    /// The heads of all lines.
+    /// The heads of all session queues.
     heads: BTreeSet<usize>,
 }
 
-/// Those who wait for the same session.
+/// The nodes that wait for the same session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Line {
     ready: BTreeSet<usize>,
-    /// Visits that are begun there: they run, or a person is asked.
+    /// Visits in progress in this session: they run or wait for a person.
     open: usize,
-    /// Whose turn it is: none as long as somebody works there.
+    /// The next node; `None` while a visit is in progress.
     head: Option<usize>,
 }
 
 impl Queue {
-    /// The node that is entered next.
+    /// The next node to enter.
     pub fn first(&self) -> Option<usize> {
         self.heads.first().copied()
     }
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     pub fn end(&mut self, session: &str) {
-        // A log that somebody made may end what it did not begin.
+        // A log from another program may end a visit that it did not begin.
         self.change(session, |line| line.open = line.open.saturating_sub(1));
     }
 

@@ -1,4 +1,4 @@
-//! Where a run stands: the fold of its events, in the order of its log.
+//! The state of a run: the fold of its events, in log order.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use super::graph_index::GraphIndex;
 use super::prompts;
 use super::queue::Queue;
 
-/// What nodes of the improvement pass are called: no node of a flow's own begins so.
+/// The id prefix of improvement nodes. A flow's own nodes never have it.
 pub const IMPROVE: &str = "@improve.";
 pub const FEEDBACK: &str = "@feedback";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
-    /// Its turn has not come.
+    /// Not entered yet.
     #[default]
     Idle,
     Running,
-    /// A person is asked.
+    /// A person has to answer.
     Waiting,
-    /// It handed something back, or said that it waits: it goes on when something comes.
+    /// The node handed work back, or reported that it waits. It continues when new input arrives.
     Holding,
     Done,
-    /// The role ended it without handing on.
+    /// The role ended the node without a handoff.
     Closed,
-    /// Whatever could have led here was closed.
+    /// Every path to the node was closed.
     Skipped,
     Failed,
 }
@@ -52,22 +52,22 @@ impl NodeStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeState {
     pub status: NodeStatus,
-    /// How often it was entered, and how often the latest visit was tried.
+    /// The number of visits, and of attempts of the latest visit.
     pub visits: u32,
     pub attempt: u32,
-    /// What has arrived for the next visit, and what the latest one was given.
+    /// The input for the next visit, and the input of the latest one.
     pub inbox: Vec<Received>,
     pub received: Vec<Received>,
     pub approvals: Vec<String>,
     pub said: String,
-    /// Why it failed, was closed, or waits.
+    /// Why the node failed, was closed, or waits.
     pub why: Option<String>,
     pub code: Option<String>,
-    /// Whether something in the inbox was handed back.
+    /// Whether the inbox contains returned work.
     has_return: bool,
 }
 
-/// How many of the ways that lead to a node are how far: a join of many does not look through them each time.
+/// Counts of a node's incoming edges by status, so that a large join does not scan them each time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Arrivals {
     open: usize,
@@ -95,7 +95,7 @@ pub enum EdgeStatus {
     #[default]
     Open,
     Completed,
-    /// Nothing will come over it.
+    /// Nothing will be handed over this edge.
     Closed,
 }
 
@@ -114,10 +114,10 @@ pub struct Ended {
     pub message: Option<String>,
 }
 
-/// The fold.
+/// The fold of a run's events.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunState {
-    /// The run's session.
+    /// The id of the run's session.
     pub run: String,
     pub is_started: bool,
     pub flow: Arc<Flow>,
@@ -127,18 +127,18 @@ pub struct RunState {
     pub cwd: Option<String>,
     pub mirror: Option<String>,
     pub nodes: BTreeMap<String, NodeState>,
-    /// How many visits run.
+    /// The number of running visits.
     pub running: usize,
     queue: Queue,
-    /// The edges that are not open, by their places in [`Flow::edges`].
+    /// The edges that are not open, by index into [`Flow::edges`].
     edges: BTreeMap<usize, EdgeStatus>,
-    /// Beside [`Flow::nodes`].
+    /// Parallel to [`Flow::nodes`].
     arrivals: Vec<Arrivals>,
     pub phase: Phase,
-    /// The nodes of the improvement pass, once it has begun.
+    /// The nodes of the improvement pass, once it has started.
     pub improvers: Vec<Node>,
     improver_places: BTreeMap<String, usize>,
-    /// Those of them that are not over.
+    /// The improvers that have not ended.
     improvers_left: BTreeSet<usize>,
     pub is_cancel_asked: bool,
     pub ended: Option<Ended>,
@@ -219,7 +219,7 @@ impl RunState {
         self.at(id)
     }
 
-    /// Whether a node may be entered has changed, or may have.
+    /// Mark a node whose readiness may have changed.
     fn queue_up(&mut self, id: &str) {
         let Some(at) = self.ways.node(id) else { return };
         let node = &self.flow.nodes[at];
@@ -254,7 +254,7 @@ impl RunState {
         self.hand(node, &Handed { to, ..Handed::default() });
     }
 
-    /// Something arrives at a node.
+    /// Deliver input to a node.
     fn give(&mut self, id: &str, received: Received) {
         let is_return = self.is_back_edge(&received.from, id);
         let node = self.at(id);
@@ -266,7 +266,7 @@ impl RunState {
     fn enter(&mut self, id: &str, visit: u32, attempt: u32, received: &[Received]) {
         let taken: HashSet<&Received> = received.iter().collect();
         let mut inbox = std::mem::take(&mut self.at(id).inbox);
-        // What came while the event was written stays for the next visit.
+        // Input that arrived while the event was written stays for the next visit.
         inbox.retain(|waiting| !taken.contains(waiting));
         let has_return = inbox.iter().any(|item| self.is_back_edge(&item.from, id));
         let node = self.at(id);
@@ -277,7 +277,7 @@ impl RunState {
         self.mark(id, NodeStatus::Running);
     }
 
-    /// How far an edge is.
+    /// The status of an edge.
     pub fn edge(&self, at: usize) -> EdgeStatus {
         self.edges.get(&at).copied().unwrap_or_default()
     }
@@ -323,7 +323,7 @@ impl RunState {
         self.settle(touched);
     }
 
-    /// The edges of a kind that leave a node, with their places.
+    /// The outgoing edges of a kind, with their indexes.
     pub fn edges_from(&self, id: &str, kind: EdgeKind) -> impl Iterator<Item = (usize, &Edge)> {
         let node = self.ways.node(id).into_iter();
         node.flat_map(move |node| self.ways.leaving(node, kind)).map(|(at, _)| (at, &self.flow.edges[at]))
@@ -338,7 +338,7 @@ impl RunState {
         self.ways.edge(from, to, EdgeKind::Backward).is_some()
     }
 
-    /// What a node that is done has not handed on will not come.
+    /// Close the edges that a finished node did not hand off to.
     fn close_open_edges(&mut self, id: &str) {
         let left: Vec<usize> = self.edges_from(id, EdgeKind::Forward).map(|(at, _)| at).collect();
         for at in left {
@@ -348,7 +348,7 @@ impl RunState {
         }
     }
 
-    /// Work goes back: everything between the two has to be done again.
+    /// Reopen everything between the two nodes, because work was returned.
     fn reopen(&mut self, from: &str, to: &str) {
         for at in self.ways.edges_between(from, to) {
             self.set_edge(at, EdgeStatus::Open);
@@ -363,8 +363,8 @@ impl RunState {
         }
     }
 
-    /// Outputs that have something are done; what nothing can reach any more is skipped. Only nodes to which something has
-    /// come, or from which a way was cut, can change, and what is skipped cuts the ways behind it.
+    /// Complete outputs that have input, and skip nodes that have become unreachable. Only touched nodes can change: those
+    /// that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
     fn settle(&mut self, mut touched: Vec<usize>) {
         let flow = self.flow.clone();
         while let Some(at) = touched.pop() {
@@ -384,28 +384,28 @@ impl RunState {
         }
     }
 
-    /// The node that is entered next, unless there is none that can be.
+    /// The next node to enter, if any is ready.
     pub(super) fn next_node(&self) -> Option<usize> {
         self.queue.first().and_then(|rank| self.ways.order().get(rank).copied())
     }
 
-    /// Nodes that share a session take turns.
+    /// Whether no other node runs in the node's session.
     pub(super) fn is_free(&self, node: &Node) -> bool {
         self.queue.is_free(&self.session_of(node))
     }
 
-    /// The nodes of the improvement pass that are not over, in their order.
+    /// The improvers that have not ended, in order.
     pub(super) fn improvers_left(&self) -> impl Iterator<Item = &Node> {
         self.improvers_left.iter().map(|at| &self.improvers[*at])
     }
 
-    /// The nodes whose visits are begun and not ended.
+    /// The nodes with a visit in progress.
     pub fn open_nodes(&self) -> impl Iterator<Item = &Node> {
         let open = self.nodes.iter().filter(|(_, node)| is_open(node.status));
         open.filter_map(|(id, _)| self.any_node(id))
     }
 
-    /// Whether a node has what it needs to be entered.
+    /// Whether a node has the input it needs to start.
     pub fn is_ready(&self, node: &Node) -> bool {
         let Some(state) = self.nodes.get(&node.id) else { return false };
         let may_enter = !matches!(
@@ -414,12 +414,12 @@ impl RunState {
         );
         let arrivals = self.ways.node(&node.id).and_then(|at| self.arrivals.get(at));
         let has_all = arrivals.is_none_or(|arrivals| arrivals.open == 0);
-        // An output gathers: it waits for all that can still come.
+        // An output collects all inputs that can still arrive.
         let waits_for_all = node.join == Join::All || node.kind == NodeKind::Output;
         may_enter && !state.inbox.is_empty() && (state.has_return || !waits_for_all || has_all)
     }
 
-    /// A node of the flow, or of the improvement pass.
+    /// Find a node of the flow or of the improvement pass.
     pub fn any_node(&self, id: &str) -> Option<&Node> {
         let own = self.ways.node(id).map(|at| &self.flow.nodes[at]);
         own.or_else(|| self.improver_places.get(id).map(|at| &self.improvers[*at]))
@@ -429,7 +429,7 @@ impl RunState {
         self.nodes.get(id).map(|node| node.status).unwrap_or_default()
     }
 
-    /// The session a node works in. Fresh eyes have a fresh one.
+    /// The session that a node works in. The feedback role gets a fresh one.
     pub fn session_of(&self, node: &Node) -> String {
         match node.id.as_str() {
             FEEDBACK => format!("{}__fresh.{}", self.run, node.who()),
@@ -437,7 +437,7 @@ impl RunState {
         }
     }
 
-    /// Where a role keeps its records.
+    /// The folder for a role's records.
     pub fn record_folder(&self, node: &Node) -> String {
         let base = self.flow.record_folder.as_deref().unwrap_or("records");
         format!("{base}/{}/{}", self.run, node.who())
@@ -449,7 +449,8 @@ impl RunState {
         self.improvers_left = self.improver_places.values().copied().collect();
     }
 
-    /// Each role that took part looks back in its own session, then fresh eyes look at what they found.
+    /// Build the improvement nodes: each participating role reviews in its own session, then the feedback role reviews
+    /// their findings.
     fn improvement_nodes(&self) -> Vec<Node> {
         let pass = self.flow.improvement.clone().unwrap_or_default();
         let mut sessions: BTreeSet<String> = BTreeSet::new();
@@ -462,7 +463,7 @@ impl RunState {
             }
             nodes.push(Node {
                 id: format!("{IMPROVE}{}", node.who()),
-                name: Some(format!("{} looks back", node.who())),
+                name: Some(format!("{} reviews the run", node.who())),
                 prompt: Some(pass.prompt.clone().unwrap_or_else(|| prompts::REFLECT.to_owned())),
                 session_id: Some(session.clone()),
                 handoff: HandoffBy::Answer,
@@ -481,8 +482,8 @@ impl RunState {
         nodes
     }
 
-    /// The run as one visit has to know it: of the other nodes only those that its words may speak of. So that a visit costs
-    /// the same in a flow of any length.
+    /// Reduce the run to what one visit needs: the node itself and the nodes that its prompt may mention. This keeps the
+    /// cost of a visit independent of the flow's size.
     pub fn seen_from(&self, id: &str) -> Self {
         let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
         let mut named: BTreeSet<String> = prompts::template_names(prompt).into_iter().collect();
@@ -514,7 +515,7 @@ impl RunState {
         }
     }
 
-    /// What each role found when it looked back.
+    /// Each role's findings from the improvement pass.
     pub fn findings(&self) -> Vec<(&str, &str)> {
         let done = self.improvers.iter().filter(|node| self.status_of(&node.id) == NodeStatus::Done);
         done.map(|node| {
@@ -523,7 +524,7 @@ impl RunState {
         .collect()
     }
 
-    /// What reached the outputs; of a flow without, what its last nodes said.
+    /// What reached the outputs. Without outputs, the answers of the last nodes.
     pub fn results(&self) -> Vec<&Received> {
         let outputs = self.flow.nodes.iter().filter(|node| node.kind == NodeKind::Output);
         outputs.filter_map(|node| self.nodes.get(&node.id)).flat_map(|state| &state.received).collect()
@@ -534,12 +535,12 @@ fn is_open(status: NodeStatus) -> bool {
     matches!(status, NodeStatus::Running | NodeStatus::Waiting)
 }
 
-/// Whether a node is one of the improvement pass.
+/// Whether the id belongs to an improvement node.
 pub fn is_improver(id: &str) -> bool {
     id.starts_with(IMPROVE) || id == FEEDBACK
 }
 
-/// Where each node is, by its id; of equals the first.
+/// Map node ids to indexes. The first of equal ids wins.
 fn places_of(nodes: &[Node]) -> BTreeMap<String, usize> {
     nodes.iter().enumerate().rev().map(|(at, node)| (node.id.clone(), at)).collect()
 }

@@ -1,4 +1,4 @@
-//! How far one visit has come, as the role's session tells it: the fold of everything behind the entry that began it.
+//! The progress of one visit: the fold of the role's session after the entry that began the visit.
 
 use super::REPAIRS_MAX;
 use super::assignment::{Assignment, HANDOFF_TOOL, Handoff};
@@ -6,20 +6,20 @@ use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, TurnEnded};
 use crate::id::TurnId;
 
-/// The `reason` of the note that asks a role to mend its handoff.
+/// The `reason` of the note that asks a role to repair its handoff.
 pub const REPAIR_REASON: &str = "flow.repair";
-/// The `reason` of the note that a node is entered with.
+/// The `reason` of the note for entering a node.
 pub const ENTRY_REASON: &str = "flow.entry";
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Visit {
     /// The latest turn, and how it ended.
     pub turn: Option<(TurnId, Option<TurnEnded>)>,
-    /// Handoffs that were right.
+    /// Valid handoffs.
     pub handed: Vec<Handoff>,
-    /// Those that were not, and turns that ended without one; a person's refusal is neither.
+    /// The number of invalid handoffs and of turns that ended without a handoff. A person's refusal does not count.
     pub faults: u32,
-    /// The last thing the role said.
+    /// The role's last answer.
     pub said: String,
     calls: Vec<ToolCall>,
     refused: Vec<String>,
@@ -27,12 +27,12 @@ pub struct Visit {
     last_fault: Option<String>,
 }
 
-/// What is to be done about a visit.
+/// The next step of a visit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextMove {
-    /// Its turn runs, was interrupted, or waits for a person: carry it on.
+    /// The turn is running, was interrupted, or waits for a person: continue it.
     GoOn,
-    /// The turn ended without a handoff that would do: the role is told, and tries again.
+    /// The turn ended without a valid handoff: tell the role, and let it retry.
     Repair {
         why: String,
     },
@@ -50,7 +50,7 @@ pub enum NextMove {
 }
 
 impl Visit {
-    /// `entries` begin with the one that holds the post.
+    /// Fold the entries of a visit. The first entry holds the assignment.
     pub fn fold<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
         let mut visit = Self::default();
         for entry in entries {
@@ -95,7 +95,7 @@ impl Visit {
         let call = self.calls.remove(at);
         let was_refused = self.refused.iter().any(|refused| refused == call_id);
         match (is_error, Handoff::of_call(&call)) {
-            // A question that was answered is no handoff yet.
+            // An answered question is not a handoff.
             (false, Ok(handoff)) if handoff.prompt.is_none() => self.handed.push(handoff),
             (false, _) => {}
             (true, _) if was_refused || interrupted => {}
@@ -119,7 +119,7 @@ impl Visit {
         }
         if self.faults >= REPAIRS_MAX && (post.has_tool() || !has_ended_well) {
             let last = self.last_fault.clone().unwrap_or_else(|| "no handoff was made".to_owned());
-            let message = format!("the handoff was not right after {REPAIRS_MAX} repairs: {last}");
+            let message = format!("the handoff was still invalid after {REPAIRS_MAX} repairs: {last}");
             return NextMove::Fail { code: "flow.handoff".to_owned(), message };
         }
         let may_mend = has_ended_well || ended.code.as_deref() == Some("correction_limit");
@@ -134,12 +134,12 @@ impl Visit {
     fn what_is_missing(&self, post: &Assignment) -> String {
         let owed: Vec<&str> = post.owed(&self.handed).iter().map(|target| target.node.as_str()).collect();
         match (self.handed.is_empty(), &self.last_fault) {
-            (true, Some(fault)) => format!("The last handoff was not right: {fault}"),
-            (true, None) => "The turn ended, and the node was not handed off.".to_owned(),
+            (true, Some(fault)) => format!("The last handoff was not valid: {fault}"),
+            (true, None) => "The turn ended without a handoff.".to_owned(),
             (false, _) => format!("A handoff is still owed to {}.", owed.join(", ")),
         }
     }
 }
 
-/// The code of a turn that a person did not agree to.
+/// The code of a turn that a person declined.
 pub const DECLINED: &str = "consent.declined";

@@ -1,5 +1,5 @@
-//! Whether something new is known already, or contradicts what is known. By words alone, so it answers "neither" where a
-//! person would see more; then both stand side by side.
+//! Compares a new statement with known memories: is it a repetition, a contradiction, or new? The comparison uses words
+//! only, so it may miss relations that a person would see. Then both statements are kept.
 
 use std::collections::BTreeSet;
 
@@ -8,48 +8,48 @@ use super::{Candidate, Tone};
 use crate::id::MemoryId;
 use crate::port::memory::{Memory, MemoryKind};
 
-/// Share of stems two texts must have in common to say the same.
+/// Minimum share of common stems of two texts that say the same.
 const SAME_SHARE: f64 = 0.85;
-/// Share of a correction's stems that what it corrects must have.
+/// Minimum share of a correction's stems that the corrected memory must contain.
 const CORRECTED_SHARE: f64 = 0.5;
 const CORRECTED_STEMS_MIN: usize = 2;
 
-/// What something new is to what is known.
+/// The relation of a new statement to known memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     New,
-    /// It says the same as this one.
+    /// Repeats this memory.
     Strengthens(MemoryId),
-    /// This one no longer holds.
+    /// Contradicts this memory and replaces it.
     Supersedes(MemoryId),
 }
 
-/// Verbs between a thing and what is said of it.
+/// Verbs that link a subject to its description.
 const LINKS: &[&str] = &[
     "is", "are", "was", "were", "runs", "run", "lives", "live", "uses", "use", "starts", "ends", "costs",
     "listens", "belongs", "expires", "closes", "opens", "prefer", "prefers", "works", "work", "has", "moved",
     "switched",
 ];
-/// Verbs of which a person does one at a time, so that a second place takes the first one's.
+/// Verbs that allow only one object at a time, so that a second one replaces the first.
 const SINGULAR: &[&str] = &["live", "work", "moved", "born"];
-/// Words before which a statement says what it is for.
+/// Prepositions that introduce the purpose of a statement.
 const PURPOSES: &[&str] = &["for", "in", "when", "on"];
 
-/// A statement taken apart, as far as words allow.
+/// A parsed statement.
 struct Statement {
     kind: MemoryKind,
     words: Vec<String>,
     all: BTreeSet<String>,
     numbers: BTreeSet<String>,
     is_negated: bool,
-    /// What it is about, and what it says of that.
+    /// The subject and its description.
     slot: Option<(BTreeSet<String>, BTreeSet<String>)>,
-    /// What is preferred, and to what.
+    /// The preferred thing and the alternative.
     pair: Option<(BTreeSet<String>, BTreeSet<String>)>,
 }
 
-/// What a candidate is to memories that are current, the most fitting first: a contradiction before a repetition, because
-/// what contradicts often repeats all but one word.
+/// The relation of a candidate to current memories. A contradiction takes precedence over a repetition, because a
+/// contradiction often repeats all but one word.
 pub fn relate<'a>(candidate: &Candidate, known: impl Iterator<Item = &'a Memory> + Clone) -> Relation {
     let new = Statement::read(candidate.kind, &candidate.text);
     let stated = |memory: &Memory| Statement::read(memory.kind, &memory.text);
@@ -80,7 +80,7 @@ impl Statement {
         let mut all = set(stems(text));
         let mut numbers = set(words.iter().filter(|word| is_number(word)).cloned());
         if kind == MemoryKind::ErrorPattern {
-            // Errors name lines, ports and times that are never the same twice.
+            // Errors contain line numbers, ports and times that differ each time.
             numbers.clear();
             all.retain(|stem| !is_number(stem));
         }
@@ -88,7 +88,7 @@ impl Statement {
             kind,
             all,
             numbers,
-            // "Never" and "not" together are one no, as people speak.
+            // "Never" and "not" together count as one negation, as in colloquial English.
             is_negated: words.iter().any(|word| is_negation(word)),
             slot: slot_of(&words),
             pair: pair_of(&words),
@@ -124,7 +124,7 @@ impl Statement {
         turned_round || differs || self.is_turned(other)
     }
 
-    /// One prefers what the other prefers something else to.
+    /// Whether the two statements have opposite preferences.
     fn is_turned(&self, other: &Self) -> bool {
         let Some(((liked, less), (other_liked, other_less))) = self.pair.as_ref().zip(other.pair.as_ref())
         else {
@@ -142,13 +142,13 @@ impl Statement {
     }
 }
 
-/// Two statements about the same thing that say something else of it. More of the same is no contradiction.
+/// Whether two statements describe the same subject differently. Additional detail is not a contradiction.
 fn differ(one: &(BTreeSet<String>, BTreeSet<String>), other: &(BTreeSet<String>, BTreeSet<String>)) -> bool {
     one.0 == other.0 && !one.1.is_subset(&other.1) && !other.1.is_subset(&one.1)
 }
 
-/// "Our staging database is heron" is about the staging database. "We use Redis for sessions" is about what is used for
-/// sessions. "We use Redis" is about nothing in particular: one can use many things.
+/// Split a statement into subject and description. "Our staging database is heron" describes the staging database. "We use
+/// Redis for sessions" describes the choice for sessions. "We use Redis" has no subject: several choices are possible.
 fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let link = words.iter().position(|word| LINKS.contains(&word.as_str()))?;
     let verb = &words[link];
@@ -168,7 +168,7 @@ fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     (SINGULAR.contains(&verb.as_str()) && !value.is_empty()).then(|| (set([format!("i {verb}")]), value))
 }
 
-/// "I prefer tabs to spaces": tabs, spaces.
+/// Split a preference: "I prefer tabs to spaces" gives tabs and spaces.
 fn pair_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let prefers = ["prefer", "prefers", "rather", "use"];
     let start = words.iter().position(|word| prefers.contains(&word.as_str()))?;
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_contradictions_and_other_things_are_told_apart() {
+    fn repetitions_contradictions_and_new_statements_are_distinguished() {
         let table = [
             ("Our staging database is heron", "The staging database is called heron", "same"),
             ("Our staging database is heron", "The staging database is osprey", "instead"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_takes_the_place_of_what_it_resembles() {
+    fn a_correction_replaces_a_similar_memory() {
         let known = "Deploys of the shop happen on Friday evening";
         assert_eq!(relation("Deploys of the shop happen on Tuesday", Tone::Plain, known), "new");
         assert_eq!(relation("Deploys of the shop happen on Tuesday", Tone::Corrects, known), "instead");

@@ -1,9 +1,9 @@
-//! What sessions teach, without any effect: which sentences are worth remembering ([`rules`], or [`llm_extract`] with a model),
-//! whether something is known already or contradicts what is known ([`compare`]), which memories answer a question
-//! ([`rank`]), and what a new session is told ([`prompt`]). The engine reads logs and writes memories around it.
+//! Pure memory logic: extracting memories by [`rules`] or with a model ([`llm_extract`]), finding repetitions and
+//! contradictions ([`compare`]), ranking memories for a question ([`rank`]), and building the text for a new session
+//! ([`prompt`]). The engine reads the logs and writes the memories.
 //!
-//! Only what a session's own person said becomes a memory, and never what looks like a secret. A memory is quoted speech:
-//! whoever shows one to a model says so.
+//! Only messages of the session's owner become memories, and never texts that look like secrets. Memories are always
+//! marked as quotations when they are shown to a model.
 
 pub mod compare;
 pub mod llm_extract;
@@ -21,11 +21,11 @@ use crate::id::{EntryId, Seq};
 use crate::port::memory::{Learned, MemoryKind};
 use crate::scope::Principal;
 
-/// Most memories that are learned from one session at a time.
+/// Maximum number of memories extracted from one session at a time.
 pub const CANDIDATES_MAX: usize = 64;
-/// Most entries that are looked at, from the end of the path.
+/// Maximum number of entries to scan, from the end of the path.
 pub const ENTRIES_MAX: u32 = 5_000;
-/// The type of the entry that says how far a session was learned from.
+/// The `custom_type` of the entry that records the extraction progress of a session.
 pub const MARK_TYPE: &str = "sapwood.memory";
 
 /// Something that may be worth remembering.
@@ -33,25 +33,25 @@ pub const MARK_TYPE: &str = "sapwood.memory";
 pub struct Candidate {
     pub kind: MemoryKind,
     pub text: String,
-    /// The entries that say so, the oldest first.
+    /// The supporting entries, oldest first.
     pub entries: Vec<EntryId>,
     pub tone: Tone,
 }
 
-/// How something was said.
+/// The tone of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tone {
     #[default]
     Plain,
-    /// It sets something else right, so what it resembles no longer holds.
+    /// A correction: a similar memory is no longer valid.
     Corrects,
 }
 
-/// How far a session was learned from: entries up to `upto` are not looked at again.
+/// The extraction progress of a session: entries up to `upto` are not processed again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub upto: Seq,
-    /// How many memories came of it, new and strengthened.
+    /// The number of memories that were created or strengthened.
     pub learned: u32,
     pub how: Learned,
     /// Why the model's answer was not used.
@@ -75,13 +75,13 @@ impl Mark {
     }
 }
 
-/// Whether an entry is the owner's own words: what another member said is not the owner's to be remembered as.
+/// Whether the owner wrote an entry. Messages of other members must not become the owner's memories.
 pub fn is_owners_word(entry: &Entry, owner: &Principal) -> bool {
     let is_others = matches!(&entry.meta.by, Principal::User(_)) && entry.meta.by != *owner;
     matches!(entry.body, Body::UserMessage(_)) && !is_others
 }
 
-/// Beginnings of sentences that give away what must not be kept, even where it does not look like a key.
+/// Phrases that indicate a secret, even if the secret does not look like a key.
 const SECRET_WORDS: &[&str] = &[
     "password",
     "passphrase",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_reads_back() {
+    fn a_mark_round_trips() {
         let mark = Mark { upto: Seq(7), learned: 2, how: Learned::ByRules, fell_back: None };
         assert_eq!(Mark::of(&mark.to_body()), Some(mark));
     }
@@ -137,7 +137,7 @@ mod fixture {
     use crate::port::memory::{Belongs, Learned, Memory, MemoryKind};
     use crate::scope::Principal;
 
-    /// A fact that the whole tenant knows.
+    /// A fact of the whole tenant.
     pub fn memory(number: i64, text: &str) -> Memory {
         Memory {
             id: MemoryId::mint(TimestampMs(number), 1),

@@ -1,32 +1,32 @@
-//! Which memories answer a question, without a model: rare words count more than common ones, forms of a word count as
-//! the word, words that mean much the same and alike spellings count for less. Where both sides have an embedding of the
-//! same model, the angle between them counts as much as the words.
+//! Ranks memories for a question without a model. Rare words count more than common ones, forms of a word count as the
+//! word, and synonyms and similar spellings count less. If both sides have an embedding of the same model, the cosine
+//! similarity counts as much as the words.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::text_similarity::{Lexicon, likeness, stems, trigrams};
 use crate::port::memory::{Embedding, Memory};
 
-/// What a word that means much the same counts for, and one that is spelt alike at most.
+/// The weight of a synonym, and the maximum weight of a similar spelling.
 const ALIKE_WORTH: f64 = 0.6;
 const SPELT_WORTH: f64 = 0.8;
-/// Below this likeness two spellings are two words.
+/// Minimum similarity of two spellings of the same word.
 const SPELT_MIN: f64 = 0.6;
-/// A memory must match so much of what the question is about.
+/// Minimum score of a matching memory.
 const SCORE_MIN: f64 = 0.12;
-/// Below this, the angle to an embedding says nothing.
+/// Minimum cosine similarity that counts.
 const ANGLE_MIN: f64 = 0.35;
-/// What support adds, at most: it decides between equals.
+/// Maximum bonus for support. It only breaks ties.
 const STRENGTH_WORTH: f64 = 0.05;
 
-/// A memory and how well it answers, from 0 to about 1.
+/// A memory and its score, from 0 to about 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ranked<'a> {
     pub memory: &'a Memory,
     pub score: f64,
 }
 
-/// The memories that answer, the best first; of equals the newer.
+/// Find the matching memories, best first. Among equals, the newer comes first.
 pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory]) -> Vec<Ranked<'a>> {
     let texts: Vec<BTreeSet<String>> =
         memories.iter().map(|memory| stems(&memory.text).into_iter().collect()).collect();
@@ -63,7 +63,7 @@ fn angle(asked: Option<&Embedding>, memory: &Memory) -> Option<f64> {
     (asked.model == known.model).then(|| cosine(&asked.numbers, &known.numbers)).flatten()
 }
 
-/// The cosine of the angle between two directions; none if they are not of one space.
+/// The cosine similarity of two embeddings; `None` if their dimensions differ.
 pub fn cosine(one: &[i8], other: &[i8]) -> Option<f64> {
     if one.len() != other.len() {
         return None;
@@ -74,14 +74,14 @@ pub fn cosine(one: &[i8], other: &[i8]) -> Option<f64> {
     (length > 0.0).then(|| product(one, other) / length)
 }
 
-/// A direction in small whole numbers: the largest becomes 127.
+/// Quantise an embedding to small integers. The largest value becomes 127.
 pub fn quantise(numbers: &[f32]) -> Vec<i8> {
     let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
     let scale = if largest.is_finite() && largest > 0.0 { 127.0 / largest } else { 0.0 };
     numbers.iter().map(|number| (number * scale).round().clamp(-127.0, 127.0) as i8).collect()
 }
 
-/// A word of the question, what it weighs, and which stems of the memories count for it.
+/// A word of the question, its weight, and the memory stems that match it.
 struct QueryTerms {
     weight: f64,
     counts: HashMap<String, f64>,
@@ -95,7 +95,7 @@ impl QueryTerms {
     }
 }
 
-/// The stems of all memories, and in how many of them each occurs.
+/// The stems of all memories, with their document frequencies.
 struct Vocabulary {
     texts: usize,
     counts: HashMap<String, usize>,
@@ -132,7 +132,7 @@ impl Vocabulary {
                 counts.insert(stem.clone(), worth);
             }
         }
-        // A word that stands nowhere is as rare as what stands for it: what people add in asking must not drown the rest.
+        // A word that occurs in no memory gets the rarity of its matches, so that filler words do not dominate.
         let stands_for = counts.keys().filter_map(|stem| self.counts.get(stem)).min().copied();
         let weight = match self.counts.get(&wanted).copied().or(stands_for) {
             Some(occurs) => self.rarity(occurs),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_in_other_words_finds_its_answer() {
+    fn a_paraphrased_question_finds_its_answer() {
         let known = memories(&[
             "Our staging database is called heron",
             "I prefer tabs to spaces",
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(rank("zzz", Some(&of("m", &[1.0, 0.0])), &known).len(), 1);
         assert!(rank("zzz", Some(&of("other", &[1.0, 0.0])), &known).is_empty());
         assert!(rank("zzz", Some(&of("m", &[1.0])), &known).is_empty());
-        assert!(rank("zzz", Some(&of("m", &[0.0, 1.0])), &known).is_empty(), "at a right angle");
+        assert!(rank("zzz", Some(&of("m", &[0.0, 1.0])), &known).is_empty(), "orthogonal");
         assert_eq!(quantise(&[f32::NAN, 0.0]), [0, 0]);
     }
 }

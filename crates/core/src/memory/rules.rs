@@ -1,5 +1,5 @@
-//! Learning without a model: sentences that begin as people begin what they want to be remembered, and tool errors that
-//! came more than once. Deterministic, and rather too little than too much: what it misses can be added by hand.
+//! Memory extraction without a model: sentences with typical openings, such as "remember that", and repeated tool errors.
+//! The rules are deterministic and conservative: missed memories can be added by hand.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use crate::id::EntryId;
 use crate::port::memory::MemoryKind;
 use crate::scope::Principal;
 
-/// What of the sentence is kept.
+/// Which part of the sentence is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     Whole,
-    /// What follows the words.
+    /// The text after the cue.
     Rest,
 }
 
 use Keep::{Rest, Whole};
 use MemoryKind::{Decision, Fact, Preference};
 
-/// How sentences begin that are worth keeping. The first that fits counts.
+/// Openings of sentences that are worth keeping. The first match counts.
 const CUES: &[(&str, MemoryKind, Keep)] = &[
     ("remember that", Fact, Rest),
     ("remember to", Preference, Rest),
@@ -109,7 +109,7 @@ const CUES: &[(&str, MemoryKind, Keep)] = &[
     ("we switched", Fact, Whole),
 ];
 
-/// How sentences begin that set something right.
+/// Openings of sentences that correct an earlier statement.
 const CORRECTIONS: &[&str] = &[
     "no",
     "nope",
@@ -125,15 +125,15 @@ const CORRECTIONS: &[&str] = &[
     "sorry",
 ];
 
-/// Verbs with which somebody says how something of theirs is.
+/// Verbs that describe a possession or property of the speaker.
 const STATIVES: &[&str] = &[
     "is", "are", "was", "runs", "run", "lives", "live", "uses", "use", "has", "have", "works", "starts",
     "ends", "costs", "needs", "listens", "belongs", "expires", "closes", "opens", "plays", "sits", "takes",
     "goes", "speaks",
 ];
-/// A stative verb must come so soon.
+/// A stative verb must occur within this many words.
 const STATIVE_WORDS_MAX: usize = 8;
-/// With "the", only what names or places a thing is a fact rather than talk.
+/// After "the", only phrases that name or locate a thing make a fact.
 const NAMING: &[&str] = &[
     "is called",
     "is named",
@@ -155,7 +155,7 @@ const NAMING: &[&str] = &[
     "starts on",
 ];
 
-/// Everything in these entries that is worth remembering.
+/// Extract everything in these entries that is worth remembering.
 pub fn extract(entries: &[Entry], owner: &Principal) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for entry in entries.iter().filter(|entry| is_owners_word(entry, owner)) {
@@ -187,7 +187,7 @@ fn cued(statement: &str) -> Option<(MemoryKind, &str)> {
     })
 }
 
-/// Somebody says how something of theirs is, or what a thing is called.
+/// Whether the statement describes something of the speaker's, or names a thing.
 fn stated(statement: &str) -> Option<MemoryKind> {
     let first = ["my", "our"].iter().find_map(|cue| after_words(statement, cue));
     if let Some(rest) = first {
@@ -200,7 +200,7 @@ fn stated(statement: &str) -> Option<MemoryKind> {
     NAMING.iter().any(|naming| lower.contains(&format!(" {naming} "))).then_some(Fact)
 }
 
-/// A sentence as it is kept: without its end, with a capital, and with something in it.
+/// Normalize a sentence: no final punctuation, capitalized. `None` if nothing is left.
 fn tidied(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches([';', '.', '!', ',', ':']).trim_end();
     let mut chars = text.chars();
@@ -208,22 +208,22 @@ fn tidied(text: &str) -> Option<String> {
     (words(text).len() >= 2).then(|| first.to_uppercase().chain(chars).collect())
 }
 
-/// How often an error must come before it is a pattern.
+/// How often an error must occur to count as a pattern.
 const ERRORS_MIN: usize = 2;
-/// Characters of an error and of the input that worked.
+/// Maximum length of an error and of the working input, in characters.
 const ERROR_CHARS_MAX: usize = 200;
 const INPUT_CHARS_MAX: usize = 160;
 
 struct Failing {
     tool: String,
-    /// The error's first line as it was last seen.
+    /// The first line of the latest occurrence.
     shown: String,
     entries: Vec<EntryId>,
-    /// What the tool was asked when it next worked.
+    /// The input of the next successful call.
     mended: Option<String>,
 }
 
-/// Errors of one tool that came more than once, and what it was asked when it worked again.
+/// Find repeated errors of one tool, and the input of the next successful call.
 fn error_patterns(entries: &[Entry]) -> Vec<Candidate> {
     let mut inputs: HashMap<&str, (&str, &str)> = HashMap::new();
     let mut failing: Vec<(String, Failing)> = Vec::new();
@@ -261,7 +261,7 @@ fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolR
             let (_, one) = &mut failing[place];
             one.entries.push(entry);
             one.shown = shown;
-            // What seemed to mend it did not.
+            // The apparent fix did not work.
             one.mended = None;
         }
         None if failing.len() < CANDIDATES_MAX => {
@@ -274,7 +274,7 @@ fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolR
 
 fn pattern_of(one: Failing) -> Candidate {
     let mended = one.mended.map(|input| format!("; it worked with {input}")).unwrap_or_default();
-    let text = format!("The tool {} failed again and again with {:?}{mended}", one.tool, one.shown);
+    let text = format!("The tool {} failed repeatedly with {:?}{mended}", one.tool, one.shown);
     Candidate { kind: MemoryKind::ErrorPattern, text, entries: one.entries, tone: Tone::Plain }
 }
 

@@ -1,14 +1,14 @@
-//! Cutting what people write into sentences. Code, quotations and questions are left out: nobody means them as their own
-//! statement.
+//! Splits messages into sentences. Code, quotations and questions are skipped, because they are not the author's own
+//! statements.
 
-/// Longest and shortest sentence that is looked at: characters, words.
+/// Maximum length of a sentence in characters, and minimum length in words.
 const SENTENCE_CHARS_MAX: usize = 320;
 const SENTENCE_WORDS_MIN: usize = 3;
-/// Most sentences of one message.
+/// Maximum number of sentences per message.
 const SENTENCES_MAX: usize = 400;
-/// Most words before a sentence that only lead up to it.
+/// Maximum number of introductory phrases before a sentence.
 const LEADS_MAX: usize = 4;
-/// Words that only lead up to a sentence.
+/// Introductory phrases without content.
 const LEADS: &[&str] = &[
     "by the way",
     "ok",
@@ -35,7 +35,7 @@ const LEADS: &[&str] = &[
     "just",
 ];
 
-/// The statements of a text, each without what only leads up to it.
+/// The statements of a text, each without introductory phrases.
 pub fn statements(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_code = false;
@@ -62,7 +62,7 @@ pub fn statements(text: &str) -> Vec<String> {
     found
 }
 
-/// Cuts a line behind `.`, `!`, `?` and `;` where space or the end follows.
+/// Split a line after `.`, `!`, `?` and `;` if a space or the end follows.
 fn cut(line: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
@@ -98,7 +98,7 @@ fn without_leads(mut sentence: &str) -> &str {
     sentence
 }
 
-/// What follows these words at the beginning of a text, with the signs between; none if it does not begin so.
+/// The text after these leading words and the following punctuation; `None` if the text starts differently.
 pub fn after_words<'a>(text: &'a str, words: &str) -> Option<&'a str> {
     let head = text.get(..words.len())?;
     let rest = &text[words.len()..];
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_are_cut_and_code_quotes_and_questions_left_out() {
+    fn statements_are_split_and_code_quotes_and_questions_skipped() {
         let text = "Hi, please remember that v1.2 ships on Friday. Is that ok? I prefer tabs; thanks!\n\
                     > I never said this to anyone\n```\nlet always = never_mind_this;\n```\n- We use Postgres e.g. for billing.";
         let expected =
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_only_found_whole() {
+    fn only_whole_words_match() {
         assert_eq!(after_words("Actually, it is red", "actually"), Some("it is red"));
         assert_eq!(after_words("Nothing here", "no"), None);
         assert_eq!(after_words("é", "a"), None);

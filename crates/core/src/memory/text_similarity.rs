@@ -1,9 +1,9 @@
-//! Words as a search compares them: cut, folded, without those that say nothing, reduced to their stems; which words mean
-//! much the same; how alike two spellings are. English, and harmless elsewhere.
+//! Text similarity for search: tokenizing, case folding, stop words, stemming, synonyms and spelling similarity. The rules
+//! are for English and harmless for other languages.
 
 use std::collections::{HashMap, HashSet};
 
-/// Words that say nothing about what a sentence is about.
+/// Stop words.
 const EMPTY: &[&str] = &[
     "a",
     "about",
@@ -120,13 +120,13 @@ const EMPTY: &[&str] = &[
     "named",
 ];
 
-/// Words that turn a sentence around.
+/// Words that negate a sentence.
 const NEGATIONS: &[&str] = &[
     "not", "no", "never", "dont", "doesnt", "didnt", "isnt", "arent", "wasnt", "wont", "cant", "cannot",
     "without", "neither", "nor", "hate", "dislike", "avoid", "longer", "anymore", "stop",
 ];
 
-/// Words that people put in each other's place. A word may stand in several rows.
+/// Rows of synonyms. A word may occur in several rows.
 const ALIKE: &[&[&str]] = &[
     &["database", "db", "datastore", "postgres", "postgresql", "mysql", "sqlite"],
     &["deploy", "deployment", "release", "ship", "rollout", "publish", "live"],
@@ -249,10 +249,10 @@ const ALIKE: &[&[&str]] = &[
     &["owner", "responsible", "maintain", "maintainer", "charge"],
 ];
 
-/// How many characters a word needs before its spelling is compared.
+/// Minimum length of a word for spelling comparison, in characters.
 const SPELLED_CHARS_MIN: usize = 4;
 
-/// Runs of letters and digits in lower case; an apostrophe is nothing, so that "don't" is one word.
+/// Split a text into lower-case runs of letters and digits. Apostrophes are dropped, so "don't" is one word.
 pub fn words(text: &str) -> Vec<String> {
     let folded = text.to_lowercase().replace(['\'', '’'], "");
     folded.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -262,14 +262,14 @@ pub fn is_negation(word: &str) -> bool {
     NEGATIONS.contains(&word)
 }
 
-/// The stems that a text is about, each once, in order.
+/// The distinct stems of a text without stop words, in order.
 pub fn stems(text: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let kept = words(text).into_iter().filter(|word| !EMPTY.contains(&word.as_str()) && !is_negation(word));
     kept.map(|word| stem(&word)).filter(|stem| seen.insert(stem.clone())).collect()
 }
 
-/// A word without its endings: enough that forms of one word meet.
+/// Remove a word's endings, so that forms of the same word match.
 pub fn stem(word: &str) -> String {
     if word.chars().count() <= 3 || !word.is_ascii() || word.bytes().any(|byte| byte.is_ascii_digit()) {
         return word.to_owned();
@@ -293,10 +293,10 @@ pub fn stem(word: &str) -> String {
     }
 }
 
-/// Most endings of one word.
+/// Maximum number of endings removed from one word.
 const ENDINGS_MAX: usize = 3;
 
-/// The longest first.
+/// Endings and their replacements, longest first.
 const ENDINGS: &[(&str, &str)] = &[
     ("ization", "ize"),
     ("isation", "ize"),
@@ -349,7 +349,7 @@ fn without_past(word: &str) -> String {
     root[..root.len() - usize::from(is_doubled)].to_owned()
 }
 
-/// Which stems mean much the same.
+/// The synonym groups of each stem.
 pub struct Lexicon(HashMap<String, Vec<usize>>);
 
 impl Default for Lexicon {
@@ -374,7 +374,7 @@ impl Lexicon {
     }
 }
 
-/// The groups of three characters in a stem, with its edges; none for short ones, where they would mean nothing.
+/// The trigrams of a stem, including its edges. Empty for short stems, where trigrams are not meaningful.
 pub fn trigrams(stem: &str) -> Vec<[char; 3]> {
     let chars: Vec<char> = std::iter::once(' ').chain(stem.chars()).chain(std::iter::once(' ')).collect();
     if chars.len() < SPELLED_CHARS_MIN + 2 {
@@ -386,7 +386,7 @@ pub fn trigrams(stem: &str) -> Vec<[char; 3]> {
     grams
 }
 
-/// How alike two spellings are, from 0 to 1: the share of groups they have in common.
+/// Spelling similarity from 0 to 1: the share of common trigrams.
 pub fn likeness(one: &[[char; 3]], other: &[[char; 3]]) -> f64 {
     if one.is_empty() || other.is_empty() {
         return 0.0;
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_of_a_word_meet() {
+    fn forms_of_a_word_have_the_same_stem() {
         let families: &[&[&str]] = &[
             &["deploy", "deploys", "deployed", "deploying", "deployment", "deployments"],
             &["prefer", "prefers", "preferred", "preference", "preferences"],
@@ -419,18 +419,18 @@ mod tests {
     }
 
     #[test]
-    fn alike_words_and_alike_spellings_are_told_from_others() {
+    fn synonyms_and_similar_spellings_are_recognized() {
         let lexicon = Lexicon::default();
         assert!(lexicon.are_alike(&stem("database"), &stem("db")));
         assert!(!lexicon.are_alike(&stem("database"), &stem("dog")));
         let like = |one: &str, other: &str| likeness(&trigrams(one), &trigrams(other));
         assert!(like("kubernetes", "kubernets") > 0.7);
         assert!(like("kubernetes", "zurich") < 0.1);
-        assert!(like("cat", "car") < f64::EPSILON, "too short to tell");
+        assert!(like("cat", "car") < f64::EPSILON, "too short to compare");
     }
 
     #[test]
-    fn a_sentence_is_what_it_is_about() {
+    fn stems_exclude_stop_words() {
         assert_eq!(stems("What's the name of our staging database?"), ["nam", "stag", "databas"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Bytes beside the log: put and read in pieces, so that nobody has to hold a large one. Who may read one is decided by the
-//! store, for every piece anew (I9).
+//! The blob port: bytes outside the log, written and read in pieces, so that no caller has to hold a large blob. The store
+//! checks read access for every piece (I9).
 
 use async_trait::async_trait;
 
@@ -7,31 +7,32 @@ use crate::id::BlobHash;
 use crate::port::store::{Result, StoreError};
 use crate::scope::Scope;
 
-/// Largest blob.
+/// Maximum size of a blob.
 pub const BLOB_BYTES_MAX: usize = 256 << 20;
-/// Most bytes that are read at a time; stores keep larger blobs in pieces of this size.
+/// Maximum number of bytes per read. Stores split larger blobs into pieces of this size.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Largest blob that [`Blobs::get_blob`] gives out whole.
+/// Maximum size of a blob that [`Blobs::get_blob`] returns whole.
 pub const WHOLE_BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// A blob can be read by whoever put it, or may read a session that refers to it. To anybody else it is unknown.
+/// Storage of blobs. A blob can be read by the principal that put it, and by readers of a session that refers to it. For
+/// other callers it does not exist.
 #[async_trait]
 pub trait Blobs: Send + Sync {
-    /// Begins to put a blob.
+    /// Begin the upload of a blob.
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>>;
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64>;
-    /// The bytes from `from` on: `limit` of them, but not more than [`PIECE_BYTES_MAX`] and none past the end. Bytes that are
-    /// not what was put are never given out.
+    /// Read bytes from `from` on: at most `limit`, at most [`PIECE_BYTES_MAX`], and none past the end. Corrupted bytes are
+    /// never returned.
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>>;
 
-    /// Puts bytes that are at hand.
+    /// Put a blob from memory.
     async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
         let mut sink = self.begin_blob(scope).await?;
         sink.write(&bytes).await?;
         sink.finish().await
     }
 
-    /// A whole blob, for whoever needs all of it at once and can hold it.
+    /// Read a whole blob into memory.
     async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
         let size = usize::try_from(self.blob_size(scope, blob).await?).unwrap_or(usize::MAX);
         if size > WHOLE_BLOB_BYTES_MAX {
@@ -49,18 +50,18 @@ pub trait Blobs: Send + Sync {
             bytes.extend_from_slice(&piece);
         }
         if BlobHash::of(&bytes) != blob {
-            let what = "it does not have the bytes its name says".to_owned();
+            let what = "its bytes do not match its hash".to_owned();
             return Err(StoreError::Damaged { place: format!("blob {blob}"), what });
         }
         Ok(bytes)
     }
 }
 
-/// A blob that is being put. Nobody sees it before it is finished, and one that is dropped leaves nothing behind.
+/// An upload of a blob. The blob is invisible until the upload is finished. A dropped upload leaves nothing behind.
 #[async_trait]
 pub trait BlobSink: Send {
-    /// The bytes that come next, as many as there are.
+    /// Append bytes of any length.
     async fn write(&mut self, bytes: &[u8]) -> Result<()>;
-    /// Keeps what was written, and answers when it is durable (I3). The same bytes are one blob, however often they are put.
+    /// Finish the upload. Returns after the blob is durable (I3). Identical bytes are stored as one blob.
     async fn finish(self: Box<Self>) -> Result<BlobHash>;
 }

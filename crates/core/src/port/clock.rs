@@ -1,4 +1,4 @@
-//! Time and chance come from outside, so that tests can hold them still.
+//! The clock port: time and randomness come from outside, so that tests can control them.
 
 use crate::id::TimestampMs;
 

@@ -1,8 +1,8 @@
-//! The seam to models that turn texts into directions, so that texts which mean much the same point much the same way.
+//! The embedding port: models that turn texts into vectors, so that texts with similar meaning have similar vectors.
 
 use async_trait::async_trait;
 
-/// Most texts in one call.
+/// Maximum number of texts per call.
 pub const EMBED_TEXTS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,8 +11,8 @@ pub struct EmbedderError(pub String);
 
 #[async_trait]
 pub trait Embedder: Send + Sync {
-    /// One direction for each text, in order; all of one length.
+    /// Compute one embedding per text, in order, all of the same length.
     async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError>;
-    /// Directions of different models cannot be compared.
+    /// The model's name. Embeddings of different models cannot be compared.
     fn model(&self) -> &str;
 }

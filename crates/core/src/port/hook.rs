@@ -1,6 +1,6 @@
-//! The seam for hooks: somebody else's code that is asked before something happens, or told after. A hook sees an event
-//! and answers; what it may answer depends on the event's name, and [`HookName::check`] decides that without any effect.
-//! Who runs hooks, in which order and for how long, is the engine's business.
+//! The hook port: external code that is asked before an event or notified after it. The event's name determines which
+//! answers a hook may give, and [`HookName::check`] validates them without side effects. The engine decides which hooks
+//! run, in which order, and with which deadline.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -13,13 +13,13 @@ use crate::scope::Principal;
 
 /// The `custom_type` of the notes that hooks leave in the log.
 pub const HOOK_INFO: &str = "sapwood.hook";
-/// Longest answer of a hook, in bytes.
+/// Maximum size of a hook's answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// Longest reason of a refusal, in characters; the rest is left out.
+/// Maximum length of a refusal's reason, in characters; the rest is cut.
 pub const REASON_CHARS_MAX: usize = 1_000;
-/// Most actions in one answer.
+/// Maximum number of actions in one answer.
 pub const ACTIONS_MAX: usize = 4;
-/// Longest text in an event, in characters: what was said is in the log, whole.
+/// Maximum length of a text in an event, in characters. The log has the full text.
 pub const EVENT_TEXT_CHARS_MAX: usize = 16_000;
 
 macro_rules! names {
@@ -72,27 +72,27 @@ impl std::fmt::Display for HookName {
     }
 }
 
-/// What happened, or is about to.
+/// Something that happened or is about to happen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HookEvent {
     pub hook: HookName,
     pub session: SessionId,
     pub tenant: TenantId,
-    /// Who is behind it.
+    /// The principal that caused the event.
     pub by: Principal,
     pub at: TimestampMs,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// How many hooks stand between a person and this: a hook's own action is one deeper.
+    /// The number of hooks between a person and this event. An action of a hook is one level deeper.
     pub depth: u8,
-    /// Whether somebody only wants to see what the hook says.
+    /// Whether this is a dry run that only shows the hook's answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rehearsal: bool,
-    /// The particulars; which there are depends on the name.
+    /// The event's fields, which depend on its name.
     pub data: Value,
 }
 
-/// What becomes of what is about to happen.
+/// A hook's decision about an event that is about to happen.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
@@ -101,21 +101,21 @@ pub enum Verdict {
     Refuse {
         reason: String,
     },
-    /// Goes on with these fields instead.
+    /// Continue with these fields changed.
     Change {
         data: Value,
     },
-    /// Takes the place of what would have been done.
+    /// Use this result instead of performing the action.
     Supply {
         data: Value,
     },
 }
 
-/// Something a hook wants done in another session, with the rights of whoever installed the hook.
+/// An action in another session, with the rights of the principal that installed the hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum HookAction {
-    /// Opens a session; with words, its first turn begins.
+    /// Open a session. With a text, its first turn begins.
     Open {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<SessionId>,
@@ -124,11 +124,11 @@ pub enum HookAction {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
-    /// Begins a turn of a session that is there.
+    /// Begin a turn in an existing session.
     Send { session: SessionId, text: String },
 }
 
-/// All that a hook says.
+/// A hook's complete answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookAnswer {
     pub verdict: Verdict,
@@ -147,7 +147,7 @@ impl From<()> for HookAnswer {
     }
 }
 
-/// The answer as it is written: every field by its own name, and none that is not known.
+/// The wire form of an answer. Unknown fields are refused.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -158,7 +158,7 @@ struct Written {
 }
 
 impl HookAnswer {
-    /// Reads what a program or a server answered. Nothing at all means to go on.
+    /// Parse the answer of a program or a server. An empty answer means to continue.
     pub fn read(bytes: &[u8]) -> Result<Self, HookError> {
         if bytes.len() > ANSWER_BYTES_MAX {
             return Err(HookError::Answer { why: format!("it is over {ANSWER_BYTES_MAX} bytes") });
@@ -177,11 +177,12 @@ impl HookAnswer {
             ("refuse", None, _) => return Err(missing("reason")),
             ("change" | "supply", _, None) => return Err(missing("data")),
             ("go_on" | "refuse" | "change" | "supply", ..) => {
-                return Err(HookError::Answer { why: "it has fields that its verdict does not take".into() });
+                return Err(HookError::Answer {
+                    why: "it has fields that its verdict does not allow".into(),
+                });
             }
             (other, ..) => {
-                let why =
-                    format!("its verdict is {other:.40?}, and should be go_on, refuse, change or supply");
+                let why = format!("its verdict is {other:.40?}, but must be go_on, refuse, change or supply");
                 return Err(HookError::Answer { why });
             }
         };
@@ -193,21 +194,21 @@ impl HookAnswer {
 pub enum HookError {
     #[error("it took longer than {after_ms} ms")]
     TimedOut { after_ms: u64 },
-    #[error("its answer cannot be used: {why}")]
+    #[error("its answer is not valid: {why}")]
     Answer { why: String },
     #[error("{why}")]
     Failed { why: String },
 }
 
-/// Somebody who is asked or told. Dropping the future ends whatever it runs.
+/// A hook implementation. Dropping the future stops its work.
 #[async_trait]
 pub trait Hook: Send + Sync {
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError>;
-    /// For people: what it is, such as a command or an address.
+    /// The hook's command or address, for display.
     fn describe(&self) -> String;
 }
 
-/// A field that an answer may carry, and what it must be.
+/// A field that an answer may contain, and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Text(&'static str),
@@ -232,7 +233,7 @@ impl Field {
 }
 
 impl HookName {
-    /// Whether it is asked; the others are told.
+    /// Whether the hook is asked for a decision. Other hooks are only notified.
     pub fn asks(self) -> bool {
         self.as_str().starts_with("before_")
     }
@@ -256,7 +257,7 @@ impl HookName {
         }
     }
 
-    /// Whether a hook of this name may say that.
+    /// Check that a hook of this name may give this answer.
     pub fn check(self, answer: &HookAnswer) -> Result<(), HookError> {
         let wrong = |why: String| Err(HookError::Answer { why });
         if answer.actions.len() > ACTIONS_MAX {
@@ -264,7 +265,7 @@ impl HookName {
         }
         match &answer.verdict {
             Verdict::GoOn => Ok(()),
-            _ if !self.asks() => wrong(format!("{self} is told and not asked: it can only go on")),
+            _ if !self.asks() => wrong(format!("{self} is only notified: its verdict must be go_on")),
             Verdict::Refuse { reason } if reason.trim().is_empty() => wrong("its reason is empty".to_owned()),
             Verdict::Refuse { .. } => Ok(()),
             Verdict::Change { data } => self.check_fields("change", self.changes(), data),
@@ -287,16 +288,19 @@ impl HookName {
         for (key, value) in given {
             match fields.iter().find(|field| field.name() == key) {
                 None => {
-                    return wrong(format!("its data has {key:.40?}, and {self} takes {}", names.join(", ")));
+                    return wrong(format!(
+                        "its data has {key:.40?}, but {self} allows only {}",
+                        names.join(", ")
+                    ));
                 }
-                Some(field) if !field.takes(value) => return wrong(format!("{key} is of the wrong kind")),
+                Some(field) if !field.takes(value) => return wrong(format!("{key} has the wrong type")),
                 Some(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Particulars that an event of this name could have, for a rehearsal.
+    /// Sample data of an event of this name, for a dry run.
     pub fn sample(self) -> Value {
         match self {
             HookName::SessionStart => json!({"title": "An example", "agent": "default"}),
@@ -314,7 +318,7 @@ impl HookName {
             }
             HookName::BeforeCompact => json!({"trigger": "manual", "archived": 12, "text": "user: Hello"}),
             HookName::AfterCompact => json!({"trigger": "manual", "summary": "They said hello."}),
-            HookName::BeforeBranch => json!({"to": "entry-id", "summary": "The first way failed."}),
+            HookName::BeforeBranch => json!({"to": "entry-id", "summary": "The first approach failed."}),
             HookName::AfterBranch => json!({"to": "entry-id", "seq": 9}),
             HookName::BeforeFork => json!({"fork": "example-fork"}),
             HookName::AfterFork => json!({"fork": "example-fork"}),
@@ -330,7 +334,7 @@ impl HookName {
     }
 }
 
-/// What a hook did, in the log: only where it did more than let things be.
+/// The log note of a hook that did more than continue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookNote {
     /// The hook's own name.
@@ -339,7 +343,7 @@ pub struct HookNote {
     pub result: HookResult,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What it changed or supplied.
+    /// The fields it changed or supplied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
@@ -351,7 +355,7 @@ pub enum HookResult {
     Changed,
     Supplied,
     Failed,
-    /// It opened or addressed another session.
+    /// The hook opened another session or sent input to one.
     Acted,
 }
 
@@ -388,7 +392,7 @@ impl std::fmt::Display for HookNote {
     }
 }
 
-/// Text for an event: as much as an event holds.
+/// Cut a text to the length that an event allows.
 pub fn event_text(text: &str) -> String {
     text.chars().take(EVENT_TEXT_CHARS_MAX).collect()
 }
@@ -402,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back_as_they_are_written() {
+    fn names_round_trip() {
         assert_eq!(HookName::ALL.len(), 21);
         for name in HookName::ALL {
             assert_eq!(HookName::from_name(name.as_str()), Some(*name));
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_strictly() {
+    fn answers_are_parsed_strictly() {
         assert_eq!(read(" \n").unwrap(), HookAnswer::default());
         assert_eq!(read("{}").unwrap(), HookAnswer::default());
         let refused = read(r#"{"verdict": "refuse", "reason": "no"}"#).unwrap();
@@ -433,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_takes_only_what_it_can_use() {
+    fn each_event_accepts_only_its_own_fields() {
         let change = |data| HookAnswer::from(Verdict::Change { data });
         let supply = |data| HookAnswer::from(Verdict::Supply { data });
         assert!(HookName::BeforeTool.check(&change(json!({"input": {}}))).is_ok());
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_reads_back_from_the_log() {
+    fn a_note_round_trips_through_the_log() {
         let note = HookNote {
             by: "guard".into(),
             hook: HookName::BeforeTool,

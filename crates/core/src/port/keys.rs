@@ -1,6 +1,5 @@
-//! API keys and tenants: who may come in through the server's door. A key is 256 random bits that are shown once; a store
-//! keeps their hash and what the key may do. Finding a key by its hash is the one call without a scope, because it is
-//! what gives one.
+//! API keys and tenants: access control for the server. A key is 256 random bits that are shown once; a store keeps their
+//! hash and the key's rights. Finding a key by its hash is the only call without a scope, because it determines the scope.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -9,16 +8,16 @@ use super::store::Result;
 use crate::id::{BlobHash, TenantId, TimestampMs, UserName};
 use crate::scope::{Principal, Reach, Scope};
 
-/// Most keys of one tenant.
+/// Maximum number of keys per tenant.
 pub const KEYS_MAX: usize = 100_000;
 
-/// What a key may be used for.
+/// A right of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// Read and follow what its user may see.
+    /// Read and follow the sessions that its user may see.
     Read,
-    /// Change it, as far as its user may.
+    /// Change the sessions that its user may change.
     Write,
     /// See and change every session of the tenant.
     Operate,
@@ -35,14 +34,14 @@ impl Grant {
     }
 }
 
-/// A key as it is kept. Its secret is not in it.
+/// A stored key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {
-    /// Public, to name it by.
+    /// The public id of the key.
     pub id: String,
     pub tenant: TenantId,
     pub user: UserName,
-    /// Of the secret.
+    /// The hash of the secret.
     pub hash: BlobHash,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -63,27 +62,27 @@ impl ApiKey {
         self.grants.contains(&grant)
     }
 
-    /// Whom the key lets in, and how far.
+    /// The scope that the key grants.
     pub fn scope(&self) -> Scope {
         let reach = if self.allows(Grant::Operate) { Reach::Tenant } else { Reach::Own };
         Scope { tenant: self.tenant.clone(), principal: Principal::User(self.user.clone()), reach }
     }
 }
 
-/// Who may come in. Changes are written into the tenant's audit with them.
+/// Storage of keys. Changes are recorded in the tenant's audit in the same transaction.
 #[async_trait]
 pub trait Keys: Send + Sync {
-    /// Keeps a key of the scope's own tenant.
+    /// Store a key of the scope's own tenant.
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()>;
-    /// The keys of the scope's tenant, oldest first: all of them for an operator, and one's own for others.
+    /// List keys of the scope's tenant, oldest first: all of them for an operator, the caller's own otherwise.
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>>;
-    /// Ends a key for good. A key of somebody else's is not found.
+    /// Revoke a key permanently. Another principal's key is not found.
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey>;
-    /// Whatever became of it: whoever asks looks whether it is still valid.
+    /// Find a key by its hash, including revoked and expired keys. The caller checks whether it is still valid.
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>>;
-    /// Whether there ever was one, in any tenant: then nobody comes in without.
+    /// Whether any key was ever created, in any tenant. If so, every request needs a key.
     async fn has_keys(&self) -> Result<bool>;
-    /// Makes the scope's tenant known.
+    /// Register the scope's tenant.
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()>;
     async fn list_tenants(&self) -> Result<Vec<TenantId>>;
 }

@@ -1,9 +1,9 @@
-//! What sessions taught, kept beside them: facts, preferences, decisions and error patterns, each with the entries it
-//! was learned from. A memory belongs to one principal or to the whole tenant, and no call reaches another tenant's (I9).
+//! The memory port: facts, preferences, decisions and error patterns, each with the entries it was learned from. A memory
+//! belongs to one principal or to the whole tenant, and no call reaches another tenant's memories (I9).
 //!
-//! Unlike an entry a memory may change and be forgotten. Its version says which state of it a writer looked at. How many
-//! entries support it is its strength: what is erased no longer counts, and a memory that only an erased session
-//! supported goes with it (see [`Sessions::erase`](super::store::Sessions::erase)).
+//! Unlike an entry, a memory may be changed and deleted. Writers name the version they have read. A memory's strength is
+//! the number of entries that support it. Erased entries no longer count, and erasing a session deletes the memories that
+//! only this session supported (see [`Sessions::erase`](super::store::Sessions::erase)).
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,23 +15,22 @@ use super::store::{Page, Result};
 use crate::id::{EntryId, IdError, MemoryId, SessionId, TimestampMs};
 use crate::scope::{Principal, Reach, Scope};
 
-/// Longest text of a memory, in bytes: a sentence or two, not a document.
+/// Maximum length of a memory's text, in bytes: a sentence or two, not a document.
 pub const MEMORY_BYTES_MAX: usize = 4 << 10;
-/// Most memories of one owner.
+/// Maximum number of memories per owner.
 pub const MEMORIES_MAX: usize = 10_000;
-/// Most sessions, and most entries of one session, that a memory names as its sources. Those that come later are not
-/// written down.
+/// Maximum number of source sessions of a memory, and of entries per session. Later sources are not recorded.
 pub const MEMORY_SOURCES_MAX: usize = 64;
-/// Most numbers of an embedding.
+/// Maximum number of dimensions of an embedding.
 pub const EMBEDDING_NUMBERS_MAX: usize = 8_192;
 
-/// Whose a memory is.
+/// The owner of a memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Belongs {
-    /// Nobody else sees it.
+    /// Only this principal sees the memory.
     To(Principal),
-    /// Everybody of the tenant sees it.
+    /// Every principal of the tenant sees the memory.
     Tenant,
 }
 
@@ -67,14 +66,14 @@ impl From<Belongs> for String {
     }
 }
 
-/// What sort of thing was learned.
+/// The kind of a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
     Fact,
     Preference,
     Decision,
-    /// What went wrong, and what mended it.
+    /// An error and its fix.
     ErrorPattern,
 }
 
@@ -94,14 +93,14 @@ impl MemoryKind {
     }
 }
 
-/// How a memory came to be.
+/// How a memory was created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Learned {
-    /// Somebody wrote it down.
+    /// Written by a person or a program.
     ByHand,
     ByRules,
-    /// With this model.
+    /// Extracted by this model.
     ByModel(String),
 }
 
@@ -112,7 +111,7 @@ pub struct Source {
     pub entries: Vec<EntryId>,
 }
 
-/// A text's direction in a model's space, as small whole numbers: enough to compare by angle.
+/// An embedding, quantised to small integers. This is precise enough for cosine similarity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Embedding {
     pub model: String,
@@ -125,18 +124,18 @@ pub struct Memory {
     pub belongs: Belongs,
     pub kind: MemoryKind,
     pub text: String,
-    /// Empty for what somebody wrote down.
+    /// Empty for memories written by hand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
     pub learned: Learned,
-    /// Whoever put it there first. The store sets it.
+    /// The principal that created it. Set by the store.
     pub by: Principal,
-    /// Counts the states of this memory: 1, 2, 3 … The store sets it.
+    /// The version of this memory: 1, 2, 3 … Set by the store.
     pub version: u64,
-    /// The store keeps the first.
+    /// The store keeps the first value.
     pub created_at: TimestampMs,
     pub updated_at: TimestampMs,
-    /// The memory that contradicts this one and stands in its place.
+    /// The memory that contradicts and replaces this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<MemoryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,17 +143,17 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// How many entries support it; what somebody wrote down stands on its own.
+    /// The number of supporting entries. A memory written by hand counts as supported.
     pub fn strength(&self) -> usize {
         self.sources.iter().map(|source| source.entries.len()).sum::<usize>().max(1)
     }
 
-    /// Whether the caller, who is of the same tenant, may know of it.
+    /// Whether a caller of the same tenant may see the memory.
     pub fn shows_to(&self, scope: &Scope) -> bool {
         scope.reach == Reach::Tenant || self.is_for(&scope.principal)
     }
 
-    /// Whether it is this principal's own, or everybody's.
+    /// Whether the memory belongs to this principal or to the whole tenant.
     pub fn is_for(&self, principal: &Principal) -> bool {
         match &self.belongs {
             Belongs::To(owner) => owner == principal,
@@ -162,7 +161,7 @@ impl Memory {
         }
     }
 
-    /// Whether the caller may change or forget it: its owner, or whoever made it everybody's.
+    /// Whether the caller may change or delete the memory: its owner, or the principal that shared it with the tenant.
     pub fn yields_to(&self, scope: &Scope) -> bool {
         let is_own = match &self.belongs {
             Belongs::To(owner) => *owner == scope.principal,
@@ -179,7 +178,7 @@ impl Memory {
         self.sources.iter().any(|source| source.session == *session)
     }
 
-    /// Notes further entries that say the same. Returns how many were new.
+    /// Add further supporting entries. Returns how many were new.
     pub fn support(&mut self, from: &Source) -> usize {
         let place = self.sources.iter().position(|source| source.session == from.session);
         let source = match place {
@@ -201,18 +200,18 @@ impl Memory {
     }
 }
 
-/// Whose memories are asked for. What the caller may not know of never shows.
+/// Whose memories to list. Memories that the caller may not see are never included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Whose {
     #[default]
     Any,
-    /// This principal's own, and everybody's: what a session of that principal may be told.
+    /// This principal's own memories and the tenant's: those that a session of the principal may use.
     For(Principal),
-    /// Only of these.
+    /// Only memories of this owner.
     Only(Belongs),
 }
 
-/// Whether memories that others stand in for are wanted, too.
+/// Whether to include superseded memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Standing {
     #[default]
@@ -225,17 +224,17 @@ pub struct MemoryFilter {
     pub whose: Whose,
     pub standing: Standing,
     pub kind: Option<MemoryKind>,
-    /// Only what this session supports.
+    /// Only memories that this session supports.
     pub session: Option<SessionId>,
-    /// Words that must all occur, as in [`SearchQuery`](super::store::SearchQuery); all memories if empty.
+    /// Words that must all occur, as in [`SearchQuery`](super::store::SearchQuery). Empty matches all memories.
     pub text: String,
     pub limit: usize,
-    /// What [`Page::next`] said.
+    /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
 impl MemoryFilter {
-    /// Everything but the words, which are the store's to match.
+    /// Whether a memory matches the filter, except for its text, which the store matches.
     pub fn wants(&self, scope: &Scope, memory: &Memory) -> bool {
         let whose = match &self.whose {
             Whose::Any => true,
@@ -250,11 +249,11 @@ impl MemoryFilter {
     }
 }
 
-/// What sessions taught. Changes are written into the tenant's audit with them, without the text.
+/// Storage of memories. Changes are recorded in the tenant's audit in the same transaction, without the text.
 #[async_trait]
 pub trait Memories: Send + Sync {
-    /// Keeps a memory if `expected` is the version it has now; nought for one that is not there yet. Returns it as it is
-    /// kept. Nobody can put a memory that belongs to somebody else.
+    /// Store a memory if `expected` is its current version, or zero for a new memory. Returns the stored memory. A caller
+    /// cannot put a memory of another principal.
     async fn put_memory(
         &self,
         scope: &Scope,
@@ -262,11 +261,11 @@ pub trait Memories: Send + Sync {
         expected: u64,
         now: TimestampMs,
     ) -> Result<Memory>;
-    /// One that the caller may not know of is not there.
+    /// Read a memory. A memory that the caller may not see is not found.
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory>;
-    /// The newest first, by id.
+    /// List memories by id, newest first.
     async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>>;
-    /// Really deletes it. What it stood in for is current again.
+    /// Delete a memory permanently. Memories that it superseded become current again.
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()>;
 }
 
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_entry_supports_once_and_sources_have_a_limit() {
+    fn an_entry_counts_once_as_support_and_sources_are_limited() {
         let entry = |n| EntryId::mint(TimestampMs(n), 0);
         let from = |name: &str, n| Source { session: name.parse().unwrap(), entries: vec![entry(n)] };
         let mut memory = Memory {
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_reads_back_as_it_was_written() {
+    fn an_owner_round_trips() {
         for text in ["tenant", "user:ana", "system"] {
             assert_eq!(text.parse::<Belongs>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! Every seam to the world, in one folder. Core says what it needs; stores, effects and the engine provide it.
+//! The ports: all interfaces to the outside. Core defines them; stores, effects and the engine implement them.
 
 pub mod blob;
 pub mod clock;

@@ -1,6 +1,6 @@
-//! The seam to models. Durable messages are projected to a [`Request`] when a call is made; what streams back are
-//! [`Piece`]s, and [`Reply`] is their fold. What a request carries and a log may not (bytes of media, a vendor's
-//! signatures of its reasoning) has its own types here, so that it cannot slip into an entry.
+//! The model port. Durable messages are projected to a [`Request`] for each call. The reply streams back as [`Piece`]s,
+//! and [`Reply`] is their fold. Data that a request contains but a log must not (media bytes, vendors' reasoning
+//! signatures) has separate types here, so that it cannot get into an entry.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,12 +16,12 @@ use crate::project::context::Role;
 
 use super::tool::ToolSpec;
 
-/// Most tool calls that are taken from one reply.
+/// Maximum number of tool calls in one reply.
 pub const CALLS_MAX: usize = 128;
-/// Largest reply that is taken, text, reasoning and tool input together.
+/// Maximum size of a reply: text, reasoning and tool input together.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
 
-/// What a model is asked. `model` is `PROVIDER/NAME`, as agents and settings name it.
+/// A request to a model. `model` is `PROVIDER/NAME`, as in agents and settings.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub model: String,
@@ -35,8 +35,8 @@ pub struct Request {
 
 #[derive(Debug, Clone)]
 pub struct RequestMessage {
-    /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]; a [`Role::System`] one stands in the
-    /// middle of the conversation, and is the engine speaking.
+    /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]. A [`Role::System`] message is a note from the
+    /// engine in the middle of the conversation.
     pub role: Role,
     pub parts: Vec<RequestPart>,
 }
@@ -44,7 +44,7 @@ pub struct RequestMessage {
 #[derive(Debug, Clone)]
 pub enum RequestPart {
     Text(String),
-    /// Only with the signature its vendor gave it in this very turn; without one, adapters leave it out.
+    /// Sent only with a vendor signature from the same turn. Adapters drop it otherwise.
     Reasoning {
         text: String,
         signature: Option<Signature>,
@@ -63,11 +63,11 @@ pub enum RequestPart {
     },
 }
 
-/// What a vendor wants to see again unchanged within a turn. It is never durable.
+/// Data that a vendor requires back unchanged within a turn. It is never durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(pub Arc<str>);
 
-/// How hard the model should think before it answers.
+/// The model's reasoning effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Thinking {
@@ -103,25 +103,25 @@ impl Thinking {
 pub enum Piece {
     Text(String),
     Reasoning(String),
-    /// Closes the reasoning so far: text that follows belongs to another block.
+    /// Ends the current reasoning block. Reasoning that follows belongs to another block.
     ReasoningEnd {
         signature: Option<Signature>,
         redacted: bool,
     },
-    /// A tool call begins; `index` is the adapter's own number for it, unique within the reply.
+    /// A tool call begins. The adapter assigns `index`, which is unique within the reply.
     CallBegan {
         index: u32,
         call_id: String,
         name: String,
     },
-    /// The next piece of that call's input, as text: providers cut JSON anywhere.
+    /// The next piece of the call's input, as text, because providers split JSON anywhere.
     CallInput {
         index: u32,
         text: String,
     },
-    /// What the call has taken so far: the last one counts.
+    /// Usage of the call so far. The last value counts.
     Usage(Usage),
-    /// The reply is whole. A stream that ends without it was cut.
+    /// The reply is complete. A stream that ends without this was cut off.
     Stop(Stop),
 }
 
@@ -140,7 +140,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// `input` of a [`Usage`] does not include what was read from or written to the cache.
+    /// Compute the cost. `input` of a [`Usage`] excludes cache reads and writes.
     pub fn cost_nano_usd(&self, usage: &Usage) -> u64 {
         let rows = [
             (self.input, usage.input),
@@ -152,26 +152,26 @@ impl Price {
     }
 }
 
-/// What is known about a model.
+/// Known properties of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelFacts {
-    /// Tokens that fit into one request and its answer; none when it is not known.
+    /// The context window: tokens of one request and its answer. `None` if unknown.
     pub window_tokens: Option<u64>,
     pub output_tokens_max: Option<u64>,
-    /// None when it is not known: such calls are counted as unpriced, never as free.
+    /// `None` if unknown. Such calls count as unpriced, never as free.
     pub price: Option<Price>,
 }
 
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// Begins a call. What fails here failed before any output; an error in the stream came in the middle. Dropping the
-    /// stream gives the call up.
+    /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the stream
+    /// cancels the call.
     async fn call(&self, request: &Request) -> Result<PieceStream, ModelError>;
-    /// What is known about the model of this name.
+    /// The known properties of the model with this name.
     fn facts(&self, model: &str) -> ModelFacts;
-    /// The names that can be called here now, for people to choose from.
+    /// The models that are currently available, for selection by a person.
     fn names(&self) -> Vec<String>;
-    /// Whether calling this name reads a file of this machine. Such a name counts only from the operator or the local
+    /// Whether calling this model reads a file on this machine. Such a name is accepted only from the operator or the local
     /// command line.
     fn is_file_backed(&self, _model: &str) -> bool {
         false
@@ -180,17 +180,17 @@ pub trait Model: Send + Sync {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    #[error("{model}: the provider limits the rate of calls")]
+    #[error("{model}: the provider's rate limit was reached")]
     RateLimited { model: String, retry_after_ms: Option<u64> },
     #[error("{model}: the provider is overloaded ({status})")]
     Overloaded { model: String, status: u16, retry_after_ms: Option<u64> },
     #[error("{model}: the provider cannot be reached: {why}")]
     Unreachable { model: String, why: String },
-    #[error("{model}: nothing came for {waited_ms} ms")]
+    #[error("{model}: no data received for {waited_ms} ms")]
     Silent { model: String, waited_ms: u64 },
     #[error("{model}: the stream broke off: {why}")]
     Cut { model: String, why: String },
-    #[error("{model}: the stream has a piece that cannot be read: {what}")]
+    #[error("{model}: failed to decode the stream: {what}")]
     Malformed { model: String, what: String },
     #[error("{model}: the request is larger than the model's window: {why}")]
     Overflow { model: String, why: String },
@@ -209,7 +209,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Stable, for programs. docs/errors has a page for each.
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             ModelError::RateLimited { .. } => "model.rate_limited",
@@ -228,7 +228,7 @@ impl ModelError {
         }
     }
 
-    /// Whether the same call may go well a moment later.
+    /// Whether a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -240,7 +240,7 @@ impl ModelError {
         )
     }
 
-    /// What the provider asked us to wait.
+    /// The delay that the provider requested.
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             ModelError::RateLimited { retry_after_ms, .. }
@@ -250,7 +250,7 @@ impl ModelError {
     }
 }
 
-/// The fold of a reply's pieces: whole after a [`Piece::Stop`], and what there is of it at any moment before.
+/// The fold of a reply's pieces: complete after [`Piece::Stop`], partial before.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reply {
     blocks: Vec<Block>,
@@ -337,17 +337,17 @@ impl Reply {
         self.blocks.is_empty()
     }
 
-    /// Everything in it that may go into a log.
+    /// All parts that may be logged.
     pub fn parts(&self) -> Vec<Part> {
         self.blocks.iter().filter_map(durable).collect()
     }
 
-    /// Without the calls: what is kept of a reply that was broken off, as a call whose input is not whole is none.
+    /// The parts of an interrupted reply. Calls are dropped because their input may be incomplete.
     pub fn parts_without_calls(&self) -> Vec<Part> {
         self.blocks.iter().filter(|block| !matches!(block, Block::Call { .. })).filter_map(durable).collect()
     }
 
-    /// The signatures of its reasoning parts, by the part's place among [`Reply::parts`].
+    /// The signatures of the reasoning parts, by index into [`Reply::parts`].
     pub fn signatures(&self) -> BTreeMap<usize, Signature> {
         let kept = self.blocks.iter().filter(|block| durable(block).is_some());
         let signed = kept.enumerate().filter_map(|(at, block)| match block {
@@ -370,7 +370,7 @@ fn durable(block: &Block) -> Option<Part> {
     }
 }
 
-/// Input that is not JSON is kept as a string of what came: the schema then refuses it, and the model can see why.
+/// Keep input that is not JSON as a string. The schema check then refuses it, and the model sees why.
 fn whole_input(text: &str) -> Json {
     let text = if text.trim().is_empty() { "{}" } else { text };
     Json::parse(text).unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text.to_owned())))
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_parallel_calls_find_their_own_call() {
+    fn pieces_of_parallel_calls_are_assigned_to_their_call() {
         let mut pieces = call(0, &["{\"a\""]);
         pieces.extend(call(1, &["{\"b\":2}"]));
         pieces.push(Piece::CallInput { index: 0, text: ":1}".into() });
@@ -431,18 +431,18 @@ mod tests {
     }
 
     #[test]
-    fn input_that_is_not_json_is_kept_as_what_came() {
+    fn input_that_is_not_json_is_kept_as_a_string() {
         let parts = reply(call(0, &["{\"a\": "])).parts();
         assert_eq!(parts[0].as_tool_call().unwrap().input.get(), "\"{\\\"a\\\": \"");
     }
 
     #[test]
-    fn no_input_at_all_is_an_empty_object() {
+    fn missing_input_is_an_empty_object() {
         assert_eq!(reply(call(0, &[])).parts()[0].as_tool_call().unwrap().input.get(), "{}");
     }
 
     #[test]
-    fn signatures_stay_outside_of_what_is_durable() {
+    fn signatures_are_not_durable() {
         let whole = reply(vec![
             Piece::Reasoning("hm".into()),
             Piece::ReasoningEnd { signature: Some(Signature("sig".into())), redacted: false },

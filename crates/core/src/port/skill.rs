@@ -1,26 +1,26 @@
-//! The seam to skills: folders of instructions that a session can have at hand. Their names and descriptions go into the
-//! system prompt of sessions in which they are active; their text is read when it is used.
+//! The skill port: folders of instructions for sessions. The names and descriptions of active skills are part of the
+//! system prompt; their text is read when it is needed.
 
 use async_trait::async_trait;
 use serde::Serialize;
 
-/// Longest name, in bytes, and longest description, in characters.
+/// Maximum length of a name in bytes, and of a description in characters.
 pub const SKILL_NAME_BYTES_MAX: usize = 64;
 pub const SKILL_DESCRIPTION_CHARS_MAX: usize = 1_024;
-/// Most skills that are active in one session.
+/// Maximum number of active skills per session.
 pub const SKILLS_ACTIVE_MAX: usize = 32;
 
-/// What a model is told about a skill before it reads it.
+/// The description of a skill in the system prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkillCard {
     pub name: String,
     pub description: String,
-    /// For people: where it was found.
+    /// Where the skill was found, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
 
-/// A folder that could be a skill and is none.
+/// A folder that looks like a skill but is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkillFault {
     pub place: String,
@@ -29,7 +29,7 @@ pub struct SkillFault {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkillListing {
-    /// By name.
+    /// Sorted by name.
     pub cards: Vec<SkillCard>,
     pub faults: Vec<SkillFault>,
 }
@@ -60,15 +60,15 @@ impl SkillError {
     }
 }
 
-/// Where skills are kept. Looked at anew each time, so that a folder that was edited is what is read.
+/// The source of skills. It is read again each time, so that edits take effect at once.
 #[async_trait]
 pub trait Skills: Send + Sync {
     async fn list(&self) -> SkillListing;
-    /// The instructions of a skill and what else is in its folder, or one of those files.
+    /// Read a skill's instructions with a list of its other files, or one of those files.
     async fn read(&self, name: &str, file: Option<&str>) -> Result<String, SkillError>;
 }
 
-/// Lower-case words joined by hyphens.
+/// Whether a name consists of lower-case words joined by hyphens.
 pub fn is_skill_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !name.is_empty()
@@ -78,14 +78,14 @@ pub fn is_skill_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// What stands in the system prompt about active skills.
+/// The system prompt section about active skills.
 pub fn skills_prompt(cards: &[SkillCard]) -> Option<String> {
     if cards.is_empty() {
         return None;
     }
     let mut prompt = String::from(
-        "Skills are instructions for particular kinds of work. Before you do what one of these is for, read it with \
-         the tool skill:",
+        "Skills are instructions for particular kinds of work. Before you start work that one of these \
+         covers, read it with the tool skill:",
     );
     for card in cards {
         prompt.push_str(&format!("\n- {}: {}", card.name, card.description));

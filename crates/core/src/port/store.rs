@@ -59,7 +59,7 @@ pub enum StoreError {
     NoMemory { memory: MemoryId },
     #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
     MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
-    #[error("{principal} may not change memory {memory}: only its owner, or the principal that shared it, may")]
+    #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
     MemoryDenied { memory: MemoryId, principal: Principal },
     #[error("session {session} already exists")]
     Exists { session: SessionId },
@@ -200,7 +200,7 @@ pub enum Expect {
     Head(Seq),
 }
 
-/// Entries to be appended: all of them, or none (I4).
+/// Entries to append in one transaction: all of them or none (I4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Append {
     pub session: SessionId,
@@ -210,7 +210,7 @@ pub struct Append {
     pub fence: Option<u64>,
     /// Repeating a key returns the first answer and writes nothing (I5).
     pub idempotency_key: Option<String>,
-    /// The hash of the request, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
+    /// The request's hash, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
     /// key always returns the first answer.
     pub request: Option<String>,
     pub drafts: Vec<Draft>,
@@ -275,7 +275,7 @@ pub struct PathSlice {
     pub entries: Vec<Entry>,
     /// Entries of this seq or lower belong to the session this one was forked from.
     pub inherited: u32,
-    /// The settings in force before the first entry.
+    /// The settings before the first entry.
     pub settings_before: Settings,
     /// Outcomes of this session's own turns whose `turn_started` comes after the parent of the first entry. All their
     /// entries on this path are in the slice.
@@ -283,14 +283,14 @@ pub struct PathSlice {
     pub open_turn: Option<TurnId>,
 }
 
-/// One page of a list, and where the next one begins.
+/// One page of a list, with the cursor of the next page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next: Option<String>,
 }
 
-/// Which end of a list its first page shows.
+/// Whether a list starts with the newest or the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListOrder {
     #[default]
@@ -298,7 +298,7 @@ pub enum ListOrder {
     OldestFirst,
 }
 
-/// The filter of a session list. [`crate::project::SessionFilter`] defines its meaning for every store.
+/// The filter of a session list. [`crate::project::session_filter::SessionFilter`] defines its meaning for every store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
     pub cwd: Option<String>,
@@ -421,7 +421,7 @@ impl AuditLine {
     }
 }
 
-/// Something `doctor` found.
+/// A problem that `doctor` found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The violated invariant, such as `I1`, or another kind of problem, such as `cache`.
@@ -508,7 +508,7 @@ pub trait Log: Send + Sync {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice>;
-    /// The entry on the path to `leaf` that holds its `count`-th message.
+    /// The entry that holds the `count`-th message on the path to `leaf`.
     async fn nth_message(
         &self,
         scope: &Scope,
@@ -539,8 +539,8 @@ pub trait Leases: Send + Sync {
 /// Which parts of a session this store wrote and which were imported: [`Summary::authority`].
 #[async_trait]
 pub trait Authorities: Send + Sync {
-    /// Reconstruct from the audit the record of a session that an earlier version wrote without one. The record is stored if
-    /// the store is writable.
+    /// Reconstruct from the audit the record of a session that an earlier version wrote without one. The record is
+    /// stored if the store is writable.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority>;
     /// Record a file-backed model that the local command line named for the session. Imports and HTTP requests must never
     /// reach this method.

@@ -1,20 +1,20 @@
-//! Who writes a summary, and who may have a say in it. A model is one summariser; an extension may be another.
+//! The summariser port, and the hooks around a compaction. A model or an extension can be a summariser.
 
 use async_trait::async_trait;
 
 use crate::compact::Archive;
 use crate::entry::{Compaction, Details, WrittenBy};
 
-/// What a summariser is asked, once per piece of the archive.
+/// A request to a summariser, one per piece of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// How to write.
+    /// The instructions.
     pub system: String,
-    /// What to write about.
+    /// The text to summarise.
     pub text: String,
 }
 
-/// What a summariser wrote, and what that took if a model did.
+/// A summariser's text, and its usage if a model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Written {
     pub text: String,
@@ -31,19 +31,19 @@ impl From<String> for Written {
 #[error("{0}")]
 pub struct SummariserError(pub String);
 
-/// Turns a request into text. It sees what it is given and nothing else.
+/// Turns a request into text. It sees only the request.
 #[async_trait]
 pub trait Summariser: Send + Sync {
     async fn write(&self, request: Request) -> Result<Written, SummariserError>;
 }
 
-/// The strategy `custom`: gets the archive itself, and answers with a summary.
+/// The strategy `custom`: receives the archive itself and returns a summary.
 #[async_trait]
 pub trait Compactor: Send + Sync {
     async fn compact(&self, archive: &Archive<'_>) -> Result<String, SummariserError>;
 }
 
-/// What becomes of a compaction that is about to be made.
+/// A hook's decision about a planned compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BeforeCompact {
     #[default]
@@ -51,17 +51,17 @@ pub enum BeforeCompact {
     Cancel {
         reason: String,
     },
-    /// Takes the place of what the strategy would have written.
+    /// Use this summary instead of the strategy's.
     Supply {
         summary: String,
         details: Details,
     },
 }
 
-/// The seam for hooks around a compaction.
+/// Hooks around a compaction.
 #[async_trait]
 pub trait CompactHook: Send + Sync {
     async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact;
-    /// Told of the compaction that was written.
+    /// Called after the compaction was written.
     async fn after_compact(&self, _compaction: &Compaction) {}
 }

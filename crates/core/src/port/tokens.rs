@@ -1,14 +1,14 @@
-//! Counting tokens. A tokenizer is a pure function of text; which one a model has is known outside.
+//! The tokenizer port. A tokenizer is a pure function of text. Core does not know which model uses which tokenizer.
 
 use std::sync::Arc;
 
 pub trait Tokenizer: Send + Sync {
-    /// Such as `o200k`: counts are remembered under it.
+    /// The name, such as `o200k`. Counts are cached under it.
     fn name(&self) -> &'static str;
     fn count(&self, text: &str) -> u64;
 }
 
-/// Knows the tokenizer of a model, or the best stand-in for it.
+/// Finds the tokenizer of a model, or the closest alternative.
 pub trait Tokenizers: Send + Sync {
     fn for_model(&self, model: Option<&str>) -> Arc<dyn Tokenizer>;
 }

@@ -1,5 +1,5 @@
-//! The seam to tools. A [`ToolHost`] opens a [`Toolbox`] for one session, bound to what that session was granted; the
-//! toolbox can do nothing beyond it. Whether a call may run at all is decided before, by [`crate::policy`].
+//! The tool port. A [`ToolHost`] opens a [`Toolbox`] for one session, restricted to the session's grant. Whether a call
+//! may run at all is decided earlier, by [`crate::policy`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::content::{Json, ToolCall};
 use crate::id::{SessionId, TenantId};
 
-/// What a tool does to the world, and so how it is treated.
+/// The side effects of a tool, which determine how its calls are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Touch {
-    /// Looks only. Such calls run side by side.
+    /// Only reads. Such calls run in parallel.
     Reads,
     /// Changes files in the session's scope.
     Edits,
-    /// Runs programs, or reaches the network.
+    /// Runs programs or accesses the network.
     Acts,
-    /// Leaves a lasting mark that a person must agree to, such as a commit.
+    /// Has a permanent effect that a person must agree to, such as a commit.
     Commits,
-    /// Speaks with a person.
+    /// Asks a person.
     Asks,
-    /// Is run by whoever began the turn: it ends with the call, and the next one begins with the result.
+    /// Is run by the caller of the turn. The turn ends with the call, and the next turn starts with its result.
     Callers,
 }
 
@@ -37,7 +37,7 @@ pub enum Replay {
     Never,
 }
 
-/// What a model is told about a tool, and what the engine needs to know.
+/// The description of a tool for the model and the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolSpec {
     pub name: String,
@@ -48,7 +48,7 @@ pub struct ToolSpec {
     pub replay: Replay,
 }
 
-/// How far the file tools reach.
+/// The file access of the file tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FsScope {
@@ -57,11 +57,11 @@ pub enum FsScope {
     Sandboxed,
     /// The working directory, without protected paths.
     Project,
-    /// Everything the process may touch. Cannot be asked for over the network.
+    /// Everything the process can access. Not available over the network.
     Full,
 }
 
-/// A server that offers tools by the Model Context Protocol.
+/// A server that offers tools over the Model Context Protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum McpServer {
@@ -80,24 +80,24 @@ pub enum McpServer {
     },
 }
 
-/// All that a session's tools may do.
+/// Everything that a session's tools may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub tenant: TenantId,
     pub session: SessionId,
-    /// Where `project` scope and commands work.
+    /// The working directory of `project` scope and commands.
     pub cwd: Option<String>,
     pub fs_scope: FsScope,
-    /// The tools by name; only these are in the box.
+    /// The names of the available tools.
     pub tools: Vec<String>,
-    /// Exact commands or globs; none at all disables `run_command`.
+    /// Exact commands or globs. An empty list disables `run_command`.
     pub allowed_commands: Vec<String>,
-    /// Exact host names; none at all denies every address.
+    /// Exact host names. An empty list denies every address.
     pub allowed_hosts: Vec<String>,
     pub mcp_servers: BTreeMap<String, McpServer>,
 }
 
-/// One piece of what a tool brought back. Bytes become blobs before they reach a log.
+/// One part of a tool's output. Bytes become blobs before they are logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputPart {
     Text(String),
@@ -114,7 +114,7 @@ impl ToolOutput {
     pub fn text(text: impl Into<String>) -> Self {
         Self { parts: vec![OutputPart::Text(text.into())], is_error: false }
     }
-    /// Something the model should read and may mend.
+    /// An error that the model should read and may fix.
     pub fn error(text: impl Into<String>) -> Self {
         Self { parts: vec![OutputPart::Text(text.into())], is_error: true }
     }
@@ -153,9 +153,9 @@ pub trait ToolHost: Send + Sync {
 #[async_trait]
 pub trait Toolbox: Send + Sync {
     fn specs(&self) -> &[ToolSpec];
-    /// Runs one call whose input fits its schema. A tool that fails says so in its output; dropping the future ends
-    /// what it runs. Known secrets are taken out of the output before it is returned (I12).
+    /// Run one call with valid input. A failure is reported in the output. Dropping the future stops the tool. Known
+    /// secrets are removed from the output (I12).
     async fn run(&self, call: &ToolCall) -> ToolOutput;
-    /// Why the input does not fit the tool's schema, in words a model can act on.
+    /// Check the input against the tool's schema. The error message is for the model.
     fn check(&self, call: &ToolCall) -> Result<(), String>;
 }

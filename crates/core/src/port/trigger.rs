@@ -1,4 +1,4 @@
-//! The seams to what sets triggers off: a calendar, and files that are watched.
+//! The ports of trigger sources: a calendar and watched files.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use async_trait::async_trait;
 
 use crate::id::TimestampMs;
 
-/// Times that come again. Pure, but it knows time zones, which core does not.
+/// A recurring schedule. Pure, but outside core because it needs time zone data.
 pub trait Calendar: Send + Sync {
-    /// The first time after this one; none if there is none any more.
+    /// The first scheduled time after `at`; `None` if there is none.
     fn next_after(&self, at: TimestampMs) -> Option<TimestampMs>;
-    /// For people.
+    /// A description for display.
     fn describe(&self) -> String;
 }
 
-/// Looks at files.
+/// Watches files.
 #[async_trait]
 pub trait Watcher: Send + Sync {
-    /// What each of them looks like now: another text means another content.
+    /// The current fingerprint of each file. A different fingerprint means different content.
     async fn look(&self) -> Result<BTreeMap<String, String>, String>;
-    /// For people.
+    /// A description for display.
     fn describe(&self) -> String;
 }

@@ -1,5 +1,5 @@
-//! What a session was given and what it produced: the latest version of each name. An input and an artifact may have the same
-//! one: they are two.
+//! A session's inputs and artifacts: the latest version of each name. An input and an artifact with the same name are
+//! separate.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Artifact {
     pub name: String,
     pub usage: ArtifactUse,
     pub content: BlobRef,
-    /// How often this name was put; the others are in the log.
+    /// The number of versions of this name. Earlier versions are in the log.
     pub version: u32,
     pub seq: Seq,
     pub at: TimestampMs,
@@ -45,7 +45,7 @@ impl Artifacts {
         self.by_name.get(&(usage, name.to_owned()))
     }
 
-    /// What goes by this name, whatever it is used for: what was made here rather than what was given.
+    /// Find an artifact or input by name. Artifacts take precedence.
     pub fn named(&self, name: &str) -> Option<&Artifact> {
         self.get(ArtifactUse::Artifact, name).or_else(|| self.get(ArtifactUse::Input, name))
     }

@@ -1,8 +1,8 @@
-//! The context: what a model receives. A pure function of a [`PathSlice`].
+//! The context: the messages and settings sent to a model. A pure function of a [`PathSlice`].
 //!
-//! What comes out is always well formed (I6): every tool call is directly followed by exactly one result, whatever was
-//! cut, crashed, imported or interleaved. A missing result becomes an "interrupted" one; a result whose call is not
-//! there is left out.
+//! The context is always well formed (I6): every tool call is directly followed by exactly one result, even after cuts,
+//! crashes, imports and interleaving. A missing result becomes an "interrupted" one. A result without its call is
+//! dropped.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::port::store::PathSlice;
 use crate::settings::Settings;
 use crate::tokens::{Estimate, count_parts};
 
-/// What a model is told about a call that has no result.
+/// The result shown to the model for a call that has none.
 pub const INTERRUPTED: &str = "The tool call was interrupted before it returned a result.";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,9 +32,9 @@ pub enum Role {
 pub struct Message {
     pub role: Role,
     pub parts: Vec<Part>,
-    /// The entry it comes from; none for a result that was made up to close a pair.
+    /// The source entry; `None` for a synthesized result.
     pub entry: Option<(Seq, EntryId)>,
-    /// For tool results.
+    /// Set for tool results.
     pub answers: Option<Answers>,
 }
 
@@ -51,13 +51,13 @@ impl Message {
         joined_text(&self.parts)
     }
 
-    /// Puts another text in the place of its own; media stay.
+    /// Replace the text and keep the media.
     pub fn show_as(&mut self, text: &str) {
         self.parts.retain(|part| matches!(part, Part::Media(_)));
         self.parts.insert(0, Part::text(text));
     }
 
-    /// Until a tokenizer says better, four bytes are a token.
+    /// Estimate the tokens at four bytes each, without a tokenizer.
     pub fn tokens(&self) -> u64 {
         count_parts(&Estimate, &self.parts)
     }
@@ -88,10 +88,10 @@ pub struct Context {
     pub skills: Vec<String>,
     pub messages: Vec<Message>,
     pub tokens: u64,
-    /// The compaction this context begins with.
+    /// The compaction that this context starts with.
     #[serde(skip)]
     pub compaction: Option<InForce>,
-    /// What the provider last said about this context.
+    /// The provider's last usage report for this context.
     #[serde(skip)]
     pub reported: Option<Reported>,
 }
@@ -103,7 +103,7 @@ pub struct InForce {
     pub body: Compaction,
 }
 
-/// The usage of an answer that came after the latest compaction.
+/// The reported usage of an answer after the latest compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported {
     pub seq: Seq,
@@ -111,7 +111,7 @@ pub struct Reported {
 }
 
 impl Context {
-    /// How many messages at the beginning are the latest compaction's summary: one or none.
+    /// The number of leading summary messages: one or zero.
     pub fn summaries(&self) -> usize {
         let is_summary = |message: &Message| {
             self.compaction.as_ref().is_some_and(|c| message.entry.is_some_and(|(_, id)| id == c.id))
@@ -120,17 +120,17 @@ impl Context {
     }
 }
 
-/// What becomes of a turn that was cut off by a crash.
+/// How to treat a turn that was interrupted by a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpenTurn {
-    /// What it did stays.
+    /// Keep its entries.
     #[default]
     Keep,
-    /// The whole turn is left out.
+    /// Leave out the whole turn.
     LeaveOut,
 }
 
-/// Builds the context of a path.
+/// Build the context of a path.
 pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     let mut start = context_start(&slice.entries);
     let left_out = LeftOut::of(&slice, start.first_kept, open_turn);
@@ -152,7 +152,7 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     context_of(settings, messages, start.compaction, reported)
 }
 
-/// Shows kept results as the compaction wrote them down.
+/// Replace kept results by the shortened texts stored in the compaction.
 fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
     if compaction.shortened.is_empty() {
         return;
@@ -166,7 +166,7 @@ fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
     }
 }
 
-/// The last answer after the latest compaction that came with its usage.
+/// The last answer with usage after the latest compaction.
 fn last_report(entries: &[Entry]) -> Option<Reported> {
     let is_older = |entry: &&Entry| entry.meta.kind == Kind::Compaction;
     entries.iter().rev().take_while(|entry| !is_older(entry)).find_map(|entry| match &entry.body {
@@ -197,7 +197,7 @@ fn context_of(
     }
 }
 
-/// Where the latest compaction lets the context begin: at the slice's own beginning, if there is none.
+/// Where the context starts according to the latest compaction; without one, at the start of the slice.
 #[derive(Default)]
 struct ContextStart {
     first_kept: usize,
@@ -213,7 +213,7 @@ fn context_start(entries: &[Entry]) -> ContextStart {
     let Some((at, compaction)) = latest else { return ContextStart::default() };
     let first_kept = match compaction.first_kept {
         None => at,
-        // What is not here lies before the slice, since it is on the path (I2): then all of the slice was kept (I7).
+        // An id that is not found lies before the slice, since it is on the path (I2). Then all of the slice was kept (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
     let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
@@ -221,10 +221,10 @@ fn context_start(entries: &[Entry]) -> ContextStart {
     ContextStart { first_kept, summary, compaction: Some(in_force) }
 }
 
-/// Which entries of failed and interrupted turns do not show.
+/// The entries of failed and interrupted turns that are left out.
 struct LeftOut {
     turns: HashSet<TurnId>,
-    /// Turns that failed before any output: their user's words go too.
+    /// Turns that failed before any output. Their user messages are left out too.
     silent: HashSet<TurnId>,
     inherited: u32,
 }
@@ -236,8 +236,8 @@ impl LeftOut {
         let mut silent: HashSet<TurnId> = failed.map(|(turn, _)| *turn).collect();
         if !silent.is_empty() {
             for (index, entry) in slice.entries.iter().enumerate() {
-                // A turn that began before the context does is not known to have been silent, so its user's words stay.
-                // The same holds for a slice that was not read as far back: what shows must not depend on that.
+                // A turn that began before the context may have had output, so its user message stays. A slice that
+                // starts later must give the same context.
                 let speaks = index < first_kept || has_output(&entry.body);
                 if let Some(turn) = entry.meta.turn.filter(|_| speaks) {
                     silent.remove(&turn);
@@ -251,7 +251,7 @@ impl LeftOut {
         if matches!(body, Body::AssistantMessage(message) if message.stop == Stop::Error) {
             return true;
         }
-        // What a fork shares with its source does not depend on how the source's turn went on (I8).
+        // Entries shared by a fork do not depend on the later course of the source's turn (I8).
         let Some(turn) = meta.turn.filter(|_| meta.seq.0 > self.inherited) else { return false };
         self.turns.contains(&turn) || (meta.kind == Kind::UserMessage && self.silent.contains(&turn))
     }
@@ -311,7 +311,8 @@ fn tool_message(meta: &Meta, result: ToolResult) -> Message {
     Message { answers: Some(answers), ..message(Role::Tool, meta, without_calls(result.parts)) }
 }
 
-/// Only an assistant calls tools. A call in other hands, as an import might bring, could never have its pair (I6).
+/// Drop tool calls. Only an assistant may call tools; a call in another message, as in some imports, would never get a
+/// result (I6).
 fn without_calls(mut parts: Vec<Part>) -> Vec<Part> {
     parts.retain(|part| part.as_tool_call().is_none());
     parts
@@ -326,7 +327,7 @@ fn graft_text(graft: &Graft) -> String {
     format!("[grafted: {what} of session {}]", graft.source)
 }
 
-/// Puts each result directly behind its call (I6).
+/// Move each result directly after its call (I6).
 fn close_pairs(messages: Vec<Message>) -> Vec<Message> {
     if is_closed(&messages) {
         return messages;
@@ -349,7 +350,7 @@ fn close_pairs(messages: Vec<Message>) -> Vec<Message> {
     pairs.interleave(kept)
 }
 
-/// Gives results the name of the tool that was called, where they came without. Pairs are closed already.
+/// Fill in missing tool names of results from their calls. Requires closed pairs.
 fn name_results(messages: &mut [Message]) {
     for index in 0..messages.len() {
         let (before, rest) = messages.split_at_mut(index + 1);
@@ -362,7 +363,7 @@ fn name_results(messages: &mut [Message]) {
     }
 }
 
-/// Whether every call has its result right behind it already, in order: almost always, and then nothing is moved.
+/// Whether every call is already followed by its result, in order. This is the common case, and nothing has to move.
 fn is_closed(messages: &[Message]) -> bool {
     let mut rest = messages.iter();
     while let Some(message) = rest.next() {
@@ -379,7 +380,7 @@ fn is_closed(messages: &[Message]) -> bool {
     true
 }
 
-/// Calls in the order they were made, each with the place of its message and, once found, its result.
+/// Calls in order, each with the index of its message and, once found, its result.
 #[derive(Default)]
 struct OpenPairs {
     calls: Vec<(usize, String, String)>,
@@ -394,13 +395,13 @@ impl OpenPairs {
             self.calls.push((at, call.call_id.clone(), call.name.clone()));
             self.results.push(None);
         }
-        // Backwards, so that of calls in one message that share an id the first is answered first.
+        // In reverse, so that the first of several calls with the same id in one message is answered first.
         for slot in (first..self.calls.len()).rev() {
             self.waiting.entry(self.calls[slot].1.clone()).or_default().push(slot);
         }
     }
 
-    /// The nearest earlier call with this id that waits for its result: providers reuse ids from turn to turn.
+    /// The nearest earlier call with this id that has no result yet. Providers reuse ids across turns.
     fn answer(&mut self, call_id: &str) -> Option<usize> {
         self.waiting.get_mut(call_id)?.pop()
     }

@@ -1,5 +1,4 @@
-//! Durable events: every entry is one, and its seq is the event's id. Fragments of a stream are not entries and have
-//! none.
+//! Durable events: every entry is an event, and its seq is the event id. Stream fragments are not entries and have no id.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -23,7 +22,7 @@ pub struct Event<'a> {
     pub by: &'a Principal,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// The body as it is in the log.
+    /// The body, unchanged from the log.
     pub entry: &'a RawValue,
 }
 

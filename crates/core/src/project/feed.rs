@@ -1,4 +1,4 @@
-//! The feed an operator watches. A tool's item turns into its outcome in place, so a replay of the log and a live
+//! The activity feed for operators. A tool item is replaced in place by its outcome, so a replay of the log and a live
 //! watcher end with the same list.
 
 use std::collections::{BTreeSet, HashMap};
@@ -34,7 +34,7 @@ pub enum FeedType {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FeedItem {
-    /// The entry's seq, and the part's number where an entry gives several items. No two items have the same.
+    /// The entry's seq, plus the part's number if an entry has several items. Unique within the feed.
     pub id: String,
     #[serde(rename = "type")]
     pub kind: FeedType,
@@ -45,21 +45,21 @@ pub struct FeedItem {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Feed {
     pub items: Vec<FeedItem>,
-    /// How many were taken out before these.
+    /// The number of items taken out before these.
     taken: usize,
     /// Items of calls that have no outcome yet, by call id.
     running: HashMap<String, Running>,
-    /// Where those items are, among all.
+    /// The positions of these items among all items.
     waiting: BTreeSet<usize>,
-    /// The item that the latest entry changed in place, and how many there were before it.
+    /// The item that the latest entry changed in place, and the number of items before it.
     changed: Option<usize>,
     before: usize,
 }
 
-/// An item that will turn into an outcome.
+/// An item that waits for its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
-    /// Its place among all items, those that were taken out included.
+    /// Its position among all items, including those taken out.
     at: usize,
     id: String,
     label: String,
@@ -74,21 +74,21 @@ impl Feed {
         feed
     }
 
-    /// What the latest entry changed or added: an item whose id a watcher has seen takes that one's place.
+    /// The items that the latest entry changed or added. An item with a known id replaces the earlier one.
     pub fn news(&self) -> impl Iterator<Item = &FeedItem> {
         let changed = self.changed.and_then(|at| self.items.get(at));
         changed.into_iter().chain(&self.items[self.before..])
     }
 
-    /// Takes out what has gathered, so that a long feed can be sent piece by piece. A call whose item is gone by the time it
-    /// has an outcome gets a new one under the same id, which takes the earlier one's place.
+    /// Take out all items, so that a long feed can be sent in pieces. If a call's item was taken before its outcome, the
+    /// outcome becomes a new item with the same id, which replaces the earlier one.
     pub fn take_items(&mut self) -> Vec<FeedItem> {
         self.taken += self.items.len();
         (self.changed, self.before) = (None, 0);
         std::mem::take(&mut self.items)
     }
 
-    /// Takes out what will not change any more: what stands before the first call that has no outcome.
+    /// Take out the items that will not change any more: those before the first call without an outcome.
     pub fn take_settled(&mut self) -> Vec<FeedItem> {
         let waiting = self.waiting.range(self.taken..).next().map(|at| at - self.taken);
         let rest = self.items.split_off(waiting.unwrap_or(self.items.len()));
@@ -107,7 +107,7 @@ impl Feed {
             Body::AssistantMessage(message) => {
                 self.push_answer(entry, &message.parts);
                 if message.stop == Stop::Error {
-                    // Numbered behind the parts: the text's item has the entry's own number.
+                    // Numbered after the parts: the text item has the entry's own number.
                     let id = format!("{}.{}", entry.meta.seq, message.parts.len());
                     let (label, text) = ("error".to_owned(), "the model's answer failed".to_owned());
                     self.items.push(FeedItem { id, kind: Error, label, text });
@@ -171,7 +171,7 @@ impl Feed {
         self.push(entry, kind, label, note.text.clone());
     }
 
-    /// What extensions wrote down that an operator should see.
+    /// Add items for extension entries that an operator should see.
     fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
         if let Some(pressure) = Pressure::from_info(info) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
@@ -212,9 +212,11 @@ impl Feed {
                 self.push(entry, Error, &node, format!("{code}: {message}"));
             }
             RunEvent::Retried { node, attempt, .. } => {
-                self.push(entry, Resume, &node, format!("try {attempt}"));
+                self.push(entry, Resume, &node, format!("attempt {attempt}"));
             }
-            RunEvent::Improving => self.push(entry, Event, "improvement", "the roles look back".to_owned()),
+            RunEvent::Improving => {
+                self.push(entry, Event, "improvement", "the roles review the run".to_owned())
+            }
             RunEvent::CancelAsked => self.push(entry, Event, "cancel asked", String::new()),
             RunEvent::Ended { outcome, message, .. } => {
                 let kind = if outcome == RunOutcome::Failed { Error } else { Event };
@@ -223,7 +225,7 @@ impl Feed {
         }
     }
 
-    /// One item for all text of an answer, one for each thing that is not text.
+    /// Add one item for all text of an answer, and one for each other part.
     fn push_answer(&mut self, entry: &Entry, parts: &[Part]) {
         let mut is_said = false;
         for (number, part) in parts.iter().enumerate() {

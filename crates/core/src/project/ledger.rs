@@ -1,4 +1,4 @@
-//! The ledger: one line per round, with what was meant, what came of it, how sure the model was.
+//! The ledger: one line per round, with its action, result and confidence.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub struct LedgerLine {
     pub turn: Option<TurnId>,
     pub round: u32,
     pub action: Action,
-    /// Absent while the round runs, and for good if the process died in it.
+    /// Absent while the round runs, and permanently if the process died in it.
     pub result: Option<RoundResult>,
     pub confidence: Option<f32>,
     pub trace_id: Option<String>,
@@ -27,7 +27,7 @@ impl Ledger {
     pub fn apply(&mut self, entry: &Entry) {
         let Body::Round(round) = &entry.body else { return };
         let turn = entry.meta.turn;
-        // The same round is written before and after acting; only the last few lines can be the earlier half.
+        // A round is written before and after acting. Its first half can only be among the last few lines.
         let same = |line: &&mut LedgerLine| line.turn == turn && line.round == round.number;
         if let Some(line) = self.lines.iter_mut().rev().take(16).find(same) {
             line.result.clone_from(&round.result);

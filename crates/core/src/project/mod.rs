@@ -1,4 +1,4 @@
-//! Projections: pure folds of entries. Each can be fed entry by entry, and gives the same as fed at once (I10).
+//! Projections: pure folds of entries. Folding entry by entry gives the same result as folding all at once (I10).
 
 pub mod artifacts;
 pub mod context;

@@ -1,4 +1,4 @@
-//! The tree, for display: a node per entry, with its children, in the order they were written.
+//! The tree for display: one node per entry with its children, in log order.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::entry::{Entry, Kind, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
 use crate::settings::Labels;
 
-/// Longest text of a node, in characters.
+/// Maximum length of a node's text, in characters.
 const NODE_TEXT_CHARS_MAX: usize = 120;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ pub struct OutlineNode {
 pub struct Outline {
     pub roots: Vec<Seq>,
     pub leaf: Option<Seq>,
-    /// By seq, ascending.
+    /// Sorted by seq.
     pub nodes: Vec<OutlineNode>,
 }
 

@@ -1,5 +1,5 @@
-//! A path as rounds: what was asked, which tools were called, what was answered, what was delivered. This is what grafts
-//! and digests show of another session. A pure fold of a path and of the artifacts beside it.
+//! A path as rounds: input, tool calls, answer and artifacts. Grafts and digests show another session in this form. A pure
+//! fold of a path and its artifacts.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use crate::content::{Part, joined_text};
 use crate::entry::{Body, Entry};
 use crate::id::Seq;
 
-/// Characters of a digest's line for what was asked and for what was answered.
+/// Maximum length of the input and of the answer in a digest line, in characters.
 const LINE_CHARS_MAX: usize = 160;
-/// Characters of one tool result where rounds are told in full.
+/// Maximum length of a tool result in full rounds, in characters.
 const RESULT_CHARS_MAX: usize = 2_000;
 
-/// One answer of the model, with what led to it and what its tools brought.
+/// One model answer, with its input and its tool results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathRound {
     /// 1, 2, 3 … along the path.
@@ -29,7 +29,7 @@ pub struct PathRound {
     results: Vec<String>,
 }
 
-/// The rounds of a path. `artifacts` are names and where they were put, in order.
+/// The rounds of a path. `artifacts` are names and the seqs where they were put, in order.
 pub fn rounds_of(path: &[Entry], artifacts: &[(Seq, String)]) -> Vec<PathRound> {
     let mut rounds: Vec<PathRound> = Vec::new();
     let mut asked: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ pub fn rounds_of(path: &[Entry], artifacts: &[(Seq, String)]) -> Vec<PathRound> 
     rounds
 }
 
-/// A line per round with its artifacts: the newest that fit.
+/// One line per round with its artifacts: the newest that fit.
 pub fn digest(rounds: &[PathRound], chars_max: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut left = chars_max;
@@ -115,7 +115,7 @@ fn cut(text: &str, chars_max: usize) -> String {
     kept
 }
 
-/// These rounds in full, but for long results.
+/// These rounds in full, with long results shortened.
 pub fn tell(rounds: &[PathRound], chars_max: usize) -> String {
     let mut text = String::new();
     for round in rounds {

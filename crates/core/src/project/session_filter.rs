@@ -1,12 +1,12 @@
-//! Which sessions a list is narrowed to: one rule for every store, for searches and for every client. Pure.
+//! The session filter: the same pure rule for every store, for searches and for every client.
 
 use super::summary::Summary;
 use crate::port::store::ListFilter;
 
-/// Words of a title that are looked for; more than that are left out.
+/// Maximum number of title words to match; further words are ignored.
 const WORDS_MAX: usize = 16;
 
-/// A filter, made ready for many sessions.
+/// A filter, prepared for many sessions.
 #[derive(Debug, Clone)]
 pub struct SessionFilter<'a> {
     filter: &'a ListFilter,
@@ -31,7 +31,7 @@ impl<'a> SessionFilter<'a> {
     }
 }
 
-/// Words that are all in what a session is called, whatever their case. Marks that a search would obey are passed over.
+/// Words that must all occur in a session's title or id, in any case. Search operators are ignored.
 #[derive(Debug, Clone)]
 pub struct Title(Vec<String>);
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_in_the_title_or_the_id_whatever_its_case() {
+    fn every_word_must_be_in_the_title_or_the_id_in_any_case() {
         let summary = called("river-7", Some("The Längste Winter"));
         for text in ["", "  ", "winter", "WIN", "längste the", "RIVER winter", "\"the\" win*"] {
             assert!(is_named(text, &summary), "{text:?}");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_for_a_missing_title_counts_as_one() {
+    fn the_preview_counts_as_the_title_if_there_is_none() {
         let mut summary = called("s", None);
         assert!(!is_named("hello", &summary));
         summary.preview = Some("Hello there".to_owned());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_of_time_begins_with_its_first_moment_and_ends_before_its_last() {
+    fn a_time_range_includes_its_start_and_excludes_its_end() {
         let summary = called("s", None);
         let within = |since, until| {
             let filter = ListFilter {

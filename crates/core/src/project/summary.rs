@@ -1,5 +1,5 @@
-//! The row a list shows: everything about a session that is not its content. Stores keep it beside the log and update
-//! it with each append; `doctor` checks that it equals the fold of the whole log.
+//! The session summary shown in lists: all metadata of a session. Stores keep it next to the log and update it with each
+//! append. `doctor` checks that it equals the fold of the whole log.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::port::store::NewSession;
 use crate::scope::{Members, Principal};
 use crate::tree::{Head, Links, Placed, Tip};
 
-/// Longest preview, in characters.
+/// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 80;
 
 /// The session and entry a fork was made from.
@@ -35,7 +35,7 @@ pub struct Summary {
     pub owner: Principal,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The beginning of the first thing the user said.
+    /// The beginning of the first user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,13 +50,13 @@ pub struct Summary {
     pub last_id: Option<EntryId>,
     /// Messages on the path to the leaf.
     pub messages: u32,
-    /// Compactions in the log, dead branches included.
+    /// Compactions in the log, including those on dead branches.
     #[serde(default)]
     pub compactions: u32,
-    /// The model in force at the leaf.
+    /// The current model at the leaf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What this session's own model calls took; a fork's shared entries count where they were made.
+    /// Usage of this session's own model calls. A fork's shared entries count in the source.
     #[serde(default)]
     pub spend: Spend,
     /// Turns that were started in this session's own log.
@@ -68,14 +68,14 @@ pub struct Summary {
     pub members: Members,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Lineage>,
-    /// Entries shared with the parent: seq 1 to this one.
+    /// Entries from seq 1 to this seq are shared with the parent.
     #[serde(default)]
     pub inherited: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     pub version: u32,
-    /// Which part of the session this store wrote itself. Stores keep it beside the summary, and clients do not see it.
-    /// None for a session of an earlier version: see [`crate::port::store::Authorities`].
+    /// Which part of the session this store wrote itself. Stores keep it next to the summary, and clients do not see it.
+    /// `None` for a session of an earlier version: see [`crate::port::store::Authorities`].
     #[serde(skip)]
     pub authority: Option<Authority>,
 }
@@ -134,8 +134,8 @@ impl Summary {
         summary
     }
 
-    /// The summary without what the session's own log says: only what was given when it was made. The first title, and a
-    /// fork's preview, were given, so they stay until an entry replaces them.
+    /// The summary as it was at creation, before any entry of the session's own log. It includes the first title and a
+    /// fork's preview, which stay until an entry replaces them.
     pub fn unfolded(&self) -> Self {
         Self {
             preview: self.preview.clone().filter(|_| self.inherited > 0),
@@ -154,7 +154,7 @@ impl Summary {
         Tip { head: self.head, last_id: self.last_id, model: self.model.clone() }
     }
 
-    /// Folds in one placed entry, but for what depends on the leaf: [`Summary::apply_batch`] sets that.
+    /// Fold in one placed entry, except for fields that depend on the leaf: [`Summary::apply_batch`] sets those.
     pub fn apply(&mut self, entry: &Entry) {
         let meta = &entry.meta;
         self.updated_at = self.updated_at.max(meta.at);
@@ -171,7 +171,7 @@ impl Summary {
             Body::StateChanged(changed) => self.state = changed.state,
             Body::TurnStarted(_) => {
                 self.turns += 1;
-                // A turn that was imported is history: no process will end it.
+                // An imported turn is history: no process will end it.
                 if self.is_own(meta.seq) {
                     self.open_turn = meta.turn;
                 }
@@ -191,7 +191,7 @@ impl Summary {
         self.authority.as_ref().is_none_or(|authority| authority.is_own(seq))
     }
 
-    /// Folds in a whole batch, as [`crate::tree::place`] left it: `tip` is where it left off.
+    /// Fold in a whole batch that [`crate::tree::place`] returned, with its final `tip`.
     pub fn apply_batch(&mut self, batch: &[Placed], source: Source, tip: &Tip, leaf: Option<Links>) {
         if source == Source::Imported
             && let (Some(authority), Some(first), Some(last)) =
@@ -208,13 +208,13 @@ impl Summary {
     }
 }
 
-/// Where a fork leaves its source, in the fork's numbering.
+/// The fork point, in the fork's numbering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkPoint {
     pub id: EntryId,
     pub links: Links,
     pub model: Option<String>,
-    /// The source's record as it holds for the shared path.
+    /// The source's record, restricted to the shared path.
     pub authority: Option<Authority>,
 }
 

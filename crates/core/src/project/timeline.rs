@@ -1,5 +1,5 @@
-//! How full a session was over its life: a point for each answer, by what its provider counted, and one for each
-//! compaction, with what it made of the context.
+//! The context size of a session over time: one point per answer, as counted by the provider, and one per compaction, with
+//! the resulting size.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::id::{Seq, TimestampMs};
 pub struct Point {
     pub seq: Seq,
     pub at: TimestampMs,
-    /// What the context took then; none if nobody counted.
+    /// The context's tokens at this point; `None` if unknown.
     pub tokens: Option<u64>,
     #[serde(flatten)]
     pub what: What,
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_what_it_was_given_and_what_it_said_and_a_compaction_what_is_left() {
+    fn an_answer_counts_input_and_output_and_a_compaction_counts_the_rest() {
         let usage = Usage { input: 5, output: 3, cache_read: 90, ..Usage::default() };
         let made = Compaction {
             tokens_before: Some(98),

@@ -1,5 +1,5 @@
-//! What a session's model calls took: in all, and per model. Each call is counted once, where it was made; what became
-//! known of it only later is counted where that was written down ([`USAGE_INFO`]).
+//! Usage of a session's model calls, in total and per model. Each call is counted once, where it was made. Usage that
+//! became known later is counted in a separate entry ([`USAGE_INFO`]).
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::content::Json;
 use crate::entry::{Body, CustomInfo, Usage, WrittenBy};
 
-/// The `custom_type` under which usage stands that no message carries: an entry is never written again, so what a source
-/// says of a call after it was imported comes as an entry of its own.
+/// The `custom_type` of usage entries without a message. Entries are immutable, so usage that a source reports after the
+/// import of a call becomes a separate entry.
 pub const USAGE_INFO: &str = "sapwood.usage";
 
-/// Usage that stands by itself. `calls` is how many calls it adds: none, if it is the rest of one that was counted.
+/// A separate usage entry. `calls` is the number of calls it adds: zero if it completes a counted call.
 pub fn usage_note(by: &WrittenBy) -> CustomInfo {
     let data = serde_json::to_value(by).expect("counts and a name are JSON");
     CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
@@ -25,11 +25,11 @@ pub struct Total {
     #[serde(flatten)]
     pub usage: Usage,
     pub cost_nano_usd: u64,
-    /// Calls whose price is not known: they are not in the cost, and are not free.
+    /// Calls of unknown price. They are not included in the cost, but are not free.
     pub unpriced_calls: u64,
 }
 
-/// Totals per model. The sum of the rows is the session's total, because it is computed from them.
+/// Totals per model. The session's total is computed as the sum of the rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Spend {

@@ -1,18 +1,18 @@
-//! The small protocol by which a model rates its own answer: a last line `<confidence>0.8</confidence>`. People never see
-//! it: it is cut out of the stream as it comes, and out of what goes into the log.
+//! The protocol for a model's rating of its own answer: a last line `<confidence>0.8</confidence>`. People never see it:
+//! the line is removed from the stream and from the logged answer.
 
 use crate::content::Part;
 
 const OPEN: &str = "<confidence>";
 const CLOSE: &str = "</confidence>";
-/// Longest rating that is waited for; what is longer is ordinary text.
+/// Maximum length of a rating, in bytes. Longer text is ordinary text.
 const RATING_BYTES_MAX: usize = 16;
 
-/// What the model is told, behind its system prompt.
+/// The instruction for the model, appended to its system prompt.
 pub const INSTRUCTION: &str = "End every message with one line that rates how sure you are that it is right, from 0 \
-    to 1, in this form: <confidence>0.8</confidence>. Nobody but the machine reads that line.";
+    to 1, in this form: <confidence>0.8</confidence>. Only the program reads that line.";
 
-/// Takes the ratings out of an answer's text; the last one counts.
+/// Remove the ratings from an answer's text. The last one counts.
 pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     let mut rating = None;
     for part in parts.iter_mut() {
@@ -30,7 +30,7 @@ pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     rating
 }
 
-/// Holds back whatever may be the beginning of a rating, and lets through the rest.
+/// Stream filter that holds back text that may be the start of a rating.
 #[derive(Debug, Default)]
 pub struct Filter {
     held: String,
@@ -38,7 +38,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// What of the text so far may be shown.
+    /// Add text, and return what may be shown.
     pub fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
         let mut shown = String::new();
@@ -62,7 +62,7 @@ impl Filter {
         shown
     }
 
-    /// What was held back and turned out to be no rating.
+    /// Return the text that was held back but is not a rating.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rating_is_cut_out_wherever_the_stream_is_cut() {
+    fn a_rating_is_removed_for_every_split_of_the_stream() {
         let text = "It is 4 < 5.\n<confidence>0.85</confidence>";
         for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
             let mut filter = Filter::default();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_rating_stays() {
+    fn text_that_only_resembles_a_rating_is_kept() {
         for text in
             ["<conf", "<confidence>surely not a number at all</confidence>", "a <b> c", "<confidence>0.5<b>"]
         {
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rating_out_of_range_is_no_rating_and_is_not_shown() {
+    fn a_rating_out_of_range_is_ignored_and_not_shown() {
         let mut parts = vec![Part::text("Yes.<confidence>7</confidence>")];
         assert_eq!(take_rating(&mut parts), None);
     }
 
     #[test]
-    fn a_part_that_held_only_the_rating_goes() {
+    fn a_part_with_only_a_rating_is_removed() {
         let mut parts = vec![Part::text("Yes."), Part::text("<confidence>0.2</confidence>")];
         assert_eq!(take_rating(&mut parts), Some(0.2));
         assert_eq!(parts, [Part::text("Yes.")]);

@@ -1,5 +1,5 @@
-//! What a turn does next. Every method takes what happened, adds the entries that say so to the step, folds them into
-//! the state, and names what is to be done once they are durable. Nothing here waits, and nothing is decided twice.
+//! The turn state machine. Every method takes an input, adds its entries to the step, folds them into the state, and
+//! returns the effects to run once the entries are durable. Nothing here waits, and nothing is decided twice.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,7 +19,7 @@ use crate::id::{EntryId, SessionId, TurnId};
 use crate::policy::{ApprovalMode, Decision, decide};
 use crate::port::tool::{FsScope, ToolSpec, Touch};
 
-/// What holds for one turn.
+/// The configuration of one turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     pub session: SessionId,
@@ -30,7 +30,7 @@ pub struct Rules {
     pub confidence: Option<Confidence>,
     pub tools: Vec<ToolSpec>,
     pub trace_id: Option<String>,
-    /// The node of a flow that the session is at.
+    /// The session's current flow node.
     pub post: Option<Assignment>,
 }
 
@@ -39,28 +39,28 @@ impl Rules {
         self.tools.iter().find(|spec| spec.name == name)
     }
 
-    /// Whether the call itself is a question, which a person's answer is the result of.
+    /// Whether the call is a question to a person. The person's answer becomes the call's result.
     fn asks(&self, call: &ToolCall) -> bool {
         let is_prompt = matches!(self.question(call), Some(Question::Prompt(_)));
         is_prompt || self.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks)
     }
 
-    /// What a handoff asks a person.
+    /// The question that a handoff asks a person.
     fn question(&self, call: &ToolCall) -> Option<Question> {
         self.post.as_ref()?.question(call)
     }
 }
 
-/// One turn. Its state is the fold of its entries; what runs at this moment is all it knows beyond that.
+/// One turn. Its state is the fold of its entries, plus the calls that are running.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     pub(super) rules: Rules,
     pub(super) state: TurnState,
-    /// Places of calls that run now.
+    /// Indexes of the calls that are running.
     pub(super) running: HashSet<usize>,
-    /// Words that came while it runs, not in the tree yet.
+    /// Input that arrived during the turn and is not in the tree yet.
     steered: Vec<(EntryId, Vec<Part>)>,
-    /// What went wrong last, for the entry that ends the turn.
+    /// The last error message, for the entry that ends the turn.
     trouble: Option<String>,
 }
 
@@ -69,12 +69,12 @@ impl Machine {
         Self { rules, state, running: HashSet::new(), steered: Vec::new(), trouble: None }
     }
 
-    /// Begins a turn with a user's words; `taken` if they had waited in the queue.
+    /// Begin a turn with a user's message. `taken` is its queue entry if it was queued.
     pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, TurnStep) {
         Self::begin_with(rules, vec![words.into()], taken)
     }
 
-    /// Begins a turn with whatever its caller brings: words, results of calls that were handed over, what was said elsewhere.
+    /// Begin a turn with the caller's entries: messages, results of calls handed to the caller, or messages from elsewhere.
     pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, TurnStep) {
         let mut machine = Self::new(rules, TurnState::default());
         let mut step = TurnStep::default();
@@ -89,7 +89,7 @@ impl Machine {
             None => machine.open_round(&mut step),
             Some(post) => {
                 let question =
-                    format!("May {} of the flow {:?} see what the roles found?", post.role, post.flow);
+                    format!("May {} of the flow {:?} see the roles' findings?", post.role, post.flow);
                 machine.ask(&mut step, question, None, CONSENT);
                 step.effects.push(Effect::AwaitPerson);
             }
@@ -105,7 +105,7 @@ impl Machine {
         &self.rules
     }
 
-    /// Takes in what happened. After the end nothing happens any more.
+    /// Process an input. A turn that has ended ignores all input.
     pub fn advance(&mut self, input: Input) -> TurnStep {
         let mut step = TurnStep::default();
         if self.state.ended.is_some() {
@@ -139,7 +139,7 @@ impl Machine {
         step.entries.push(body);
     }
 
-    /// The next call of the model, unless the turn has had enough of them.
+    /// Open the next round with a model call, unless the turn has reached its round limit.
     pub(super) fn open_round(&mut self, step: &mut TurnStep) {
         if self.state.round >= self.rules.limits.rounds_max {
             return self.end(step, Outcome::Limited, Some("round_limit"));
@@ -177,7 +177,7 @@ impl Machine {
         self.add_round(step, self.state.round, self.action(), Some(result), confidence);
     }
 
-    /// What the latest answer wants to do.
+    /// The action that the latest answer requests.
     fn action(&self) -> Action {
         let names: Vec<&str> = self.state.calls.iter().map(|call| call.call.name.as_str()).collect();
         let kind = match names.as_slice() {
@@ -211,7 +211,7 @@ impl Machine {
             Doubt::Backtrack => self.backtrack(step, rating, leaf),
             Doubt::Ask => {
                 let percent = (rating.unwrap_or_default() * 100.0).round();
-                let question = format!("The model is only {percent} % sure of this. Go on?");
+                let question = format!("The model is only {percent} % sure of this. Continue?");
                 self.ask(step, question, None, CONFIDENCE);
                 step.effects.push(Effect::AwaitPerson);
             }
@@ -232,7 +232,7 @@ impl Machine {
         if rating < rules.ask_below { Doubt::Ask } else { Doubt::None }
     }
 
-    /// Leaves the answer behind, and tells the next try what it looked like from here.
+    /// Abandon the answer's branch, and summarise it for the next attempt.
     fn backtrack(&mut self, step: &mut TurnStep, rating: Option<f32>, leaf: Option<EntryId>) {
         let tried = self.action();
         self.close_round(step, RoundStatus::Ok, rating);
@@ -240,14 +240,14 @@ impl Machine {
             if tried.what.is_empty() { "an answer".to_owned() } else { format!("calling {}", tried.what) };
         let rating = rating.unwrap_or_default();
         let summary = format!(
-            "A first try ({what}) was given up because it was rated {rating:.2}. Take another way, or say what is missing."
+            "A first attempt ({what}) was abandoned because it was rated {rating:.2}. Try another approach, or say what is missing."
         );
         self.add(step, LeafMoved { to: leaf });
         self.add(step, BranchSummary { summary, from: None, details: Details::default(), from_hook: false });
         self.open_round(step);
     }
 
-    /// Runs, asks for, or refuses each call; an answer without calls ends the turn, unless somebody added words to it.
+    /// Run, ask about, or refuse each call. An answer without calls ends the turn, unless new input has arrived.
     pub(super) fn act_on_answer(
         &mut self,
         step: &mut TurnStep,
@@ -272,7 +272,7 @@ impl Machine {
             return self.break_off(step, None, Outcome::Limited, Some("correction_limit"));
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
-            // The intent to act, before acting.
+            // Record the intent before acting.
             self.add_round(step, self.state.round, self.action(), None, rating);
         }
         self.dispatch(step);
@@ -290,11 +290,14 @@ impl Machine {
         let call = self.state.calls[at].call.clone();
         let Some(spec) = self.rules.tool(&call.name) else {
             let known: Vec<&str> = self.rules.tools.iter().map(|spec| spec.name.as_str()).collect();
-            let text = format!("There is no tool {}. There are: {}.", call.name, known.join(", "));
+            let text = format!("There is no tool {}. Available tools: {}.", call.name, known.join(", "));
             return self.add(step, error_result(&call, text));
         };
         if let Some(fault) = fault {
-            return self.add(step, error_result(&call, format!("The input does not fit the tool: {fault}")));
+            return self.add(
+                step,
+                error_result(&call, format!("The input does not match the tool's schema: {fault}")),
+            );
         }
         let (touch, decision) = (spec.touch, decide(spec, self.rules.approvals, self.rules.fs_scope));
         match self.rules.question(&call) {
@@ -324,7 +327,7 @@ impl Machine {
         self.add(step, ApprovalAsked { approval, question, call_id, details });
     }
 
-    /// Starts what may start: looking runs side by side, everything else alone and in order.
+    /// Start the calls that may start. Reading calls run in parallel; all others run alone and in order.
     pub(super) fn dispatch(&mut self, step: &mut TurnStep) {
         if self.is_settled() {
             return self.complete_round(step);
@@ -354,7 +357,7 @@ impl Machine {
         self.rules.tool(name).is_some_and(|spec| spec.touch == Touch::Reads)
     }
 
-    /// Calls that are the caller's to run end the turn; they are the only ones that may be left without a result.
+    /// Open the next round, or end the turn if the caller has to run some calls. Only those calls may lack a result.
     fn complete_round(&mut self, step: &mut TurnStep) {
         self.close_round(step, RoundStatus::Ok, None);
         if self.state.all_done() {
@@ -368,7 +371,7 @@ impl Machine {
         self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Callers)
     }
 
-    /// Nothing is left that this turn could do about its calls.
+    /// Whether every call is done or handed to the caller.
     pub(super) fn is_settled(&self) -> bool {
         let mut calls = self.state.calls.iter();
         calls.all(|call| call.status == CallStatus::Done || self.is_handed_over(call))
@@ -380,7 +383,7 @@ impl Machine {
             .iter()
             .copied()
             .find(|at| self.state.calls.get(*at).is_some_and(|call| call.call.call_id == result.call_id));
-        // A result nobody waits for: the call was broken off in the meantime.
+        // A late result: the call was interrupted in the meantime.
         let Some(at) = at else { return };
         self.running.remove(&at);
         self.add(step, result);
@@ -394,13 +397,13 @@ impl Machine {
         answer: ApprovalAnswer,
         reason: Option<String>,
     ) {
-        // The entry is in the log already: it is folded in, and not written again.
+        // The entry is already in the log: fold it, but do not write it again.
         let answered = crate::entry::ApprovalAnswered { approval, answer, reason };
         self.state.apply(&Body::ApprovalAnswered(answered));
         self.go_on_after_answers(step);
     }
 
-    /// Carries on with whatever a person has answered by now.
+    /// Continue with the answers received so far.
     pub(super) fn go_on_after_answers(&mut self, step: &mut TurnStep) {
         if let Some(gate) = self.state.gate.clone() {
             let Some((answer, reason)) = gate.answer else { return };
@@ -408,13 +411,13 @@ impl Machine {
         }
         self.settle_answered_calls(step);
         if self.state.calls.iter().any(|call| matches!(call.status, CallStatus::Approved { .. })) {
-            // The intent to act, before acting.
+            // Record the intent before acting.
             self.add_round(step, self.state.round, self.action(), None, None);
         }
         self.dispatch(step);
     }
 
-    /// A question that was answered is a result; so is a refusal.
+    /// Turn answered questions and refusals into results.
     fn settle_answered_calls(&mut self, step: &mut TurnStep) {
         for at in 0..self.state.calls.len() {
             let (call, status) = (self.state.calls[at].call.clone(), self.state.calls[at].status.clone());
@@ -481,7 +484,7 @@ impl Machine {
     fn take_compaction(&mut self, step: &mut TurnStep, trigger: Trigger, compaction: Option<Compaction>) {
         match compaction {
             Some(compaction) => self.add(step, compaction),
-            // Asking again would end the same way.
+            // A retry would fail the same way.
             None if trigger == Trigger::Overflow => {
                 self.close_round(step, RoundStatus::Error, None);
                 return self.end(step, Outcome::Failed, Some("context_overflow"));
@@ -500,7 +503,7 @@ impl Machine {
         self.end(step, Outcome::Limited, Some("budget_exceeded"));
     }
 
-    /// Ends the turn in the middle: what was said so far is kept, what was called gets its result.
+    /// End the turn early. The partial answer is kept, and open calls get an interrupted result.
     pub(super) fn break_off(
         &mut self,
         step: &mut TurnStep,
@@ -557,7 +560,7 @@ pub(super) fn interrupted_result(call: &ToolCall) -> ToolResult {
 fn question_of(call: &ToolCall, touch: Touch) -> (String, &'static str) {
     if touch == Touch::Asks {
         let input = call.input.to_value();
-        let question = input["question"].as_str().unwrap_or("The agent asks you something.");
+        let question = input["question"].as_str().unwrap_or("The agent has a question.");
         return (question.to_owned(), "question");
     }
     let input: String = call.input.get().chars().take(400).collect();

@@ -1,10 +1,10 @@
-//! The turn: one input through to its end. [`Machine`] is pure: it is told what happened ([`Input`]) and answers with
-//! entries to append and things to do ([`TurnStep`]). Its state is nothing but the fold of the turn's own entries
-//! ([`TurnState`]), so a turn that is read back from the log after a crash stands exactly where it stood.
+//! The turn: the processing of one input. [`Machine`] is pure: it takes an [`Input`] and returns the entries to append and
+//! the effects to run ([`TurnStep`]). Its state is the fold of the turn's own entries ([`TurnState`]), so a turn read
+//! from the log after a crash has exactly the same state.
 //!
-//! The order is always: append, then act. A call is in the log before its tool runs, and a `round` without a result
-//! stands behind it; so what the log does not show to have begun has not begun, and what it shows to have begun is
-//! never begun again, unless the tool says that it may be.
+//! The order is always: append, then act. Before a tool runs, its call is in the log, followed by a `round` without a
+//! result. So a call without such a round has not started. A call with one is never started again, unless the tool
+//! allows it.
 
 pub mod confidence;
 mod machine;
@@ -23,7 +23,7 @@ use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Compaction, Stop, ToolResult, Trigger, Usage};
 use crate::id::EntryId;
 
-/// What a model answered, ready to become an entry.
+/// A model's answer, ready to become an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub parts: Vec<Part>,
@@ -33,44 +33,44 @@ pub struct Answer {
     pub stop: Stop,
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The model answered. `faults` says for each call, by its place among the calls, why its input does not fit.
-    /// `leaf` is the entry the answer will hang from.
+    /// The model answered. `faults` maps call indexes to schema errors of their inputs. `leaf` is the parent entry of the
+    /// answer.
     Answered {
         answer: Answer,
         faults: BTreeMap<usize, String>,
         leaf: Option<EntryId>,
     },
-    /// Every model of the chain failed; what had streamed is in `partial`.
+    /// Every model of the chain failed. `partial` is the output streamed before the failure.
     ModelFailed {
         code: String,
         message: String,
         partial: Option<Answer>,
     },
-    /// The context is over the model's window, or close to it.
+    /// The context exceeds the model's window, or nearly does.
     TooFull {
         trigger: Trigger,
     },
-    /// What became of [`Effect::Compact`]; none if there was nothing to leave out.
+    /// The result of [`Effect::Compact`]; `None` if there was nothing to compact.
     Compacted {
         trigger: Trigger,
         compaction: Option<Compaction>,
     },
-    /// The next call could cost more than is left.
+    /// The next call could exceed the remaining budget.
     OverBudget {
         question: String,
         ask: bool,
     },
     ToolDone(ToolResult),
-    /// Somebody answered; the entry that says so is in the log already.
+    /// A person answered; the entry is already in the log.
     ApprovalGiven {
         approval: String,
         answer: ApprovalAnswer,
         reason: Option<String>,
     },
-    /// Somebody added words to the turn that runs.
+    /// New input arrived for the running turn.
     Steered {
         input: EntryId,
         parts: Vec<Part>,
@@ -78,13 +78,13 @@ pub enum Input {
     Cancelled {
         partial: Option<Answer>,
     },
-    /// The turn's time is over.
+    /// The turn exceeded its time limit.
     TimeOver {
         partial: Option<Answer>,
     },
 }
 
-/// What is to be done next, after the entries are durable.
+/// An effect to run after the entries are durable.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     CallModel,
@@ -94,7 +94,7 @@ pub enum Effect {
     AwaitPerson,
 }
 
-/// What the machine wants: entries first, then effects. Once [`TurnState::ended`] is set there is nothing more to do.
+/// The machine's output: entries first, then effects. Nothing follows once [`TurnState::ended`] is set.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnStep {
     pub entries: Vec<Body>,

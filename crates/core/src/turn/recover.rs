@@ -1,5 +1,5 @@
-//! Recovery is a fold: the turn's entries give its state, and from any state there is a way on. What may have run before
-//! the crash is not run again, unless its tool says that it may be; what only waited for a person still waits.
+//! Recovery is a fold: the turn's entries give its state, and a turn can continue from any state. Calls that may have run
+//! before the crash are not run again, unless their tool allows it. Calls that waited for a person still wait.
 
 use super::machine::{Machine, Rules, interrupted_result};
 use super::state::{CallStatus, TurnState};
@@ -9,18 +9,18 @@ use crate::entry::{Body, LeafMoved, Outcome, RoundStatus, Stop, SystemNote};
 use crate::id::EntryId;
 use crate::port::tool::Replay;
 
-/// What the model is told when a turn goes on after a crash.
+/// The note for the model when a turn continues after a crash.
 const CONTINUATION: &str = "The work on this was interrupted before it was finished. What was done so far is above; a \
-    call that says it was interrupted may or may not have had its effect, so look before doing it again. Go on from here.";
+    call that says it was interrupted may or may not have had its effect, so check before repeating it. Continue from here.";
 
-/// The note that a turn which continues an interrupted one begins with.
+/// The first note of a turn that continues an interrupted one.
 pub fn continuation() -> SystemNote {
     SystemNote { text: CONTINUATION.to_owned(), reason: Some("continuation".to_owned()) }
 }
 
 impl Machine {
-    /// The turn as its entries left it, and the step that brings it on its way again. `before` is the entry the turn
-    /// began behind, for a turn that is rolled back.
+    /// Recover a turn from its entries, with the step that resumes it. `before` is the entry before the turn, for a
+    /// rollback.
     pub fn recover<'a>(
         rules: Rules,
         entries: impl IntoIterator<Item = &'a Body>,
@@ -47,7 +47,7 @@ impl Machine {
             return self.end(step, Outcome::Cancelled, Some("rolled_back"));
         }
         match self.state.answered {
-            // The answer was whole, only the turn's end is missing.
+            // The answer was complete; only the turn's end is missing.
             Some(Stop::Error) => self.end(step, Outcome::Failed, Some("interrupted")),
             Some(Stop::Aborted) => self.end(step, Outcome::Cancelled, None),
             Some(_) if self.state.calls.is_empty() => {
@@ -59,7 +59,7 @@ impl Machine {
         }
     }
 
-    /// A turn that had stopped for a person was not interrupted: nothing of it ran when the process went away.
+    /// Whether the turn waits for a person. Such a turn was not interrupted: nothing was running when the process ended.
     fn is_waiting(&self) -> bool {
         let has_gate = self.state.gate.is_some();
         let is_put = |status: &CallStatus| {
@@ -81,8 +81,8 @@ impl Machine {
         }
     }
 
-    /// Calls that may have run get an interrupted result; those that may be repeated are, and those that never began
-    /// begin.
+    /// Give calls that may have run an interrupted result, repeat those that may be repeated, and start those that never
+    /// started.
     fn settle_begun_calls(&mut self, step: &mut TurnStep) {
         let mut was_cut = false;
         for at in 0..self.state.calls.len() {
@@ -98,7 +98,7 @@ impl Machine {
             return self.go_on_with_note(step, RoundStatus::Interrupted);
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
-            // They are in the log, and nothing was decided about them: decide now, as if the answer had just come.
+            // The calls are in the log, but nothing was decided: decide now, as if the answer had just arrived.
             return self.act_on_answer(step, &Default::default(), None);
         }
         self.go_on_after_answers(step);

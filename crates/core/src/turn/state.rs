@@ -1,27 +1,27 @@
-//! Where a turn stands: the fold of its own entries, in the order of the log.
+//! The state of a turn: the fold of its own entries, in log order.
 
 use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Kind, RoundStatus, Stop, Trigger, TurnEnded, Usage};
 
-/// What the log says about one call of the latest answer.
+/// The status of one call of the latest answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallStatus {
-    /// It is in the log, and nothing has been done about it.
+    /// The call is in the log, and nothing has been decided.
     Open,
-    /// It waits for a person.
+    /// The call waits for a person.
     Asked {
         approval: String,
     },
-    /// A person agreed; it has not begun.
+    /// A person agreed; the call has not started.
     Approved {
         reason: Option<String>,
     },
     Denied {
         reason: Option<String>,
     },
-    /// It may have run: a crash leaves it here for good.
+    /// The call may have run. After a crash it stays in this status.
     Begun,
-    /// It has its result.
+    /// The call has its result.
     Done,
 }
 
@@ -31,38 +31,38 @@ pub struct CallState {
     pub status: CallStatus,
 }
 
-/// Something about the turn itself that a person was asked, rather than about a call.
+/// A question to a person about the turn itself rather than about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
     pub approval: String,
     pub kind: String,
-    /// None while nobody has answered.
+    /// `None` until a person answers.
     pub answer: Option<(ApprovalAnswer, Option<String>)>,
 }
 
-/// The fold.
+/// The fold of a turn's entries.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnState {
-    /// The user's words are in the log.
+    /// Whether the turn's input is in the log.
     pub has_input: bool,
     /// The latest round: its number, and whether its result is missing.
     pub round: u32,
     pub round_is_open: bool,
     /// The latest answer's calls. Empty before any answer, and after one that calls nothing.
     pub calls: Vec<CallState>,
-    /// How the latest answer of the open round stopped; none while the model has not answered.
+    /// How the latest answer of the open round stopped; `None` until the model answers.
     pub answered: Option<Stop>,
     pub gate: Option<Gate>,
     pub is_budget_waived: bool,
-    /// Rounds in which tool input did not fit.
+    /// The number of rounds with invalid tool input.
     pub corrections: u32,
     pub backtracks: u32,
-    /// Compactions because the window was full.
+    /// The number of compactions because of a full context window.
     pub overflows: u32,
     pub usage: Usage,
     pub cost_nano_usd: u64,
     pub has_unpriced: bool,
-    /// What the latest answer took.
+    /// The tokens of the latest answer.
     pub last_tokens: u64,
     pub last_cost_nano_usd: Option<u64>,
     pub approvals_asked: u32,
@@ -85,7 +85,7 @@ impl TurnState {
         }
         match body {
             Body::UserMessage(_) | Body::SystemNote(_) => self.has_input = true,
-            // Before the first round it is what the turn was given, said elsewhere.
+            // Before the first round, an assistant message is part of the turn's input.
             Body::AssistantMessage(_) if self.round == 0 => self.has_input = true,
             Body::Round(round) => self.apply_round(round.number, round.result.as_ref().map(|r| r.status)),
             Body::AssistantMessage(message) => {
@@ -98,7 +98,7 @@ impl TurnState {
                 self.set_status(&result.call_id, CallStatus::Done);
             }
             Body::BranchSummary(_) => self.backtracks += 1,
-            // Going back leaves the answer behind, with its calls.
+            // Backtracking abandons the answer and its calls.
             Body::LeafMoved(_) => {
                 self.calls.clear();
                 self.answered = None;
@@ -146,7 +146,7 @@ impl TurnState {
         self.round_is_open = result.is_none();
         self.corrections += u32::from(result == Some(RoundStatus::Malformed));
         if result.is_none() {
-            // The intent to act: from here on, what may run may have run.
+            // The intent to act: from here on, these calls may have run.
             for call in &mut self.calls {
                 if matches!(call.status, CallStatus::Open | CallStatus::Approved { .. }) {
                     call.status = CallStatus::Begun;
@@ -171,7 +171,7 @@ impl TurnState {
         }
     }
 
-    /// Of calls that share an id, the first without a result is meant.
+    /// Set the status of a call. If several calls share the id, this is the first without a result.
     fn set_status(&mut self, call_id: &str, status: CallStatus) {
         let is_meant =
             |call: &&mut CallState| call.call.call_id == call_id && call.status != CallStatus::Done;
@@ -191,7 +191,7 @@ impl TurnState {
         }
     }
 
-    /// The approvals nobody has answered yet.
+    /// The approvals that have not been answered.
     pub fn waiting_for(&self) -> Vec<&str> {
         let gate = self.gate.iter().filter(|gate| gate.answer.is_none()).map(|gate| gate.approval.as_str());
         let calls = self.calls.iter().filter_map(|call| match &call.status {
@@ -206,7 +206,7 @@ impl TurnState {
     }
 }
 
-/// Whether the turn has gone on, past whatever it had asked about itself.
+/// Whether the entry shows that the turn has continued after a question about itself.
 fn goes_on(body: &Body) -> bool {
     matches!(
         body.kind(),
@@ -223,7 +223,7 @@ fn goes_on(body: &Body) -> bool {
 /// Kinds of questions about a turn, as [`crate::entry::ApprovalAsked::details`] names them.
 pub(super) const BUDGET: &str = "budget";
 pub(super) const CONFIDENCE: &str = "confidence";
-/// Before a model is told anything.
+/// Consent before the first model call.
 pub(super) const CONSENT: &str = "consent";
 
 fn open_calls(parts: &[Part]) -> Vec<CallState> {

@@ -1,5 +1,5 @@
-//! What one turn is run with beyond its session's agent: another model, other instructions, tools of the caller's own. It is
-//! written down as the turn begins, so that whoever carries the turn on, in whatever process, runs it on the same terms.
+//! Overrides of the session's agent for one turn: another model, other instructions, the caller's own tools. They are
+//! logged when the turn begins, so that any process that resumes the turn uses the same terms.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::entry::{Body, CustomInfo};
 use crate::port::model::Thinking;
 use crate::port::tool::{Replay, ToolSpec, Touch};
 
-/// The type of the entry that holds them.
+/// The `custom_type` of the entry that holds the terms.
 const CUSTOM_TYPE: &str = "turn_terms";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ const CUSTOM_TYPE: &str = "turn_terms";
 pub struct Terms {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// In the place of the session's system prompt.
+    /// Replaces the session's system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Terms {
     pub tools: Vec<CallersTool>,
 }
 
-/// A tool that whoever began the turn runs: the turn ends with the call, and the next one begins with its result.
+/// A tool that the caller runs. The turn ends with the call, and the next turn starts with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallersTool {
     pub name: String,
@@ -51,13 +51,13 @@ impl CallersTool {
 }
 
 impl Terms {
-    /// The entry that says so; none where there is nothing to say.
+    /// The entry for the log; `None` if there are no overrides.
     pub fn to_info(&self) -> Option<CustomInfo> {
         let data = serde_json::to_value(self).ok().filter(|_| *self != Self::default())?;
         Some(CustomInfo { custom_type: CUSTOM_TYPE.to_owned(), data: Json::from_value(&data) })
     }
 
-    /// The terms that a turn's entries name.
+    /// Read the terms from a turn's entries.
     pub fn of<'a>(bodies: impl IntoIterator<Item = &'a Body>) -> Self {
         let found = bodies.into_iter().find_map(|body| match body {
             Body::CustomInfo(info) if info.custom_type == CUSTOM_TYPE => Some(info.data.to_value()),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_read_back_as_they_were_written_and_no_terms_leave_nothing() {
+    fn terms_round_trip_and_empty_terms_write_no_entry() {
         let schema = Json::parse(r#"{"type":"object"}"#).unwrap();
         let tool =
             CallersTool { name: "weather".to_owned(), description: String::new(), input_schema: schema };

@@ -1,4 +1,4 @@
-//! The cases of `cases/README.md` that core can show: tree and context, and resume.
+//! The cases of `cases/README.md` that apply to core: tree, context and resume.
 
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume};
 use sapwood_core::project::context::OpenTurn::{Keep, LeaveOut};
@@ -7,7 +7,7 @@ use sapwood_core::settings::Labels;
 use sapwood_core::tree::nth_message;
 use sapwood_core::{Draft, Seq};
 
-/// The log as it is when its entries are read again from the beginning.
+/// The log after reading its entries again from the beginning.
 fn reopened(log: &MemLog) -> MemLog {
     let mut again = MemLog::default();
     for entry in log.entries() {
@@ -19,7 +19,7 @@ fn reopened(log: &MemLog) -> MemLog {
 }
 
 #[test]
-fn context_is_the_summary_then_what_was_kept_then_what_followed() {
+fn context_is_the_summary_then_kept_messages_then_later_messages() {
     check_context("u1 a2 u3 a4 K5(s, 3) u6 a7", "s u3 a4 u6 a7");
 }
 
@@ -61,7 +61,7 @@ fn a_reset_empties_the_context_and_keeps_the_log() {
 }
 
 #[test]
-fn a_fork_has_every_ancestor_and_the_labels_they_bear() {
+fn a_fork_has_every_ancestor_with_its_labels() {
     let source = MemLog::of("u1 a2 2=good u3 a4 L→2 u5 5=elsewhere");
     let fork = source.fork(Some(source.seq(4)));
     assert_eq!(fork.show(&fork.context()), "u1 a2 u3 a4");
@@ -71,7 +71,7 @@ fn a_fork_has_every_ancestor_and_the_labels_they_bear() {
 }
 
 #[test]
-fn the_last_label_wins_and_an_empty_one_takes_the_name_away() {
+fn the_last_label_wins_and_an_empty_one_removes_the_name() {
     let log = MemLog::of("u1 a2 1=first 1=second 2=gone 2=");
     let labels = Labels::fold(log.entries());
     assert_eq!(labels.iter().collect::<Vec<_>>(), [(log.id(1), "second")]);
@@ -117,7 +117,7 @@ fn a_fork_knows_the_session_and_the_entry_it_was_made_from() {
 }
 
 #[test]
-fn a_fork_inherits_neither_the_open_turn_nor_the_spending() {
+fn a_fork_inherits_neither_the_open_turn_nor_the_usage() {
     let source = MemLog::of("[ u1 a2@m");
     assert!(source.summary().open_turn.is_some());
     let fork = source.fork(None);
@@ -128,7 +128,7 @@ fn a_fork_inherits_neither_the_open_turn_nor_the_spending() {
 }
 
 #[test]
-fn what_a_fork_shares_does_not_depend_on_how_the_source_went_on() {
+fn shared_entries_do_not_depend_on_later_changes_in_the_source() {
     let mut source = MemLog::of("[ u1");
     let fork = source.fork(None);
     source.write("]failed");
@@ -193,7 +193,7 @@ fn a_turn_that_died_between_rounds_rolls_back_as_a_whole() {
 }
 
 #[test]
-fn totals_go_on_from_what_was_spent_and_count_nothing_twice() {
+fn totals_continue_after_a_restart_and_count_nothing_twice() {
     let mut log = reopened(&MemLog::of("[ u0 a1@m | "));
     log.write("]cancelled [ u2 a3@m a4@k ]");
     let total = log.summary().spend.total();

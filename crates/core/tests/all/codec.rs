@@ -1,4 +1,4 @@
-//! Bytes: what is written reads back, and is written the same again.
+//! The codec: bodies round-trip, and re-encoding gives the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -46,13 +46,13 @@ fn an_explicit_null_from_an_extension_is_not_lost() {
 }
 
 #[test]
-fn keys_that_are_not_known_are_passed_over() {
+fn unknown_keys_are_ignored() {
     let json = br#"{"type":"user_message","later":[1],"parts":[{"type":"text","text":"hi","later":1}]}"#;
     assert_eq!(decode(LOG_VERSION, Kind::UserMessage, json).unwrap().text(), "hi");
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_that_names_the_kind() {
+fn a_decoding_error_names_the_kind() {
     let error = decode(LOG_VERSION, Kind::Label, br#"{"type":"label","target":"no id"}"#).unwrap_err();
     assert!(matches!(error, CodecError::Malformed { kind: Kind::Label, .. }), "{error}");
     assert!(
@@ -65,23 +65,23 @@ proptest! {
     #![proptest_config(super::cases_of(2_000))]
 
     #[test]
-    fn a_body_reads_back_and_is_written_the_same_again(body in any_body()) {
+    fn a_body_round_trips_to_the_same_bytes(body in any_body()) {
         check_round_trip(&body)?;
     }
 
     #[test]
-    fn a_body_is_one_object_that_begins_with_its_type(body in any_body()) {
+    fn a_body_is_one_object_that_starts_with_its_type(body in any_body()) {
         let bytes = encode(&body);
         let head = format!("{{\"type\":\"{}\"", body.kind().as_str());
         prop_assert!(bytes.starts_with(head.as_bytes()));
         prop_assert_eq!(peek_kind(&bytes).unwrap(), body.kind());
-        // Of a key that is there twice the last would count: no body may have a field "type" of its own.
+        // The last of duplicate keys would win, so no body may have its own field "type".
         let object: BTreeMap<String, Json> = serde_json::from_slice(&bytes).unwrap();
         prop_assert_eq!(object["type"].get(), format!("{:?}", body.kind().as_str()));
     }
 
     #[test]
-    fn an_event_carries_the_bytes_of_its_entry(body in any_body()) {
+    fn an_event_contains_the_bytes_of_its_entry(body in any_body()) {
         let record = record_of(&body);
         let session = "s".parse().unwrap();
         let event = Event::of(&session, &record).unwrap();
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn every_kind_reads_back() {
+fn every_kind_round_trips() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();

@@ -1,4 +1,4 @@
-//! Compaction: what is cut, what a summary says, and that nothing is lost between two of them.
+//! Compaction: where it cuts, what a summary contains, and that nothing is lost between two compactions.
 
 use proptest::prelude::*;
 use sapwood_core::compact::{
@@ -18,7 +18,7 @@ fn keep_last(count: u32, method: Method) -> CompactOptions {
     CompactOptions { keep_last: Some(count), compact_strategy: method, ..CompactOptions::default() }
 }
 
-/// What the engine does, without a store: a cut, a digest, an entry.
+/// Compact as the engine does, without a store: a cut, a digest, an entry.
 fn plan(context: &Context, options: &CompactOptions) -> Option<Compaction> {
     let cut = find_cut(context, options.keep(), Snap::ToUser, &Estimate)?;
     let archive = Archive::at(context, cut, options);
@@ -100,20 +100,20 @@ fn twenty_messages_become_a_summary_and_the_last_six() {
 }
 
 #[test]
-fn no_more_than_would_be_kept_is_nothing_to_do() {
+fn a_context_that_would_be_kept_whole_is_not_compacted() {
     assert_eq!(compacted("u1 u2 u3 u4", 6).1, "u1 u2 u3 u4");
     assert_eq!(compacted("u1 a2", 1).1, "u1 a2", "one exchange only");
     assert_eq!(compacted("", 0).1, "");
 }
 
 #[test]
-fn a_cut_keeps_a_call_with_its_result_and_begins_with_the_user_nearby() {
+fn a_cut_keeps_calls_with_results_and_prefers_to_start_at_a_user_message() {
     assert_eq!(compacted("u1 a2 u3 C4(x) t5(x)", 2).1, "S u3 C4 t5");
     assert_eq!(compacted("u1 a2 u3 C4(x,y) t5(x) t6(y) a7", 2).1, "S u3 C4 t5 t6 a7");
 }
 
 #[test]
-fn a_long_turn_is_split_and_told_in_two_parts() {
+fn a_long_turn_is_split_and_summarised_in_two_parts() {
     let rounds: Vec<String> = (0..12).map(|n| format!("C{0}(c{n}) t{1}(c{n})", 10 + n, 50 + n)).collect();
     let log = MemLog::of(&format!("u1(first) a2(done) u3(second) {}", rounds.join(" ")));
     let options = keep_last(4, Method::ObservationMask);
@@ -146,7 +146,7 @@ fn a_turn_that_is_split_twice_stays_one_turn() {
 }
 
 #[test]
-fn nothing_falls_between_two_compactions() {
+fn nothing_is_lost_between_two_compactions() {
     let mut log = MemLog::of("u1(one) a2(two) u3(three) a4(four) u5(five) a6(six)");
     for _ in 0..2 {
         let next = plan(&log.context(), &keep_last(2, Method::Truncate)).unwrap();
@@ -163,7 +163,7 @@ fn nothing_falls_between_two_compactions() {
 }
 
 #[test]
-fn masking_keeps_what_the_assistant_said_and_the_first_line_of_long_output() {
+fn masking_keeps_assistant_text_and_the_first_line_of_long_output() {
     let mut log = MemLog::default();
     let said = "I decided to use a queue.\nIt has\nseveral lines, all of which stay.";
     let long: Vec<String> = (0..62).map(|n| format!("line {n} ünïcödé")).collect();
@@ -185,7 +185,7 @@ fn masking_keeps_what_the_assistant_said_and_the_first_line_of_long_output() {
 }
 
 #[test]
-fn the_first_messages_stay_word_for_word_through_every_compaction() {
+fn every_compaction_keeps_the_first_messages_verbatim() {
     let long = "the whole task, ".repeat(40);
     let mut log = MemLog::default();
     log.push(user(&long)).unwrap();
@@ -206,7 +206,7 @@ fn the_first_messages_stay_word_for_word_through_every_compaction() {
 }
 
 #[test]
-fn tokens_limit_what_stays_and_the_last_message_always_does() {
+fn the_token_limit_applies_but_the_last_message_is_always_kept() {
     let mut log = MemLog::default();
     for _ in 0..10 {
         log.push(user(&"x".repeat(400))).unwrap();
@@ -221,7 +221,7 @@ fn tokens_limit_what_stays_and_the_last_message_always_does() {
 }
 
 #[test]
-fn long_results_that_stay_show_shortened_and_come_back_whole() {
+fn kept_long_results_are_shortened_and_can_be_restored() {
     let mut log = MemLog::default();
     let long = (0..300).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
     for text in ["old", "older"] {
@@ -240,7 +240,7 @@ fn long_results_that_stay_show_shortened_and_come_back_whole() {
     let shown = log.context().messages.last().unwrap().text();
     assert!(shown.chars().count() <= 220 && shown.contains("characters snipped"), "{shown}");
     assert!(shown.starts_with("line 0") && shown.ends_with("line 299"), "{shown}");
-    // Another compaction that keeps the result does not let it grow again, and neither does a trim.
+    // The result stays shortened after another compaction that keeps it, and after a trim.
     let again = plan(&log.context(), &keep_last(3, Method::Truncate)).unwrap();
     let trimmed = sapwood_core::trim::plan_trim(&log.context(), 3).unwrap();
     for next in [again, trimmed] {
@@ -307,7 +307,7 @@ fn options_from_json_are_strict_and_name_the_key() {
 }
 
 #[test]
-fn pressure_has_exact_edges() {
+fn pressure_thresholds_are_exact() {
     let level = |used: u64| Pressure::measure(used, Some(1_000), Thresholds::default()).unwrap().level;
     let levels = [499, 500, 749, 750, 900, 901].map(level);
     use Level::{Green, Orange, Red, Yellow};
@@ -320,7 +320,7 @@ fn pressure_has_exact_edges() {
 }
 
 #[test]
-fn each_level_calls_for_its_own_relief() {
+fn each_pressure_level_has_its_own_action() {
     let relief = |used: u64, moment| {
         Pressure::measure(used, Some(1_000), Thresholds::default()).unwrap().calls_for(moment)
     };
@@ -332,7 +332,7 @@ fn each_level_calls_for_its_own_relief() {
 }
 
 #[test]
-fn what_the_provider_reported_counts_with_its_cache_and_what_came_after() {
+fn usage_counts_the_providers_report_with_cache_and_later_messages() {
     let mut log = MemLog::default();
     log.push(user("hello")).unwrap();
     let usage = Usage { input: 1_000, output: 10, cache_read: 7_000, cache_write: 1_000, reasoning: 5 };
@@ -340,7 +340,7 @@ fn what_the_provider_reported_counts_with_its_cache_and_what_came_after() {
     assert_eq!(count_in_use(&log.context(), 0, &Estimate), 9_010);
     log.push(user(&"x".repeat(40))).unwrap();
     assert_eq!(count_in_use(&log.context(), 0, &Estimate), 9_020);
-    // A report of what was there before a compaction says nothing about what is there after it.
+    // Usage reported before a compaction does not apply after it.
     log.push(Compaction { summary: Some("s".to_owned()), ..Compaction::new(How::Truncate, Trigger::Manual) })
         .unwrap();
     assert_eq!(count_in_use(&log.context(), 100, &Estimate), 101);
@@ -372,7 +372,7 @@ fn random_options(dice: &mut Dice) -> CompactOptions {
     options
 }
 
-/// Every call has its result right behind it, and no result stands alone.
+/// Whether every call is directly followed by its result, and every result has a call.
 fn is_well_formed(context: &Context) -> bool {
     let mut rest = context.messages.iter();
     while let Some(message) = rest.next() {
@@ -393,8 +393,8 @@ proptest! {
     #![proptest_config(super::cases_of(400))]
 
     #[test]
-    fn a_compacted_context_is_well_formed_and_taking_it_back_restores_it(seed: u64, len in 0_usize..80) {
-        // A cut inside a failed turn lets its user's words show again, so failed turns have their own tests.
+    fn a_compacted_context_is_well_formed_and_undoing_restores_it(seed: u64, len in 0_usize..80) {
+        // A cut inside a failed turn makes its user message visible again, so failed turns have separate tests.
         let mut log = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
         let mut dice = Dice::new(seed);
         let options = random_options(&mut dice);
@@ -413,7 +413,7 @@ proptest! {
         let after = log.context();
         prop_assert!(is_well_formed(&after));
         prop_assert_eq!(after.messages[0].role, Role::User);
-        // I7: what is not kept was given to the summary, and what is kept is what was there, in its order.
+        // I7: messages that are not kept went into the summary, and kept messages are unchanged and in order.
         let real = |context: &Context| context.messages.iter().filter(|m| m.entry.is_some()).count();
         let older = before.compaction.as_ref().filter(|_| before.summaries() > 0);
         let older = older.and_then(|in_force| in_force.body.archived).unwrap_or(0);

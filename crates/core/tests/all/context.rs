@@ -1,4 +1,4 @@
-//! The context: pairs, failed turns, and that it is well formed whatever the path and the cut.
+//! The context: call and result pairs, failed turns, and that it is well formed for every path and cut.
 
 use proptest::prelude::*;
 use sapwood_core::content::{Json, Part};
@@ -8,8 +8,8 @@ use sapwood_core::port::store::{PathSlice, Until};
 use sapwood_core::project::context::{Context, INTERRUPTED, OpenTurn, Role, build_context};
 use sapwood_core::{Body, Seq};
 
-/// Says what is wrong with a context, if anything (I6): each call is directly followed by one result, in order, and no
-/// result stands anywhere else.
+/// The first violation of I6 in a context, if any: each call must be directly followed by one result, in order, and no
+/// result may occur elsewhere.
 fn malformed(context: &Context) -> Option<String> {
     let mut due: Vec<&str> = Vec::new();
     for message in &context.messages {
@@ -24,7 +24,7 @@ fn malformed(context: &Context) -> Option<String> {
         let calls = message.parts.iter().filter_map(Part::as_tool_call);
         due.extend(calls.map(|call| call.call_id.as_str()));
         if message.role != Role::Assistant && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
-            return Some("somebody who is no assistant calls a tool".to_owned());
+            return Some("a message that is not from the assistant calls a tool".to_owned());
         }
     }
     (!due.is_empty()).then(|| format!("{due:?} have no result at the end"))
@@ -34,7 +34,7 @@ fn built(slice: PathSlice, open_turn: OpenTurn) -> Context {
     build_context(slice, open_turn)
 }
 
-/// Some entries of the tree, spread over it: every one of each session would take long and find no more.
+/// A sample of entries across the tree. Testing every entry would take long and find no more.
 fn some_tree_seqs(log: &MemLog) -> Vec<Seq> {
     let in_tree = log.entries().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
     let seqs: Vec<Seq> = in_tree.map(|entry| entry.meta.seq).collect();
@@ -54,7 +54,7 @@ fn a_result_moves_up_to_its_call() {
 }
 
 #[test]
-fn results_stand_in_the_order_of_their_calls() {
+fn results_are_in_the_order_of_their_calls() {
     check_context("C1(x,y,z) t2(z) t3(x) t4(y)", "C1 t3 t4 t2");
 }
 
@@ -64,7 +64,7 @@ fn a_second_result_of_the_same_call_is_left_out() {
 }
 
 #[test]
-fn a_call_id_that_is_used_again_has_a_result_of_its_own() {
+fn a_reused_call_id_gets_its_own_result() {
     check_context("C1(x) t2(x) C3(x) t4(x)", "C1 t2 C3 t4");
     check_context("C1(x) C2(x) t3(x)", "C1 ?(x) C2 t3");
     check_context("C1(x) t2(x) C3(x)", "C1 t2 C3 ?(x)");
@@ -155,7 +155,7 @@ fn an_answer_that_stopped_with_an_error_is_left_out() {
 }
 
 #[test]
-fn a_turn_that_failed_before_any_output_takes_its_user_message_along() {
+fn a_turn_that_failed_before_any_output_is_left_out_with_its_user_message() {
     check_context("[ u1 a2 ] [ u3 ]failed", "u1 a2");
     check_context("[ u1 a2 ] [ u3 a4! ]failed", "u1 a2");
     check_context("[ u1 ]failed [ u2 a3 ]", "u2 a3");
@@ -175,17 +175,17 @@ fn a_turn_that_was_cancelled_or_limited_keeps_its_user_message() {
 }
 
 #[test]
-fn a_failed_turn_is_left_out_also_when_the_context_begins_with_it() {
+fn a_failed_turn_is_left_out_even_at_the_start_of_the_context() {
     check_context("u1 [ u2 ]failed K3(s,2) u4", "s u4");
 }
 
 #[test]
-fn what_the_user_said_after_some_output_stays_when_only_that_is_kept() {
+fn a_user_message_after_output_is_kept_in_a_failed_turn() {
     check_context("[ u1 a2 u3 K4(s,3) ]failed", "s u3");
 }
 
 #[test]
-fn what_a_failed_turn_said_stays_when_the_context_begins_inside_it() {
+fn a_context_that_starts_inside_a_failed_turn_keeps_its_messages() {
     let script = "[ u1 u2 K3(s,2) ]failed";
     check_context(script, "s u2");
     let log = MemLog::of(script);
@@ -193,17 +193,17 @@ fn what_a_failed_turn_said_stays_when_the_context_begins_inside_it() {
 }
 
 #[test]
-fn rolling_back_a_turn_keeps_what_it_compacted() {
+fn rolling_back_a_turn_keeps_its_compaction() {
     check_resume("[ u1 a2 ] [ K3(s,2) u4 C5(x) |", OpenTurn::LeaveOut, "s a2");
 }
 
 #[test]
-fn a_turn_that_was_given_up_for_another_is_no_longer_rolled_back() {
+fn an_abandoned_turn_is_not_rolled_back() {
     check_resume("[ u1 | [ u2 a3", OpenTurn::LeaveOut, "u1");
 }
 
 #[test]
-fn shared_entries_stay_whatever_is_said_of_their_turn() {
+fn shared_entries_stay_regardless_of_their_turns_outcome() {
     let fork = MemLog::of("[ u1").fork(None);
     let turn = fork.entry(Seq(1)).meta.turn.unwrap();
     let told =
@@ -212,20 +212,20 @@ fn shared_entries_stay_whatever_is_said_of_their_turn() {
 }
 
 #[test]
-fn a_slice_that_begins_behind_what_was_kept_shows_all_it_has() {
+fn a_slice_that_starts_after_the_first_kept_entry_is_shown_whole() {
     let log = MemLog::of("u1 a2 u3 a4 K5(s,2) u6");
     let slice = log.slice(None, Until::Entries(4));
     assert_eq!(log.show(&built(slice, OpenTurn::Keep)), "s u3 a4 u6");
 }
 
 #[test]
-fn tokens_are_those_of_the_system_prompt_and_the_messages() {
+fn tokens_count_the_system_prompt_and_the_messages() {
     let log = MemLog::of("Y(12345678) u1(1234) a2(12345)");
     assert_eq!(log.context().tokens, 2 + 1 + 2);
 }
 
 #[test]
-fn a_context_prints_the_role_the_text_and_the_entry_of_each_message() {
+fn a_context_serializes_role_text_and_entry_of_each_message() {
     let log = MemLog::of("u1 C2(x)");
     let json = serde_json::to_value(log.context()).unwrap();
     assert_eq!(json["messages"][0]["role"], "user");
@@ -235,7 +235,7 @@ fn a_context_prints_the_role_the_text_and_the_entry_of_each_message() {
     assert_eq!(json["messages"][2]["entry"], serde_json::Value::Null);
 }
 
-/// What must be in the context at an entry, apart from results: the naive way, entry by entry.
+/// The expected context at an entry, without results, computed naively entry by entry.
 fn expected_without_results(log: &MemLog, at: Seq) -> Vec<Seq> {
     let path = log.path_seqs(Some(at));
     let compaction = path.iter().rposition(|seq| log.entry(*seq).meta.kind == Kind::Compaction);
@@ -290,7 +290,7 @@ proptest! {
         }
     }
 
-    /// I7, but for failed turns, which are shown above.
+    /// I7, except for failed turns, which are tested above.
     #[test]
     fn every_message_on_the_path_is_shown_or_covered_by_the_latest_summary(seed: u64, len in 0_usize..60) {
         let log = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn a_result_is_dropped_only_if_no_call_before_it_waits(seed: u64, len in 0_usize..60) {
+    fn a_result_is_dropped_only_if_no_earlier_call_lacks_one(seed: u64, len in 0_usize..60) {
         let log = MemLog::of(&random_script(seed, len));
         let context = log.context();
         for message in context.messages.iter().filter(|message| message.role == Role::Tool) {
@@ -311,7 +311,7 @@ proptest! {
                 let Body::ToolResult(result) = &log.entry(seq).body else { panic!("a result from elsewhere") };
                 prop_assert_eq!(&result.call_id, &message.answers.as_ref().unwrap().call_id);
             } else {
-                // Made up: so no result with this id may have been left over behind the call.
+                // Synthesized: no result with this id may exist after the call.
                 let call_id = &message.answers.as_ref().unwrap().call_id;
                 prop_assert_eq!(left_over_results(&log, &context, call_id), 0);
             }
@@ -329,7 +329,7 @@ proptest! {
     }
 }
 
-/// Results with this id on the path, behind the last call with it that was given a made-up one, that do not show.
+/// The number of unused results with this id on the path after the last call that got a synthesized result.
 fn left_over_results(log: &MemLog, context: &Context, call_id: &str) -> usize {
     let calls = |seq: Seq| {
         let Body::AssistantMessage(message) = &log.entry(seq).body else { return false };
@@ -340,7 +340,7 @@ fn left_over_results(log: &MemLog, context: &Context, call_id: &str) -> usize {
         messages.iter().rposition(|m| m.entry.is_none() && m.answers.as_ref().unwrap().call_id == call_id);
     let made_up = made_up.expect("the caller found one");
     let caller = messages[..made_up].iter().rev().find_map(|m| m.entry.filter(|(seq, _)| calls(*seq)));
-    let (caller, _) = caller.expect("a made-up result has a call before it");
+    let (caller, _) = caller.expect("a synthesized result has a call before it");
     let shows =
         |seq: Seq| messages.iter().any(|message| message.entry.is_some_and(|(shown, _)| shown == seq));
     let path = log.path_seqs(log.head().leaf);

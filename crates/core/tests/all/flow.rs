@@ -109,25 +109,28 @@ fn every_graph_mistake_is_reported_before_the_run_starts() {
     wrong.roles.insert("a".into(), FlowRole { readings: vec!["charter".into()], ..FlowRole::default() });
     wrong.nodes[1].prompt = Some("see {{ghost}}".into());
     let expected = [
-        "node a: its prompt names {{ghost}}, and there is no such node",
+        "node a: its prompt names {{ghost}}, but there is no such node",
         "node b: there is no agent ghost",
-        "node a: its id is given twice",
+        "node a: its id is not unique",
         "edge b → nowhere: there is no node nowhere",
         "role a: the required reading charter is missing",
     ];
     assert_eq!(mistakes(&wrong), expected);
     assert_eq!(
         mistakes(&flow("in>a a>b b>c c>a")),
-        ["the flow: a, b, c go round in a circle; mark the edge that leads back"]
+        ["the flow: a, b, c form a cycle; mark the edge that closes it as backward"]
     );
     assert_eq!(mistakes(&flow("in>a a>b b>c c<a")), Vec::<String>::new());
-    assert_eq!(mistakes(&flow("in>a in>b b<a")), ["edge b → a: it leads back, and no way leads from a here"]);
-    assert_eq!(mistakes(&flow("in>a b>c")), ["node b: nothing leads to it", "node c: nothing leads to it"]);
+    assert_eq!(
+        mistakes(&flow("in>a in>b b<a")),
+        ["edge b → a: it is a backward edge, but no forward path leads here from a"]
+    );
+    assert_eq!(mistakes(&flow("in>a b>c")), ["node b: it is unreachable", "node c: it is unreachable"]);
     let mut two = flow("in>a a>b");
     two.nodes[2].role = Some("a".into());
     two.nodes[2].agent = Some("other".into());
     two.agents.insert("other".into(), Agent::default());
-    let why = "node b: it shares its session with a node of agent default, and names agent other";
+    let why = "node b: it shares its session with a node of agent default, but names agent other";
     assert_eq!(mistakes(&two), [why]);
 }
 
@@ -305,11 +308,8 @@ fn an_invalid_handoff_is_refused_with_the_reason() {
     assert!(why(Handoff::default()).starts_with("give exactly one of"));
     let both = Handoff { closed: Some("x".into()), ..targets(vec![to("b", "plan.md")]) };
     assert!(why(both).starts_with("give exactly one of"));
-    assert_eq!(why(targets(vec![to("z", "n")])), "z is no target of this node; forward targets: b, c");
-    assert_eq!(
-        why(targets(vec![to("b", "n")])),
-        "the artifact for b has to be called plan.md, and is called n"
-    );
+    assert_eq!(why(targets(vec![to("z", "n")])), "z is not a target of this node; forward targets: b, c");
+    assert_eq!(why(targets(vec![to("b", "n")])), "the artifact for b must be called plan.md, not n");
     let empty = HandoffTarget { content: Some(" ".into()), ..to("c", "n") };
     assert_eq!(why(targets(vec![empty])), "the artifact for c is empty");
     assert_eq!(why(targets(vec![to("c", "n"), to("c", "n")])), "c is named twice");
@@ -493,7 +493,7 @@ fn a_wide_flow_with_many_backward_edges_is_checked_quickly() {
     assert_eq!(wide.mistakes(), []);
     wide.edges.push(back("turn-1", "turn-3000"));
     wide.nodes[1].handoff = HandoffBy::Tool;
-    let why = "edge turn-1 → turn-3000: it leads back, and no way leads from turn-3000 here";
+    let why = "edge turn-1 → turn-3000: it is a backward edge, but no forward path leads here from turn-3000";
     assert_eq!(mistakes(&wide), [why]);
 }
 
@@ -502,7 +502,7 @@ fn a_flow_too_large_for_an_entry_is_refused_before_the_run_starts() {
     let mut large = chain(20);
     large.nodes.iter_mut().for_each(|node| node.prompt = Some("x".repeat(1 << 20)));
     let found = mistakes(&large);
-    assert!(found.len() == 1 && found[0].ends_with("to write down; it may take 15728640"), "{found:?}");
+    assert!(found.len() == 1 && found[0].ends_with("when encoded; the limit is 15728640"), "{found:?}");
 }
 
 /// Check the invariant after each event: no unreachable node waits, and no output waits that has all its inputs.

@@ -1,5 +1,5 @@
-//! Feed, ledger, spending, artifacts, outline, summary: what they show, and that a fold entry by entry equals the fold of
-//! the whole (I10).
+//! Feed, ledger, spending, artifacts, outline and summary: their contents, and that folding entry by entry equals folding
+//! the whole log (I10).
 
 use proptest::prelude::{prop, prop_assert_eq, proptest};
 use sapwood_core::content::{BlobRef, Part, Reasoning};
@@ -19,7 +19,7 @@ use sapwood_core::{BlobHash, Body, Entry, Json, Principal, Role, Seq};
 
 use super::bodies::any_body;
 
-/// The feed as `type:label:text`, a line an item.
+/// The feed as `type:label:text`, one line per item.
 fn feed_of(log: &MemLog) -> Vec<String> {
     let line = |item: &sapwood_core::project::feed::FeedItem| {
         let kind = serde_json::to_value(item.kind).unwrap();
@@ -29,7 +29,7 @@ fn feed_of(log: &MemLog) -> Vec<String> {
 }
 
 #[test]
-fn a_tool_s_item_turns_into_its_outcome_in_place() {
+fn a_tool_item_is_replaced_by_its_outcome() {
     let log = MemLog::of("u1 C2(x,y) u3 t4(y)! t5(x)");
     let expected = ["user:user:u1", "tool-success:run:t5", "tool-error:run:t4", "user:user:u3"];
     assert_eq!(feed_of(&log), expected);
@@ -38,13 +38,13 @@ fn a_tool_s_item_turns_into_its_outcome_in_place() {
 }
 
 #[test]
-fn a_result_that_no_item_waits_for_is_an_item_of_its_own() {
+fn a_result_without_a_call_item_gets_its_own_item() {
     assert_eq!(feed_of(&MemLog::of("t1(x)")), ["tool-success:tool:t1"]);
     assert_eq!(feed_of(&MemLog::of("C1(x) t2(x) t3(x)")), ["tool-success:run:t2", "tool-success:tool:t3"]);
 }
 
 #[test]
-fn an_answer_gives_an_item_for_its_text_and_one_for_each_thing_that_is_not_text() {
+fn an_answer_gives_one_item_for_its_text_and_one_for_each_other_part() {
     let mut log = MemLog::default();
     let reasoning = Part::Reasoning(Reasoning { text: "hm".to_owned(), redacted: false });
     let parts = vec![reasoning, Part::text("one"), Part::text("two")];
@@ -54,7 +54,7 @@ fn an_answer_gives_an_item_for_its_text_and_one_for_each_thing_that_is_not_text(
 }
 
 #[test]
-fn what_went_wrong_is_an_error_in_the_feed() {
+fn failures_are_error_items_in_the_feed() {
     let log = MemLog::of("[ u1 a2! ]failed");
     let expected = [
         "activation:turn started:",
@@ -77,7 +77,7 @@ fn a_continuation_is_a_resume_in_the_feed() {
 }
 
 #[test]
-fn handoffs_repairs_nodes_and_pressure_have_items_of_their_own() {
+fn handoffs_repairs_nodes_and_pressure_have_their_own_items() {
     let call = |id: &str| Part::tool_call(id, "handoff", Json::parse(r#"{"closed":"x"}"#).unwrap());
     let answer = |id: &str| AssistantMessage {
         parts: vec![call(id)],
@@ -190,7 +190,7 @@ fn a_call_without_a_price_is_counted_as_such_and_sums_do_not_overflow() {
 }
 
 #[test]
-fn usage_that_stands_by_itself_counts_with_the_calls_it_says() {
+fn separate_usage_entries_count_with_their_number_of_calls() {
     let mut spend = Spend::default();
     let note = |calls, output| {
         let usage = Usage { output, ..Usage::default() };
@@ -205,7 +205,7 @@ fn usage_that_stands_by_itself_counts_with_the_calls_it_says() {
         let custom_type = USAGE_INFO.to_owned();
         spend.apply(&CustomInfo { custom_type, data: Json::parse(data).unwrap() }.into());
     }
-    assert_eq!(spend.total(), total, "what is not usage counts nothing");
+    assert_eq!(spend.total(), total, "other entries do not count");
 }
 
 fn artifact(name: &str, bytes: u64) -> ArtifactPut {
@@ -233,7 +233,7 @@ fn the_latest_version_of_each_artifact_is_listed() {
 }
 
 #[test]
-fn an_input_does_not_hide_an_artifact_of_its_name() {
+fn an_input_does_not_hide_an_artifact_of_the_same_name() {
     let mut log = MemLog::of("u1");
     log.push(artifact("a", 1)).unwrap();
     log.push(ArtifactPut { usage: ArtifactUse::Input, ..artifact("a", 2) }).unwrap();
@@ -268,7 +268,7 @@ fn a_long_text_is_cut_between_characters() {
 }
 
 #[test]
-fn the_summary_says_where_the_session_stands() {
+fn the_summary_shows_the_current_state() {
     let log = MemLog::of("M(m) [ u1(  first words) a2 ] K3(s,1) N(title) L→1 u4");
     let summary = log.summary();
     assert_eq!(summary.preview.as_deref(), Some("first words"));
@@ -280,7 +280,7 @@ fn the_summary_says_where_the_session_stands() {
 }
 
 #[test]
-fn a_message_opens_a_closed_session_again_and_nothing_else_does() {
+fn only_a_message_reopens_a_closed_session() {
     let mut log = MemLog::of("N(x) M(m)");
     assert_eq!(log.summary().state, SessionState::Created);
     log.write("u1");
@@ -292,7 +292,7 @@ fn a_message_opens_a_closed_session_again_and_nothing_else_does() {
 }
 
 #[test]
-fn members_come_and_go() {
+fn members_are_added_and_removed() {
     let mut log = MemLog::of("u1");
     let member: Principal = "user:bob".parse().unwrap();
     log.push(MemberChanged::new(member.clone(), Some(Role::Reader))).unwrap();
@@ -302,7 +302,7 @@ fn members_come_and_go() {
 }
 
 #[test]
-fn a_membership_of_elsewhere_counts_for_nothing() {
+fn an_imported_membership_is_ignored() {
     let mut log = MemLog::of("u1");
     let (bob, eve): (Principal, Principal) = ("user:bob".parse().unwrap(), "user:eve".parse().unwrap());
     log.push(MemberChanged::new(bob.clone(), Some(Role::Reader))).unwrap();
@@ -322,7 +322,7 @@ fn a_turn_is_open_until_it_ends() {
     assert_eq!(log.summary().open_turn, None);
 }
 
-/// The summary of a log by folding all its entries again, with head, model and length found the naive way.
+/// The summary from folding all entries of a log again, with head, model and length computed naively.
 fn refolded(mut summary: Summary, log: &MemLog, entries: &[&Entry]) -> Summary {
     let mut leaf = summary.head.leaf;
     for entry in entries {
@@ -349,7 +349,7 @@ proptest! {
     #![proptest_config(super::cases_of(150))]
 
     #[test]
-    fn a_summary_kept_up_to_date_is_the_one_folded_from_the_log(seed: u64, len in 0_usize..80, more in 0_usize..20) {
+    fn an_incremental_summary_equals_the_fold_of_the_log(seed: u64, len in 0_usize..80, more in 0_usize..20) {
         let mut log = MemLog::of(&random_script(seed, len));
         let entries: Vec<&Entry> = log.entries().collect();
         let empty = MemLog::default().summary().clone();
@@ -364,12 +364,12 @@ proptest! {
     }
 
     #[test]
-    fn every_fold_is_the_same_entry_by_entry_as_at_once(bodies in prop::collection::vec(any_body(), 0..30), cut: usize) {
+    fn every_fold_is_incremental(bodies in prop::collection::vec(any_body(), 0..30), cut: usize) {
         let entries = beside_each_other(bodies);
         let cut = cut % (entries.len() + 1);
         let mut feed = Feed::fold(&entries[..cut]);
         let mut labels = Labels::fold(&entries[..cut]);
-        // A watcher who came at the cut, and puts what has a known id in its place.
+        // A watcher that subscribed at the cut and replaces items with a known id.
         let mut watched = feed.items.clone();
         for entry in &entries[cut..] {
             feed.apply(entry);
@@ -387,7 +387,7 @@ proptest! {
     }
 
     #[test]
-    fn a_feed_that_is_taken_piece_by_piece_is_the_same_feed(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
+    fn a_feed_taken_in_pieces_is_the_same_feed(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
         let entries = beside_each_other(bodies);
         let (mut feed, mut watched) = (Feed::default(), Vec::<FeedItem>::new());
         for entries in entries.chunks(every) {
@@ -405,7 +405,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_settled_in_a_feed_does_not_change_any_more(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
+    fn settled_feed_items_do_not_change(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
         let entries = beside_each_other(bodies);
         let (mut feed, mut sent) = (Feed::default(), Vec::new());
         for entries in entries.chunks(every) {
@@ -419,7 +419,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fold_taken_up_from_a_copy_goes_on_as_if_nothing_had_happened(
+    fn a_fold_resumed_from_a_copy_gives_the_same_result(
         bodies in prop::collection::vec(any_body(), 0..30),
         cut: usize,
     ) {
@@ -448,7 +448,7 @@ proptest! {
         let all = ids.len();
         ids.dedup();
         prop_assert_eq!(ids.len(), all);
-        // A tool's item is running only if no result came after its call.
+        // A tool item is running only if no result follows its call.
         let results = log.entries().filter(|entry| entry.meta.kind == Kind::ToolResult).count();
         let ended = feed.items.iter().filter(|i| matches!(i.kind, FeedType::ToolSuccess | FeedType::ToolError));
         prop_assert_eq!(ended.count(), results);
@@ -468,7 +468,7 @@ proptest! {
     }
 }
 
-/// Entries with any bodies, as no tree would hold them: folds take what comes.
+/// Entries with arbitrary bodies, even sequences that no tree allows: folds accept any input.
 fn beside_each_other(bodies: Vec<Body>) -> Vec<Entry> {
     let template = MemLog::of("u1").entry(Seq(1)).meta.clone();
     let entry = |(index, body): (usize, Body)| {

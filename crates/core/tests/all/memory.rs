@@ -1,4 +1,4 @@
-//! What the rules find worth remembering, and how a model's answer is read.
+//! Memory extraction by rules, and parsing of a model's answer.
 
 use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Kind, Meta, UserMessage};
@@ -40,7 +40,7 @@ fn found(text: &str) -> Vec<(MemoryKind, String)> {
 }
 
 #[test]
-fn what_people_begin_so_is_kept() {
+fn sentences_with_known_openings_are_kept() {
     use MemoryKind::{Decision, Fact, Preference};
     let table = [
         ("Please remember that the VPN drops at noon.", Fact, "The VPN drops at noon"),
@@ -63,7 +63,7 @@ fn what_people_begin_so_is_kept() {
 }
 
 #[test]
-fn talk_questions_code_and_quotations_are_not_kept() {
+fn small_talk_questions_code_and_quotations_are_not_kept() {
     let nothing = [
         "Hello there, how are you?",
         "Can you always check this?",
@@ -84,7 +84,7 @@ fn talk_questions_code_and_quotations_are_not_kept() {
 }
 
 #[test]
-fn a_correction_is_heard_as_one_and_others_do_not_speak_for_the_owner() {
+fn corrections_are_recognized_and_other_members_are_ignored() {
     let entries = [
         said(1, "user:ana", "No, our staging server is heron."),
         said(2, "user:bob", "I prefer coffee."),
@@ -93,7 +93,7 @@ fn a_correction_is_heard_as_one_and_others_do_not_speak_for_the_owner() {
     let found = rules::extract(&entries, &ana());
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!((found[0].tone, found[0].entries[0]), (Tone::Corrects, entries[0].meta.id));
-    assert_eq!(found[1].text, "I prefer tea", "what was injected has no other author");
+    assert_eq!(found[1].text, "I prefer tea", "injected text counts as the owner's");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_long_conversation_is_bounded() {
 }
 
 #[test]
-fn a_models_answer_names_lines_and_one_of_them_is_the_persons() {
+fn a_models_answer_must_cite_lines_including_one_of_the_owner() {
     let entries =
         [said(1, "user:ana", "I moved to Bern."), answered(2, "Noted."), said(3, "user:bob", "me too")];
     let shown = llm_extract::show(&entries, &ana()).unwrap();
@@ -132,7 +132,7 @@ fn a_models_answer_names_lines_and_one_of_them_is_the_persons() {
     assert!(llm_extract::read(&shown, &long).is_err());
     let secret = r#"{"memories":[{"kind":"fact","text":"The password is hunter2","lines":[1]}]}"#;
     assert_eq!(llm_extract::read(&shown, secret).unwrap(), [], "a secret is left out");
-    assert!(llm_extract::show(&entries[1..], &ana()).is_none(), "nothing of the owner's");
+    assert!(llm_extract::show(&entries[1..], &ana()).is_none(), "no line of the owner");
 }
 
 fn memory(number: i64, text: &str) -> Memory {
@@ -155,16 +155,16 @@ fn memory(number: i64, text: &str) -> Memory {
 proptest! {
     #![proptest_config(cases_of(400))]
 
-    /// People write anything, and memories may hold it.
+    /// Extraction accepts any text.
     #[test]
-    fn no_text_is_too_odd(texts in prop::collection::vec(".{0,120}|[a-zI' .!?,]{0,80}|(I prefer|remember that|my) .{0,60}", 1..6)) {
+    fn any_text_is_accepted(texts in prop::collection::vec(".{0,120}|[a-zI' .!?,]{0,80}|(I prefer|remember that|my) .{0,60}", 1..6)) {
         let entries: Vec<Entry> = texts.iter().zip(1..).map(|(text, n)| said(n, "user:ana", text)).collect();
         let found = rules::extract(&entries, &ana());
         let known: Vec<Memory> = texts.iter().zip(1..).map(|(text, n)| memory(n, text)).collect();
         for candidate in &found {
             prop_assert!(is_fit_to_keep(&candidate.text) && !candidate.text.trim().is_empty());
             let _ = relate(candidate, known.iter());
-            // What was just learned is known.
+            // The extracted memory is now known.
             let again = memory(9, &candidate.text);
             prop_assert_eq!(relate(candidate, [again.clone()].iter()), Relation::Strengthens(again.id));
         }

@@ -1,4 +1,4 @@
-//! The notation itself: that scripts say what they seem to say, and that random ones have everything in them.
+//! The notation: scripts produce the expected entries, and random scripts cover all features.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn numbers_are_names_and_not_seqs() {
 }
 
 #[test]
-fn a_text_may_hold_blanks_commas_and_parentheses() {
+fn a_text_may_contain_spaces_commas_and_parentheses() {
     let log = MemLog::of("u1(one, two (three) four) K2(a, b,1)");
     assert_eq!(log.entry(Seq(1)).body.text(), "one, two (three) four");
     let Body::Compaction(compaction) = &log.entry(Seq(2)).body else { panic!("no compaction") };
@@ -94,7 +94,7 @@ fn entries_between_the_brackets_belong_to_the_turn() {
 }
 
 #[test]
-fn mistakes_in_a_script_are_named() {
+fn mistakes_in_a_script_are_reported() {
     let error = |script: &str| Notation::default().read(script).unwrap_err();
     for (script, token) in [
         ("u1 q2", "q2"),
@@ -111,7 +111,7 @@ fn mistakes_in_a_script_are_named() {
 }
 
 #[test]
-fn both_arrows_are_read() {
+fn both_arrows_are_accepted() {
     assert_eq!(drafts("u1 L→1 L→none"), drafts("u1 L->1 L->none"));
 }
 
@@ -124,7 +124,7 @@ fn a_seed_always_gives_the_same_session() {
 }
 
 #[test]
-fn random_sessions_are_valid_and_have_everything_in_them() {
+fn random_sessions_are_valid_and_cover_all_features() {
     let mut seen = BTreeSet::new();
     for seed in 0..200 {
         let script = random_script(seed, 60);
@@ -133,7 +133,7 @@ fn random_sessions_are_valid_and_have_everything_in_them() {
     }
     let missing: Vec<_> = Kind::ALL.iter().filter(|kind| !seen.contains(kind)).collect();
     use Kind::*;
-    // What needs a blob, another session, a person or an engine is not in the notation.
+    // The notation has no entries that need a blob, another session, a person or an engine.
     let expected = [
         Graft,
         CustomInfo,

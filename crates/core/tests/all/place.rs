@@ -1,4 +1,4 @@
-//! Placing: what is refused (I2, I13), and that nothing moves when something is (I4).
+//! Placing: which drafts are refused (I2, I13), and that a refusal changes nothing (I4).
 
 use proptest::prelude::*;
 use sapwood_core::entry::{Kind, LeafMoved, Stance};
@@ -15,7 +15,7 @@ fn refusal(script: &str) -> PlaceError {
 }
 
 #[test]
-fn what_an_entry_names_must_be_in_the_session() {
+fn a_referenced_entry_must_be_in_the_session() {
     assert!(matches!(refusal("u1 9=x"), PlaceError::UnknownTarget { kind: Kind::Label, .. }));
     assert!(matches!(refusal("u1 9="), PlaceError::UnknownTarget { kind: Kind::Label, .. }));
     assert!(matches!(refusal("u1 L→9"), PlaceError::UnknownTarget { kind: Kind::LeafMoved, .. }));
@@ -23,7 +23,7 @@ fn what_an_entry_names_must_be_in_the_session() {
 }
 
 #[test]
-fn what_an_entry_names_must_hang_in_the_tree() {
+fn a_referenced_entry_must_be_in_the_tree() {
     assert!(matches!(refusal("N1(title) 1=x"), PlaceError::TargetBesideTree { kind: Kind::Label, .. }));
     assert!(matches!(
         refusal("u2 N1(title) L→1"),
@@ -36,7 +36,7 @@ fn what_an_entry_names_must_hang_in_the_tree() {
 }
 
 #[test]
-fn a_compaction_keeps_from_its_own_path_only() {
+fn a_compaction_must_keep_from_its_own_path() {
     assert!(matches!(refusal("u1 a2 L→1 u3 K4(s,2)"), PlaceError::KeptOffPath { .. }));
     assert!(matches!(refusal("u1 a2 L→1 K3(s,2)"), PlaceError::KeptOffPath { .. }));
     assert!(matches!(refusal("u1 L→none K2(s,1)"), PlaceError::KeptOffPath { .. }));
@@ -52,13 +52,13 @@ fn a_forward_reference_is_refused() {
 }
 
 #[test]
-fn an_entry_may_name_another_one_of_its_batch() {
+fn an_entry_may_reference_another_entry_of_its_batch() {
     let log = MemLog::of("u1 a2 1=x L→1 u3 K4(s,1)");
     assert_eq!(log.entry(log.seq(3)).meta.parent, Some(log.seq(1)));
 }
 
 #[test]
-fn ids_must_grow() {
+fn ids_must_increase() {
     let mut log = MemLog::of("u1 a2");
     let last = log.id(2);
     for id in [log.id(1), last] {
@@ -68,7 +68,7 @@ fn ids_must_grow() {
 }
 
 #[test]
-fn a_log_whose_ids_are_used_up_is_refused_rather_than_disordered() {
+fn a_log_with_exhausted_ids_refuses_new_entries() {
     let mut log = MemLog::default();
     let last = EntryId::from_bytes([0xff; 16]);
     log.append(vec![Draft { id: Some(last), ..drafts("u1").remove(0) }]).unwrap();
@@ -84,7 +84,7 @@ fn a_full_log_is_refused() {
 }
 
 #[test]
-fn a_batch_that_is_refused_leaves_the_tip_where_it_was() {
+fn a_refused_batch_leaves_the_tip_unchanged() {
     let mut log = MemLog::of("u1 a2");
     let before = log.summary().tip();
     let mut tip = before.clone();
@@ -94,7 +94,7 @@ fn a_batch_that_is_refused_leaves_the_tip_where_it_was() {
 }
 
 #[test]
-fn a_script_that_is_refused_leaves_the_log_as_it_was() {
+fn a_refused_script_leaves_the_log_unchanged() {
     let mut log = MemLog::of("u1 a2");
     let before = log.summary().clone();
     log.try_write("u3 L→9").unwrap_err();
@@ -104,7 +104,7 @@ fn a_script_that_is_refused_leaves_the_log_as_it_was() {
 }
 
 #[test]
-fn entries_beside_the_tree_leave_the_leaf_alone_and_have_no_links() {
+fn entries_outside_the_tree_keep_the_leaf_and_have_no_links() {
     let log = MemLog::of("u1 N(x) 1=y [ ] L→1 a2");
     for placed in log.placed() {
         assert_eq!(placed.links.is_some(), placed.entry.meta.kind.stance() == Stance::InTree);
@@ -115,7 +115,7 @@ fn entries_beside_the_tree_leave_the_leaf_alone_and_have_no_links() {
 }
 
 #[test]
-fn an_author_who_was_brought_along_stays_the_author() {
+fn an_imported_author_is_kept() {
     let mut log = MemLog::default();
     let ana: Principal = "user:ana".parse().unwrap();
     let mut batch = drafts("u1 a2");
@@ -127,7 +127,7 @@ fn an_author_who_was_brought_along_stays_the_author() {
 }
 
 #[test]
-fn a_fork_refuses_what_its_source_has_and_it_does_not() {
+fn a_fork_refuses_references_to_entries_that_only_its_source_has() {
     let source = MemLog::of("u1 a2 u3");
     let mut fork = source.fork(Some(source.seq(2)));
     let to = Some(source.id(3));
@@ -143,7 +143,7 @@ proptest! {
     #![proptest_config(super::cases_of(300))]
 
     #[test]
-    fn placing_makes_no_gap_and_no_entry_is_older_than_its_parent(seed: u64, len in 0_usize..100) {
+    fn placing_leaves_no_gaps_and_no_entry_is_older_than_its_parent(seed: u64, len in 0_usize..100) {
         let log = MemLog::of(&random_script(seed, len));
         for (index, entry) in log.entries().enumerate() {
             prop_assert_eq!(entry.meta.seq, Seq(index as u32 + 1));
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn batches_of_any_size_grow_the_same_tree(seed: u64, len in 0_usize..100) {
+    fn batches_of_any_size_build_the_same_tree(seed: u64, len in 0_usize..100) {
         let whole = MemLog::of(&random_script(seed, len));
         let mut pieces = MemLog::default();
         let mut drafts = random_drafts(seed, len);
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn minted_ids_grow_whatever_the_clock_says(times in prop::collection::vec(0_i64..50, 1..40), seed: u64) {
+    fn minted_ids_increase_with_any_clock(times in prop::collection::vec(0_i64..50, 1..40), seed: u64) {
         let mut dice = Dice::new(seed);
         let says = |at: &i64| Draft { id: None, at: TimestampMs(*at), ..drafts("u1").remove(0) };
         let batch = times.iter().map(says).collect();

@@ -1,4 +1,4 @@
-//! Settings: the last change on the path wins, an answer sets the model, and links find them without a walk.
+//! Settings: the last change on the path wins, an answer sets the model, and links find settings without a walk.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn the_last_model_on_the_path_wins() {
 }
 
 #[test]
-fn an_answer_sets_the_model_that_really_served() {
+fn an_answer_sets_the_model_that_actually_answered() {
     assert_eq!(model("M(a) u1 a2@b").as_deref(), Some("b"));
     assert_eq!(model("u1 a2@b M(c)").as_deref(), Some("c"));
     assert_eq!(model("M(a) u1 a2").as_deref(), Some("a"));
@@ -35,7 +35,7 @@ fn branching_before_a_change_undoes_it() {
 }
 
 #[test]
-fn settings_from_before_a_compaction_still_hold() {
+fn settings_from_before_a_compaction_still_apply() {
     let log = MemLog::of("M(a) H(high) S(sql, git) Y(be brief) u1 a2 K3(s) u4");
     let context = log.context();
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("a"), "high"));
@@ -46,13 +46,13 @@ fn settings_from_before_a_compaction_still_hold() {
 }
 
 #[test]
-fn thinking_is_off_until_somebody_turns_it_on() {
+fn thinking_is_off_by_default() {
     assert_eq!(MemLog::of("u1").context().thinking, "off");
     assert_eq!(MemLog::of("u1 H(low)").context().thinking, "low");
 }
 
 #[test]
-fn a_change_of_the_context_replaces_only_what_it_names() {
+fn a_context_change_replaces_only_the_fields_it_names() {
     let mut log = MemLog::of("Y(be brief)");
     let variables = Some(BTreeMap::from([("a".to_owned(), "1".to_owned())]));
     log.push(ContextChanged { variables, ..ContextChanged::default() }).unwrap();

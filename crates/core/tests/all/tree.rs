@@ -1,4 +1,4 @@
-//! Finding the way: jump pointers against the naive walk, on trees, on forks and on forks of forks.
+//! Tree navigation: jump pointers compared with the naive walk, on trees, forks, and forks of forks.
 
 use proptest::prelude::*;
 use sapwood_core::Seq;
@@ -7,7 +7,7 @@ use sapwood_core::fixture::{Dice, MemLog, drafts};
 use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Lookup, ancestor_at, is_on_path, nth_message, settings_at};
 
-/// One thing that happens to a session. A number picks an entry, modulo how many there are.
+/// One operation on a session. A number picks an entry, modulo the number of entries.
 #[derive(Debug, Clone)]
 enum Move {
     Say,
@@ -83,7 +83,7 @@ fn inside_a_fork_shared_entries_are_numbered_by_their_depth() {
     assert!(!is_on_path(fork.seq(5), Some(fork.seq(7)), &mut fork).unwrap());
 }
 
-/// A deep trunk with branches off it, and forks in the middle of them.
+/// A deep trunk with branches, and forks in the middle of them.
 fn deep_log(seed: u64) -> MemLog {
     let mut dice = Dice::new(seed);
     let mut log = MemLog::default();
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_is_on_a_path_if_a_walk_meets_it(moves in moves(50)) {
+    fn an_entry_is_on_a_path_if_a_walk_visits_it(moves in moves(50)) {
         let mut log = grown(&moves);
         let seqs = tree_seqs(&log);
         for leaf in &seqs {
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn settings_by_link_are_those_of_the_whole_path(moves in moves(60)) {
+    fn settings_by_link_equal_those_of_the_whole_path(moves in moves(60)) {
         let mut log = grown(&moves);
         for seq in tree_seqs(&log) {
             let mut walked = Settings::default();
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn no_pointer_of_a_fork_crosses_its_border(moves in moves(60)) {
+    fn no_pointer_of_a_fork_crosses_its_boundary(moves in moves(60)) {
         let log = grown(&moves);
         let inherited = log.inherited();
         for placed in &log.placed()[inherited as usize..] {

@@ -1,11 +1,11 @@
-//! Trimming: what leaves the context, and that no result is left without its call.
+//! Trimming: which messages leave the context, and that no result loses its call.
 
 use proptest::prelude::*;
 use sapwood_core::entry::Strategy as Made;
 use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::trim::plan_trim;
 
-/// Trims a session and says what a model then receives.
+/// Trim a session and show the resulting context.
 fn trimmed(script: &str, keep_last: usize) -> String {
     let mut log = MemLog::of(script);
     if let Some(compaction) = plan_trim(&log.context(), keep_last) {
@@ -15,7 +15,7 @@ fn trimmed(script: &str, keep_last: usize) -> String {
 }
 
 #[test]
-fn trimming_to_more_than_there_is_changes_nothing() {
+fn trimming_to_more_messages_than_exist_changes_nothing() {
     assert_eq!(trimmed("u1", 100), "u1");
     assert!(plan_trim(&MemLog::of("u1 u2").context(), 2).is_none());
     assert!(plan_trim(&MemLog::of("").context(), 0).is_none());
@@ -42,13 +42,13 @@ fn trimming_to_the_first_message_changes_nothing() {
 }
 
 #[test]
-fn trimming_takes_an_older_summary_along() {
+fn trimming_removes_an_older_summary() {
     assert_eq!(trimmed("u1 a2 K3(s,2) u4", 2), "a2 u4");
     assert_eq!(trimmed("u1 a2 K3(s,2) u4", 3), "s a2 u4");
 }
 
 #[test]
-fn a_trim_is_a_compaction_without_a_summary_that_knows_its_tokens() {
+fn a_trim_is_a_compaction_with_token_counts_and_no_summary() {
     let log = MemLog::of("u1(12345678) u2(1234)");
     let plan = plan_trim(&log.context(), 1).unwrap();
     assert_eq!((plan.strategy, plan.summary), (Made::Trim, None));
@@ -60,8 +60,8 @@ proptest! {
     #![proptest_config(super::cases_of(300))]
 
     #[test]
-    fn what_is_left_is_the_end_of_what_was_there(seed: u64, len in 0_usize..60, keep_last in 0_usize..20) {
-        // A cut inside a failed turn lets its user's words show again, so failed turns have their own tests.
+    fn the_trimmed_context_is_a_suffix_of_the_original(seed: u64, len in 0_usize..60, keep_last in 0_usize..20) {
+        // A cut inside a failed turn makes its user message visible again, so failed turns have separate tests.
         let mut log = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
         let before = log.context();
         let Some(plan) = plan_trim(&before, keep_last) else {
@@ -76,7 +76,7 @@ proptest! {
         prop_assert!(cut > 0 && after.messages.len() >= keep_last);
         prop_assert_eq!(&after.messages[..], &before.messages[cut..]);
         prop_assert_eq!(Some(after.messages.iter().map(|m| m.tokens()).sum()), tokens_after);
-        // No more stays than the results of the call at the cut.
+        // Only the results of the call at the cut may be kept in addition.
         let extra = after.messages.len() - keep_last;
         prop_assert!(after.messages.iter().skip(1).take(extra).all(|message| message.answers.is_some()));
     }

@@ -1,4 +1,4 @@
-//! The turn machine: what it does step by step, and that from every prefix of a turn's log there is a way on.
+//! The turn machine: its behaviour step by step, and recovery from every prefix of a turn's log.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -122,7 +122,7 @@ fn a_call_is_in_the_log_with_its_intent_before_it_runs() {
     assert_eq!(runs(&step), ["1"]);
 }
 
-/// A turn whose caller brings the tool `theirs`.
+/// The rules of a turn whose caller provides the tool `theirs`.
 fn with_callers_tool() -> Rules {
     let mut rules = rules();
     rules.tools.push(tool("theirs", Touch::Callers, Replay::Never));
@@ -130,16 +130,16 @@ fn with_callers_tool() -> Rules {
 }
 
 #[test]
-fn a_call_of_the_callers_own_tool_ends_the_turn_and_the_next_begins_with_its_result() {
+fn a_call_of_a_caller_tool_ends_the_turn_and_the_next_turn_starts_with_its_result() {
     let (mut machine, first) = Machine::begin(with_callers_tool(), words("go"), None);
     let step = machine.advance(answered("", &[("1", "theirs")]));
     assert_eq!((runs(&step), outcome(&machine)), (vec![], (Outcome::Completed, None)));
-    assert!(!step.entries.iter().any(|body| matches!(body, Body::ToolResult(_))), "nobody made a result up");
+    assert!(!step.entries.iter().any(|body| matches!(body, Body::ToolResult(_))), "no result was invented");
     let Input::ToolDone(result) = done("1") else { unreachable!() };
     let (next, begun) = Machine::begin_with(with_callers_tool(), vec![result.into()], None);
     assert_eq!(kinds(&begun), ["turn_started", "tool_result", "round"]);
     assert!(next.state().has_input);
-    // From any point on the turn is recovered to the same end.
+    // Recovery from any point reaches the same end.
     let log: Vec<Body> = first.entries.into_iter().chain(step.entries).collect();
     for end in 4..=log.len() {
         let recovered = Machine::recover(with_callers_tool(), &log[..end], OnInterrupt::Continue, None).0;
@@ -148,7 +148,7 @@ fn a_call_of_the_callers_own_tool_ends_the_turn_and_the_next_begins_with_its_res
 }
 
 #[test]
-fn calls_of_the_callers_tools_wait_for_those_that_run_here() {
+fn calls_of_caller_tools_wait_for_local_calls() {
     let (mut machine, _) = Machine::begin(with_callers_tool(), words("go"), None);
     let step = machine.advance(answered("", &[("1", "theirs"), ("2", "look")]));
     assert_eq!((runs(&step), machine.state().ended.is_none()), (vec!["2"], true));
@@ -157,7 +157,7 @@ fn calls_of_the_callers_tools_wait_for_those_that_run_here() {
 }
 
 #[test]
-fn looking_runs_side_by_side_and_changing_runs_alone_and_in_order() {
+fn reads_run_in_parallel_and_writes_run_alone_and_in_order() {
     let mut machine = begin();
     let first = machine.advance(answered("", &[("1", "look"), ("2", "peek"), ("3", "edit"), ("4", "look")]));
     assert_eq!(runs(&first), ["1", "2"]);
@@ -170,7 +170,7 @@ fn looking_runs_side_by_side_and_changing_runs_alone_and_in_order() {
 }
 
 #[test]
-fn a_commit_waits_for_a_person_and_runs_when_they_agree() {
+fn a_commit_waits_for_a_persons_approval() {
     let mut machine = begin();
     let step = machine.advance(answered("", &[("1", "commit")]));
     assert_eq!(step.effects, [Effect::AwaitPerson]);
@@ -179,7 +179,7 @@ fn a_commit_waits_for_a_person_and_runs_when_they_agree() {
 }
 
 #[test]
-fn what_a_person_refuses_is_told_to_the_model() {
+fn a_refusal_is_reported_to_the_model() {
     let mut machine = begin();
     let step = machine.advance(answered("", &[("1", "commit")]));
     let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "not on Friday"));
@@ -197,7 +197,7 @@ fn an_answer_to_a_question_is_the_calls_result() {
 }
 
 #[test]
-fn tool_input_that_does_not_fit_is_corrected_three_times_and_no_more() {
+fn invalid_tool_input_is_corrected_at_most_three_times() {
     let mut machine = begin();
     let malformed = || Input::Answered {
         answer: answer("", &[("1", "look")]),
@@ -212,14 +212,14 @@ fn tool_input_that_does_not_fit_is_corrected_three_times_and_no_more() {
 }
 
 #[test]
-fn a_tool_that_does_not_exist_is_answered_with_those_that_do() {
+fn a_call_of_an_unknown_tool_returns_the_available_tools() {
     let step = begin().advance(answered("", &[("1", "fly")]));
     assert!(step.entries[1].text().contains("look, peek"), "{:?}", step.entries);
     assert_eq!(step.effects, [Effect::CallModel]);
 }
 
 #[test]
-fn a_turn_has_so_many_rounds_and_no_more() {
+fn a_turn_stops_at_the_round_limit() {
     let mut machine = begin();
     for _ in 0..15 {
         machine.advance(answered("", &[("1", "look")]));
@@ -231,12 +231,12 @@ fn a_turn_has_so_many_rounds_and_no_more() {
 }
 
 #[test]
-fn cancelling_keeps_what_was_said_and_closes_what_was_called() {
+fn cancelling_keeps_the_partial_answer_and_closes_open_calls() {
     let mut machine = begin();
     machine.advance(answered("", &[("1", "edit"), ("2", "edit")]));
     let step = machine.advance(Input::Cancelled { partial: None });
     assert_eq!(kinds(&step), ["tool_result", "tool_result", "round", "turn_ended"]);
-    assert_eq!(machine.advance(done("1")), TurnStep::default(), "a late result is nobody's");
+    assert_eq!(machine.advance(done("1")), TurnStep::default(), "a late result is ignored");
     let mut machine = begin();
     let step = machine.advance(Input::Cancelled { partial: Some(answer("half a sen", &[])) });
     let Body::AssistantMessage(message) = &step.entries[0] else { panic!("{:?}", step.entries) };
@@ -244,7 +244,7 @@ fn cancelling_keeps_what_was_said_and_closes_what_was_called() {
 }
 
 #[test]
-fn words_that_come_in_between_are_heard_before_the_next_call() {
+fn input_during_a_turn_is_added_before_the_next_model_call() {
     let mut machine = begin();
     let input = EntryId::from_bytes([9; 16]);
     machine.advance(Input::Steered { input, parts: vec![Part::text("in French")] });
@@ -254,7 +254,7 @@ fn words_that_come_in_between_are_heard_before_the_next_call() {
 }
 
 #[test]
-fn a_full_window_is_compacted_once_and_then_ends_the_turn() {
+fn an_overflow_is_compacted_once_and_a_second_one_ends_the_turn() {
     let mut machine = begin();
     let overflow =
         || Input::ModelFailed { code: "context_overflow".into(), message: String::new(), partial: None };
@@ -276,7 +276,7 @@ fn rated(rating: f32) -> Input {
 }
 
 #[test]
-fn low_confidence_goes_back_twice_and_then_asks_a_person() {
+fn low_confidence_backtracks_twice_and_then_asks_a_person() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
     let (mut machine, _) = Machine::begin(confident, words("go"), None);
     for _ in 0..2 {
@@ -290,17 +290,17 @@ fn low_confidence_goes_back_twice_and_then_asks_a_person() {
 }
 
 #[test]
-fn some_doubt_asks_a_person_and_their_no_is_the_next_input() {
+fn medium_confidence_asks_a_person_and_a_denial_becomes_the_next_input() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
     let (mut machine, _) = Machine::begin(confident, words("go"), None);
     let step = machine.advance(rated(0.4));
-    assert_eq!(step.entries[0].text(), "maybe", "the rating is not for people");
+    assert_eq!(step.entries[0].text(), "maybe", "the rating is removed from the text");
     let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "check the docs"));
     assert_eq!(kinds(&step), ["round", "user_message", "round"]);
 }
 
 #[test]
-fn no_rating_is_unknown_and_triggers_nothing() {
+fn a_missing_rating_triggers_nothing() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
     let (mut machine, _) = Machine::begin(confident, words("go"), None);
     machine.advance(answered("surely", &[]));
@@ -308,7 +308,7 @@ fn no_rating_is_unknown_and_triggers_nothing() {
 }
 
 #[test]
-fn past_the_budget_a_person_may_let_it_go_on_once_for_the_turn() {
+fn over_budget_a_person_may_approve_once_per_turn() {
     let mut machine = begin();
     let step = machine.advance(Input::OverBudget { question: "spend more?".into(), ask: true });
     let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
@@ -319,10 +319,10 @@ fn past_the_budget_a_person_may_let_it_go_on_once_for_the_turn() {
     assert_eq!(outcome(&machine), (Outcome::Limited, Some("budget_exceeded")));
 }
 
-/// Plays a whole turn with a world that answers at random, and notes after how many entries each tool was begun.
+/// A whole turn played with random answers. Records the log length at which each tool was started.
 struct Played {
     entries: Vec<Body>,
-    /// Which calls were run, and how long the log was when they were. Ids are unique over the turn.
+    /// The calls that ran, with the log length at that time. Ids are unique within the turn.
     ran: HashMap<String, usize>,
 }
 
@@ -360,7 +360,7 @@ fn play(mut machine: Machine, first: TurnStep, seed: u64, before: Vec<Body>) -> 
             }
         }
         pending.append(&mut step.effects);
-        // A person may answer at any time, whether or not all else has come to rest.
+        // A person may answer at any time, even while calls are running.
         pending.retain(|effect| *effect != Effect::AwaitPerson);
         if !machine.state().waiting_for().is_empty() {
             pending.push(Effect::AwaitPerson);
@@ -419,7 +419,7 @@ fn check_whole(entries: &[Body]) {
     let mut log = MemLog::default();
     let turn = TurnId::from_bytes([7; 16]);
     for body in entries {
-        // The machine's leaf moves name no entry of this log; going back to the root is as good a place.
+        // The machine's leaf moves name no entry of this log, so move to the root instead.
         log.append(vec![Draft::new(TimestampMs(1), body.clone()).in_turn(turn)]).unwrap();
     }
     let context = log.context();
@@ -446,8 +446,8 @@ fn check_whole(entries: &[Body]) {
 proptest! {
     #![proptest_config(cases_of(200))]
 
-    /// From every prefix of a turn's log the turn can be recovered, comes to its end, leaves a whole session behind, and
-    /// runs nothing again that may have run, unless its tool says that it may be.
+    /// From every prefix of its log, a turn can be recovered, reaches its end, and leaves a consistent session. No call
+    /// that may have run is repeated, unless its tool allows it.
     #[test]
     fn every_prefix_of_a_turn_recovers(seed in any::<u64>(), rollback in any::<bool>()) {
         let rules = random_rules(seed);
@@ -471,7 +471,7 @@ proptest! {
         }
     }
 
-    /// The state of a machine is the fold of what it has written: nothing else is needed to recover it.
+    /// The machine's state is the fold of its entries, so recovery needs nothing else.
     #[test]
     fn the_state_is_the_fold_of_the_log(seed in any::<u64>()) {
         let rules = random_rules(seed);
@@ -503,14 +503,14 @@ fn a_call_that_may_have_run_is_interrupted_and_not_run_again() {
 }
 
 #[test]
-fn an_approved_call_that_never_began_runs_after_a_restart_and_one_that_began_does_not() {
+fn after_a_restart_an_approved_call_runs_only_if_it_had_not_started() {
     let (mut live, first) = Machine::begin(rules(), words("go"), None);
     let mut log = first.entries;
     let step = live.advance(answered("", &[("1", "commit")]));
     let approval = asked(&step);
     log.extend(step.entries);
     let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Rollback, None);
-    assert_eq!(step.effects, [Effect::AwaitPerson], "waiting is no interruption");
+    assert_eq!(step.effects, [Effect::AwaitPerson], "waiting is not an interruption");
     let answer = ApprovalAnswer::Approved;
     log.push(ApprovalAnswered { approval: approval.clone(), answer, reason: None }.into());
     let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Continue, None);

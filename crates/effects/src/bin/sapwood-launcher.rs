@@ -1,10 +1,10 @@
-//! A launcher and nothing else, for the tests and for programs whose own `main` is no launcher.
+//! A binary that is only a launcher, for tests and for programs whose own `main` is not a launcher.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     sapwood_effects::sandbox::launch_if_asked().unwrap_or_else(|| {
-        eprintln!("this program is started by Sapwood's tools");
+        eprintln!("this program is only for use by Sapwood's tools");
         ExitCode::from(sapwood_effects::sandbox::NOT_STARTED)
     })
 }

@@ -1,5 +1,5 @@
-//! Which addresses are public. Pure. Everything that is not plainly a host of the public internet is named for what it
-//! is and refused; addresses that carry another address inside are refused without looking at what they carry.
+//! Classifies IP addresses as public or not. Pure. Every address that is not clearly public is refused with a reason.
+//! Addresses that embed another address are refused without checking the embedded one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub enum Closed {
     Benchmarking,
     Reserved,
     CloudMetadata,
-    /// IPv6 that holds an IPv4 address or a tunnel's end.
+    /// IPv6 with an embedded IPv4 address or a tunnel endpoint.
     Embedded,
 }
 
@@ -43,11 +43,11 @@ impl Closed {
 type Block4 = ([u8; 4], u32, Closed);
 type Block6 = ([u16; 8], u32, Closed);
 
-/// The registry of special IPv4 blocks. The first that fits names the reason, so narrow ones come first.
+/// Special IPv4 blocks from the IANA registry. The first match determines the reason, so narrow blocks come first.
 const BLOCKS_V4: &[Block4] = &[
     ([169, 254, 169, 254], 32, Closed::CloudMetadata),
     ([100, 100, 100, 200], 32, Closed::CloudMetadata),
-    // Azure's host agent answers here although the address is a public one.
+    // Azure's host agent, although the address itself is public.
     ([168, 63, 129, 16], 32, Closed::CloudMetadata),
     ([255, 255, 255, 255], 32, Closed::Broadcast),
     ([0, 0, 0, 0], 32, Closed::Unspecified),
@@ -71,7 +71,7 @@ const BLOCKS_V4: &[Block4] = &[
     ([240, 0, 0, 0], 4, Closed::Reserved),
 ];
 
-/// Special IPv6 blocks. What is outside of 2000::/3 and not listed is reserved as well.
+/// Special IPv6 blocks. Addresses outside 2000::/3 that are not listed are reserved too.
 const BLOCKS_V6: &[Block6] = &[
     ([0, 0, 0, 0, 0, 0, 0, 0], 128, Closed::Unspecified),
     ([0, 0, 0, 0, 0, 0, 0, 1], 128, Closed::Loopback),
@@ -79,7 +79,7 @@ const BLOCKS_V6: &[Block6] = &[
     ([0, 0, 0, 0, 0, 0xffff, 0, 0], 96, Closed::Embedded),
     ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96, Closed::Embedded),
     ([0, 0, 0, 0, 0, 0, 0, 0], 96, Closed::Embedded),
-    // NAT64, well-known and local.
+    // NAT64, well-known and local-use prefixes.
     ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96, Closed::Embedded),
     ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, Closed::Embedded),
     // Teredo and 6to4.
@@ -97,10 +97,10 @@ const BLOCKS_V6: &[Block6] = &[
     ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, Closed::Private),
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, Closed::Multicast),
 ];
-/// Where hosts of the public internet live.
+/// The block of public IPv6 hosts.
 const GLOBAL_UNICAST: Block6 = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3, Closed::Reserved);
 
-/// Why the address may not be reached, or `None` for a public one.
+/// Why an address must not be reached, or `None` if it is public.
 pub fn closed_reason(address: IpAddr) -> Option<Closed> {
     match address {
         IpAddr::V4(v4) => closed_v4(v4),
@@ -129,7 +129,7 @@ fn is_in_block(address: Ipv6Addr, (start, prefix_bits, _): &Block6) -> bool {
     (address.to_bits() ^ Ipv6Addr::from(*start).to_bits()).leading_zeros() >= *prefix_bits
 }
 
-/// An interface id of `[02]00:5efe:a.b.c.d` tunnels to that IPv4 address, under any prefix.
+/// ISATAP: an interface id of `[02]00:5efe:a.b.c.d` tunnels to that IPv4 address, with any prefix.
 fn is_isatap(address: Ipv6Addr) -> bool {
     let segments = address.segments();
     matches!(segments[4], 0 | 0x200) && segments[5] == 0x5efe

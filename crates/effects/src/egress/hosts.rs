@@ -1,5 +1,5 @@
-//! The list of hosts that tools may reach, and the check of an address against it. Pure. Names are compared after the URL
-//! parser that also decides where to connect has normalised them, so no spelling means one host here and another there.
+//! The allowlist of hosts that tools may reach, and the check of a URL against it. Pure. Names are compared after
+//! normalisation by the URL parser that the client also connects with, so that both always mean the same host.
 
 use std::net::IpAddr;
 
@@ -8,14 +8,14 @@ use url::{Host, Url};
 use super::EgressError;
 use super::address::closed_reason;
 
-/// Most entries of a list.
+/// Maximum number of entries in a list.
 pub const HOSTS_MAX: usize = 256;
-/// Longest URL, in bytes.
+/// Maximum length of a URL, in bytes.
 pub const URL_BYTES_MAX: usize = 8 << 10;
-/// The port of an entry that names none.
+/// Port of an entry without one.
 const HTTPS_PORT: u16 = 443;
 
-/// Exact hosts with their ports. An empty list denies everything.
+/// Exact hosts with their ports. An empty list denies all requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowedHosts(Vec<Allowed>);
 
@@ -26,8 +26,8 @@ struct Allowed {
 }
 
 impl AllowedHosts {
-    /// Reads `HOST` or `HOST:PORT` entries. Anything else, such as a wildcard or a URL, is an error: a list that silently
-    /// means less than it says would be trusted for what it says.
+    /// Parse `HOST` or `HOST:PORT` entries. Anything else, such as a wildcard or a URL, is an error: silently
+    /// ignoring an entry would give users a false idea of what is allowed.
     pub fn parse(entries: &[String]) -> Result<Self, EgressError> {
         if entries.len() > HOSTS_MAX {
             return Err(EgressError::TooLarge { what: "allowed_hosts", max: HOSTS_MAX });
@@ -35,20 +35,20 @@ impl AllowedHosts {
         entries.iter().map(|entry| parse_entry(entry)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Reads a URL and lets it through if it is https, names a listed host and port, and carries no credentials.
+    /// Parse a URL and accept it if it is https, names a listed host and port, and contains no credentials.
     pub fn admit(&self, text: &str) -> Result<Url, EgressError> {
         if text.len() > URL_BYTES_MAX {
             return Err(EgressError::TooLarge { what: "the URL", max: URL_BYTES_MAX });
         }
-        // The parser would drop tabs and line breaks without a word.
+        // The parser would silently drop tabs and line breaks.
         if text.contains(|c: char| c.is_control()) {
-            return Err(EgressError::Url { why: "it has control characters".to_owned() });
+            return Err(EgressError::Url { why: "control characters are not allowed".to_owned() });
         }
         let url = Url::parse(text).map_err(|error| EgressError::Url { why: error.to_string() })?;
         self.admit_url(url)
     }
 
-    /// As [`Self::admit`], for a URL that is already read, such as a redirect's.
+    /// Like [`Self::admit`], for a parsed URL such as a redirect's.
     pub fn admit_url(&self, mut url: Url) -> Result<Url, EgressError> {
         if url.scheme() != "https" {
             return Err(EgressError::Scheme { scheme: url.scheme().to_owned() });
@@ -66,7 +66,7 @@ impl AllowedHosts {
         if let Some(address) = literal_address(&asked.host) {
             refuse_closed(&asked.host.to_string(), address)?;
         }
-        // From here on the name has one spelling: for the resolver, the certificate and the next redirect.
+        // Use the normalised name from here on: for the resolver, the certificate and the next redirect.
         url.set_host(Some(&asked.host.to_string()))
             .map_err(|error| EgressError::Url { why: error.to_string() })?;
         Ok(url)
@@ -80,7 +80,7 @@ fn refuse_closed(host: &str, address: IpAddr) -> Result<(), EgressError> {
     }
 }
 
-/// The host without the dot that makes a name absolute.
+/// The host without the trailing dot of an absolute name.
 fn plain_host(host: Host<&str>) -> Host<String> {
     match host {
         Host::Domain(name) => Host::Domain(name.strip_suffix('.').unwrap_or(name).to_owned()),
@@ -102,10 +102,10 @@ fn parse_entry(entry: &str) -> Result<Allowed, EgressError> {
     if entry.is_empty()
         || entry.contains(|c: char| c.is_whitespace() || c.is_control() || "/\\?#@*%".contains(c))
     {
-        return Err(bad("an entry is HOST or HOST:PORT, with no scheme, path or wildcard"));
+        return Err(bad("expected HOST or HOST:PORT, without scheme, path or wildcard"));
     }
     let url = Url::parse(&format!("https://{entry}/")).map_err(|error| bad(&error.to_string()))?;
-    let host = url.host().map(plain_host).ok_or_else(|| bad("it names no host"))?;
+    let host = url.host().map(plain_host).ok_or_else(|| bad("the host is missing"))?;
     if let Some(address) = literal_address(&host) {
         refuse_closed(entry, address).map_err(|error| bad(&error.to_string()))?;
     }

@@ -1,6 +1,6 @@
-//! The way out for tools: https to listed hosts at public addresses, and nothing else. Every hop of a request passes
-//! [`AllowedHosts::admit`], and every connection goes to addresses that [`resolve`] checked. There is no proxy, no cookie,
-//! no decompression, and a limit on time, headers and bytes. `docs/spec/egress.md` is the promise.
+//! Network access for tools: only https to listed hosts at public addresses. Every hop of a request passes
+//! [`AllowedHosts::admit`], and every connection goes to addresses that [`resolve`] checked. There are no proxies,
+//! cookies or decompression. Time, headers and bytes are limited. `docs/spec/egress.md` specifies the guarantees.
 
 pub mod address;
 mod hosts;
@@ -19,20 +19,20 @@ pub use hosts::{AllowedHosts, HOSTS_MAX, URL_BYTES_MAX};
 use resolve::{CheckedResolver, Reach};
 pub use resolve::{Resolver, SystemResolver};
 
-/// Most redirects that are followed.
+/// Maximum number of redirects to follow.
 pub const REDIRECTS_MAX: usize = 5;
-/// Most headers of a request, and bytes of all of them.
+/// Maximum number of request headers, and of their bytes in total.
 pub const REQUEST_HEADERS_MAX: usize = 64;
 pub const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
-/// Longest body of a request.
+/// Maximum size of a request body.
 pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
-/// Most headers of an answer, and bytes of all of them where the protocol lets us say so.
+/// Maximum number of response headers, and of their bytes in total where the protocol supports such a limit.
 const RESPONSE_HEADERS_MAX: usize = 128;
 const RESPONSE_HEADER_BYTES_MAX: u32 = 64 << 10;
 const CONNECT_MS_MAX: u64 = 10_000;
 const USER_AGENT: &str = concat!("sapwood/", env!("CARGO_PKG_VERSION"));
 
-/// Headers that belong to the connection, which the client alone decides about.
+/// Headers of the connection, which only the HTTP client sets.
 const RESERVED_HEADERS: &[HeaderName] = &[
     header::HOST,
     header::CONTENT_LENGTH,
@@ -45,33 +45,33 @@ const RESERVED_HEADERS: &[HeaderName] = &[
     header::PROXY_AUTHORIZATION,
     header::ACCEPT_ENCODING,
 ];
-/// All that goes along when a redirect leads to another origin. A list of what may go, because any header can hold a key.
+/// Headers kept on a redirect to another origin. This is an allowlist, because any header can contain a key.
 const TRAVELLING_HEADERS: &[HeaderName] =
     &[header::ACCEPT, header::ACCEPT_LANGUAGE, header::CONTENT_TYPE, header::USER_AGENT];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EgressError {
-    #[error("allowed_hosts: {entry:?} cannot be used: {why}")]
+    #[error("allowed_hosts: {entry:?} is not valid: {why}")]
     Entry { entry: String, why: String },
-    #[error("the URL cannot be read: {why}")]
+    #[error("invalid URL: {why}")]
     Url { why: String },
     #[error("only https is allowed, not {scheme}")]
     Scheme { scheme: String },
-    #[error("a URL with a user name or password is refused: put credentials into a header")]
+    #[error("the URL must not contain a user name or password: put credentials into a header")]
     UserInfo,
     #[error("{host}:{port} is not in allowed_hosts")]
     Host { host: String, port: u16 },
-    #[error("{host} leads to {address}, a {reason} address")]
+    #[error("{host} resolves to {address}, a {reason} address")]
     Address { host: String, address: IpAddr, reason: &'static str },
-    #[error("{host} cannot be resolved: {why}")]
+    #[error("failed to resolve {host}: {why}")]
     Unresolved { host: String, why: String },
     #[error("more than {max} redirects")]
     Redirects { max: usize },
     #[error("header {name}: {why}")]
     Header { name: String, why: &'static str },
-    #[error("{what} is over the limit of {max}")]
+    #[error("{what} exceeds the limit of {max}")]
     TooLarge { what: &'static str, max: usize },
-    #[error("no complete answer within {after_ms} ms")]
+    #[error("no complete response within {after_ms} ms")]
     TimedOut { after_ms: u64 },
     #[error("the request failed: {why}")]
     Failed { why: String },
@@ -96,7 +96,7 @@ impl EgressError {
     }
 }
 
-/// How long a request may take, redirects and body included, and how much of the body is kept.
+/// Time limit of a request, including redirects and body, and maximum size of the body that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressLimits {
     pub request_ms_max: u64,
@@ -117,7 +117,7 @@ pub struct EgressRequest {
     pub body: Option<String>,
 }
 
-/// Whether the body is all that the server sent.
+/// Whether the body is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Whole,
@@ -125,7 +125,7 @@ pub enum Extent {
 }
 
 pub struct EgressResponse {
-    /// Where the answer came from, after redirects.
+    /// The final URL after redirects.
     pub url: Url,
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -133,7 +133,7 @@ pub struct EgressResponse {
     pub extent: Extent,
 }
 
-/// The client of one session, bound to its hosts.
+/// The HTTP client of one session, bound to its allowed hosts.
 #[derive(Clone)]
 pub struct Egress {
     hosts: AllowedHosts,
@@ -146,7 +146,7 @@ impl Egress {
         Self::with_resolver(hosts, limits, Arc::new(SystemResolver))
     }
 
-    /// As [`Self::new`], asking another resolver. Its answers are checked like any other.
+    /// Like [`Self::new`], with another resolver. Its results are checked too.
     pub fn with_resolver(
         hosts: AllowedHosts,
         limits: EgressLimits,
@@ -156,7 +156,7 @@ impl Egress {
         Ok(Self { hosts, client: build_client(client_builder(checked))?, limits })
     }
 
-    /// A client for tests, which reaches one more address and trusts one more certificate. Not in a build that is shipped.
+    /// A client for tests that reaches one more address and trusts one more certificate. Not part of release builds.
     #[cfg(feature = "fixture")]
     pub fn for_tests(
         hosts: AllowedHosts,
@@ -172,7 +172,7 @@ impl Egress {
         Ok(Self { hosts, client: build_client(builder)?, limits })
     }
 
-    /// Sends a request and follows its redirects. Each hop is checked like the first one.
+    /// Send a request and follow its redirects. Each hop is checked like the first one.
     pub async fn fetch(&self, request: EgressRequest) -> Result<EgressResponse, EgressError> {
         let after_ms = self.limits.request_ms_max;
         tokio::time::timeout(Duration::from_millis(after_ms), self.fetch_hops(request))
@@ -180,12 +180,12 @@ impl Egress {
             .unwrap_or(Err(EgressError::TimedOut { after_ms }))
     }
 
-    /// Reads and checks a URL for [`Self::send_hop`].
+    /// Parse and check a URL for [`Self::send_hop`].
     pub(crate) fn admit(&self, url: &str) -> Result<Url, EgressError> {
         self.hosts.admit(url)
     }
 
-    /// One hop without following redirects, for callers that read the answer as a stream. The URL is checked here again.
+    /// Send one hop without following redirects, for callers that stream the response. Checks the URL again.
     pub(crate) async fn send_hop(
         &self,
         method: Method,
@@ -201,7 +201,7 @@ impl Egress {
     async fn fetch_hops(&self, request: EgressRequest) -> Result<EgressResponse, EgressError> {
         check_headers(&request.headers)?;
         if request.body.as_ref().is_some_and(|body| body.len() > REQUEST_BODY_BYTES_MAX) {
-            return Err(EgressError::TooLarge { what: "the request's body", max: REQUEST_BODY_BYTES_MAX });
+            return Err(EgressError::TooLarge { what: "the request body", max: REQUEST_BODY_BYTES_MAX });
         }
         let url = self.hosts.admit(&request.url)?;
         let mut hop = Hop { method: request.method, url, headers: request.headers, body: request.body };
@@ -249,7 +249,7 @@ impl Egress {
     }
 }
 
-/// What is sent next.
+/// The next request to send.
 struct Hop {
     method: Method,
     url: Url,
@@ -258,7 +258,7 @@ struct Hop {
 }
 
 impl Hop {
-    /// The request after a redirect. A POST that is answered with "found" becomes a GET, as browsers do it.
+    /// The request after a redirect. A POST answered with 301, 302 or 303 becomes a GET, as in browsers.
     fn follow(mut self, target: Url, status: StatusCode) -> Self {
         let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         if !keeps_method && self.method != Method::HEAD {
@@ -280,47 +280,48 @@ impl Hop {
     }
 }
 
-/// Where the answer sends us, if it is a redirect with a place to go.
+/// The target of a redirect response.
 fn redirect_target(from: &Url, response: &reqwest::Response) -> Result<Option<Url>, EgressError> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
     let Some(location) = response.headers().get(header::LOCATION) else { return Ok(None) };
-    let text =
-        location.to_str().map_err(|_| EgressError::Url { why: "a redirect that is no text".to_owned() })?;
+    let text = location
+        .to_str()
+        .map_err(|_| EgressError::Url { why: "the redirect target is not text".to_owned() })?;
     from.join(text).map(Some).map_err(|error| EgressError::Url { why: error.to_string() })
 }
 
-/// Whether these headers may be asked for.
+/// Check the headers of a request.
 pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     if headers.len() > REQUEST_HEADERS_MAX {
         return Err(EgressError::TooLarge { what: "the number of headers", max: REQUEST_HEADERS_MAX });
     }
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes > REQUEST_HEADER_BYTES_MAX {
-        return Err(EgressError::TooLarge { what: "the headers' bytes", max: REQUEST_HEADER_BYTES_MAX });
+        return Err(EgressError::TooLarge { what: "the size of the headers", max: REQUEST_HEADER_BYTES_MAX });
     }
     match headers.keys().find(|name| RESERVED_HEADERS.contains(name)) {
         Some(name) => Err(EgressError::Header {
             name: name.to_string(),
-            why: "it belongs to the connection and cannot be set",
+            why: "it is set by the HTTP client and cannot be changed",
         }),
         None => Ok(()),
     }
 }
 
-/// Reads a header's name and value. The error names the header and never its value, which may be a secret.
+/// Parse a header. The error names the header but never its value, which may be a secret.
 pub fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), EgressError> {
     let bad = |why| EgressError::Header { name: name.escape_debug().to_string(), why };
-    let parsed_name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("the name is not valid"))?;
+    let parsed_name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("invalid name"))?;
     let mut parsed = HeaderValue::from_str(value)
-        .map_err(|_| bad("the value has a line break or another character that headers cannot hold"))?;
+        .map_err(|_| bad("the value has a line break or another character that headers do not allow"))?;
     parsed.set_sensitive(true);
     Ok((parsed_name, parsed))
 }
 
 fn client_builder(resolver: CheckedResolver) -> reqwest::ClientBuilder {
-    // The whole process uses one provider; whoever comes second finds it installed.
+    // The process needs one crypto provider. Installing it a second time fails and changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .dns_resolver(resolver)
@@ -342,7 +343,7 @@ fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, Egre
     builder.build().map_err(read_failure)
 }
 
-/// The refusal of our own resolver if there is one in the chain, else what the client says, without the URL.
+/// The error of our own resolver if the chain contains one, else the client's error without the URL.
 pub(crate) fn read_failure(error: reqwest::Error) -> EgressError {
     let error = error.without_url();
     let mut why = error.to_string();

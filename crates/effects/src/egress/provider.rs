@@ -1,21 +1,21 @@
-//! The HTTP clients for the providers of models and for the collector of traces. They are named by whoever configures the program, so their addresses are
-//! not checked; but nothing besides that address is ever reached: no redirect is followed and no proxy is taken from the
-//! environment, so a key goes where it was meant to go. How long an answer may be silent is watched where it is read.
+//! HTTP clients for model providers and for the trace collector. The operator configures their addresses, so these
+//! are not checked. The clients follow no redirects and take no proxy from the environment, so that a key is only
+//! sent to the configured address. The code that reads a response enforces the idle timeout.
 
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, Proxy, Url};
 
-/// Longest wait for a connection, TLS included.
+/// Connect timeout, including TLS.
 pub const CONNECT_MS_MAX: u64 = 10_000;
-/// Longest wait for a collector to take a batch of spans.
+/// Timeout for the collector to accept a batch of spans.
 const COLLECTOR_MS_MAX: u64 = 10_000;
-/// How often an idle connection is probed.
+/// Interval of keepalive probes on an idle connection.
 const KEEPALIVE_MS: u64 = 30_000;
 const USER_AGENT: &str = concat!("sapwood/", env!("CARGO_PKG_VERSION"));
 
-/// A client for one provider. A proxy is used only where the settings name one.
+/// Create a client for one provider. It uses a proxy only if the settings name one.
 pub fn provider_client(base_url: &Url, proxy: Option<&str>) -> Result<Client, reqwest::Error> {
     install_crypto();
     let mut builder = Client::builder()
@@ -28,14 +28,14 @@ pub fn provider_client(base_url: &Url, proxy: Option<&str>) -> Result<Client, re
     if let Some(proxy) = proxy {
         builder = builder.proxy(Proxy::all(proxy)?);
     }
-    // A local server without TLS must work on a machine that has no certificates at all.
+    // A local server without TLS must work on a machine without any certificates.
     if base_url.scheme() == "http" && proxy.is_none() {
         builder = builder.tls_certs_only([]);
     }
     builder.build()
 }
 
-/// A client for the collector of traces, for use from threads outside the async runtime. It must be made there too.
+/// Create a blocking client for the trace collector. It must be created outside the async runtime too.
 pub fn collector_client(endpoint: &str) -> Result<reqwest::blocking::Client, reqwest::Error> {
     install_crypto();
     let mut builder = reqwest::blocking::Client::builder()
@@ -51,7 +51,7 @@ pub fn collector_client(endpoint: &str) -> Result<reqwest::blocking::Client, req
     builder.build()
 }
 
-/// The TLS library asks for one choice of cryptography per process. Whoever was first has made it.
+/// Install the TLS library's crypto provider for the process, unless one is installed.
 pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

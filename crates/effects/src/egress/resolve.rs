@@ -1,5 +1,5 @@
-//! From a name to addresses that were checked. The HTTP client asks this and connects to exactly what it answers, so there
-//! is no second lookup between check and use that could answer differently.
+//! Resolves names to checked addresses. The HTTP client uses this resolver and connects only to the addresses it
+//! returns. There is no second lookup between check and use that could return a different result.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::EgressError;
 use super::address::{Closed, closed_reason};
 
-/// Most addresses one name may have.
+/// Maximum number of addresses of a name.
 const ADDRESSES_MAX: usize = 64;
 
 /// Looks up names.
@@ -29,7 +29,7 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Which addresses pass besides public ones: none, except in tests.
+/// Addresses accepted in addition to public ones: none, except in tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Reach {
     #[default]
@@ -48,7 +48,7 @@ impl Reach {
     }
 }
 
-/// A resolver whose every answer was checked.
+/// A resolver that checks every address.
 #[derive(Clone)]
 pub(super) struct CheckedResolver {
     pub(super) resolver: Arc<dyn Resolver>,
@@ -56,19 +56,19 @@ pub(super) struct CheckedResolver {
 }
 
 impl CheckedResolver {
-    /// All addresses of the host, or none of them: an answer that mixes public and other addresses is an attack or a
-    /// mistake, and picking the good ones would hide it.
+    /// Return all addresses of the host, or an error if one of them is not public. A mix of public and other
+    /// addresses is an attack or a mistake, and using only the public ones would hide it.
     async fn resolve_checked(&self, host: &str) -> Result<Vec<SocketAddr>, EgressError> {
         let unresolved = |why: String| EgressError::Unresolved { host: host.to_owned(), why };
         let addresses = self.resolver.resolve(host).await.map_err(|error| unresolved(error.to_string()))?;
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
-            return Err(unresolved(format!("it has {} addresses", addresses.len())));
+            return Err(unresolved(format!("found {} addresses", addresses.len())));
         }
         if let Some(address) = addresses.iter().find(|address| !self.reach.includes(**address)) {
             let reason = closed_reason(*address).map_or("private", Closed::as_str);
             return Err(EgressError::Address { host: host.to_owned(), address: *address, reason });
         }
-        // Port 0 stands for the URL's own.
+        // The client replaces port 0 by the URL's port.
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
     }
 }

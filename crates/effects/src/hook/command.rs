@@ -1,6 +1,6 @@
-//! A hook that is a program: the event on its standard input, its answer on its standard output. It gets a clean
-//! environment and a process group of its own; when the time is over, or nobody waits any more, the whole group is ended.
-//! Whoever installed it chose the program, so it is not confined.
+//! A hook that runs a program: the event is written to its standard input, and the answer is read from its standard
+//! output. It gets a clean environment and its own process group. On timeout, or if the caller goes away, the whole
+//! group is killed. The operator chose the program, so it is not sandboxed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::secret::Secret;
 use crate::tool::process::find_program;
 
-/// Most of what a program may say on its standard error that is kept.
+/// Maximum length of the standard error that is kept.
 const STDERR_BYTES_MAX: usize = 4 << 10;
-/// Variables of ours that a program gets: what it needs to find others, and a home.
+/// Environment variables passed on to the program: search path, home and locale.
 const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
-/// Shorter values cannot be told from text.
+/// Shorter values cannot be distinguished from ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
-/// Says how deep the program is in hooks, so that a `sapwood` it starts knows.
+/// The hook nesting depth, passed on so that a nested `sapwood` knows it.
 pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";
 
-/// A program with its arguments. Values of its environment may be secrets.
+/// A program with its arguments. Values in its environment may be secrets.
 pub struct CommandHook {
     words: Vec<String>,
     directory: PathBuf,
@@ -32,7 +32,7 @@ pub struct CommandHook {
 }
 
 impl CommandHook {
-    /// The first word is the program, the others are its arguments; no shell reads them.
+    /// The first word is the program, the others are its arguments. No shell is involved.
     pub fn new(
         words: Vec<String>,
         directory: impl Into<PathBuf>,
@@ -44,7 +44,7 @@ impl CommandHook {
         Ok(Self { words, directory: directory.into(), env })
     }
 
-    /// What a program says when it fails goes into the log; what it was given in its environment does not.
+    /// Remove the values of the program's environment from its error output, which is logged.
     fn without_secrets(&self, text: &str) -> String {
         let values = self.env.values().map(Secret::expose).filter(|value| value.len() >= SECRET_BYTES_MIN);
         values.fold(text.to_owned(), |text, value| text.replace(value, "[secret]"))
@@ -53,7 +53,7 @@ impl CommandHook {
     fn spawn(&self, depth: u8) -> Result<Child, HookError> {
         let path = std::env::var("PATH").unwrap_or_default();
         let program = find_program(&self.words[0], &path, &self.directory);
-        let program = program.ok_or_else(|| failed(format!("there is no program {:.200}", self.words[0])))?;
+        let program = program.ok_or_else(|| failed(format!("no program {:.200}", self.words[0])))?;
         let passed = PASSED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         Command::new(program)
             .args(&self.words[1..])
@@ -67,7 +67,7 @@ impl CommandHook {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| failed(format!("{:.200} cannot be started: {error}", self.words[0])))
+            .map_err(|error| failed(format!("failed to start {:.200}: {error}", self.words[0])))
     }
 }
 
@@ -84,7 +84,7 @@ impl Hook for CommandHook {
         let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let waited = async {
             let status = child.wait().await;
-            // Whatever it left in its group would hold the streams open.
+            // Processes left in the group would keep the streams open.
             drop(group);
             status
         };
@@ -97,7 +97,7 @@ impl Hook for CommandHook {
         let status = status.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
             let said = self.without_secrets(&String::from_utf8_lossy(&stderr));
-            return Err(failed(format!("the program ended with {status}: {}", said.trim())));
+            return Err(failed(format!("the program exited with {status}: {}", said.trim())));
         }
         HookAnswer::read(&stdout)
     }
@@ -107,7 +107,7 @@ impl Hook for CommandHook {
     }
 }
 
-/// A program need not read what it is told.
+/// Write the event. A program may exit without reading it.
 async fn tell(stdin: Option<ChildStdin>, text: &[u8]) {
     if let Some(mut stdin) = stdin {
         let _ = stdin.write_all(text).await;
@@ -115,7 +115,7 @@ async fn tell(stdin: Option<ChildStdin>, text: &[u8]) {
     }
 }
 
-/// The beginning of a stream; the rest is read and thrown away, so that the program does not wait for a reader.
+/// Read the beginning of a stream. The rest is read and discarded, so that the program does not block.
 async fn read_some(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut stream) = stream else { return kept };
@@ -130,7 +130,7 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> 
     kept
 }
 
-/// The program and whatever it started, ended when this is dropped.
+/// The process group of the program. Killed on drop.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -142,7 +142,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }

@@ -1,5 +1,5 @@
-//! A hook that is a server: the event as a signed POST, its answer as the response. Only https, only hosts that were named,
-//! only public addresses: the same way out that tools have.
+//! A hook that calls a server: the event is sent as a signed POST, and the response is the answer. Like tools, hooks
+//! reach only https URLs of listed hosts at public addresses.
 
 use async_trait::async_trait;
 use reqwest::Method;
@@ -10,9 +10,9 @@ use super::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use crate::egress::{AllowedHosts, Egress, EgressError, EgressLimits, EgressRequest, Extent};
 use crate::secret::Secret;
 
-/// Longest time the way out takes by itself; the hook's own timeout is the engine's.
+/// Request timeout of the HTTP client. The engine enforces the hook's own timeout.
 const REQUEST_MS_MAX: u64 = 300_000;
-/// Which hook it is, so that a server can tell before it reads.
+/// Names the hook, so that a server can tell before it reads the body.
 const HOOK_HEADER: &str = "sapwood-hook";
 
 pub struct HttpHook {
@@ -22,13 +22,13 @@ pub struct HttpHook {
 }
 
 impl HttpHook {
-    /// The URL's host must be among those that are allowed.
+    /// Fails if the URL's host is not in `allowed_hosts`.
     pub fn new(url: &str, secret: Secret, allowed_hosts: &[String]) -> Result<Self, EgressError> {
         let limits = EgressLimits { request_ms_max: REQUEST_MS_MAX, body_bytes_max: ANSWER_BYTES_MAX };
         Self::with_egress(url, secret, Egress::new(AllowedHosts::parse(allowed_hosts)?, limits)?)
     }
 
-    /// The same over a way out that is there already.
+    /// Like [`Self::new`], with an existing client.
     pub fn with_egress(url: &str, secret: Secret, egress: Egress) -> Result<Self, EgressError> {
         egress.admit(url)?;
         Ok(Self { url: url.to_owned(), secret, egress })
@@ -59,12 +59,12 @@ impl Hook for HttpHook {
             EgressRequest { method: Method::POST, url: self.url.clone(), headers, body: Some(body) };
         let response = self.egress.fetch(request).await.map_err(|error| failed(error.to_string()))?;
         if !response.status.is_success() {
-            return Err(failed(format!("the server answered {}", response.status)));
+            return Err(failed(format!("the server returned {}", response.status)));
         }
         match response.extent {
             Extent::Whole => HookAnswer::read(&response.body),
             Extent::CutAtLimit => {
-                Err(HookError::Answer { why: format!("it is over {ANSWER_BYTES_MAX} bytes") })
+                Err(HookError::Answer { why: format!("it exceeds {ANSWER_BYTES_MAX} bytes") })
             }
         }
     }

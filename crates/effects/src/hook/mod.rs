@@ -1,6 +1,6 @@
-//! Hooks outside of this program: a command that gets the event on its standard input ([`command`]), and a server that gets
-//! it over https ([`http`]). Both answer with the JSON that `docs/spec/hooks.md` describes. [`signature`] proves to a server,
-//! and to our own webhooks, who is speaking.
+//! External hooks: a command that reads the event from its standard input ([`command`]), and a server that receives
+//! it over https ([`http`]). Both answer with the JSON that `docs/spec/hooks.md` describes. A [`signature`]
+//! authenticates the sender of a hook request and of a webhook.
 
 pub mod command;
 pub mod http;

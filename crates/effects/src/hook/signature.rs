@@ -1,19 +1,18 @@
-//! A signature over a time and a body: HMAC-SHA256 under a secret that both sides have. The time is part of what is signed,
-//! so that what was overheard is of no use later.
+//! An HMAC-SHA256 signature over a timestamp and a body, with a shared secret. The signed timestamp limits replays.
 
 use ring::hmac;
 
 use crate::secret::Secret;
 
-/// Milliseconds since the Unix epoch, as they were signed.
+/// The signed time in milliseconds since the Unix epoch.
 pub const TIMESTAMP_HEADER: &str = "sapwood-timestamp";
-/// `v1=` and the hexadecimal digits.
+/// `v1=` followed by hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "sapwood-signature";
-/// How far the time of a signature may be from ours.
+/// Maximum difference between the signed time and the current time.
 pub const SKEW_MS_MAX: i64 = 300_000;
 const VERSION: &str = "v1=";
 
-/// Signs a body at a time.
+/// Sign a body with a timestamp.
 pub fn sign(secret: &Secret, at_ms: i64, body: &[u8]) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
     let tag = hmac::sign(&key, &signed_bytes(at_ms, body));
@@ -21,18 +20,18 @@ pub fn sign(secret: &Secret, at_ms: i64, body: &[u8]) -> String {
     format!("{VERSION}{hex}")
 }
 
-/// Why a signature is not believed.
+/// Why a signature is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    #[error("the time of the signature cannot be read")]
+    #[error("invalid signature timestamp")]
     Time,
-    #[error("the time of the signature is more than {} s from ours", SKEW_MS_MAX / 1_000)]
+    #[error("the signature timestamp differs by more than {} s from the current time", SKEW_MS_MAX / 1_000)]
     Skew,
-    #[error("the signature does not fit")]
+    #[error("the signature does not match")]
     Wrong,
 }
 
-/// Checks a signature in constant time.
+/// Verify a signature in constant time.
 pub fn verify(
     secret: &Secret,
     timestamp: &str,
@@ -45,7 +44,7 @@ pub fn verify(
     let tag = read_hex(digits).ok_or(SignatureError::Wrong)?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
     hmac::verify(&key, &signed_bytes(at_ms, body), &tag).map_err(|_| SignatureError::Wrong)?;
-    // Said only to whoever has the secret.
+    // Checked last, so that only a sender with the secret learns about the skew.
     if at_ms.abs_diff(now_ms) > SKEW_MS_MAX.unsigned_abs() {
         return Err(SignatureError::Skew);
     }
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_secret_time_and_body_fit() {
+    fn only_the_same_secret_time_and_body_match() {
         let secret = Secret::new("correct horse battery".to_owned());
         let other = Secret::new("correct horse batterie".to_owned());
         let signed = sign(&secret, 1_000, b"body");
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_of_no_use_later() {
+    fn an_old_signature_is_rejected() {
         let secret = Secret::new("correct horse battery".to_owned());
         let signed = sign(&secret, 1_000, b"");
         let late = 1_000 + SKEW_MS_MAX + 1;
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_the_one_that_others_compute() {
+    fn matches_the_signature_computed_by_openssl() {
         // openssl: printf '1000.body' | openssl dgst -sha256 -hmac 'correct horse battery'
         let secret = Secret::new("correct horse battery".to_owned());
         let expected = "v1=7bfaf501b473fe13a86b7e72ffaca0caeae3fb1edfa8dd4a49d76b647ffbbd30";

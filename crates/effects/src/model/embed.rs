@@ -80,13 +80,14 @@ impl ModelEmbedder {
         let body = read_body(response).await.map_err(|why| self.fail(scrub(why)))?;
         if !status.is_success() {
             let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
-            return Err(self.fail(scrub(format!("the provider answered {status}: {said}"))));
+            return Err(self.fail(scrub(format!("the provider returned {status}: {said}"))));
         }
         self.read(place.kind, &body)
     }
 
     fn read(&self, kind: ProviderKind, body: &[u8]) -> Result<Vec<Vec<f32>>, EmbedderError> {
-        let unreadable = |error: serde_json::Error| self.fail(format!("failed to parse the response: {error}"));
+        let unreadable =
+            |error: serde_json::Error| self.fail(format!("failed to parse the response: {error}"));
         if kind == ProviderKind::Ollama {
             return Ok(serde_json::from_slice::<OllamaAnswer>(body).map_err(unreadable)?.embeddings);
         }
@@ -111,7 +112,9 @@ async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
 impl Embedder for ModelEmbedder {
     async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
         if texts.len() > EMBED_TEXTS_MAX {
-            return Err(self.fail(format!("{} texts exceed the limit of {EMBED_TEXTS_MAX} per request", texts.len())));
+            return Err(
+                self.fail(format!("{} texts exceed the limit of {EMBED_TEXTS_MAX} per request", texts.len()))
+            );
         }
         let directions = self.ask(texts).await?;
         let length = directions.first().map_or(0, Vec::len);

@@ -199,7 +199,8 @@ impl Decode for Decoder {
 impl Decoder {
     fn take_part(&mut self, part: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         if let Some(call) = part.get("functionCall") {
-            let name = call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
+            let name =
+                call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
             let id = call["id"].as_str().filter(|id| !id.is_empty());
             let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
             self.close_reasoning(part["thoughtSignature"].as_str(), pieces);

@@ -111,8 +111,7 @@ impl Models {
     fn named_cassette(&self, model: &str, name: &str) -> Result<Arc<Scripted>, ModelError> {
         let is_plain = !name.is_empty() && !name.contains(['/', '\\']) && !name.starts_with('.');
         let Some(dir) = self.scripts_dir.as_ref().filter(|_| is_plain) else {
-            let why =
-                "no cassette directory is set; use scripted:FILE to name a file".to_owned();
+            let why = "no cassette directory is set; use scripted:FILE to name a file".to_owned();
             return Err(ModelError::Unknown { model: model.to_owned(), why });
         };
         self.cassette(model, vec![dir.join(format!("{name}.toml")), dir.join(format!("{name}.json"))])

@@ -216,7 +216,8 @@ impl Decoder {
 
     fn take_call(&mut self, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let function = &call["function"];
-        let name = function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
+        let name =
+            function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
         pieces.push(Piece::CallBegan { index, call_id: super::fresh_call_id(), name: name.to_owned() });

@@ -1,5 +1,5 @@
-//! The scripted model plays a cassette: for each call, an ordered list of stream pieces with pauses and errors. A call fails
-//! with an error if the cassette does not have it or expects a different one. A cassette is a TOML or JSON file:
+//! The scripted model plays a cassette: for each call, an ordered list of stream pieces with pauses and errors. A call
+//! that the cassette does not have or does not expect fails with an error. A cassette is a TOML or JSON file:
 //!
 //! ```toml
 //! by = "history"                # or "order", which is the default
@@ -159,7 +159,7 @@ fn read_regular(path: &Path) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.take(CASSETTE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > CASSETTE_BYTES_MAX {
-        return Err(std::io::Error::other(format!("it is over the limit of {CASSETTE_BYTES_MAX} bytes")));
+        return Err(std::io::Error::other(format!("it exceeds the limit of {CASSETTE_BYTES_MAX} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
 }
@@ -223,8 +223,7 @@ impl Scripted {
         if let Some(expected) = &script.expect
             && !last_text(request).contains(expected.as_str())
         {
-            let why =
-                format!("the last message lacks the text that call {call} of the cassette expects");
+            let why = format!("the last message lacks the text that call {call} of the cassette expects");
             return Err(ModelError::Refused { model, status: 0, why });
         }
         let beats = beats_of(&model, &script.pieces);

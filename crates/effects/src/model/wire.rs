@@ -137,7 +137,8 @@ impl Wire {
         let body = self.scrub(&String::from_utf8_lossy(&body));
         if status.is_redirection() {
             let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
-            let why = format!("the provider redirects to {to}, and requests with a key do not follow redirects");
+            let why =
+                format!("the provider redirects to {to}, and requests with a key do not follow redirects");
             return ModelError::Refused { model: self.model.clone(), status: status.as_u16(), why };
         }
         let complaint = Complaint::of_answer(status.as_u16(), &headers, &body, now_ms());

@@ -1,5 +1,5 @@
-//! Gives up this process's rights, on Linux: capabilities, files and signals by Landlock, sockets by seccomp. It touches its own process
-//! only, and what is given up stays so for every program that comes after.
+//! Drops the rights of this process on Linux: capabilities, files and signals with Landlock, sockets with seccomp. The
+//! restrictions apply to this process and are inherited by every program it executes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,14 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 use super::{Confinement, FileRights, Network};
 
-/// The newest rules that are asked for. Older kernels enforce what they know of them.
+/// The newest Landlock ABI to request. Older kernels enforce the rules they support.
 const RULES: ABI = ABI::V7;
-/// Largest file a program may write.
+/// Maximum size of a file that a program may write.
 const FILE_BYTES_MAX: u64 = 4 << 30;
-/// Devices every program may use.
+/// Devices that every program may use.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
-/// Whether the kernel enforces at least the oldest rules about files.
+/// Whether the kernel supports at least the oldest file rules.
 pub fn is_landlock_available() -> bool {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -34,13 +34,13 @@ pub fn is_landlock_available() -> bool {
 }
 
 pub fn give_up_rights(confinement: &Confinement) -> Result<(), String> {
-    drop_capabilities().map_err(|why| format!("capabilities cannot be dropped: {why}"))?;
-    limit_resources().map_err(|why| format!("limits cannot be set: {why}"))?;
+    drop_capabilities().map_err(|why| format!("failed to drop capabilities: {why}"))?;
+    limit_resources().map_err(|why| format!("failed to set resource limits: {why}"))?;
     restrict_files(confinement).map_err(|why| format!("Landlock: {why}"))?;
     refuse_calls(confinement.network).map_err(|why| format!("seccomp: {why}"))
 }
 
-/// What root keeps: its rights over files and its own processes, about as in a container.
+/// Capabilities that root keeps: those over files and its own processes, about the same as in a container.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -51,12 +51,12 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SYS_CHROOT);
 
-/// Some capabilities lead around Landlock: with CAP_PERFMON the environment of every process can be read. Root gets back
-/// on the next exec whatever is left in the bounding set, so it has to go from there.
+/// Drop capabilities that bypass Landlock: CAP_PERFMON, for example, allows reading the environment of every process.
+/// They must also be removed from the bounding set, because root regains on the next exec what it contains.
 fn drop_capabilities() -> rustix::io::Result<()> {
     for capability in CapabilitySet::all().difference(KEPT).iter() {
         match remove_capability_from_bounding_set(capability) {
-            // Whoever may not do this has none to lose by an exec; and an old kernel does not know them all.
+            // Without the permission there is nothing to regain on exec. Old kernels do not know all capabilities.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(why) => return Err(why),
         }
@@ -72,8 +72,8 @@ fn limit_resources() -> rustix::io::Result<()> {
     setrlimit(Resource::Fsize, at_most(FILE_BYTES_MAX))
 }
 
-/// Even a program with open files enters a Landlock domain: from inside one it can neither trace nor signal the processes
-/// outside, and so cannot read their memory and environment.
+/// Enter a Landlock domain, even if file access is open. From inside a domain a program cannot trace or signal
+/// processes outside of it, and so cannot read their memory and environment.
 fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetError> {
     let everything = AccessFs::from_all(RULES);
     let root = [Path::new("/")];
@@ -95,8 +95,8 @@ fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetErro
     rules.restrict_self().map(drop)
 }
 
-/// Calls that no confined program needs and that would lead around the other rules: kernel keyrings hold secrets, io_uring
-/// does what seccomp cannot see, and the rest looks into other processes.
+/// System calls that no confined program needs and that would bypass the other rules: kernel keyrings hold secrets,
+/// io_uring is invisible to seccomp, and the rest inspect other processes.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_add_key,
@@ -107,8 +107,8 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Landlock knows TCP only; without `socket` there is no UDP, no Unix socket and nothing else either. Pairs of connected
-/// sockets, which lead nowhere but to each other, are a call of their own and stay.
+/// Landlock restricts only TCP. Denying `socket` also prevents UDP, Unix sockets and all other families. `socketpair`
+/// is a separate call and stays allowed, because its sockets are connected only to each other.
 fn refuse_calls(network: Network) -> Result<(), String> {
     let arch = std::env::consts::ARCH.try_into().map_err(|why| format!("{why}"))?;
     let sockets: &[libc::c_long] = if network == Network::Denied { &[libc::SYS_socket] } else { &[] };
@@ -121,7 +121,7 @@ fn refuse_calls(network: Network) -> Result<(), String> {
     seccompiler::apply_filter(&program).map_err(|why| why.to_string())
 }
 
-/// On x86-64 a call has a second number, of the x32 interface, which some kernels serve.
+/// On x86-64 each call has a second number for the x32 ABI, which some kernels support.
 fn spellings(call: libc::c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);

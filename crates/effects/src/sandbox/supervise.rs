@@ -1,8 +1,8 @@
-//! The launcher's first life: it starts the program, and ends everything the program started, however it was detached,
-//! when the program ends or when nobody waits for it any more.
+//! The supervisor process of the launcher. It starts the program, and kills everything the program started, even if
+//! detached, when the program exits or its caller goes away.
 //!
-//! Its standard input is a lifeline: a pipe whose other end the tool holds. It closes when the call's time is over, when the
-//! call is dropped, and when the whole process that made the call dies, even by `kill -9`.
+//! Its standard input is a lifeline: a pipe whose other end the tool holds. The pipe closes on timeout, when the call
+//! is dropped, and when the calling process dies, even by `kill -9`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::{ARGUMENT, ENTER};
 
-/// How often descendants are looked for before the supervisor gives up on them.
+/// Maximum number of scans for descendants before the supervisor gives up.
 const ROUNDS_MAX: u32 = 1_000;
 const ROUND_PAUSE: Duration = Duration::from_millis(3);
-/// What shells add to a signal's number to make an exit status.
+/// Shells add this to a signal's number to form an exit status.
 const SIGNAL_BASE: i32 = 128;
 
 pub fn supervise(confinement: &OsStr, command: &[OsString]) -> Result<ExitCode, String> {
@@ -26,7 +26,7 @@ pub fn supervise(confinement: &OsStr, command: &[OsString]) -> Result<ExitCode, 
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|why| why.to_string())?;
     let launcher = super::Launcher::this_binary();
     let super::Launcher::Binary(binary) = launcher else {
-        return Err("the launcher is not found".to_owned());
+        return Err("the launcher binary was not found".to_owned());
     };
     let program = Command::new(binary)
         .args([OsStr::new(ARGUMENT), OsStr::new(ENTER), confinement])
@@ -46,14 +46,14 @@ pub fn supervise(confinement: &OsStr, command: &[OsString]) -> Result<ExitCode, 
     Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(super::NOT_STARTED)))
 }
 
-/// Nobody writes into it; it only ends.
+/// Wait until the lifeline closes. No data is ever written to it.
 fn wait_for_end_of_lifeline() {
     let mut ignored = [0; 64];
     let mut lifeline = std::io::stdin();
     while lifeline.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
 }
 
-/// Reaps whatever ends, until it is the program.
+/// Reap children until the program itself exits.
 fn wait_for(program: Pid) -> Result<WaitStatus, Errno> {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
@@ -64,7 +64,7 @@ fn wait_for(program: Pid) -> Result<WaitStatus, Errno> {
     }
 }
 
-/// Only the thread that waits may reap: a status that another one took would be lost.
+/// Only the waiting thread may reap, because a status taken by another thread would be lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reap {
     Yes,
@@ -75,7 +75,7 @@ fn end_descendants(program: Pid, reap: Reap) {
     for _ in 0..ROUNDS_MAX {
         let living = descendants(program);
         for pid in &living {
-            // It may have ended by itself in the meantime.
+            // It may have exited in the meantime.
             let _ = rustix::process::kill_process(*pid, Signal::KILL);
         }
         while reap == Reap::Yes && matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_))) {}
@@ -86,7 +86,8 @@ fn end_descendants(program: Pid, reap: Reap) {
     }
 }
 
-/// Whoever loses its parent becomes this process's child, so that the tree below it is everything the program started.
+/// Become the subreaper: orphaned descendants become children of this process, so that its tree contains everything the
+/// program started.
 #[cfg(target_os = "linux")]
 fn descendants(_: Pid) -> Vec<Pid> {
     let processes = list_processes();
@@ -114,7 +115,7 @@ fn list_processes() -> Vec<Process> {
     pids.filter_map(read_process).collect()
 }
 
-/// `PID (NAME) STATE PARENT …`, where the name may itself have brackets and spaces.
+/// Parse `PID (NAME) STATE PARENT …`, where the name may contain brackets and spaces.
 #[cfg(target_os = "linux")]
 fn read_process(pid: i32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -124,7 +125,7 @@ fn read_process(pid: i32) -> Option<Process> {
     Some(Process { pid: Pid::from_raw(pid)?, parent, is_living })
 }
 
-/// Without a way to find the rest, the program's own group.
+/// Other systems cannot list descendants, so only the program's process group is killed.
 #[cfg(not(target_os = "linux"))]
 fn descendants(program: Pid) -> Vec<Pid> {
     let _ = rustix::process::kill_process_group(program, Signal::KILL);

@@ -1,4 +1,4 @@
-//! Blocking work off the async threads, with an end: it stops soon after its time is over or its caller is gone.
+//! Runs blocking work off the async threads. It stops soon after its deadline or after its caller goes away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use sapwood_core::port::tool::ToolOutput;
 
-/// Longest that one call works on files.
+/// Time limit for the file work of one call.
 const FILE_WORK_MAX: Duration = Duration::from_secs(30);
 
-/// Asked by every loop that may take long.
+/// Checked by every loop that may take long.
 #[derive(Clone)]
 pub struct Stop {
     deadline: Instant,
@@ -22,7 +22,7 @@ impl Stop {
     }
 }
 
-/// Tells the work when its caller is gone.
+/// Signals on drop that the caller went away.
 struct Caller(Arc<AtomicBool>);
 
 impl Drop for Caller {
@@ -36,6 +36,6 @@ pub async fn run_blocking(work: impl FnOnce(&Stop) -> ToolOutput + Send + 'stati
     let stop = Stop { deadline: Instant::now() + FILE_WORK_MAX, is_dropped: caller.0.clone() };
     match tokio::task::spawn_blocking(move || work(&stop)).await {
         Ok(output) => output,
-        Err(broken) => ToolOutput::error(format!("the tool broke: {broken}")),
+        Err(broken) => ToolOutput::error(format!("the tool panicked: {broken}")),
     }
 }

@@ -1,9 +1,9 @@
-//! `git_status`, `git_diff` and `git_commit`: the git program, made deaf to what a repository would have it run. It runs
-//! confined like a command; the two that only look have no right to write anything at all.
+//! `git_status`, `git_diff` and `git_commit`: run the git program with every setting overridden that would make a
+//! repository execute code. Git runs confined like a command. The two read-only tools have no write access at all.
 //!
-//! A repository is somebody else's text. Its configuration can name programs for hooks, the file system monitor, diffs,
-//! text conversion, filters, signatures, editors and transports; each of them is switched off here, and filters, whose
-//! names are free, are looked up first.
+//! A repository is untrusted input. Its configuration can name programs for hooks, the file system monitor, diffs,
+//! text conversion, filters, signatures, editors and transports. All of them are disabled here. Filters have
+//! arbitrary names, so the tools read those from the configuration first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ use super::process::{End, Finished, Program, find_program, run};
 use super::{Tool, spec, text_field};
 use crate::sandbox::{Confinement, FileRights, Network};
 
-/// Longest that one git command runs.
+/// Time limit of a git command.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// Longest message of a commit, in characters, and most paths of one.
+/// Maximum length of a commit message, in characters, and maximum number of paths.
 const MESSAGE_CHARS_MAX: usize = 16_000;
 const PATHS_MAX: usize = 500;
-/// Longest `.git` file and the like: one path.
+/// Maximum size of a `.git` file and similar files that contain one path.
 const LINK_BYTES_MAX: u64 = 8 << 10;
 
-/// Settings that win over the repository's own.
+/// Settings that override the repository's own.
 const DEAF: &[(&str, &str)] = &[
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -54,7 +54,7 @@ const DEAF: &[(&str, &str)] = &[
     ("maintenance.auto", "false"),
 ];
 
-/// Environment of every git command, besides a program's own.
+/// Environment of every git command, in addition to that of any program.
 const ENV: &[(&str, &str)] = &[
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -68,17 +68,17 @@ const ENV: &[(&str, &str)] = &[
     ("GIT_EDITOR", "false"),
 ];
 
-/// The git program in one workplace.
+/// The git program in one workspace.
 struct Git(Arc<Workplace>);
 
-/// What a git command needs of the repository.
+/// The access a git command needs to the repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Look,
     Change,
 }
 
-/// What the repository's own configuration says that matters here.
+/// The relevant part of the repository's configuration.
 struct Config {
     keys: Vec<String>,
 }
@@ -88,7 +88,7 @@ impl Config {
         self.keys.iter().any(|known| known == key)
     }
 
-    /// Names of filters, which are programs that files go through.
+    /// Names of filters, which are programs that transform files.
     fn filters(&self) -> Vec<&str> {
         let name = |key: &'_ str| -> Option<(usize, usize)> {
             let rest = key.strip_prefix("filter.")?;
@@ -109,7 +109,7 @@ impl Git {
         Ok(Config { keys: listed.split('\0').filter(|key| !key.is_empty()).map(str::to_owned).collect() })
     }
 
-    /// Runs git with everything switched off that the repository would have it run.
+    /// Run git with all external programs of the repository disabled.
     async fn run(&self, config: &Config, args: &[&str], need: Need) -> Result<Finished, String> {
         let mut settings: Vec<(String, String)> = Vec::new();
         for filter in config.filters() {
@@ -135,7 +135,7 @@ impl Git {
         let directory = at.root.path().to_owned();
         let directories = find_git_directories(&directory)?;
         let path = find_program("git", &at.search_path, &directory)
-            .ok_or_else(|| format!("there is no git on {}", at.search_path))?;
+            .ok_or_else(|| format!("no git program on the search path {}", at.search_path))?;
         let program = Program {
             path,
             args: ["--no-pager"].iter().chain(args).map(|arg| (*arg).to_owned()).collect(),
@@ -144,13 +144,13 @@ impl Git {
             directory,
             time_max: TIME_MAX,
         };
-        run(&at.launcher, &program).await.map_err(|why| format!("git cannot be started: {why}"))
+        run(&at.launcher, &program).await.map_err(|why| format!("failed to start git: {why}"))
     }
 
     fn env(&self, directory: &Path, settings: &[(String, String)]) -> BTreeMap<String, String> {
         let mut env = self.0.env();
         env.extend(ENV.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        // Neither a repository further up nor a work tree that the configuration names.
+        // Use neither a repository in a parent directory nor a work tree from the configuration.
         let above = directory.parent().unwrap_or(directory);
         env.insert("GIT_CEILING_DIRECTORIES".to_owned(), above.display().to_string());
         env.insert("GIT_WORK_TREE".to_owned(), directory.display().to_string());
@@ -179,7 +179,7 @@ impl Git {
         confinement
     }
 
-    /// The paths of a call as pathspecs, or the whole directory; in a project without what is protected.
+    /// The paths of a call as pathspecs, default: the whole directory. Excludes protected files in the project scope.
     fn pathspecs(&self, paths: &[&str]) -> Result<Vec<String>, String> {
         let mut specs = Vec::new();
         for path in paths {
@@ -222,18 +222,18 @@ impl Git {
         succeeded(&self.run(&config, &commit, Need::Change).await?).map(ToolOutput::text)
     }
 
-    /// Files that should go through a filter would be stored as they are, since no filter runs here.
+    /// Refuse files that need a filter: they would be committed unfiltered, because filters do not run here.
     async fn check_filters(&self, config: &Config) -> Result<(), String> {
         if let [filter, ..] = config.filters()[..] {
             return Err(format!(
-                "this repository sends files through the program of filter {filter}: commit by hand"
+                "this repository uses the filter {filter}, which does not run here: commit manually"
             ));
         }
         let changed =
             ["ls-files", "--modified", "--others", "--exclude-standard", "--", ":(top,attr:filter=lfs)"];
         let stored_elsewhere = succeeded(&self.run(config, &changed, Need::Look).await?)?;
         match stored_elsewhere.lines().next() {
-            Some(file) => Err(format!("{file} belongs into large-file storage: commit by hand")),
+            Some(file) => Err(format!("{file} belongs in Git LFS: commit manually")),
             None => Ok(()),
         }
     }
@@ -242,13 +242,13 @@ impl Git {
 fn succeeded(finished: &Finished) -> Result<String, String> {
     match finished.end {
         End::Exited(0) => Ok(finished.stdout.text()),
-        End::TimedOut => Err(format!("git was ended after {} s", TIME_MAX.as_secs())),
+        End::TimedOut => Err(format!("git was killed after {} s", TIME_MAX.as_secs())),
         End::Exited(_) | End::Killed => Err(format!("{}{}", finished.stdout.text(), finished.stderr.text())),
     }
 }
 
-/// Where the repository is if it is not `.git` below the directory. A linked work tree is believed if the repository names
-/// it in return; anything else that leads out is not.
+/// The git directories if the repository is not `.git` below the directory. A linked work tree is accepted only if the
+/// repository refers back to it. Other links out of the directory are refused.
 fn find_git_directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let link = directory.join(".git");
     let none = || format!("{} is not the top of a git repository", directory.display());
@@ -268,7 +268,7 @@ fn find_git_directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(common.into_iter().chain([target]).collect())
 }
 
-/// The one path that a small file has in it.
+/// Read a small file that contains one path.
 fn read_path(file: &Path) -> Option<String> {
     let is_small =
         std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() <= LINK_BYTES_MAX);
@@ -292,14 +292,14 @@ impl GitStatus {
 impl Tool for GitStatus {
     fn spec(&self) -> ToolSpec {
         let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
-        let description = "Shows the branch and which files changed, as git status --porcelain does.";
+        let description = "Shows the branch and the changed files in the format of git status --porcelain.";
         spec("git_status", description, &schema, Touch::Reads, Replay::Safe)
     }
 
     async fn run(&self, _: &Value) -> ToolOutput {
         let args =
             ["status", "--porcelain=v1", "--branch", "--untracked-files=all", "--ignore-submodules=dirty"];
-        answer(self.0.look(&args, &[], "nothing changed").await)
+        answer(self.0.look(&args, &[], "no changes").await)
     }
 }
 
@@ -317,12 +317,12 @@ impl Tool for GitDiff {
         let schema = json!({
             "type": "object",
             "properties": {
-                "path": {"type": "string", "minLength": 1, "description": "a file or directory; everything if left out"},
-                "staged": {"type": "boolean", "description": "what is staged, rather than what is not"}
+                "path": {"type": "string", "minLength": 1, "description": "a file or directory; default: everything"},
+                "staged": {"type": "boolean", "description": "show staged changes instead of unstaged ones"}
             },
             "additionalProperties": false
         });
-        let description = "Shows what changed in tracked files since the last commit or staging.";
+        let description = "Shows the changes in tracked files since the last commit or staging.";
         spec("git_diff", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -354,19 +354,20 @@ impl Tool for GitCommit {
                 "message": {"type": "string", "minLength": 1, "maxLength": MESSAGE_CHARS_MAX},
                 "paths": {"type": "array", "minItems": 1, "maxItems": PATHS_MAX,
                           "items": {"type": "string", "minLength": 1},
-                          "description": "files or directories; every change if left out"}
+                          "description": "files or directories; default: every change"}
             },
             "required": ["message"],
             "additionalProperties": false
         });
-        let description = "Commits changed, new and deleted files. Hooks do not run and nothing is signed.";
+        let description =
+            "Commits changed, new and deleted files. Hooks do not run and the commit is not signed.";
         spec("git_commit", description, &schema, Touch::Commits, Replay::Never)
     }
 
     async fn run(&self, input: &Value) -> ToolOutput {
         let message = text_field(input, "message");
         if message.contains('\0') {
-            return ToolOutput::error("the message has a NUL in it");
+            return ToolOutput::error("the message contains a NUL character");
         }
         let paths: Vec<&str> =
             input["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

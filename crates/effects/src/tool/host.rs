@@ -1,5 +1,5 @@
-//! Opens toolboxes: for each session the tools it was granted, over the files and with the rights it was granted. It makes
-//! the scratch directories, and is the one place where an output leaves the tools, and so where secrets are taken out.
+//! Opens toolboxes: for each session, the tools it was granted, with the files and rights it was granted. It creates
+//! the scratch directories, and it redacts secrets, because all tool output passes through it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use crate::egress::{AllowedHosts, Egress, EgressLimits};
 use crate::sandbox::{Confinement, FileRights, Launcher, Network};
 use crate::secret::Secrets;
 
-/// Every tool an agent may name that works outside of the log.
+/// Every tool that works outside of the log.
 pub const EFFECT_TOOLS: &[&str] = &[
     "read_file",
     "write_file",
@@ -38,14 +38,14 @@ pub const EFFECT_TOOLS: &[&str] = &[
     "git_commit",
     "http_request",
 ];
-/// Tools that work on the log: the engine has them, and the host leaves their names alone.
+/// Tools that work on the log. The engine implements them, and the host ignores their names.
 pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
 
-/// Most tools in one box.
+/// Maximum number of tools in a box.
 const TOOLS_MAX: usize = 512;
-/// Where programs are looked for unless the settings say otherwise.
+/// Default search path for programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What every confined program may read: the system's programs and what they need to start.
+/// Files that every confined program may read: the system's programs and the files they need to start.
 const SYSTEM_FILES: &[&str] = &[
     "/usr",
     "/bin",
@@ -80,27 +80,27 @@ const SYSTEM_FILES: &[&str] = &[
     "/sys/devices/system/cpu",
 ];
 
-/// What an operator decides about all tools.
+/// The operator's settings for all tools.
 #[derive(Clone)]
 pub struct Settings {
-    /// Session directories are made below this one.
+    /// Parent of the session directories.
     pub base: PathBuf,
     pub launcher: Launcher,
-    /// Where programs are looked for, like `PATH`.
+    /// Search path for programs, like `PATH`.
     pub search_path: String,
-    /// What programs get besides the few variables they always have.
+    /// Environment variables for programs, in addition to the standard ones.
     pub env: BTreeMap<String, String>,
-    /// What confined programs may read besides the system's own files and their session's, such as a toolchain.
+    /// Paths that confined programs may read in addition to system and session files, such as a toolchain.
     pub readable: Vec<PathBuf>,
-    /// For programs in the `sandboxed` and `project` scopes; in `full` it is open.
+    /// Network access of programs in the `sandboxed` and `project` scopes. Always open in `full`.
     pub network: Network,
-    /// `NAME <ADDRESS>` of commits in repositories that name nobody.
+    /// `NAME <ADDRESS>` of commits in repositories without a configured author.
     pub git_author: GitAuthor,
-    /// What `secret:NAME` stands for, and what is taken out of every output (I12).
+    /// The values for `secret:NAME`, redacted from every output (I12).
     pub secrets: Arc<Secrets>,
     pub egress_limits: EgressLimits,
     pub mcp_limits: McpLimits,
-    /// Asked for further tools, in this order.
+    /// Sources of further tools, in this order.
     pub sources: Vec<Arc<dyn ToolSource>>,
 }
 
@@ -137,7 +137,7 @@ impl Host {
         Self { settings }
     }
 
-    /// Removes what a session left in its scratch directory.
+    /// Remove a session's scratch directory.
     pub fn remove_scratch(&self, tenant: &TenantId, session: &SessionId) -> io::Result<()> {
         match std::fs::remove_dir_all(self.scratch_of(tenant, session)) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -149,7 +149,7 @@ impl Host {
         self.settings.base.join(directory_name(tenant.as_str())).join(directory_name(&session.to_string()))
     }
 
-    /// Where a session's tools work, opened.
+    /// Open the directory in which a session's tools work.
     fn open_workplace(&self, grant: &Grant) -> Result<Workplace, ToolError> {
         let scratch = self.scratch_of(&grant.tenant, &grant.session);
         let (files, home) = (scratch.join("files"), scratch.join("home"));
@@ -181,7 +181,7 @@ impl Host {
         })
     }
 
-    /// One of the host's own tools. `run_command` without a single allowed command is none.
+    /// Create one of the host's own tools. `run_command` without any allowed command is omitted.
     fn make_tool(
         &self,
         name: &str,
@@ -206,7 +206,7 @@ impl Host {
         }))
     }
 
-    /// `http_request` if it is granted, and every tool of the servers that the grant names.
+    /// `http_request` if granted, and every tool of the granted MCP servers.
     async fn open_network_tools(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
         let asks_for_requests = grant.tools.iter().any(|name| name == HTTP_REQUEST);
         if !asks_for_requests && grant.mcp_servers.is_empty() {
@@ -223,7 +223,7 @@ impl Host {
         Ok(tools)
     }
 
-    /// Every tool of a grant: those on files and programs by name, those on the network, and what the sources have.
+    /// All tools of a grant: file and program tools by name, network tools, and the tools of the sources.
     async fn tools_of(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
         let workplace = Arc::new(self.open_workplace(grant)?);
         let mut tools = Vec::new();
@@ -252,7 +252,7 @@ impl ToolHost for Host {
     }
 }
 
-/// Each granted name is somebody's, and no name is two tools'.
+/// Check that each granted name is known and no two tools have the same name.
 fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
     let is_there = |name: &str| slots.iter().any(|slot| slot.spec.name == name);
     for name in &grant.tools {
@@ -265,13 +265,13 @@ fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
             known.dedup();
             return Err(ToolError::Unknown {
                 name: name.clone(),
-                known: format!("there are {}", known.join(", ")),
+                known: format!("known tools: {}", known.join(", ")),
             });
         }
     }
     let invalid = |what: &str, why: &str| ToolError::Invalid { what: what.to_owned(), why: why.to_owned() };
     if slots.len() > TOOLS_MAX {
-        return Err(invalid("the list of tools", "it has more than 512"));
+        return Err(invalid("the list of tools", "there are more than 512"));
     }
     for (index, slot) in slots.iter().enumerate() {
         let name = &slot.spec.name;
@@ -282,7 +282,7 @@ fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// A tool with its schema compiled.
+/// A tool with its compiled schema.
 struct Slot {
     spec: ToolSpec,
     schema: InputSchema,
@@ -309,7 +309,7 @@ impl OpenBox {
     fn slot(&self, name: &str) -> Result<&Slot, String> {
         self.slots.iter().find(|slot| slot.spec.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
-            format!("there is no tool {name} in this session; there are {}", names.join(", "))
+            format!("no tool {name} in this session; available tools: {}", names.join(", "))
         })
     }
 }
@@ -334,7 +334,7 @@ impl Toolbox for OpenBox {
     }
 }
 
-/// Where a session's tools work: its files, and what programs get there.
+/// The files that a session's tools work on, and the environment of its programs.
 pub struct Workplace {
     pub(super) root: Arc<Root>,
     /// `HOME` of every program.
@@ -348,7 +348,7 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// The whole environment of a program: nothing of Sapwood's own is in it.
+    /// The complete environment of a program. Contains none of Sapwood's own variables.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         let home = self.home.display().to_string();
         let mut env: BTreeMap<String, String> = [
@@ -365,7 +365,7 @@ impl Workplace {
         env
     }
 
-    /// What a command may touch: in `full` everything, else the session's files.
+    /// The rights of a command: everything in scope `full`, else the session's files.
     pub(super) fn confinement(&self) -> Confinement {
         match self.root.scope() {
             FsScope::Full => Confinement { files: FileRights::Open, network: Network::Open },
@@ -377,7 +377,7 @@ impl Workplace {
         }
     }
 
-    /// What a program may touch that only looks.
+    /// The rights of a program that only reads.
     pub(super) fn reading_confinement(&self) -> Confinement {
         let mut read = self.readable_files();
         read.push(self.root.path().to_owned());
@@ -402,14 +402,14 @@ fn no_directory(dir: &Path, why: &str) -> ToolError {
     ToolError::NoDirectory { dir: dir.display().to_string(), why: why.to_owned() }
 }
 
-/// A name as a directory's: on every file system different for different names.
+/// A name as a directory name: different names stay different on every file system.
 fn directory_name(name: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     let spell = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("={byte:02x}") };
     name.bytes().map(spell).collect()
 }
 
-/// Makes a directory that nobody else may enter. A link in its place is refused: it would lead elsewhere.
+/// Create a directory that only the owner can enter. Refuses a link in its place, which would lead elsewhere.
 fn make_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

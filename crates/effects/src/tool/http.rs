@@ -1,5 +1,5 @@
-//! `http_request`: one request through the session's [`Egress`]. Header values may say `secret:NAME`; the value is put in
-//! here, at the edge, and taken out of what comes back.
+//! `http_request`: sends one request through the session's [`Egress`]. Header values may contain `secret:NAME`. The
+//! value is inserted here, at the edge, and redacted from the response.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::egress::{Egress, EgressRequest, EgressResponse, Extent, REQUEST_HEADE
 use crate::secret::Secrets;
 
 pub const HTTP_REQUEST: &str = "http_request";
-/// Headers of an answer that a model can use.
+/// Response headers that are useful to a model.
 const SHOWN_HEADERS: &[HeaderName] = &[
     header::CONTENT_TYPE,
     header::CONTENT_ENCODING,
@@ -30,9 +30,9 @@ const SHOWN_HEADERS: &[HeaderName] = &[
     header::WWW_AUTHENTICATE,
     header::DATE,
 ];
-/// Longest value of such a header that is shown.
+/// Maximum length of a header value to show.
 const SHOWN_HEADER_BYTES_MAX: usize = 1_024;
-/// Kinds of media that are handed on as they are.
+/// Media types that are returned unchanged.
 const MEDIA_TYPES: &[&str] = &["image/", "audio/", "video/", "application/pdf"];
 
 pub struct HttpRequest {
@@ -49,7 +49,7 @@ impl HttpRequest {
         let input = Input::deserialize(input).map_err(|error| error.to_string())?;
         let mut headers = HeaderMap::new();
         for (name, value) in input.headers.iter().flatten() {
-            let value = value.as_str().ok_or_else(|| format!("header {name} is no text"))?;
+            let value = value.as_str().ok_or_else(|| format!("header {name} is not text"))?;
             let filled = self.secrets.expand(value).map_err(|error| error.to_string())?;
             let (name, value) = parse_header(name, filled.expose()).map_err(|error| error.to_string())?;
             headers.append(name, value);
@@ -109,8 +109,8 @@ fn input_schema() -> Value {
     })
 }
 
-/// The answer as a model reads it: status and headers, an empty line, and the body. A status of failure is no failure of
-/// the tool: the request was made, and its answer is here.
+/// The response as text for the model: status and headers, an empty line, and the body. An HTTP error status is not a
+/// tool error: the request was made and has a response.
 fn describe(response: EgressResponse) -> ToolOutput {
     let mut head = format!("HTTP {} from {}\n", response.status, response.url.host_str().unwrap_or_default());
     for name in SHOWN_HEADERS {
@@ -121,7 +121,7 @@ fn describe(response: EgressResponse) -> ToolOutput {
         }
     }
     if response.extent == Extent::CutAtLimit {
-        let _ = writeln!(head, "(the body was longer and is cut at {} bytes)", response.body.len());
+        let _ = writeln!(head, "(the body was truncated to {} bytes)", response.body.len());
     }
     let mime = mime_of(&response.headers);
     if is_encoded(&response.headers) || !is_text(&mime, &response.body) {
@@ -139,7 +139,7 @@ fn describe_bytes(mut head: String, mime: String, response: EgressResponse) -> T
             OutputPart::Media { mime, name: name.filter(|name| !name.is_empty()), bytes: response.body };
         return ToolOutput { parts: vec![OutputPart::Text(head), media], is_error: false };
     }
-    let _ = write!(head, "\n({} bytes that are no text)", response.body.len());
+    let _ = write!(head, "\n({} bytes of binary data)", response.body.len());
     ToolOutput::text(head)
 }
 
@@ -148,7 +148,8 @@ fn mime_of(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// A server that compresses although it was asked not to. Its bytes are not unpacked: that is where bombs are.
+/// Whether the server compressed the body although the request did not allow it. It is not decompressed, to avoid
+/// bombs.
 fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity")
 }

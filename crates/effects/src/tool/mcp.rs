@@ -1,6 +1,6 @@
-//! Tools of the servers that an agent names, by the Model Context Protocol. A server's tools are listed when the box is
-//! opened and stay as they were then; what a server says about itself later changes nothing. Servers over HTTP go through
-//! the session's [`Egress`]; programs run with a clean environment in a process group of their own.
+//! Tools of the MCP servers that an agent names. A server's tools are listed when the box is opened and do not change
+//! after that, whatever the server announces later. HTTP servers are called through the session's [`Egress`]. Server
+//! programs run with a clean environment in their own process group.
 
 mod child;
 mod http;
@@ -21,22 +21,22 @@ use crate::egress::Egress;
 use crate::secret::Secrets;
 use server::Server;
 
-/// Most servers of an agent, and tools of a server.
+/// Maximum number of servers per agent, and of tools per server.
 pub const SERVERS_MAX: usize = 32;
 pub const SERVER_TOOLS_MAX: usize = 256;
-/// What providers accept as a tool's name.
+/// Maximum length of a tool name that providers accept.
 pub const TOOL_NAME_BYTES_MAX: usize = 64;
-/// Longest description and schema that are passed on to a model.
+/// Maximum length of the description and of the schema passed to a model.
 const DESCRIPTION_CHARS_MAX: usize = 4_096;
 const SCHEMA_BYTES_MAX: usize = 64 << 10;
 
-/// How patient we are with a server.
+/// Timeouts and restart limit of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct McpLimits {
-    /// Start, handshake and listing of tools.
+    /// Timeout for start, handshake and listing of tools.
     pub start_ms_max: u64,
     pub call_ms_max: u64,
-    /// How often a server that died is started again.
+    /// Maximum number of restarts of a server that died.
     pub restarts_max: u32,
 }
 
@@ -46,8 +46,8 @@ impl Default for McpLimits {
     }
 }
 
-/// Starts the grant's servers and lists their tools. One that cannot be reached fails the whole: a session that silently
-/// lacks tools would be a surprise later.
+/// Start the grant's servers and list their tools. Fails if one server cannot be reached, because a session that
+/// silently lacks tools would fail later in unexpected ways.
 pub async fn open_mcp_tools(
     grant: &Grant,
     egress: &Egress,
@@ -55,7 +55,7 @@ pub async fn open_mcp_tools(
     limits: McpLimits,
 ) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
     if grant.mcp_servers.len() > SERVERS_MAX {
-        let why = format!("{} servers are more than {SERVERS_MAX}", grant.mcp_servers.len());
+        let why = format!("{} servers exceed the limit of {SERVERS_MAX}", grant.mcp_servers.len());
         return Err(ToolError::Invalid { what: "mcp_servers".to_owned(), why });
     }
     let open = |(name, config): (&String, _)| {
@@ -81,13 +81,13 @@ struct McpTool {
 }
 
 impl McpTool {
-    /// A tool whose schema is too long or is no schema is left out: nobody could call it rightly.
+    /// Returns `None` for a tool whose schema is too long or invalid, because no model could call it correctly.
     fn new(server: &Arc<Server>, remote: &RemoteTool, name: String) -> Option<Self> {
         let text = server.scrub(&Value::Object(remote.input_schema.as_ref().clone()).to_string());
         let schema: Option<Value> =
             serde_json::from_str(&text).ok().filter(|schema| jsonschema::validator_for(schema).is_ok());
         let Some(schema) = schema.filter(|_| text.len() <= SCHEMA_BYTES_MAX) else {
-            tracing::warn!(server = server.name(), tool = name, "left out: its input schema cannot be used");
+            tracing::warn!(server = server.name(), tool = name, "tool omitted: its input schema is invalid");
             return None;
         };
         let description = server.scrub(remote.description.as_deref().unwrap_or_default());
@@ -115,7 +115,8 @@ impl Tool for McpTool {
     }
 }
 
-/// A hint, and taken as one: a server that lies about reading only could act unseen, so agents name servers they trust.
+/// Trusts the server's read-only hint. A malicious server could act unseen, so agents must name only servers they
+/// trust.
 fn touch_of(remote: &RemoteTool) -> Touch {
     match remote.annotations.as_ref().and_then(|annotations| annotations.read_only_hint) {
         Some(true) => Touch::Reads,
@@ -123,8 +124,8 @@ fn touch_of(remote: &RemoteTool) -> Touch {
     }
 }
 
-/// `mcp__SERVER__TOOL` in the letters that providers accept. Names that are cut or would meet another get a mark made of
-/// the full name, so that they are the same in every run.
+/// `mcp__SERVER__TOOL` in the characters that providers accept. A truncated or conflicting name gets a hash of the
+/// full name as a suffix, so that it is the same in every run.
 fn tool_name(server: &str, tool: &str, taken: &mut BTreeSet<String>) -> String {
     let plain = format!("mcp__{}__{}", clean_name(server), clean_name(tool));
     let name = match plain.len() <= TOOL_NAME_BYTES_MAX && !taken.contains(&plain) {
@@ -144,7 +145,7 @@ fn clean_name(name: &str) -> String {
     name.chars().map(clean).collect()
 }
 
-/// FNV-1a: the standard library's hash may change between releases, and names are in logs.
+/// FNV-1a hash. The standard library's hash may change between releases, but these names are stored in logs.
 fn hash_name(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_clean_short_unique_and_the_same_in_every_run() {
+    fn names_are_clean_short_unique_and_stable() {
         let mut taken = BTreeSet::new();
         assert_eq!(tool_name("git", "log", &mut taken), "mcp__git__log");
         assert_eq!(tool_name("my server", "read.file/é", &mut taken), "mcp__my_server__read_file__");

@@ -1,6 +1,6 @@
-//! The tools that work outside of the log. Each is a [`Tool`] in a file of its own, bound to what its session was granted
-//! when the box is opened. [`host`] puts the boxes together; [`files`], [`search`], [`command`], [`git`], [`http`]
-//! and [`mcp`] are the tools.
+//! The tools that work outside of the log. Each is a [`Tool`] in its own file, bound to its session's grant when the
+//! box is opened. [`host`] assembles the boxes. [`files`], [`search`], [`command`], [`git`], [`http`] and [`mcp`]
+//! implement the tools.
 
 mod blocking;
 pub mod command;
@@ -20,28 +20,28 @@ use sapwood_core::content::Json;
 use sapwood_core::port::tool::{Grant, Replay, ToolError, ToolOutput, ToolSpec, Touch};
 use serde_json::Value;
 
-/// One tool, bound to its grant.
+/// A tool, bound to its grant.
 #[async_trait]
 pub trait Tool: Send + Sync {
     fn spec(&self) -> ToolSpec;
-    /// The input fits the spec's schema. Dropping the future ends what it runs.
+    /// Run the tool. The input matches the spec's schema. Dropping the future stops the tool.
     async fn run(&self, input: &Value) -> ToolOutput;
 }
 
-/// Where further tools come from, such as those of a program that embeds Sapwood. A source reads in the grant what it may
-/// open, and gives nothing beyond it.
+/// A source of further tools, for example from a program that embeds Sapwood. A source must not open tools beyond the
+/// grant.
 #[async_trait]
 pub trait ToolSource: Send + Sync {
     async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
 }
 
-/// A spec whose schema is written as a value.
+/// Build a spec with a schema given as a value.
 fn spec(name: &str, description: &str, input_schema: &Value, touch: Touch, replay: Replay) -> ToolSpec {
     let (name, description) = (name.to_owned(), description.to_owned());
     ToolSpec { name, description, input_schema: Json::from_value(input_schema), touch, replay }
 }
 
-/// A string field that the schema requires.
+/// The value of a string field that the schema requires.
 fn text_field<'a>(input: &'a Value, field: &str) -> &'a str {
     input[field].as_str().unwrap_or_default()
 }

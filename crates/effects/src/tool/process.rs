@@ -1,5 +1,5 @@
-//! Runs one program to its end: without a shell, with only the environment it is given, through the launcher, within
-//! limits. Dropping the future ends the program and everything it started.
+//! Runs one program to completion: without a shell, with only the given environment, through the launcher, within
+//! limits. Dropping the future kills the program and everything it started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,15 +13,15 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use crate::sandbox::{Confinement, Launcher, launcher_args};
 
-/// How much of each stream is kept from its beginning, and from its end.
+/// Number of bytes kept from the beginning and from the end of each stream.
 const KEPT_BYTES: usize = 128 << 10;
-/// A stream that is longer than this is closed, which ends most programs.
+/// Longer streams are closed, which ends most programs.
 const STREAM_BYTES_MAX: u64 = 256 << 20;
-/// How long the launcher has to end what it started before it is ended itself.
+/// Time for the launcher to kill its processes before it is killed itself.
 const GRACE: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 << 10;
 
-/// What is to be run.
+/// A program to run.
 pub struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Program {
     pub time_max: Duration,
 }
 
-/// What became of it.
+/// The result of a program.
 pub struct Finished {
     pub end: End,
     pub stdout: Captured,
@@ -71,12 +71,12 @@ impl Captured {
         if left_out == 0 {
             head + &tail
         } else {
-            format!("{head}\n[… {left_out} bytes left out …]\n{tail}")
+            format!("{head}\n[… {left_out} bytes omitted …]\n{tail}")
         }
     }
 }
 
-/// Finds a program as a shell would, on a search path that the settings give and never in the working directory.
+/// Find a program like a shell does, but only on the given search path, never in the working directory.
 pub fn find_program(name: &str, search_path: &str, directory: &Path) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(directory.join(name)).filter(|path| is_executable(path));
@@ -102,7 +102,7 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished>
             let streams = async { tokio::join!(capture(out, &mut stdout), capture(err, &mut stderr)) };
             let waited = async {
                 let status = child.wait().await;
-                // Whatever it left in its group would hold the streams open.
+                // Processes left in the group would keep the streams open.
                 end_group(unsupervised);
                 status
             };
@@ -152,7 +152,7 @@ fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reads a stream to its end. One that cannot be read any further has ended.
+/// Read a stream to its end. A read error counts as the end.
 async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured) {
     let Some(mut stream) = stream else { return };
     let mut piece = vec![0; READ_BYTES];
@@ -164,8 +164,8 @@ async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured
     }
 }
 
-/// Held for as long as the program may live. A launcher ends the program when the pipe closes; a program without a
-/// launcher is ended by its process group.
+/// Held while the program may be alive. A launcher kills the program when the pipe closes. A program without a
+/// launcher is killed with its process group.
 struct Lifeline {
     pipe: Option<ChildStdin>,
     group: Option<Pid>,
@@ -189,7 +189,7 @@ impl Lifeline {
         end_group(self.group.take());
     }
 
-    /// It was waited for, and its number may soon be somebody else's.
+    /// The process was reaped, so its pid may be reused.
     fn ended(&mut self) {
         self.group = None;
         self.pipe = None;
@@ -198,7 +198,7 @@ impl Lifeline {
 
 fn end_group(group: Option<Pid>) {
     if let Some(group) = group {
-        // It may have ended by itself in the meantime.
+        // It may have exited in the meantime.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
 }

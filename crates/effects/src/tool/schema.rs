@@ -1,14 +1,14 @@
-//! Whether a call's input fits its tool's JSON Schema, and if not, why, in words a model can act on.
+//! Validates a call's input against its tool's JSON Schema, with error messages that a model can act on.
 
 use jsonschema::Validator;
 use serde_json::Value;
 
-/// Most faults named at once; after these are mended the next ones show.
+/// Maximum number of errors reported at once. The others are reported after these are fixed.
 const FAULTS_MAX: usize = 5;
-/// Longest description of one fault, in characters: it may quote the input.
+/// Maximum length of one error, in characters, because it may quote the input.
 const FAULT_CHARS_MAX: usize = 300;
 
-/// A schema, compiled.
+/// A compiled schema.
 pub struct InputSchema(Validator);
 
 impl InputSchema {
@@ -34,7 +34,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_fault_names_its_place_and_what_was_expected() {
+    fn an_error_names_the_field_and_what_was_expected() {
         let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
                             "required": ["path"], "additionalProperties": false});
         let schema = InputSchema::compile(&schema).unwrap();

@@ -1,4 +1,4 @@
-//! `find_files` by name and `search_text` by content, over everything in scope that is neither ignored nor protected.
+//! `find_files` by name and `search_text` by content, over all files in scope that are neither ignored nor protected.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -16,13 +16,13 @@ use super::files::root::{Reader, Refusal, Root};
 use super::files::walk::{Walked, WalkedFile, walk_files};
 use super::{Tool, spec, text_field};
 
-/// Most files and most lines in one answer.
+/// Maximum number of files and of lines in one result.
 const FILES_MAX: usize = 1_000;
 const MATCHES_MAX: u64 = 1_000;
 const MATCHES_DEFAULT: u64 = 200;
-/// Longest line that is shown, in characters.
+/// Maximum length of a line shown, in characters.
 const LINE_CHARS_MAX: usize = 400;
-/// Largest file that is searched, and most memory for one line of it or for a pattern.
+/// Maximum size of a searched file, and memory limits for a line and for a pattern.
 const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 const SEARCH_HEAP_BYTES_MAX: usize = 8 << 20;
 const PATTERN_BYTES_MAX: usize = 4 << 10;
@@ -43,12 +43,12 @@ impl Tool for FindFiles {
             "properties": {
                 "pattern": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
                             "description": "a glob such as *.rs (any directory) or src/**/*.rs"},
-                "path": {"type": "string", "minLength": 1, "description": "where to look; the working directory if left out"}
+                "path": {"type": "string", "minLength": 1, "description": "directory to search; default: the working directory"}
             },
             "required": ["pattern"],
             "additionalProperties": false
         });
-        let description = "Finds files by a glob over their names. What .gitignore leaves out is left out.";
+        let description = "Finds files by name with a glob. Files ignored by .gitignore are omitted.";
         spec("find_files", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -58,20 +58,20 @@ impl Tool for FindFiles {
         let path = input["path"].as_str().unwrap_or(".").to_owned();
         run_blocking(move |stop| match file_glob(&pattern) {
             Ok(glob) => find(&root, &path, &glob, stop),
-            Err(why) => ToolOutput::error(format!("{pattern} is no glob: {why}")),
+            Err(why) => ToolOutput::error(format!("{pattern} is not a valid glob: {why}")),
         })
         .await
     }
 }
 
-/// A pattern without a slash means the name alone.
+/// Compile a glob. A pattern without a slash matches only the file name.
 fn file_glob(pattern: &str) -> Result<GlobMatcher, globset::Error> {
     let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let glob = anywhere.trim_start_matches("./");
     Ok(GlobBuilder::new(glob).literal_separator(true).build()?.compile_matcher())
 }
 
-/// The path below the directory the walk began in.
+/// The path relative to the directory in which the walk began.
 fn below_start<'a>(shown: &'a str, start: &str) -> &'a str {
     shown.strip_prefix(start.trim_end_matches('/')).map_or(shown, |below| below.trim_start_matches('/'))
 }
@@ -85,7 +85,7 @@ fn find(root: &Root, start: &str, glob: &GlobMatcher, stop: &Stop) -> ToolOutput
         }
         if files.len() >= FILES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    report(walked, files, "no file fits", "files")
+    report(walked, files, "no matching files", "files")
 }
 
 fn report(walked: Result<Walked, Refusal>, mut lines: Vec<String>, none: &str, what: &str) -> ToolOutput {
@@ -96,7 +96,7 @@ fn report(walked: Result<Walked, Refusal>, mut lines: Vec<String>, none: &str, w
         Ok(Walked::Enough) => {
             lines.push(format!("[only the first {} {what}: narrow the search]", lines.len()))
         }
-        Ok(Walked::CutShort) => lines.push("[not everything was looked at: narrow the search]".to_owned()),
+        Ok(Walked::CutShort) => lines.push("[the search is incomplete: narrow it]".to_owned()),
     }
     ToolOutput::text(lines.join("\n"))
 }
@@ -118,18 +118,18 @@ impl Tool for SearchText {
                 "pattern": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
                             "description": "a regular expression (Rust syntax), matched line by line"},
                 "path": {"type": "string", "minLength": 1,
-                         "description": "a file or directory; the working directory if left out"},
+                         "description": "a file or directory; default: the working directory"},
                 "files": {"type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX,
-                          "description": "a glob: only files with such names"},
-                "literal": {"type": "boolean", "description": "the pattern is plain text"},
+                          "description": "a glob; only files with matching names are searched"},
+                "literal": {"type": "boolean", "description": "treat the pattern as plain text"},
                 "ignore_case": {"type": "boolean"},
                 "limit": {"type": "integer", "minimum": 1, "maximum": MATCHES_MAX}
             },
             "required": ["pattern"],
             "additionalProperties": false
         });
-        let description = "Finds lines of text files by a regular expression; answers path:line:text. What .gitignore \
-                           leaves out is left out.";
+        let description = "Finds lines in text files with a regular expression. Returns path:line:text. Files ignored by \
+                           .gitignore are omitted.";
         spec("search_text", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -139,11 +139,11 @@ impl Tool for SearchText {
         let limit = input["limit"].as_u64().unwrap_or(MATCHES_DEFAULT).min(MATCHES_MAX);
         let matcher = match text_matcher(input) {
             Ok(matcher) => matcher,
-            Err(why) => return ToolOutput::error(format!("the pattern cannot be used: {why}")),
+            Err(why) => return ToolOutput::error(format!("invalid pattern: {why}")),
         };
         let glob = match input["files"].as_str().map(file_glob).transpose() {
             Ok(glob) => glob,
-            Err(why) => return ToolOutput::error(format!("files is no glob: {why}")),
+            Err(why) => return ToolOutput::error(format!("files is not a valid glob: {why}")),
         };
         run_blocking(move |stop| search(&root, &Search { start, glob, matcher, limit: limit as usize }, stop))
             .await
@@ -173,7 +173,7 @@ fn search(root: &Root, search: &Search, stop: &Stop) -> ToolOutput {
     if let Ok(opened) = reader.open_file(&search.start) {
         lines.search_file(search, &search.start, opened.file.into_std());
         let walked = if lines.is_full() { Walked::Enough } else { Walked::All };
-        return report(Ok(walked), lines.found, "no line fits", "lines");
+        return report(Ok(walked), lines.found, "no matching lines", "lines");
     }
     let walked = walk_files(root, &reader, &search.start, stop, &mut |found| {
         let fits =
@@ -185,14 +185,14 @@ fn search(root: &Root, search: &Search, stop: &Stop) -> ToolOutput {
     });
     let walked =
         walked.map(|end| if end == Walked::Enough && !lines.is_full() { Walked::CutShort } else { end });
-    report(walked, lines.found, "no line fits", "lines")
+    report(walked, lines.found, "no matching lines", "lines")
 }
 
-/// Gathers lines until there are enough.
+/// Collects matching lines up to a limit.
 struct Lines<'a> {
     found: Vec<String>,
     limit: usize,
-    /// The file that is being searched.
+    /// The file being searched.
     path: String,
     stop: &'a Stop,
 }
@@ -203,7 +203,7 @@ impl Lines<'_> {
     }
 
     fn search_found(&mut self, search: &Search, reader: &Reader<'_>, found: &WalkedFile<'_>) {
-        // A file that cannot be opened is as if it had no such line.
+        // A file that cannot be opened counts as a file without matches.
         if let Ok(opened) = reader.open_in(found.dir, found.name, found.path)
             && opened.bytes <= SEARCHED_BYTES_MAX
         {
@@ -218,7 +218,7 @@ impl Lines<'_> {
             .heap_limit(Some(SEARCH_HEAP_BYTES_MAX))
             .line_number(true)
             .build();
-        // A line that is too long for the memory allowed ends this file; the lines before it are kept.
+        // A line over the memory limit ends the search of this file. Earlier matches are kept.
         let _ = searcher.search_file(&search.matcher, &file, self);
     }
 }

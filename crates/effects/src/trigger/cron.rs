@@ -1,12 +1,12 @@
-//! A calendar by a cron pattern in a named time zone. A time that the clock leaves out in spring is passed over or moved by
-//! the rules of cron; one that comes twice in autumn is told apart by its instant.
+//! A schedule given as a cron pattern in a named time zone. Cron's rules apply to local times that are skipped in
+//! spring. Local times that occur twice in autumn are distinguished by their instant.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sapwood_core::TimestampMs;
 use sapwood_core::port::trigger::Calendar;
 
-/// Longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 200;
 
 #[derive(Debug)]
@@ -18,14 +18,15 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Five fields, or six with seconds first; the zone by its name, such as `Europe/Berlin` or `UTC`.
+    /// Parse a pattern with five fields, or six with seconds first. The zone has a name such as `Europe/Berlin` or
+    /// `UTC`.
     pub fn parse(pattern: &str, zone: &str) -> Result<Self, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
-            return Err(format!("the pattern is over {PATTERN_BYTES_MAX} bytes"));
+            return Err(format!("the pattern exceeds {PATTERN_BYTES_MAX} bytes"));
         }
         let cron = croner::parser::CronParser::new().parse(pattern);
-        let cron = cron.map_err(|error| format!("{pattern:?} is no cron pattern: {error}"))?;
-        let found = TimeZone::get(zone).map_err(|_| format!("there is no time zone {zone:.64?}"))?;
+        let cron = cron.map_err(|error| format!("{pattern:?} is not a valid cron pattern: {error}"))?;
+        let found = TimeZone::get(zone).map_err(|_| format!("no time zone {zone:.64?}"))?;
         Ok(Self { pattern: pattern.to_owned(), cron, zone: found, zone_name: zone.to_owned() })
     }
 }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_zone_decides_when_it_is_three_in_the_morning() {
+    fn times_are_local_to_the_time_zone() {
         let from = "2026-01-10T00:00:00Z";
         assert_eq!(times("0 3 * * *", "UTC", from, 1), ["2026-01-10T03:00:00Z"]);
         assert_eq!(times("0 3 * * *", "Europe/Berlin", from, 1), ["2026-01-10T02:00:00Z"]);
@@ -66,16 +67,16 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_counts_over_a_change_of_the_clocks() {
+    fn follows_local_time_across_daylight_saving_changes() {
         let found = times("0 9 * * *", "Europe/Berlin", "2026-03-28T00:00:00Z", 2);
         assert_eq!(found, ["2026-03-28T08:00:00Z", "2026-03-29T07:00:00Z"]);
-        // Half past two comes twice in October: the job runs once, and never stands still.
+        // Half past two occurs twice in October: the job runs once, and the schedule advances.
         let found = times("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2);
         assert_eq!(found, ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]);
     }
 
     #[test]
-    fn what_is_no_pattern_or_zone_is_said() {
+    fn an_invalid_pattern_or_zone_is_reported() {
         assert!(Cron::parse("every day", "UTC").unwrap_err().contains("every day"));
         assert!(Cron::parse("0 3 * * *", "Mars/Olympus").unwrap_err().contains("Mars"));
         let never = Cron::parse("0 0 30 2 *", "UTC").unwrap();

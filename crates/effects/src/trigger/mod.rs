@@ -1,4 +1,4 @@
-//! What sets triggers off in the world outside: a calendar with a time zone, and files that are looked at.
+//! External sources of triggers: a schedule with a time zone, and watched files.
 
 mod cron;
 mod watch;

@@ -1,6 +1,5 @@
-//! Files that are looked at now and then. Looking, and not being told by the operating system, because a look also finds
-//! what changed while nobody was there, is the same on every machine and on a disk that is shared, and lets two servers
-//! agree on what they saw.
+//! Watches files by polling. Unlike notifications of the operating system, polling finds changes made while Sapwood
+//! was not running, works the same on every machine and on shared disks, and gives two servers the same result.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +8,12 @@ use async_trait::async_trait;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use sapwood_core::port::trigger::Watcher;
 
-/// Most files that are watched, and most entries that are looked at to find them.
+/// Maximum number of watched files, and of entries scanned to find them.
 const FILES_MAX: usize = 1_000;
 const ENTRIES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 16;
 
-/// The files of a directory whose paths in it fit one of the globs.
+/// The files of a directory whose relative paths match one of the globs.
 #[derive(Debug, Clone)]
 pub struct FileWatch {
     directory: PathBuf,
@@ -37,15 +36,12 @@ impl FileWatch {
         let (mut found, mut seen) = (BTreeMap::new(), 0);
         let mut pending = vec![(self.directory.clone(), 0)];
         while let Some((dir, depth)) = pending.pop() {
-            // A directory that is not there has no files.
+            // A directory that does not exist has no files.
             let Ok(entries) = std::fs::read_dir(&dir) else { continue };
             for entry in entries.filter_map(Result::ok) {
                 seen += 1;
                 if seen > ENTRIES_MAX {
-                    return Err(format!(
-                        "{} holds more than {ENTRIES_MAX} entries",
-                        self.directory.display()
-                    ));
+                    return Err(format!("{} has more than {ENTRIES_MAX} entries", self.directory.display()));
                 }
                 let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
                 if kind.is_dir() && depth < DEPTH_MAX {
@@ -55,13 +51,13 @@ impl FileWatch {
                 }
             }
             if found.len() > FILES_MAX {
-                return Err(format!("more than {FILES_MAX} files fit: name fewer"));
+                return Err(format!("more than {FILES_MAX} files match: use narrower globs"));
             }
         }
         Ok(found)
     }
 
-    /// Its size and when it was written last; links are not followed.
+    /// Size and modification time of a file. Does not follow links.
     fn look_at(&self, path: &Path) -> Option<(String, String)> {
         let name = path.strip_prefix(&self.directory).ok()?;
         if !self.globs.is_match(name) {

@@ -1,4 +1,4 @@
-//! Tables of addresses and of names: what is public, and what a list of hosts lets through.
+//! Tables of addresses and names: which are public, and which a host list allows.
 
 use sapwood_effects::egress::address::{Closed, closed_reason};
 use sapwood_effects::egress::{AllowedHosts, EgressError};
@@ -77,7 +77,7 @@ const SPECIAL: &[(Closed, &[&str])] = &[
 ];
 
 #[test]
-fn every_special_address_is_closed_and_named() {
+fn every_special_address_is_refused_with_its_reason() {
     for (reason, addresses) in SPECIAL {
         for address in *addresses {
             assert_eq!(closed_reason(address.parse().unwrap()), Some(*reason), "{address}");
@@ -86,7 +86,7 @@ fn every_special_address_is_closed_and_named() {
 }
 
 #[test]
-fn public_addresses_are_open() {
+fn public_addresses_are_allowed() {
     for address in [
         "1.1.1.1",
         "8.8.8.8",
@@ -119,7 +119,7 @@ fn hosts(entries: &[&str]) -> AllowedHosts {
 }
 
 #[test]
-fn a_listed_host_is_let_through_in_all_its_spellings() {
+fn a_listed_host_is_allowed_in_all_its_spellings() {
     let list = hosts(&[
         "Example.com",
         "bücher.example",
@@ -146,7 +146,7 @@ fn a_listed_host_is_let_through_in_all_its_spellings() {
 }
 
 #[test]
-fn tricks_with_names_are_refused() {
+fn misleading_names_are_refused() {
     let list = hosts(&["example.com", "api.example.com:8443", "bücher.example"]);
     for url in [
         "https://evil.com/",
@@ -174,7 +174,7 @@ fn tricks_with_names_are_refused() {
     ] {
         assert!(list.admit(url).is_err(), "{url}");
     }
-    // Here the host is the listed one, whatever it looks like; the user name is not ours to send.
+    // The host is a listed one, whatever it looks like. The user name must not be sent.
     for url in [
         "https://example.com@evil.com/",
         "https://user@example.com/",
@@ -236,7 +236,7 @@ fn no_spelling_of_a_private_address_can_be_listed() {
 }
 
 #[test]
-fn an_entry_that_is_no_host_is_an_error_and_not_a_silent_nothing() {
+fn an_invalid_entry_is_an_error() {
     for entry in [
         "",
         "*",

@@ -1,4 +1,4 @@
-//! What `run_command` does when all is well, and at its limits.
+//! `run_command` in normal use and at its limits.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::tool_harness::{Desk, read};
 
 #[tokio::test]
-async fn a_command_runs_with_its_words_and_reports_its_end() {
+async fn a_command_runs_with_its_arguments_and_reports_its_exit_status() {
     let desk = Desk::new();
     desk.put("sub/a.txt", "hello\n");
     let toolbox = desk.open(FsScope::Project, &["cat *", "sh -c *", "pwd"]).await;
@@ -23,7 +23,9 @@ async fn a_command_runs_with_its_words_and_reports_its_end() {
     assert!(text.starts_with("out\n[stderr]\nerr\n[exit status 3, "), "{text}");
     let text = toolbox.does("run_command", json!({"command": "pwd"})).await;
     assert!(text.starts_with(&desk.project().display().to_string()), "{text}");
-    assert!(toolbox.fails("run_command", json!({"command": "rm x"})).await.contains("Allowed are: cat *"));
+    assert!(
+        toolbox.fails("run_command", json!({"command": "rm x"})).await.contains("Allowed commands: cat *")
+    );
     assert!(
         toolbox
             .fails("run_command", json!({"command": "sh -c 'kill -9 $$'"}))
@@ -33,7 +35,7 @@ async fn a_command_runs_with_its_words_and_reports_its_end() {
 }
 
 #[tokio::test]
-async fn without_allowed_commands_there_is_no_such_tool() {
+async fn without_allowed_commands_the_tool_does_not_exist() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &[]).await;
     assert!(toolbox.0.specs().iter().all(|spec| spec.name != "run_command"));
@@ -41,40 +43,38 @@ async fn without_allowed_commands_there_is_no_such_tool() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn a_missing_program_is_named() {
     let desk = Desk::new();
     desk.put("not-executable", "x");
     let toolbox = desk.open(FsScope::Project, &["no-such-program", "./not-executable"]).await;
     for command in ["no-such-program", "./not-executable"] {
-        assert!(
-            toolbox.fails("run_command", json!({"command": command})).await.contains("there is no program")
-        );
+        assert!(toolbox.fails("run_command", json!({"command": command})).await.contains("no program"));
     }
 }
 
 #[tokio::test]
-async fn long_output_keeps_its_beginning_and_its_end() {
+async fn long_output_keeps_its_beginning_and_end() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Sandboxed, &["seq *"]).await;
     let text = toolbox.does("run_command", json!({"command": "seq 1000000"})).await;
-    assert!(text.starts_with("1\n2\n") && text.contains("bytes left out") && text.contains("\n1000000\n["));
+    assert!(text.starts_with("1\n2\n") && text.contains("bytes omitted") && text.contains("\n1000000\n["));
     assert!(text.len() < 300_000);
 }
 
 #[tokio::test]
-async fn a_command_that_takes_too_long_is_ended() {
+async fn a_command_that_exceeds_its_timeout_is_killed() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Sandboxed, &["sh -c *"]).await;
     let began = Instant::now();
     let text = toolbox
         .fails("run_command", json!({"command": "sh -c 'echo begun; sleep 60'", "timeout_s": 1}))
         .await;
-    assert!(text.starts_with("begun\n[ended after 1 s"), "{text}");
+    assert!(text.starts_with("begun\n[killed after 1 s"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(50));
 }
 
 #[tokio::test]
-async fn a_command_has_a_home_and_a_place_for_temporary_files() {
+async fn a_command_has_a_home_and_a_temporary_directory() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &["sh -c *"]).await;
     let command = json!({"command": ["sh", "-c", "echo 1 >$HOME/h && echo 2 >$TMPDIR/t && echo 3 >here && cat $HOME/h"]});
@@ -83,21 +83,16 @@ async fn a_command_has_a_home_and_a_place_for_temporary_files() {
 }
 
 #[tokio::test]
-async fn without_a_launcher_the_output_says_that_there_is_no_sandbox() {
+async fn without_a_launcher_the_output_states_that_there_is_no_sandbox() {
     let mut desk = Desk::new();
     let confined = desk.open(FsScope::Sandboxed, &["echo *"]).await;
-    assert!(
-        !confined
-            .does("run_command", json!({"command": "echo a"}))
-            .await
-            .contains("no operating system sandbox")
-    );
+    assert!(!confined.does("run_command", json!({"command": "echo a"})).await.contains("no sandbox"));
     desk.settings.launcher = Launcher::None;
     let open = desk.open(FsScope::Sandboxed, &["echo *", "sh -c *"]).await;
     let text = open.does("run_command", json!({"command": "echo a"})).await;
-    assert!(text.starts_with("a\n") && text.contains("no operating system sandbox"), "{text}");
+    assert!(text.starts_with("a\n") && text.contains("no sandbox"), "{text}");
     let began = Instant::now();
     open.fails("run_command", json!({"command": "sh -c 'sleep 60 & sleep 60'", "timeout_s": 1})).await;
     open.does("run_command", json!({"command": "sh -c 'sleep 60 & true'"})).await;
-    assert!(began.elapsed() < Duration::from_secs(50), "what is left in the group is ended too");
+    assert!(began.elapsed() < Duration::from_secs(50), "processes left in the group are killed too");
 }

@@ -1,4 +1,4 @@
-//! The client against a real TLS server: redirects, names that change their mind, bodies that do not end.
+//! The client against a real TLS server: redirects, DNS rebinding, endless bodies.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ async fn send(
 }
 
 fn code(result: Result<EgressResponse, EgressError>) -> &'static str {
-    result.err().map_or("it went through", |error| error.code())
+    result.err().map_or("the request succeeded", |error| error.code())
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_listed_host_is_reached_over_tls() {
 }
 
 #[tokio::test]
-async fn without_the_fixture_loopback_stays_closed_even_if_listed() {
+async fn without_the_fixture_loopback_is_refused_even_if_listed() {
     let world = World::start(|_, _| answer("200 OK", "", b"secret")).await;
     let hosts = AllowedHosts::parse(&[format!("good.test:{}", world.port)]).unwrap();
     let egress = Egress::with_resolver(hosts, LIMITS, world.names.clone()).unwrap();
@@ -51,7 +51,7 @@ async fn without_the_fixture_loopback_stays_closed_even_if_listed() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_closed_address_is_refused_before_anything_is_sent() {
+async fn a_name_with_a_private_address_is_refused_before_anything_is_sent() {
     let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
     for address in [
         "127.0.0.2",
@@ -71,7 +71,7 @@ async fn a_name_that_leads_to_a_closed_address_is_refused_before_anything_is_sen
 }
 
 #[tokio::test]
-async fn one_closed_address_among_public_ones_refuses_them_all() {
+async fn one_private_address_refuses_all_addresses_of_a_name() {
     let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
     world.names.set("mixed.test", &[&["127.0.0.1", "10.0.0.1"]]);
     assert_eq!(
@@ -82,19 +82,19 @@ async fn one_closed_address_among_public_ones_refuses_them_all() {
 }
 
 #[tokio::test]
-async fn a_name_that_turns_private_between_two_requests_is_refused_the_second_time() {
+async fn a_name_that_becomes_private_between_two_requests_is_refused_the_second_time() {
     let world = World::start(|_, _| answer("200 OK", "", b"x")).await;
     world.names.set("rebind.test", &[&["127.0.0.1"], &["10.0.0.1"]]);
     let egress = world.egress(&["rebind.test"]);
     assert!(get(&egress, &world.url("rebind.test", "/")).await.is_ok());
-    // One lookup per connection: what was checked is what was connected to.
+    // One lookup per connection: the client connects to the checked address.
     assert_eq!(world.names.asked.lock().unwrap().len(), 1);
     assert_eq!(code(get(&egress, &world.url("rebind.test", "/")).await), "egress.address");
     assert_eq!(world.heard().len(), 1);
 }
 
 #[tokio::test]
-async fn a_name_that_turns_private_in_the_middle_of_a_redirect_is_refused() {
+async fn a_name_that_becomes_private_during_a_redirect_is_refused() {
     let world =
         World::start(|_, port| redirect("302 Found", &format!("https://rebind.test:{port}/again"))).await;
     world.names.set("rebind.test", &[&["127.0.0.1"], &["169.254.169.254"]]);
@@ -106,7 +106,7 @@ async fn a_name_that_turns_private_in_the_middle_of_a_redirect_is_refused() {
 }
 
 #[tokio::test]
-async fn redirects_are_checked_like_first_requests() {
+async fn redirects_are_checked_like_initial_requests() {
     for (target, expected) in [
         ("https://evil.test/", "egress.host"),
         ("https://169.254.169.254/latest/meta-data/", "egress.host"),
@@ -145,13 +145,13 @@ async fn five_redirects_are_followed_and_six_are_not() {
         })
         .await;
         let result = get(&world.egress(&["good.test"]), &world.url("good.test", "/hop0")).await;
-        assert_eq!(code(result) == "it went through", followed);
+        assert_eq!(code(result) == "the request succeeded", followed);
         assert_eq!(world.heard().len(), 6);
     }
 }
 
 #[tokio::test]
-async fn credentials_stay_behind_when_a_redirect_leaves_the_host() {
+async fn credentials_are_dropped_on_a_redirect_to_another_host() {
     let headers = [
         ("Authorization", "Bearer tok-12345678"),
         ("X-Api-Key", "key-12345678"),
@@ -180,7 +180,7 @@ async fn credentials_stay_behind_when_a_redirect_leaves_the_host() {
 }
 
 #[tokio::test]
-async fn a_post_that_is_found_elsewhere_becomes_a_get_without_its_body() {
+async fn a_redirected_post_becomes_a_get_without_its_body() {
     let world = World::start(|request, _| match request.contains("/first") {
         true => redirect("303 See Other", "/second"),
         false => answer("200 OK", "", b""),
@@ -224,14 +224,14 @@ async fn header_injection_and_reserved_headers_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_cut_at_the_limit() {
+async fn an_endless_body_is_truncated_at_the_limit() {
     let world = World::start(|_, _| Reply::Endless("HTTP/1.1 200 OK\r\n\r\n".to_owned())).await;
     let response = get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await.unwrap();
     assert_eq!((response.body.len(), response.extent), (LIMITS.body_bytes_max, Extent::CutAtLimit));
 }
 
 #[tokio::test]
-async fn a_body_that_drips_is_given_up_in_time() {
+async fn a_slow_body_times_out() {
     let world =
         World::start(|_, _| Reply::Drip("HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n".to_owned())).await;
     let began = Instant::now();
@@ -243,15 +243,15 @@ async fn a_body_that_drips_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn headers_without_end_are_given_up() {
+async fn endless_headers_are_an_error() {
     let many = "X-Filler: 1\r\n".repeat(1_000);
     let world = World::start(move |_, _| answer("200 OK", &many, b"")).await;
     assert_eq!(code(get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await), "egress.failed");
 }
 
-/// The beginning of a gzip stream. A client that unpacked would fail on it or give other bytes.
+/// The body is the beginning of a gzip stream. A client that decompressed it would fail or return other bytes.
 #[tokio::test]
-async fn a_compressed_bomb_is_not_unpacked() {
+async fn a_compressed_bomb_is_not_decompressed() {
     let bomb = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0xed, 0xc1, 1, 0x0d];
     let world = World::start(move |_, _| answer("200 OK", "Content-Encoding: gzip\r\n", &bomb)).await;
     let response = get(&world.egress(&["good.test"]), &world.url("good.test", "/")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Ways out of a session's bounds. Every one of them must fail.
+//! Attempts to escape a session's scope. Every one of them must fail.
 
 mod commands;
 mod paths;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::tool_harness::{Desk, Tools, read};
 
-/// What must never be seen, and never be changed.
+/// Content that must never be shown or changed.
 pub const CANARY: &str = "canary-7f3a";
 
-/// A desk with a secret beside its project and its scratch directory.
+/// A harness with a secret next to its project and its scratch directory.
 pub fn guarded_desk() -> Desk {
     let desk = Desk::new();
     fs::create_dir(desk.outside("vault")).unwrap();
@@ -24,7 +24,7 @@ pub fn guarded_desk() -> Desk {
     desk
 }
 
-/// Every file tool pointed at one path.
+/// Calls of every file tool with one path.
 pub fn attempts(path: &str) -> Vec<(&'static str, Value)> {
     vec![
         ("read_file", json!({"path": path})),
@@ -36,7 +36,7 @@ pub fn attempts(path: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// No file tool does anything with a path, and the vault is as it was.
+/// Assert that every file tool refuses a path and that the vault is unchanged.
 pub async fn assert_refused(desk: &Desk, toolbox: &Tools, path: &str) {
     for (name, input) in attempts(path) {
         let text = toolbox.fails(name, input).await;
@@ -49,10 +49,10 @@ pub fn assert_vault_is_whole(desk: &Desk) {
     assert_eq!(read(desk.outside("vault/secret")), CANARY);
     let names: Vec<_> =
         fs::read_dir(desk.outside("vault")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["secret"], "something was put into the vault");
+    assert_eq!(names, ["secret"], "the vault was changed");
 }
 
-/// A box whose files are in `files`: the two scopes that have bounds.
+/// Toolboxes with their file directories, for the two restricted scopes.
 pub async fn bounded(desk: &Desk) -> [(std::path::PathBuf, Tools); 2] {
     let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
     let project = desk.open(FsScope::Project, &[]).await;

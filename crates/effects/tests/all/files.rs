@@ -1,4 +1,4 @@
-//! What the file tools do when all is well.
+//! The file tools in normal use.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,14 +9,14 @@ use serde_json::json;
 use crate::tool_harness::{Desk, read};
 
 #[tokio::test]
-async fn lines_are_read_from_where_one_likes() {
+async fn a_range_of_lines_can_be_read() {
     let desk = Desk::new();
     let text: String = (1..=5_000).map(|n| format!("line {n}\n")).collect();
     desk.put("long.txt", &text);
     let toolbox = desk.open(FsScope::Project, &[]).await;
     let whole = toolbox.does("read_file", json!({"path": "long.txt"})).await;
     assert!(whole.starts_with("line 1\n") && whole.contains("line 2000\n") && !whole.contains("line 2001\n"));
-    assert!(whole.ends_with("[lines 1 to 2000 of 5000; go on with offset 2001]"));
+    assert!(whole.ends_with("[lines 1 to 2000 of 5000; continue with offset 2001]"));
     let some = toolbox.does("read_file", json!({"path": "long.txt", "offset": 4999, "limit": 5})).await;
     assert_eq!(some, "line 4999\nline 5000\n");
     assert!(
@@ -29,11 +29,11 @@ async fn lines_are_read_from_where_one_likes() {
     assert!(toolbox.does("read_file", json!({"path": "empty"})).await.contains("empty"));
     desk.put("wide", &"x".repeat(1 << 20));
     let wide = toolbox.does("read_file", json!({"path": "wide"})).await;
-    assert!(wide.len() < 300_000 && wide.contains("was cut"));
+    assert!(wide.len() < 300_000 && wide.contains("was truncated"));
 }
 
 #[tokio::test]
-async fn pictures_come_back_as_they_are_and_other_bytes_not_at_all() {
+async fn images_are_returned_as_they_are_and_other_binary_files_are_refused() {
     let desk = Desk::new();
     let png = [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 20_000]].concat();
     fs::write(desk.project().join("p.png"), &png).unwrap();
@@ -43,14 +43,14 @@ async fn pictures_come_back_as_they_are_and_other_bytes_not_at_all() {
     let output = toolbox.call("read_file", json!({"path": "p.png"})).await;
     let expected = OutputPart::Media { mime: "image/png".into(), name: Some("p.png".into()), bytes: png };
     assert_eq!(output.parts, [expected]);
-    assert!(toolbox.fails("read_file", json!({"path": "blob"})).await.contains("not text"));
+    assert!(toolbox.fails("read_file", json!({"path": "blob"})).await.contains("binary file"));
     assert!(toolbox.does("read_file", json!({"path": "latin"})).await.contains("not UTF-8"));
     assert!(toolbox.fails("read_file", json!({"path": "."})).await.contains("a directory"));
     assert!(toolbox.fails("read_file", json!({"path": "none"})).await.contains("does not exist"));
 }
 
 #[tokio::test]
-async fn a_written_file_replaces_the_whole_and_keeps_its_permissions() {
+async fn a_written_file_is_replaced_and_keeps_its_permissions() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &[]).await;
     assert!(
@@ -63,7 +63,7 @@ async fn a_written_file_replaces_the_whole_and_keeps_its_permissions() {
     );
     assert_eq!(read(&path), "two");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o751);
-    assert_eq!(fs::read_dir(desk.project().join("a/b")).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(desk.project().join("a/b")).unwrap().count(), 1, "no temporary file is left");
     assert!(toolbox.fails("write_file", json!({"path": "a/b", "content": ""})).await.contains("a directory"));
     assert!(
         toolbox.fails("write_file", json!({"path": "a/b/c.txt/d", "content": ""})).await.contains("c.txt")
@@ -74,13 +74,13 @@ async fn a_written_file_replaces_the_whole_and_keeps_its_permissions() {
 }
 
 #[tokio::test]
-async fn an_edit_must_be_meant_for_one_place() {
+async fn an_edit_must_match_exactly_one_place() {
     let desk = Desk::new();
     let path = desk.put("f.rs", "fn a() {}\nfn b() {}\nfn a() {}\n");
     let toolbox = desk.open(FsScope::Project, &[]).await;
     let edit = |old: &str, new: &str| json!({"path": "f.rs", "old_text": old, "new_text": new});
     assert!(toolbox.fails("edit_file", edit("fn a", "fn x")).await.contains("2 times"));
-    assert!(toolbox.fails("edit_file", edit("fn z", "fn x")).await.contains("not in f.rs"));
+    assert!(toolbox.fails("edit_file", edit("fn z", "fn x")).await.contains("does not occur in f.rs"));
     assert!(toolbox.fails("edit_file", edit("fn b", "fn b")).await.contains("the same"));
     let diff = toolbox.does("edit_file", edit("fn b() {}", "fn b() { 1 }")).await;
     assert!(diff.contains("-fn b() {}\n+fn b() { 1 }"), "{diff}");
@@ -91,7 +91,7 @@ async fn an_edit_must_be_meant_for_one_place() {
 }
 
 #[tokio::test]
-async fn a_directory_is_listed_without_what_is_protected() {
+async fn a_directory_is_listed_without_protected_files() {
     let desk = Desk::new();
     for path in ["b.txt", "a/x", ".env", ".git/config", ".github/ci"] {
         desk.put(path, "12345");
@@ -121,7 +121,7 @@ async fn files_are_found_by_name_and_lines_by_content() {
     assert_eq!(toolbox.does("find_files", json!({"pattern": "src/*.rs"})).await, "src/main.rs");
     let below = toolbox.does("find_files", json!({"pattern": "*.rs", "path": "src/deep"})).await;
     assert_eq!(below, "src/deep/lib.rs");
-    assert!(toolbox.does("find_files", json!({"pattern": "*.py"})).await.contains("no file"));
+    assert!(toolbox.does("find_files", json!({"pattern": "*.py"})).await.contains("no matching files"));
     let lines = toolbox.does("search_text", json!({"pattern": "needle"})).await;
     assert_eq!(lines, "src/main.rs:2:// needle");
     let lines =
@@ -133,14 +133,14 @@ async fn files_are_found_by_name_and_lines_by_content() {
     assert_eq!(one, "src/main.rs:1:fn main() {}");
     let cut = toolbox.does("search_text", json!({"pattern": "eedle", "limit": 1})).await;
     assert!(cut.contains("only the first 1 lines"), "{cut}");
-    assert!(toolbox.fails("search_text", json!({"pattern": "("})).await.contains("cannot be used"));
+    assert!(toolbox.fails("search_text", json!({"pattern": "("})).await.contains("invalid pattern"));
     assert!(
         toolbox.fails("find_files", json!({"pattern": "*", "path": "gone"})).await.contains("does not exist")
     );
 }
 
 #[tokio::test]
-async fn paths_may_be_spelled_in_many_ways_inside_the_scope() {
+async fn a_path_may_have_many_spellings_inside_the_scope() {
     let desk = Desk::new();
     desk.put("src/a.txt", "here");
     symlink("src", desk.project().join("link")).unwrap();
@@ -156,7 +156,7 @@ async fn paths_may_be_spelled_in_many_ways_inside_the_scope() {
 }
 
 #[tokio::test]
-async fn the_full_scope_reaches_everything_by_any_path() {
+async fn the_full_scope_reaches_every_path() {
     let desk = Desk::new();
     fs::write(desk.outside("x.key"), "open").unwrap();
     symlink(desk.outside("x.key"), desk.project().join("link")).unwrap();

@@ -21,7 +21,7 @@ pub fn git(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A project with one commit of `a.txt`.
+/// A project with one commit that contains `a.txt`.
 pub fn repository() -> Desk {
     let desk = Desk::new();
     desk.put("a.txt", "one\n");
@@ -32,7 +32,7 @@ pub fn repository() -> Desk {
 }
 
 #[tokio::test]
-async fn status_diff_and_commit_tell_one_story() {
+async fn status_diff_and_commit_are_consistent() {
     let desk = repository();
     let toolbox = desk.open(FsScope::Project, &[]).await;
     assert_eq!(toolbox.does("git_status", json!({})).await, "## main\n");
@@ -56,7 +56,7 @@ async fn status_diff_and_commit_tell_one_story() {
 }
 
 #[tokio::test]
-async fn the_repositorys_own_author_signs_commits() {
+async fn the_repositorys_own_author_is_used_for_commits() {
     let desk = repository();
     git(&desk.project(), &["config", "user.name", "Ada"]);
     git(&desk.project(), &["config", "user.email", "ada@localhost"]);
@@ -68,11 +68,11 @@ async fn the_repositorys_own_author_signs_commits() {
 }
 
 #[tokio::test]
-async fn what_is_protected_is_neither_shown_nor_committed() {
+async fn protected_files_are_neither_shown_nor_committed() {
     let desk = repository();
     desk.put("sub/.ENV", "canary\n");
     git(&desk.project(), &["add", "-f", "."]);
-    git(&desk.project(), &["commit", "-qm", "by hand"]);
+    git(&desk.project(), &["commit", "-qm", "committed manually"]);
     desk.put("sub/.ENV", "canary2\n");
     desk.put("x/id_rsa", "canary3\n");
     desk.put("b.txt", "b\n");
@@ -116,20 +116,18 @@ async fn a_linked_work_tree_works_and_a_forged_link_does_not() {
 }
 
 #[tokio::test]
-async fn files_of_large_file_storage_are_not_committed_whole() {
+async fn lfs_files_are_not_committed_as_plain_files() {
     let desk = repository();
     desk.put(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
     desk.put("b.bin", "big");
     let toolbox = desk.open(FsScope::Project, &[]).await;
-    assert!(
-        toolbox.fails("git_commit", json!({"message": "m"})).await.contains("b.bin belongs into large-file")
-    );
+    assert!(toolbox.fails("git_commit", json!({"message": "m"})).await.contains("b.bin belongs in Git LFS"));
     std::fs::remove_file(desk.project().join("b.bin")).unwrap();
     toolbox.does("git_commit", json!({"message": "m"})).await;
 }
 
 #[tokio::test]
-async fn outside_of_a_repository_git_says_so() {
+async fn outside_of_a_repository_git_reports_an_error() {
     let desk = Desk::new();
     git(&desk.outside(""), &["init", "-q"]);
     let toolbox = desk.open(FsScope::Project, &[]).await;

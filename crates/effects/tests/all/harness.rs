@@ -1,4 +1,4 @@
-//! The tests' own corner of the internet: names that resolve as the test says, and a server that speaks TLS on loopback.
+//! A test network: a resolver with fixed names, and a TLS server on loopback.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,12 +20,12 @@ pub const NAMES: &[&str] =
     &["good.test", "other.test", "rebind.test", "mixed.test", "evil.test", "xn--bcher-kva.test"];
 pub const LIMITS: EgressLimits = EgressLimits { request_ms_max: 3_000, body_bytes_max: 64 << 10 };
 
-/// What the server says to a request.
+/// The server's reply to a request.
 pub enum Reply {
     Bytes(Vec<u8>),
-    /// A head, and then a body without end.
+    /// A head, followed by an endless body.
     Endless(String),
-    /// A head, and then a byte now and then.
+    /// A head, followed by a slow body, one byte at a time.
     Drip(String),
 }
 
@@ -39,7 +39,7 @@ pub fn redirect(status: &str, to: &str) -> Reply {
     answer(status, &format!("Location: {to}\r\n"), b"")
 }
 
-/// Names and what they resolve to: each lookup takes the next answer, and the last one stays.
+/// Names and their addresses. Each lookup takes the next answer, and the last one repeats.
 #[derive(Default)]
 pub struct Names {
     answers: Mutex<BTreeMap<String, VecDeque<Vec<IpAddr>>>>,
@@ -71,12 +71,12 @@ pub struct World {
     pub port: u16,
     pub names: Arc<Names>,
     pub root_pem: String,
-    /// The heads and bodies of all requests that arrived.
+    /// Heads and bodies of all received requests.
     pub heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl World {
-    /// Starts a server that answers each request with what `reply` makes of it. `good.test` and `other.test` lead to it.
+    /// Start a server that answers each request with `reply`. `good.test` and `other.test` resolve to it.
     pub async fn start(reply: impl Fn(&str, u16) -> Reply + Send + Sync + 'static) -> Self {
         let (acceptor, listener, root_pem) = listen().await;
         let port = listener.local_addr().unwrap().port();
@@ -119,7 +119,7 @@ impl World {
     }
 }
 
-/// A TLS listener for all the tests' names.
+/// A TLS listener for all test names.
 pub async fn listen() -> (TlsAcceptor, TcpListener, String) {
     let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -171,7 +171,7 @@ async fn send_reply(stream: &mut (impl AsyncWriteExt + Unpin), reply: Reply) {
     }
 }
 
-/// All texts of an output.
+/// All text of an output.
 pub fn text_of(output: &ToolOutput) -> String {
     let text = |part: &OutputPart| match part {
         OutputPart::Text(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! Hooks that are programs and servers: what they are told, what they may answer, and that they end when their time is over.
+//! Command and HTTP hooks: their input, their answers, and their termination after a timeout.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +41,7 @@ async fn ask(script: &str) -> Result<Verdict, HookError> {
 }
 
 #[tokio::test]
-async fn a_program_hears_the_event_and_its_answer_counts() {
+async fn a_program_receives_the_event_and_its_answer_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"cat > heard.json; echo '{"verdict": "refuse", "reason": "not today"}'"#;
     let said = shell(script, dir.path(), &[]).call(&event()).await.unwrap();
@@ -53,14 +53,14 @@ async fn a_program_hears_the_event_and_its_answer_counts() {
 }
 
 #[tokio::test]
-async fn a_program_that_says_nothing_lets_things_be() {
+async fn a_program_without_output_changes_nothing() {
     assert_eq!(ask("true").await.unwrap(), Verdict::GoOn);
-    // Nor does it have to listen.
+    // It need not read its input either.
     assert_eq!(ask("exec 0<&-; sleep 0.1").await.unwrap(), Verdict::GoOn);
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_failure_that_says_why() {
+async fn an_invalid_answer_is_a_failure_with_a_reason() {
     let failed = |result: Result<Verdict, HookError>| result.unwrap_err().to_string();
     assert!(failed(ask("echo no json").await).contains("cannot be used"));
     assert!(failed(ask("echo sorry >&2; exit 3").await).contains("sorry"));
@@ -71,17 +71,17 @@ async fn what_is_no_answer_is_a_failure_that_says_why() {
 }
 
 #[tokio::test]
-async fn a_program_gets_a_clean_environment_and_knows_how_deep_it_is() {
+async fn a_program_gets_a_clean_environment_and_its_nesting_depth() {
     let dir = tempfile::tempdir().unwrap();
     let hook = shell("env > env.txt", dir.path(), &[("GREETING", "hello-there")]);
     hook.call(&event()).await.unwrap();
     let env = std::fs::read_to_string(dir.path().join("env.txt")).unwrap();
     assert!(env.contains("GREETING=hello-there") && env.contains("SAPWOOD_HOOK_DEPTH=2"), "{env}");
-    assert!(!env.contains("CARGO"), "the variables of whoever runs it stay there: {env}");
+    assert!(!env.contains("CARGO"), "the caller's variables must not be passed on: {env}");
 }
 
 #[tokio::test]
-async fn what_a_failing_program_says_has_no_secret_in_it() {
+async fn the_error_output_of_a_failing_program_is_redacted() {
     let dir = tempfile::tempdir().unwrap();
     let hook = shell("echo \"my key is $TOKEN\" >&2; exit 1", dir.path(), &[("TOKEN", "t0ken-canary-1234")]);
     let error = hook.call(&event()).await.unwrap_err().to_string();
@@ -89,7 +89,7 @@ async fn what_a_failing_program_says_has_no_secret_in_it() {
 }
 
 #[tokio::test]
-async fn a_program_whose_time_is_over_is_ended_with_all_it_started() {
+async fn a_program_that_times_out_is_killed_with_everything_it_started() {
     let dir = tempfile::tempdir().unwrap();
     let hook = shell("(sleep 1; touch late) & sleep 600", dir.path(), &[]);
     let called = tokio::time::timeout(Duration::from_millis(200), hook.call(&event())).await;
@@ -99,11 +99,11 @@ async fn a_program_whose_time_is_over_is_ended_with_all_it_started() {
 }
 
 #[tokio::test]
-async fn what_a_program_leaves_behind_holds_nobody_up() {
+async fn a_leftover_child_process_does_not_delay_the_call() {
     let dir = tempfile::tempdir().unwrap();
     let hook = shell("sleep 600 & echo '{}'", dir.path(), &[]);
     let called = tokio::time::timeout(Duration::from_secs(20), hook.call(&event())).await;
-    assert!(called.expect("it does not wait for the child").is_ok());
+    assert!(called.expect("the call waits for the child").is_ok());
 }
 
 fn secret() -> Secret {
@@ -111,7 +111,7 @@ fn secret() -> Secret {
 }
 
 #[tokio::test]
-async fn a_server_gets_a_signed_request_and_its_answer_counts() {
+async fn a_server_gets_a_signed_request_and_its_answer_is_used() {
     let body = br#"{"verdict": "change", "data": {"input": {"path": "b"}}}"#;
     let world = World::start(|_, _| answer("200 OK", "Content-Type: application/json\r\n", body)).await;
     let url = world.url("good.test", "/hook");
@@ -131,7 +131,7 @@ async fn a_server_gets_a_signed_request_and_its_answer_counts() {
 }
 
 #[tokio::test]
-async fn a_server_elsewhere_is_never_reached() {
+async fn a_server_at_another_address_is_never_reached() {
     let world =
         World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/")))
             .await;
@@ -141,7 +141,7 @@ async fn a_server_elsewhere_is_never_reached() {
     let hook = HttpHook::with_egress(&world.url("good.test", "/"), secret(), world.egress(&["good.test"]));
     let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("evil.test"), "{error}");
-    // A private address, although its name is allowed.
+    // The name is allowed, but its address is private.
     let private =
         HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
     let error = private.unwrap().call(&event()).await.unwrap_err().to_string();
@@ -149,7 +149,7 @@ async fn a_server_elsewhere_is_never_reached() {
 }
 
 #[tokio::test]
-async fn a_server_that_fails_or_says_too_much_is_a_failure() {
+async fn an_error_status_or_an_oversized_answer_is_a_failure() {
     let world = World::start(|request, _| match request.contains("/much") {
         true => Reply::Endless("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned()),
         false => answer("500 Oops", "", b"{}"),

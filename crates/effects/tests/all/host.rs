@@ -1,4 +1,4 @@
-//! Opening boxes: which tools are in, what is refused, what is scrubbed.
+//! Opening toolboxes: the tools they contain, rejected grants, redaction of secrets.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tool_harness::{Desk, Tools, call};
 const CANARY: &str = "canary-in-a-box";
 
 #[tokio::test]
-async fn a_box_has_the_granted_tools_and_no_others() {
+async fn a_box_has_exactly_the_granted_tools() {
     let desk = Desk::new();
     let mut grant = desk.grant(FsScope::Project, &[]);
     grant.tools = ["read_file", "git_commit", "ask_user", "recall"].map(str::to_owned).into();
@@ -30,18 +30,20 @@ async fn a_box_has_the_granted_tools_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_is_refused_with_what_there_is() {
+async fn an_unknown_tool_name_is_rejected_with_the_known_ones() {
     let desk = Desk::new();
     let mut grant = desk.grant(FsScope::Project, &[]);
     grant.tools.push("read_fiel".to_owned());
-    let Err(refused) = Host::new(desk.settings.clone()).open(&grant).await else { panic!("it was opened") };
+    let Err(refused) = Host::new(desk.settings.clone()).open(&grant).await else {
+        panic!("the box was opened")
+    };
     let ToolError::Unknown { name, known } = refused else { panic!("{refused}") };
     assert_eq!(name, "read_fiel");
     assert!(known.contains("read_file") && known.contains("ask_user"), "{known}");
 }
 
 #[tokio::test]
-async fn each_tool_says_what_it_touches_and_whether_it_may_run_again() {
+async fn each_tool_declares_what_it_touches_and_whether_it_may_be_replayed() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &["ls"]).await;
     assert_eq!(toolbox.0.specs().len(), EFFECT_TOOLS.len());
@@ -57,7 +59,7 @@ async fn each_tool_says_what_it_touches_and_whether_it_may_run_again() {
 }
 
 #[tokio::test]
-async fn input_that_does_not_fit_is_explained_and_never_run() {
+async fn invalid_input_is_explained_and_not_run() {
     let desk = Desk::new();
     let toolbox = desk.open(FsScope::Project, &[]).await;
     let wrong = call("write_file", json!({"path": "a", "content": 1, "mode": "x"}));
@@ -68,7 +70,7 @@ async fn input_that_does_not_fit_is_explained_and_never_run() {
 }
 
 #[tokio::test]
-async fn scratch_directories_are_private_and_apart_and_can_be_removed() {
+async fn scratch_directories_are_private_and_separate_and_can_be_removed() {
     let desk = Desk::new();
     let host = Host::new(desk.settings.clone());
     let one = desk.grant(FsScope::Sandboxed, &[]);
@@ -89,13 +91,13 @@ async fn scratch_directories_are_private_and_apart_and_can_be_removed() {
 }
 
 #[tokio::test]
-async fn a_scope_without_its_directory_is_refused() {
+async fn a_scope_without_its_directory_is_rejected() {
     let desk = Desk::new();
     let host = Host::new(desk.settings.clone());
     for cwd in [None, Some("relative"), Some("/does/not/exist")] {
         let mut grant = desk.grant(FsScope::Project, &[]);
         grant.cwd = cwd.map(str::to_owned);
-        let refused = host.open(&grant).await.err().expect("it was opened");
+        let refused = host.open(&grant).await.err().expect("the box was opened");
         assert_eq!(refused.code(), "tool.no_directory", "{cwd:?}");
     }
     let mut grant = desk.grant(FsScope::Project, &["a; b"]);
@@ -105,7 +107,7 @@ async fn a_scope_without_its_directory_is_refused() {
 }
 
 #[tokio::test]
-async fn every_output_is_scrubbed_errors_too() {
+async fn every_output_is_redacted_including_errors() {
     let mut desk = Desk::new();
     let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
     desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
@@ -124,7 +126,7 @@ async fn every_output_is_scrubbed_errors_too() {
 }
 
 #[tokio::test]
-async fn tools_of_the_network_and_of_servers_are_in_the_box_too() {
+async fn network_and_mcp_tools_are_in_the_box() {
     let mut desk = Desk::new();
     let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
     desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
@@ -142,7 +144,7 @@ async fn tools_of_the_network_and_of_servers_are_in_the_box_too() {
     assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
 }
 
-/// A program's own tool.
+/// A custom tool of the embedding program.
 struct Greet;
 
 #[async_trait]
@@ -170,7 +172,7 @@ impl ToolSource for Greet {
 }
 
 #[tokio::test]
-async fn a_program_can_add_tools_of_its_own_but_not_under_a_taken_name() {
+async fn a_program_can_add_its_own_tools_but_not_under_a_taken_name() {
     let mut desk = Desk::new();
     desk.settings.sources = vec![Arc::new(Greet)];
     let mut grant = desk.grant(FsScope::Sandboxed, &[]);

@@ -1,4 +1,4 @@
-//! The tool that a model holds: what it reads, and that it never reads a secret.
+//! `http_request`: the output that the model reads, and that it never contains a secret.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ async fn run(world: &World, input: serde_json::Value) -> ToolOutput {
 }
 
 #[tokio::test]
-async fn a_model_reads_status_chosen_headers_and_text() {
+async fn the_output_has_status_selected_headers_and_text() {
     let headers = "Content-Type: application/json\r\nSet-Cookie: a=b\r\nETag: \"1\"\r\n";
     let world = World::start(|_, _| answer("404 Not Found", headers, b"{\"why\":\"gone\"}")).await;
     let output =
@@ -30,7 +30,7 @@ async fn a_model_reads_status_chosen_headers_and_text() {
 }
 
 #[tokio::test]
-async fn pictures_come_as_media_and_other_bytes_as_a_note() {
+async fn images_are_returned_as_media_and_other_binary_data_as_a_note() {
     let world = World::start(|request, _| match request.contains("/cat.png") {
         true => answer("200 OK", "Content-Type: image/png\r\n", b"\x89PNG\xff"),
         false => answer("200 OK", "Content-Type: application/octet-stream\r\n", b"\xff\xfe\x00"),
@@ -44,17 +44,17 @@ async fn pictures_come_as_media_and_other_bytes_as_a_note() {
     };
     assert_eq!(output.parts[1], media);
     let output = run(&world, json!({"url": world.url("good.test", "/bytes")})).await;
-    assert!(text_of(&output).contains("3 bytes that are no text"), "{output:?}");
+    assert!(text_of(&output).contains("3 bytes of binary data"), "{output:?}");
 }
 
 #[tokio::test]
-async fn a_packed_body_is_neither_unpacked_nor_shown() {
+async fn a_compressed_body_is_neither_decompressed_nor_shown() {
     let world = World::start(|_, _| {
         answer("200 OK", "Content-Type: text/plain\r\nContent-Encoding: gzip\r\n", b"\x1f\x8b__")
     })
     .await;
     let output = run(&world, json!({"url": world.url("good.test", "/")})).await;
-    assert!(text_of(&output).contains("4 bytes that are no text"), "{output:?}");
+    assert!(text_of(&output).contains("4 bytes of binary data"), "{output:?}");
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn a_secret_reaches_the_server_and_not_the_model() {
 }
 
 #[tokio::test]
-async fn refusals_are_errors_for_the_model_and_hold_no_secret() {
+async fn refusals_are_errors_for_the_model_and_contain_no_secret() {
     let world = World::start(|_, _| answer("200 OK", "", b"")).await;
     let good = world.url("good.test", "/");
     let with_header = |value: &str| json!({"url": good, "headers": {"X-Key": value}});
@@ -81,11 +81,11 @@ async fn refusals_are_errors_for_the_model_and_hold_no_secret() {
         (json!({"url": "https://evil.test/"}), "not in allowed_hosts"),
         (json!({"url": "http://good.test/"}), "only https"),
         (json!({"url": format!("https://evil.test/{CANARY}")}), "not in allowed_hosts"),
-        // The value has a character that headers cannot hold; the error must not show it.
+        // The value has a character that headers do not allow. The error must not show it.
         (with_header("a\r\nb secret:CANARY"), "header X-Key"),
-        (with_header("secret:PATH"), "there is no secret PATH"),
+        (with_header("secret:PATH"), "no secret PATH"),
         (with_header("secret:SHORT"), "3 bytes"),
-        (json!({"url": good, "headers": {"X-Key": 1}}), "no text"),
+        (json!({"url": good, "headers": {"X-Key": 1}}), "is not text"),
         (json!({"url": good, "method": "GET /evil HTTP/1.1\r\nX: 1"}), "method"),
         (json!({"url": good, "unknown": 1}), "unknown field"),
         (json!({}), "url"),

@@ -1,4 +1,4 @@
-//! What the crate promises at its edge, tried from outside: real files, processes, sockets and TLS.
+//! Integration tests of the crate's public behaviour with real files, processes, sockets and TLS.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Real MCP servers: a program of ours as a child process, and the same server over HTTPS.
+//! Real MCP servers: a test program as a child process, and the same server over HTTPS.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use serde_json::json;
 use crate::harness::{LIMITS, Names, SERVER, listen, text_of};
 use crate::stub::{PICTURE, Stub};
 
-/// What answers at all answers in time, also on a busy machine.
+/// Long enough for every server that answers, even on a busy machine.
 const PATIENCE: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };
 /// For servers that do not answer.
 const IMPATIENCE: McpLimits = McpLimits { call_ms_max: 1_000, ..PATIENCE };
 const CANARY: &str = "mcp-canary-8d1f";
 
-/// Built by `cargo test` beside the tests.
+/// Built by `cargo test` next to the tests.
 fn stub_program() -> String {
     let deps: PathBuf = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     deps.parent().unwrap().join("examples/mcp_stub").display().to_string()
@@ -104,7 +104,7 @@ async fn a_programs_tools_are_listed_and_called() {
 }
 
 #[tokio::test]
-async fn a_program_sees_a_clean_environment_and_its_secret_does_not_come_back() {
+async fn a_program_gets_a_clean_environment_and_its_secret_is_redacted() {
     let server = stdio(&[("PLAIN", "value"), ("TOKEN", "secret:CANARY")]);
     let tools = open(&[("stub", server)], &no_egress()).await.unwrap();
     let boast = tools.iter().map(|tool| tool.spec()).find(|spec| spec.name == "mcp__stub__boast").unwrap();
@@ -118,7 +118,7 @@ async fn a_program_sees_a_clean_environment_and_its_secret_does_not_come_back() 
     assert!(names.iter().all(|name| known.contains(name)), "{names:?}");
 }
 
-/// A process id that a tool tells. On a busy machine the answer may come after the impatient have left.
+/// A process id that a tool returns. Retries, because on a busy machine the answer may exceed the short timeout.
 async fn pid_from(tools: &[Arc<dyn Tool>], name: &str) -> String {
     for _ in 0..20 {
         let text = text_of(&call(tools, name, "").await);
@@ -126,11 +126,11 @@ async fn pid_from(tools: &[Arc<dyn Tool>], name: &str) -> String {
             return text;
         }
     }
-    panic!("{name} tells no process id");
+    panic!("{name} returns no process id");
 }
 
 #[tokio::test]
-async fn dropping_the_tools_ends_the_program_and_what_it_started() {
+async fn dropping_the_tools_kills_the_program_and_its_children() {
     let tools = open_stub().await;
     let (server, started) = (pid_from(&tools, "pid").await, pid_from(&tools, "spawn").await);
     assert!(is_running(&server) && is_running(&started));
@@ -139,7 +139,7 @@ async fn dropping_the_tools_ends_the_program_and_what_it_started() {
 }
 
 #[tokio::test]
-async fn a_program_that_dies_is_explained_and_started_again_a_few_times() {
+async fn the_death_of_a_program_is_explained_and_it_is_restarted_a_few_times() {
     let tools = open_stub().await;
     for _ in 0..=PATIENCE.restarts_max {
         assert_eq!(call(&tools, "echo", "here").await, ToolOutput::text("here"));
@@ -148,16 +148,16 @@ async fn a_program_that_dies_is_explained_and_started_again_a_few_times() {
         assert!(
             output.is_error
                 && text.contains("dying of a cold, [secret:CANARY]")
-                && text.contains("may have acted"),
+                && text.contains("may have had effects"),
             "{text}"
         );
     }
     let output = call(&tools, "echo", "here").await;
-    assert!(output.is_error && text_of(&output).contains("not started again"), "{output:?}");
+    assert!(output.is_error && text_of(&output).contains("not restarted again"), "{output:?}");
 }
 
 #[tokio::test]
-async fn a_slow_tool_is_given_up_and_its_server_lives_on() {
+async fn a_slow_call_times_out_and_its_server_stays_alive() {
     let tools = open_impatiently().await;
     let pid = pid_from(&tools, "pid").await;
     let began = Instant::now();
@@ -168,7 +168,7 @@ async fn a_slow_tool_is_given_up_and_its_server_lives_on() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nothing_any_more_is_ended_and_replaced() {
+async fn an_unresponsive_server_is_killed_and_replaced() {
     let tools = open_impatiently().await;
     let pid = pid_from(&tools, "pid").await;
     assert!(call(&tools, "freeze", "").await.is_error);
@@ -185,10 +185,10 @@ async fn a_server_that_cannot_be_opened_fails_the_box_with_a_reason() {
     };
     let words = format!("echo broken {CANARY} >&2");
     for (server, expected) in [
-        (program("/no/such/program", &[]), "cannot be started"),
+        (program("/no/such/program", &[]), "failed to start"),
         (program("sh", &["-c", &words]), "broken [secret:CANARY]"),
         (program("cat", &[]), ""),
-        (stdio(&[("TOKEN", "secret:NOBODY")]), "there is no secret NOBODY"),
+        (stdio(&[("TOKEN", "secret:ABSENT")]), "no secret ABSENT"),
         (
             McpServer::Http { url: "https://evil.test/mcp".into(), headers: BTreeMap::new() },
             "not in allowed_hosts",
@@ -205,7 +205,7 @@ async fn a_server_that_cannot_be_opened_fails_the_box_with_a_reason() {
     }
 }
 
-/// The stub over HTTPS. Gives the port, the certificate, and what to keep alive.
+/// Serve the stub over HTTPS. Returns the port and the certificate.
 async fn serve_https(config: StreamableHttpServerConfig) -> (u16, String) {
     let (acceptor, listener, pem) = listen().await;
     let port = listener.local_addr().unwrap().port();
@@ -240,7 +240,7 @@ async fn a_server_over_https_is_reached_through_the_egress_rules() {
         let tools = open(&[("stub", server.clone())], &egress).await.unwrap();
         assert_eq!(call(&tools, "echo", "over the wire").await, ToolOutput::text("over the wire"));
         assert_eq!(call(&tools, "refuse", "").await, ToolOutput::error("not today"));
-        // The same server at an address that is not public, as far as an ordinary client knows.
+        // For an ordinary client, the same server is at an address that is not public.
         let closed = Egress::with_resolver(hosts, LIMITS, names).unwrap();
         let error = open(&[("stub", server)], &closed).await.err().unwrap().to_string();
         assert!(error.contains("loopback"), "{error}");

@@ -1,4 +1,4 @@
-//! Secrets: who may have one, and that none comes out again.
+//! Secrets: where their values come from, and that no output contains one.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -17,7 +17,7 @@ pub fn secrets() -> Secrets {
 }
 
 #[test]
-fn a_reference_is_filled_where_it_stands_alone_and_inside_of_a_text() {
+fn a_reference_is_expanded_alone_and_inside_a_text() {
     let secrets = secrets();
     assert_eq!(secrets.expand("secret:CANARY").unwrap().expose(), CANARY);
     assert_eq!(secrets.expand("Bearer secret:CANARY, x").unwrap().expose(), format!("Bearer {CANARY}, x"));
@@ -27,7 +27,7 @@ fn a_reference_is_filled_where_it_stands_alone_and_inside_of_a_text() {
 }
 
 #[test]
-fn only_marked_variables_and_the_lookup_give_secrets() {
+fn only_prefixed_variables_and_the_lookup_provide_secrets() {
     let secrets =
         secrets().with_lookup(Box::new(|name| (name == "CHAIN").then(|| Secret::new("from-the-keychain"))));
     assert_eq!(secrets.expand("secret:CHAIN").unwrap().expose(), "from-the-keychain");
@@ -47,7 +47,7 @@ fn only_marked_variables_and_the_lookup_give_secrets() {
 }
 
 #[test]
-fn a_value_is_taken_out_in_every_form_it_may_come_back_in() {
+fn a_value_is_redacted_in_every_encoding() {
     let secrets = secrets();
     let hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
     let percent = "c4n4ry%2F%2B%20%22value%22-%C3%A9-that%3Fmust%26not%3Dleak";
@@ -69,13 +69,13 @@ fn a_value_is_taken_out_in_every_form_it_may_come_back_in() {
     for form in forms {
         let scrubbed = secrets.scrub(&format!("<{form}>")).into_owned();
         assert!(scrubbed.contains("[secret:CANARY]"), "{form}: {scrubbed}");
-        // What base64 shares with its neighbours may stay: at most a few letters at the edges.
+        // Base64 characters shared with neighbouring bytes may remain: at most a few at the edges.
         assert!(scrubbed.len() <= "<[secret:CANARY]>".len() + 16, "{form}: {scrubbed}");
     }
 }
 
 #[test]
-fn other_texts_are_left_alone_and_not_copied() {
+fn other_texts_are_unchanged_and_not_copied() {
     let secrets = secrets();
     for text in ["", "abc abc abc", "c4n4ry", "nothing here"] {
         assert!(matches!(secrets.scrub(text), std::borrow::Cow::Borrowed(same) if same == text));
@@ -83,7 +83,7 @@ fn other_texts_are_left_alone_and_not_copied() {
 }
 
 #[test]
-fn values_that_contain_or_overlap_each_other_leave_nothing_behind() {
+fn values_that_contain_or_overlap_each_other_are_redacted_completely() {
     let pairs = [("A", "abcdefgh"), ("B", "abcdefghijklmnop"), ("C", "mnopqrstuvwx")];
     let secrets = Secrets::from_variables(
         pairs.map(|(name, value)| (format!("SAPWOOD_SECRET_{name}"), value.to_owned())),
@@ -93,7 +93,7 @@ fn values_that_contain_or_overlap_each_other_leave_nothing_behind() {
 }
 
 #[test]
-fn a_guarded_key_is_scrubbed_and_never_given_out() {
+fn a_guarded_key_is_redacted_and_cannot_be_resolved() {
     let secrets = Secrets::default();
     secrets.guard("ANTHROPIC_API_KEY", Secret::new("key-of-the-model"));
     assert_eq!(secrets.scrub("x-api-key: key-of-the-model"), "x-api-key: [secret:ANTHROPIC_API_KEY]");
@@ -101,7 +101,7 @@ fn a_guarded_key_is_scrubbed_and_never_given_out() {
 }
 
 #[test]
-fn outputs_lose_secrets_in_texts_bytes_and_names() {
+fn secrets_are_redacted_in_texts_bytes_and_names() {
     let media = OutputPart::Media {
         mime: "text/x".to_owned(),
         name: Some(format!("{CANARY}.txt")),
@@ -118,7 +118,7 @@ fn outputs_lose_secrets_in_texts_bytes_and_names() {
 }
 
 #[test]
-fn nothing_prints_a_value() {
+fn debug_output_contains_no_value() {
     let secrets = secrets();
     let shown =
         format!("{secrets:?} {:?} {:?}", secrets.resolve("CANARY"), secrets.expand("x secret:CANARY"));

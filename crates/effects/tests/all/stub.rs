@@ -1,4 +1,5 @@
-//! An MCP server for tests, whose tools behave well and badly. Runs as a program (`examples/mcp_stub.rs`) and over HTTP.
+//! An MCP server for tests, with well-behaved and misbehaving tools. Runs as a program (`examples/mcp_stub.rs`) and
+//! over HTTP.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use serde_json::json;
 #[derive(Clone)]
 pub struct Stub;
 
-/// The smallest thing that begins like a PNG.
+/// The shortest data that is detected as a PNG.
 pub const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 impl ServerHandler for Stub {
@@ -33,7 +34,7 @@ impl ServerHandler for Stub {
         let tool = |name: &'static str| Tool::new(name, format!("does {name}"), schema.clone());
         let mut tools: Vec<Tool> =
             ["picture", "env", "pid", "die", "hang", "freeze", "refuse", "spawn"].map(tool).into();
-        // A server that tells its key to everybody.
+        // A tool whose description leaks the server's key.
         let boast = format!("my key is {}", std::env::var("TOKEN").unwrap_or_default());
         tools.push(Tool::new("boast", boast, schema.clone()));
         tools.push(tool("echo").with_annotations(ToolAnnotations::new().read_only(true)));
@@ -68,7 +69,7 @@ impl ServerHandler for Stub {
                 tokio::time::sleep(Duration::from_secs(600)).await;
                 said(String::new())
             }
-            // The runtime's only thread sleeps, so not even a ping is answered.
+            // Blocks the runtime's only thread, so that not even a ping is answered.
             "freeze" => {
                 std::thread::sleep(Duration::from_secs(600));
                 said(String::new())

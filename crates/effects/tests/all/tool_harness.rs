@@ -1,4 +1,4 @@
-//! A host with a project and a scratch directory, and short ways to call its tools.
+//! A host with a project and a scratch directory, and short methods to call its tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Desk {
         Self { dir, settings }
     }
 
-    /// A path beside the project and the scratch directory, out of bounds for both scopes.
+    /// A path next to the project and the scratch directory, outside of both scopes.
     pub fn outside(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
@@ -38,7 +38,7 @@ impl Desk {
         self.outside("scratch").join("acme").join(SESSION).join("files")
     }
 
-    /// Puts a file into the project.
+    /// Write a file in the project.
     pub fn put(&self, path: &str, content: &str) -> PathBuf {
         let path = self.project().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -72,7 +72,7 @@ impl Tools {
         self.0.run(&call(name, input)).await
     }
 
-    /// The text of a call that works.
+    /// Call a tool that must succeed, and return its text.
     pub async fn does(&self, name: &str, input: Value) -> String {
         let output = self.call(name, input).await;
         let text = text_of(&output);
@@ -80,7 +80,7 @@ impl Tools {
         text
     }
 
-    /// The text of a call that fails.
+    /// Call a tool that must fail, and return its text.
     pub async fn fails(&self, name: &str, input: Value) -> String {
         let output = self.call(name, input.clone()).await;
         let text = text_of(&output);

@@ -4,10 +4,10 @@
 //! [`role_file_writer`] keeps the role files up to date.
 //!
 //! 1. A run has one runner: it holds the lease of the run's session, and its fence rejects a runner that lost
-//!   it.
+//!    it.
 //! 2. A visit starts with one append to the role's session, under that session's lease, and only if the log
-//!   has no visit with the same key. After a crash, or concurrently, another process therefore continues the
-//!   visit instead of starting it again.
+//!    has no visit with the same key. After a crash, or concurrently, another process therefore continues the
+//!    visit instead of starting it again.
 //! 3. The result of a visit is always read from the role's session, never kept in memory.
 
 mod position;

@@ -64,7 +64,7 @@ impl RunningFlow {
 impl Engine {
     /// Start a run. All errors in the flow are reported before anything is written.
     pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
-        self.world()?;
+        self.backends()?;
         let mistakes = aside(|| start.flow.mistakes());
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
@@ -84,6 +84,9 @@ impl Engine {
         if self.open_any(scope, open).await?.1 == Created::Existed {
             return Err(StoreError::Exists { session: run }.into());
         }
+        for agent in start.flow.agents.values() {
+            self.record_models(scope, &run, agent).await?;
+        }
         let hold = self.take_hold(scope, &run).await?;
         let started = RunEvent::Started {
             flow: Box::new(start.flow),
@@ -99,7 +102,7 @@ impl Engine {
     /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if it has finally
     /// ended.
     pub async fn resume_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
-        self.world()?;
+        self.backends()?;
         // Read the events first, so that a session that is not a run is not leased.
         self.run_events(scope, run).await?;
         self.check_run_is_own(scope, run).await?;

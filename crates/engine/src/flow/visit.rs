@@ -195,6 +195,8 @@ impl Visitor {
     async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
         let had_turns = self.engine.summary(&self.scope, session).await?.turns;
         let (agent, prompt) = self.role_agent(node, had_turns)?;
+        let run: SessionId = self.state.run.parse()?;
+        self.engine.share_models(&self.scope, &run, session, &agent).await?;
         let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
@@ -210,8 +212,8 @@ impl Visitor {
         Ok(())
     }
 
-    /// The agent that plays the role, with the handoff tool and enough turns for all nodes, and its memory
-    /// text.
+    /// The agent that plays the role, with the handoff tool and enough turns for all nodes, and its system
+    /// prompt.
     fn role_agent(&self, node: &Node, had_turns: u32) -> Result<(Agent, String)> {
         let id = self.state.flow.agent_of(node);
         let unknown = || EngineError::Invalid { what: "the agent", why: format!("no agent `{id}`") };

@@ -88,7 +88,11 @@ impl Installed {
             return fail(format!("{:.80?}: {why}", self.name));
         }
         if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
-            return fail(format!("{}: the timeout must be between 1 ms and {} s", self.name, TIMEOUT_MAX.as_secs()));
+            return fail(format!(
+                "{}: the timeout must be between 1 ms and {} s",
+                self.name,
+                TIMEOUT_MAX.as_secs()
+            ));
         }
         let is_about_tools = matches!(self.on, HookName::BeforeTool | HookName::AfterTool);
         if !self.tools.is_empty() && !is_about_tools {

@@ -102,7 +102,9 @@ impl Engine {
                 match self.learn_if_wanted(tenant, &summary.id).await {
                     Ok(learning) => taught += usize::from(learning.is_some_and(|one| !one.kept.is_empty())),
                     // The session may have been erased or reopened; continue with the others.
-                    Err(error) => tracing::warn!(session = %summary.id, %error, "failed to learn from a session"),
+                    Err(error) => {
+                        tracing::warn!(session = %summary.id, %error, "failed to learn from a session")
+                    }
                 }
             }
             filter.cursor = page.next;
@@ -159,8 +161,8 @@ impl Engine {
     }
 
     async fn ask_model(&self, name: &str, shown: &llm_extract::Shown) -> Result<Vec<Candidate>, String> {
-        let world = self.world().map_err(|error| error.to_string())?;
-        let model = ModelSummariser::new(world.model, name);
+        let backends = self.backends().map_err(|error| error.to_string())?;
+        let model = ModelSummariser::new(backends.model, name);
         let request = Request { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
         let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
         let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;

@@ -78,7 +78,7 @@ impl TurnContext {
             budget_tokens: self.budget_tokens(),
             thresholds: self.thresholds(),
             tools: self.schemas(),
-            summariser: Some(Arc::new(ModelSummariser::new(self.world.model.clone(), model))),
+            summariser: Some(Arc::new(ModelSummariser::new(self.backends.model.clone(), model))),
             hook: None,
             fence: Some(self.fence),
             turn: (writing == Writing::DryRun).then_some(self.turn),
@@ -93,7 +93,7 @@ impl TurnContext {
 
     /// The window minus room for the answer; `None` if the window is unknown.
     fn budget_tokens(&self) -> Option<u64> {
-        budget_tokens(&self.world, &self.agent, &self.chain.first()?.model)
+        budget_tokens(&self.backends, &self.agent, &self.chain.first()?.model)
     }
 
     fn schemas(&self) -> String {
@@ -101,8 +101,8 @@ impl TurnContext {
     }
 }
 
-pub(super) fn budget_tokens(world: &Backends, agent: &Agent, model: &str) -> Option<u64> {
-    let facts = world.model.facts(model);
+pub(super) fn budget_tokens(backends: &Backends, agent: &Agent, model: &str) -> Option<u64> {
+    let facts = backends.model.facts(model);
     let window = facts.window_tokens?;
     let asked = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
     let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);

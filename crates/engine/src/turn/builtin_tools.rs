@@ -301,7 +301,11 @@ impl TurnContext {
             (Some(name), None, None) => GraftWhat::Artifact { name },
             (None, Some(first), last) => GraftWhat::Rounds { first, last: last.unwrap_or(first) },
             (None, None, None) => GraftWhat::Digest,
-            _ => return Ok(ToolOutput::error("Give either an artifact, or the first and last round, or none of them.")),
+            _ => {
+                return Ok(ToolOutput::error(
+                    "Give either an artifact, or the first and last round, or none of them.",
+                ));
+            }
         };
         let turn = Some((self.turn, self.fence));
         let grafted = self.engine.append_graft(&self.scope, &self.session, &source, what, turn).await;
@@ -325,12 +329,13 @@ impl TurnContext {
             agent.memory = Some(MemoryUse::NONE);
             agent.tools.retain(|tool| tool != "recall" && tool != "graft");
         }
-        let cwd = summary.cwd;
+        let cwd = self.engine.settings(&self.scope, &self.session).await?.cwd;
         let title: String = input.task.lines().next().unwrap_or("delegated").chars().take(80).collect();
         let open =
             OpenOptions { title: Some(title), agent: Some(agent.id.clone()), cwd, ..OpenOptions::default() };
-        let start = StartOptions { open, agent, ..StartOptions::default() };
+        let start = StartOptions { open, agent: agent.clone(), ..StartOptions::default() };
         let (child, _) = Box::pin(self.engine.start(&self.scope, start)).await?;
+        self.engine.share_models(&self.scope, &self.session, &child, &agent).await?;
         let guard = CancelOnDrop { stage: self, child: Some(child.clone()) };
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
         let words = vec![Part::text(input.task)];

@@ -89,7 +89,7 @@ impl TurnContext {
         let schemas: usize = self.specs.iter().map(|spec| spec.input_schema.get().len()).sum();
         let input = context.tokens + schemas.div_ceil(4) as u64;
         let cost = |link: &ChainLink| {
-            let facts = self.world.model.facts(&link.model);
+            let facts = self.backends.model.facts(&link.model);
             let asked = self.agent.max_tokens.map(u64::from);
             let output = asked.or(facts.output_tokens_max).unwrap_or(OUTPUT_TOKENS_ASSUMED);
             let price = facts.price.unwrap_or_default();
@@ -178,7 +178,7 @@ impl TurnContext {
 
     async fn stream(&self, request: &Request) -> Result<(), Failed> {
         let before = |error| Failed { error, has_begun: false };
-        let mut pieces = self.world.model.call(request).await.map_err(before)?;
+        let mut pieces = self.backends.model.call(request).await.map_err(before)?;
         let mut filter = Filter::default();
         loop {
             let has_begun = self.with_now(|now| !now.reply.is_empty());
@@ -221,7 +221,7 @@ impl TurnContext {
         let calls = parts.iter().filter_map(Part::as_tool_call);
         let fault = |(at, call)| self.fault(call).map(|why| (at, why));
         let faults: BTreeMap<usize, String> = calls.enumerate().filter_map(fault).collect();
-        let price = self.world.model.facts(model).price;
+        let price = self.backends.model.facts(model).price;
         let cost_nano_usd = price.map(|price| price.cost_nano_usd(&usage.unwrap_or_default()));
         let answer = Answer { parts, model: model.to_owned(), usage, cost_nano_usd, stop };
         Input::Answered { answer, faults, leaf }
@@ -235,7 +235,7 @@ impl TurnContext {
         if parts.is_empty() && usage.is_none() {
             return None;
         }
-        let price = self.world.model.facts(&model).price;
+        let price = self.backends.model.facts(&model).price;
         let cost_nano_usd = price.zip(usage).map(|(price, usage)| price.cost_nano_usd(&usage));
         Some(Answer { parts, model, usage, cost_nano_usd, stop })
     }

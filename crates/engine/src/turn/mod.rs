@@ -44,7 +44,7 @@ const ATTEMPTS_DEFAULT: u32 = 3;
 /// Shared state of a running turn, used by its concurrent tasks.
 pub(crate) struct TurnContext {
     engine: Engine,
-    world: Backends,
+    backends: Backends,
     scope: Scope,
     session: SessionId,
     turn: TurnId,

@@ -113,10 +113,7 @@ fn head_and_tail(text: &str) -> String {
     let tail = &text[text.ceil_char_boundary(text.len() - END_BYTES.min(text.len() / 2))..];
     let left_out = text.len() - head.len() - tail.len();
     let lines = text.lines().count();
-    format!(
-        "{head}\n[… {left_out} of {} bytes omitted, {lines} lines in total …]\n{tail}",
-        text.len()
-    )
+    format!("{head}\n[… {left_out} of {} bytes omitted, {lines} lines in total …]\n{tail}", text.len())
 }
 
 #[cfg(test)]

@@ -202,7 +202,7 @@ impl Engine {
         if words.is_empty() {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
-        self.world()?;
+        self.backends()?;
         let words = self.ask_before_send(scope, session, words).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
@@ -316,7 +316,7 @@ impl Engine {
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
         let (terms, post) = (opening.terms.clone(), opening.post.clone());
         let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post };
-        let stage = self.set_stage(scope, &summary, self.world()?, entrance).await?;
+        let stage = self.set_stage(scope, &summary, self.backends()?, entrance).await?;
         check_limits(&summary, &stage.agent)?;
         opening.words().into_iter().for_each(|words| stage.begin_with(words));
         let bodies = stage.changes.iter().cloned().chain(opening.into_bodies()).collect();
@@ -333,7 +333,7 @@ impl Engine {
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        self.world()?;
+        self.backends()?;
         let hold = self.await_hold(scope, session).await?;
         self.resume_held(scope, session, hold, on_wait).await
     }
@@ -391,8 +391,8 @@ impl Engine {
         hold: Hold,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let prepared = match self.world() {
-            Ok(world) => self.prepare_resume(scope, session, world, &hold).await,
+        let prepared = match self.backends() {
+            Ok(backends) => self.prepare_resume(scope, session, backends, &hold).await,
             Err(error) => Err(error),
         };
         match prepared {
@@ -423,12 +423,12 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: Backends,
+        backends: Backends,
         hold: &Hold,
     ) -> Result<Option<Prepared>> {
         let summary = self.settled_summary(scope, session).await?;
         let Some(turn) = summary.open_turn else {
-            return self.prepare_queued(scope, &summary, world, hold.fence).await;
+            return self.prepare_queued(scope, &summary, backends, hold.fence).await;
         };
         let entries = self.turn_entries(scope, session, turn).await?;
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
@@ -436,7 +436,7 @@ impl Engine {
         let bodies = entries.iter().map(|entry| &entry.body);
         let terms = Terms::of(bodies.clone());
         let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post: None };
-        let stage = self.set_stage(scope, &summary, world, entrance).await?;
+        let stage = self.set_stage(scope, &summary, backends, entrance).await?;
         stage.begin_again(&entries);
         let (mut machine, mut step) =
             Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
@@ -454,7 +454,7 @@ impl Engine {
         &self,
         scope: &Scope,
         summary: &Summary,
-        world: Backends,
+        backends: Backends,
         fence: u64,
     ) -> Result<Option<Prepared>> {
         let Some((id, queued)) = self.queued(scope, &summary.id).await?.into_iter().next() else {
@@ -462,7 +462,7 @@ impl Engine {
         };
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
         let entrance = Entrance { fence, turn, terms: &Terms::default(), post: None };
-        let stage = self.set_stage(scope, summary, world, entrance).await?;
+        let stage = self.set_stage(scope, summary, backends, entrance).await?;
         check_limits(summary, &stage.agent)?;
         stage.begin_with(&queued.parts);
         let words = UserMessage { parts: queued.parts, origin: None };
@@ -692,7 +692,7 @@ impl Prepared {
         let (session, notice) = (self.stage.session.clone(), self.stage.notice.clone());
         let running = Running { session, turn: self.stage.turn, notice, report };
         tokio::spawn(async move {
-            let (engine, world) = (self.stage.engine.clone(), self.stage.world.clone());
+            let (engine, backends) = (self.stage.engine.clone(), self.stage.backends.clone());
             let (scope, session) = (self.stage.scope.clone(), self.stage.session.clone());
             let mut tell = Some(tell);
             let mut next = Some(self);
@@ -701,7 +701,7 @@ impl Prepared {
                 let report = prepared.run(&mut hold, on_wait).instrument(span).await;
                 let has_ended = matches!(&report, Ok(report) if report.ended.is_some());
                 if has_ended {
-                    next = engine.take_next(&scope, &session, &world, hold.fence).await;
+                    next = engine.take_next(&scope, &session, &backends, hold.fence).await;
                 }
                 if next.is_none() {
                     // Release the session before reporting the end, so that the caller can continue
@@ -746,14 +746,14 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: &Backends,
+        backends: &Backends,
         fence: u64,
     ) -> Option<Prepared> {
         let summary = self.store.summary(scope, session).await.ok()?;
-        match self.prepare_queued(scope, &summary, world.clone(), fence).await {
+        match self.prepare_queued(scope, &summary, backends.clone(), fence).await {
             Ok(next) => next,
             Err(error) => {
-                tracing::warn!(%session, %error, "queued input stays in the queue");
+                tracing::warn!(%session, %error, "failed to start queued input; it stays queued");
                 None
             }
         }

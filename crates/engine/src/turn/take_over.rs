@@ -63,7 +63,7 @@ impl Tries {
 impl Engine {
     /// Start searching for abandoned turns and runs.
     pub fn keep_turns(&self) -> Result<Keeper> {
-        self.world()?;
+        self.backends()?;
         let engine = self.clone();
         Ok(Keeper(tokio::spawn(async move {
             let mut tries = Tries::default();

@@ -42,20 +42,20 @@ impl Engine {
         &self,
         scope: &Scope,
         summary: &Summary,
-        world: Backends,
+        backends: Backends,
         entrance: Entrance<'_>,
     ) -> Result<Arc<TurnContext>> {
         let Entrance { fence, turn, terms, post } = entrance;
         let session = summary.id.clone();
         let mut configured = self.configuration(scope, summary).await?;
         let mut agent = agent_of(&configured.settings)?;
-        let mut chain = chain_of(&configured.settings, &agent, &world);
+        let mut chain = chain_of(&configured.settings, &agent, &backends);
         apply_terms(terms, &mut agent, &mut chain);
         configured.name_model(terms.model.as_deref());
-        self.check_chain(scope, &session, &world, &configured, &chain).await?;
+        self.check_chain(scope, &session, &backends, &configured, &chain).await?;
         let Configured { settings, changes, notice, .. } = configured;
         let grant = grant_of(scope, &session, &settings, &agent);
-        let toolbox = world.tools.open(&grant).await?;
+        let toolbox = backends.tools.open(&grant).await?;
         let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
@@ -72,7 +72,7 @@ impl Engine {
         let (engine, scope) = (self.clone(), scope.clone());
         Ok(Arc::new(TurnContext {
             engine,
-            world,
+            backends,
             scope,
             session,
             turn,
@@ -122,24 +122,24 @@ impl Engine {
         session: &SessionId,
         model: Option<String>,
     ) -> Result<ModelSummariser> {
-        let world = self.world()?;
+        let backends = self.backends()?;
         if let Some(model) = model {
             self.check_model(&model)?;
-            return Ok(ModelSummariser::new(world.model, model));
+            return Ok(ModelSummariser::new(backends.model, model));
         }
-        let (_, chain) = self.agent_and_chain(scope, session, &world).await?;
-        let model = chain.first().map_or(world.default_model.clone(), |link| link.model.clone());
-        Ok(ModelSummariser::new(world.model, model))
+        let (_, chain) = self.agent_and_chain(scope, session, &backends).await?;
+        let model = chain.first().map_or(backends.default_model.clone(), |link| link.model.clone());
+        Ok(ModelSummariser::new(backends.model, model))
     }
 
     /// The pressure for the model that would answer next, not counting the tools' schemas.
     pub async fn pressure_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
-        let world = self.world()?;
-        let (agent, chain) = match self.agent_and_chain(scope, session, &world).await {
+        let backends = self.backends()?;
+        let (agent, chain) = match self.agent_and_chain(scope, session, &backends).await {
             Err(EngineError::ModelNotAllowed { .. }) => return Ok(None),
             found => found?,
         };
-        let budget_tokens = chain.first().and_then(|link| budget_tokens(&world, &agent, &link.model));
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&backends, &agent, &link.model));
         let thresholds = agent.pressure.unwrap_or(self.thresholds);
         let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
         self.pressure(scope, session, &situation).await
@@ -150,13 +150,13 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        world: &Backends,
+        backends: &Backends,
     ) -> Result<(Agent, Vec<ChainLink>)> {
         let summary = self.store.summary(scope, session).await?;
         let configured = self.configuration(scope, &summary).await?;
         let agent = agent_of(&configured.settings)?;
-        let chain = chain_of(&configured.settings, &agent, world);
-        self.check_chain(scope, session, world, &configured, &chain).await?;
+        let chain = chain_of(&configured.settings, &agent, backends);
+        self.check_chain(scope, session, backends, &configured, &chain).await?;
         Ok((agent, chain))
     }
 
@@ -170,7 +170,7 @@ impl Engine {
 pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
     let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
     if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
-        let why = format!("the prompt of agent {} needs {missing}, which is missing", agent.id);
+        let why = format!("the prompt of agent {} needs {missing}, which is not set", agent.id);
         return Err(EngineError::Invalid { what: "the list of variables", why });
     }
     match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
@@ -223,9 +223,9 @@ fn agent_of(settings: &Settings) -> Result<Agent> {
 
 /// The models to call: the session's current model, else the agent's, else the default; then the agent's
 /// fallback chain.
-fn chain_of(settings: &Settings, agent: &Agent, world: &Backends) -> Vec<ChainLink> {
+fn chain_of(settings: &Settings, agent: &Agent, backends: &Backends) -> Vec<ChainLink> {
     let asked = settings.model_asked.clone().or_else(|| agent.model.clone());
-    let model = asked.unwrap_or_else(|| world.default_model.clone());
+    let model = asked.unwrap_or_else(|| backends.default_model.clone());
     let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
     let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
     std::iter::once(first.clone()).chain(rest).collect()

@@ -64,7 +64,13 @@ fn write_entry(page: &mut String, entry: &Entry, calls: &Calls, blobs: &Blobs) {
             section(page, "cut", "Summary of earlier messages", &[Part::text(text)], blobs);
         }
         Body::BranchSummary(branch) => {
-            section(page, "cut", "Summary of an abandoned branch", &[Part::text(branch.summary.clone())], blobs);
+            section(
+                page,
+                "cut",
+                "Summary of an abandoned branch",
+                &[Part::text(branch.summary.clone())],
+                blobs,
+            );
         }
         _ => {}
     }

@@ -3,7 +3,7 @@
 //! ids to seqs is kept, with 16 bytes per entry.
 //!
 //! pi treats the last line as the leaf, so an extra line is written at the end if the log's last entry is not
-//! on the leaf. operator has `leaf` records. Entries without a counterpart are written as extension data.
+//! the leaf. operator has `leaf` records. Entries without a counterpart are written as extension data.
 
 use std::io::Write;
 

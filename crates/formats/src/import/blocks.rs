@@ -268,7 +268,7 @@ impl Block<'_> {
             "" => None,
             other => {
                 let why = format!(
-                    "a block of type {:?} has no counterpart",
+                    "a block of type {:?} is not supported",
                     other.chars().take(40).collect::<String>()
                 );
                 harvest.report(Trouble::LeftOut { why });

@@ -1,21 +1,21 @@
-//! Claude Code's transcripts: a record a line, a tree by `uuid` and `parentUuid`.
+//! Import of Claude Code transcripts: one record per line, in a tree by `uuid` and `parentUuid`.
 //!
-//! - One response is written as several records with one `message.id`, each with the usage of the whole: they are joined
-//!   into one entry, and its usage counts once. Tools may answer in between, so records are held until the response is
-//!   known to be over.
-//! - Results of parallel calls hang from different records of that response; here they follow each other, and whatever
-//!   hangs from any of them hangs from the last.
-//! - `compact_boundary` cuts the tree and says in `logicalParentUuid` where; the summary behind it becomes a compaction.
-//!   Its `preservedSegment` names what stays word for word: the compaction keeps from its head, and what hangs from its
-//!   tail afterwards hangs from the compaction. Where the segment stands behind the boundary itself (`anchorUuid`), the
-//!   summary is of what came after it, and stands behind it.
-//! - `forkedFrom` marks a record that was copied from another session: what it took counts there.
-//! - An `attachment` of type `queued_command` is what the user said while the agent was at work.
-//! - A record whose `uuid` was there already is left out: resumed sessions write some twice.
-//! - `isSidechain` is a helper's own conversation: in the tree, not on the main path. `isMeta` records, titles, snapshots
-//!   and whatever else there is are kept beside the tree.
+//! - One response is written as several records with the same `message.id`, each with the usage of the whole
+//!   response. They are merged into one entry, and usage is counted once. Tool results may occur in between,
+//!   so records are buffered until the response ends.
+//! - Results of parallel calls are children of different records of the response. Here they form a chain, and
+//!   children of any of them are attached to the last one.
+//! - `compact_boundary` cuts the tree at `logicalParentUuid`, and the summary after it becomes a compaction.
+//!   Its `preservedSegment` is kept verbatim: the compaction keeps from the segment's head, and later
+//!   children of its tail are attached to the compaction. If the segment follows the boundary itself
+//!   (`anchorUuid`), the summary covers what came after the segment, and is placed after it.
+//! - `forkedFrom` marks a record copied from another session, where its usage counts.
+//! - An `attachment` of type `queued_command` is a message that the user sent while the agent was working.
+//! - A record with a known `uuid` is skipped: resumed sessions repeat some records.
+//! - `isSidechain` marks a subagent's conversation: in the tree, but not on the main path. `isMeta` records,
+//!   titles, snapshots and all other records are kept outside the tree.
 //!
-//! Memory: one response, and some 12 bytes for each record and each response seen.
+//! Memory: one response, and about 12 bytes per record and per response.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -36,17 +36,18 @@ use super::steps::{
 use super::text::Time;
 use super::{Format, Reader, Trouble, keep_record, read_json_line};
 
-/// Most records that are held while a response may go on.
+/// Maximum number of records buffered while a response may continue.
 const HELD_MAX: usize = 4_096;
-/// Most bytes of a response, and of what is held with it, that are joined.
+/// Maximum size of a response and the records buffered with it.
 const JOINED_BYTES_MAX: usize = 8 << 20;
-/// Ids are held in memory; one that is longer than any program's is known by its hash.
+/// Ids are kept in memory. An id longer than this is replaced by its hash.
 const ID_BYTES_MAX: usize = 256;
-/// Whose models answer.
+/// The provider of the models.
 const PROVIDER: &str = "anthropic";
-/// Responses whose usage is remembered, in case one goes on behind something else.
+/// Number of responses whose usage is remembered, in case one continues after other records.
 const COUNTED_MAX: usize = 64;
-/// Which part of a record's key stands for the response it is part of: others hang from the last of what answered that.
+/// The key part that maps a record to its response. The record's plain key maps to the last result of the
+/// response.
 const FIRST_PART: usize = 2;
 
 #[derive(Deserialize, Default)]
@@ -103,14 +104,14 @@ struct CompactMetadata {
 }
 
 impl CompactMetadata {
-    /// What it keeps, however it is said.
+    /// Take the kept segment, in either notation.
     fn take_kept(&mut self) -> Preserved {
         let told = self.preserved_messages.take().map(Preserved::from);
         self.preserved_segment.take().or(told).unwrap_or_default()
     }
 }
 
-/// What a compaction leaves as it is, by its first and its last record, and the record that it stands behind.
+/// The segment that a compaction keeps: its first and last record, and the record before it.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Preserved {
@@ -125,7 +126,7 @@ impl Preserved {
     }
 }
 
-/// The same, record by record.
+/// The same segment as a list of records.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct PreservedMessages {
@@ -176,14 +177,14 @@ struct Counts {
     cache_creation_input_tokens: Option<u64>,
 }
 
-/// One response of the model, as far as it is known.
+/// A response of the model that may still continue.
 struct Response {
     message_id: String,
     first: String,
     uuids: Vec<String>,
-    /// What it had taken as of each of its records.
+    /// Usage as of each of its records.
     took: Vec<Option<Usage>>,
-    /// It was copied from another session, where it counts.
+    /// Whether it was copied from another session, where its usage counts.
     is_copied: bool,
     under: Under,
     at: Option<TimestampMs>,
@@ -193,7 +194,7 @@ struct Response {
     held: Vec<PendingResponse>,
 }
 
-/// A record that hangs from a response that may still go on.
+/// A record attached to a response that may still continue.
 struct PendingResponse {
     uuid: String,
     bodies: Vec<Body>,
@@ -207,14 +208,15 @@ pub struct Importer {
     side: Option<Response>,
     /// Responses whose usage was counted.
     counted: HashSet<u64, foldhash::fast::RandomState>,
-    /// How much of the latest of them.
+    /// Usage of the latest counted responses.
     lately: VecDeque<(u64, Usage)>,
-    /// Records that were there.
+    /// Records that were already read.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    /// The boundaries whose summaries are to come, by their records: of the main path, and of a helper's own.
+    /// A boundary of the main path whose summary follows.
     main_boundary: Option<(String, CompactMetadata)>,
+    /// A boundary of a subagent's path whose summary follows.
     side_boundary: Option<(String, CompactMetadata)>,
-    /// A helper's own file: its side path is the main one.
+    /// Whether this is a subagent's own file, whose side path is the main path.
     is_helper: bool,
     loose: u64,
 }
@@ -236,14 +238,15 @@ impl Reader for Importer {
             self.close(path, harvest);
         }
         if harvest.session.is_none() {
-            // Titles and snapshots alone are no conversation: Claude Code leaves many such files behind.
+            // Titles and snapshots alone are not a conversation. Claude Code leaves many such files.
             harvest.steps.clear();
         }
     }
 }
 
 impl Importer {
-    /// `name` is the file's, without its ending: newer versions name a file by its session.
+    /// Create an importer. `name` is the file name without its extension; newer versions name a file after
+    /// its session.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -331,7 +334,7 @@ impl Importer {
         );
     }
 
-    /// A record outside the tree: a title, a snapshot of files …
+    /// Add a record outside the tree: a title, a file snapshot, …
     fn take_loose(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
         self.loose += 1;
         let key = RecordKey::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
@@ -413,7 +416,7 @@ impl Importer {
         }
     }
 
-    /// What hangs from a response that may go on waits for it.
+    /// Buffer a record whose parent is a response that may continue. Add any other record immediately.
     fn hold_or_add(
         &mut self,
         held: PendingResponse,
@@ -492,8 +495,8 @@ impl Importer {
         }
     }
 
-    /// Leaves what a response took to whoever counts it. Gives whether it goes on with one that was counted: then only what
-    /// it took more is left.
+    /// Set the usage to count for a response. Returns whether the response continues one that was already
+    /// counted; in that case only the additional usage is left.
     fn count(&mut self, response: &mut Response) -> bool {
         let id = short_hash(&response.message_id);
         let Some(usage) = response.message.usage.filter(|_| !response.is_copied) else {
@@ -508,7 +511,7 @@ impl Importer {
         if self.counted.insert(id) {
             return false;
         }
-        // One that comes again after so many others is told again, and does not go on.
+        // A response that is no longer remembered is a repetition, not a continuation.
         let before = before.unwrap_or(usage);
         let beyond = |took: Usage| usage_beyond(took, before);
         response.took.iter_mut().for_each(|took| *took = Some(took.map(beyond).unwrap_or_default()));
@@ -516,7 +519,7 @@ impl Importer {
         true
     }
 
-    /// The response is over: it, and what waited for it, go in.
+    /// End the response, and add it with the records that waited for it.
     fn close(&mut self, path: Path, harvest: &mut StepBatch) {
         let Some(mut response) = self.response(path).take() else { return };
         let (at, line) = (harvest.at, harvest.line);
@@ -541,8 +544,8 @@ impl Importer {
     }
 }
 
-/// A summary of what came behind `tail`: what was before it stays, and the summary follows. So the conversation goes on from
-/// there, and what was summed up is a branch that was left.
+/// Add a summary of what came after `tail`. The conversation continues after the summary, and the summarised
+/// part becomes an abandoned branch.
 fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut StepBatch) {
     let key = RecordKey::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
@@ -553,7 +556,7 @@ fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String,
     harvest.alias(RecordKey::of(uuid), Under::RecordKey(key), path);
 }
 
-/// What waited for a response goes in behind it, and behind each other. Gives the last of it.
+/// Add the records that waited for a response as a chain after it, and return the last one.
 fn add_results<'a>(
     waiting: impl Iterator<Item = &'a mut PendingResponse>,
     response: RecordKey,
@@ -574,8 +577,8 @@ fn add_results<'a>(
     last
 }
 
-/// What Claude Code writes down of a command that was given to it, or that it ran for the user: in the context, and not the
-/// user's words, so not what a list shows of the session.
+/// Convert Claude Code's record of a command to a custom message. It is part of the context, but not a user
+/// message, so it is not shown as the session preview.
 fn without_commands(body: Body) -> Body {
     const OPENINGS: &[&str] = &[
         "<command-name>",
@@ -599,7 +602,7 @@ fn starts_with_any(text: &str, openings: &[&str]) -> bool {
     openings.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
-/// Enough of an id to know it again.
+/// Hash an id for lookups.
 fn short_hash(id: &str) -> u64 {
     let mut short = [0; 8];
     short.copy_from_slice(&BlobHash::of(id.as_bytes()).as_bytes()[..8]);

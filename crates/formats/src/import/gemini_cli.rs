@@ -1,13 +1,16 @@
-//! Gemini CLI's recordings: a line with the session's data, then a message a line; older ones are one document.
+//! Import of Gemini CLI recordings: a line with session data, then one message per line. Older recordings are
+//! one document.
 //!
-//! - A message that comes again under its id replaces the one before: it is written anew whenever its tools answer.
-//! - `$set` patches the session's data; `messages` in it replace all of them, which is how a compression shows.
-//! - `$rewindTo` removes that message and all behind it; an id that is not there removes all. What was removed stays as a
-//!   branch.
-//! - A tool's result is inside the message that called it.
+//! - A message with a known id replaces the earlier one: Gemini CLI rewrites a message whenever its tools
+//!   answer.
+//! - `$set` patches the session data. A `messages` key in it replaces all messages, which happens in a
+//!   compression.
+//! - `$rewindTo` removes a message and all after it, or all messages if the id is unknown. Removed messages
+//!   stay in the log as a branch.
+//! - A tool's result is inside the message that called the tool.
 //!
-//! Memory: the latest messages of the current path, up to [`HELD_BYTES_MAX`], as any of them may still be replaced; and
-//! some 50 bytes for each one before them.
+//! Memory: the latest messages of the current path, up to [`HELD_BYTES_MAX`], because each may still be
+//! replaced, and about 50 bytes per earlier message.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -23,12 +26,12 @@ use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, model
 use super::text::{Time, decode_base64, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
-/// Most bytes of messages that are held at a time. Past it the older half goes in, and what replaces one of those later
-/// is a branch.
+/// Maximum size of buffered messages. Beyond it, the older half is flushed, and a later replacement of a
+/// flushed message becomes a branch.
 const HELD_BYTES_MAX: usize = 8 << 20;
 /// Where an old recording, which is one document, has its messages.
 const RECORDS: Records = Records { of: &["messages"], inside: &[] };
-/// What a held message takes beside its text.
+/// Size of a buffered message in addition to its text.
 const HELD_FRAME_BYTES: usize = 256;
 
 #[derive(Deserialize, Default)]
@@ -41,7 +44,7 @@ struct Record<'a> {
     set: Option<Data<'a>>,
 }
 
-/// The session's data.
+/// The session data.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Data<'a> {
@@ -98,7 +101,7 @@ struct Tokens {
     thoughts: u64,
 }
 
-/// One of Google's parts.
+/// A part in Google's format.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Piece<'a> {
@@ -136,7 +139,7 @@ struct InlineData<'a> {
     mime_type: String,
 }
 
-/// A message of the current path.
+/// A buffered message of the current path.
 struct PendingMessage {
     id: String,
     at: Option<TimestampMs>,
@@ -149,17 +152,17 @@ pub struct Importer {
     name: String,
     held: VecDeque<PendingMessage>,
     held_bytes: usize,
-    /// The number of the first message that is held.
+    /// The number of the first buffered message.
     first: usize,
-    /// The numbers of held messages, by their ids.
+    /// Numbers of buffered messages by id.
     places: HashMap<String, usize>,
-    /// The last entry of each held message that went in already, from the first on: what is in is not looked at again.
+    /// The last entry of each buffered message that was already emitted, starting with the first one.
     ends: VecDeque<Under>,
-    /// What stands before the first message that is held.
+    /// The parent of the first buffered message.
     under: Under,
-    /// What stands before each message that is held no more.
+    /// The parents of messages that are no longer buffered.
     passed: HashMap<RecordKey, Under>,
-    /// What the leaf is behind, as far as the log was told, and how often the source went back.
+    /// The leaf according to the emitted steps.
     told: Under,
     rewinds: u64,
     loose: u64,
@@ -234,7 +237,8 @@ impl Importer {
             harvest.note(RecordKey::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
         }
         let Some(messages) = data.messages else { return };
-        // All messages at once. What went before stays as a branch, unless it is in front of the new ones too.
+        // The patch replaces all messages. The old ones stay as a branch, except those that the new list
+        // repeats.
         self.go_back(Under::Root, harvest);
         let number = harvest.line;
         for raw in messages {
@@ -254,7 +258,7 @@ impl Importer {
         keep_record(Format::GeminiCli, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
     }
 
-    /// That message and all behind it go; all of them, if it is not there.
+    /// Remove this message and all after it, or all messages if the id is unknown.
     fn rewind(&mut self, id: &str, harvest: &mut StepBatch) {
         match (self.places.get(id), self.passed.get(&message_key(id)).copied()) {
             (Some(number), _) => self.drop_from(*number - self.first, harvest),
@@ -262,14 +266,14 @@ impl Importer {
         }
     }
 
-    /// Back to before everything that is held.
+    /// Go back to before all buffered messages.
     fn go_back(&mut self, to: Under, harvest: &mut StepBatch) {
         self.drop_from(0, harvest);
         self.under = to;
     }
 
     fn drop_from(&mut self, kept: usize, harvest: &mut StepBatch) {
-        // Into the log first: what goes stays there as a branch.
+        // Emit the messages first, so that the dropped ones stay in the log as a branch.
         self.grow(harvest);
         self.rewinds += 1;
         for gone in self.held.drain(kept..) {
@@ -297,7 +301,7 @@ impl Importer {
         }
     }
 
-    /// A message that is written again takes the place of its earlier version.
+    /// Buffer a message, replacing an earlier version of it.
     fn hold(&mut self, held: PendingMessage, harvest: &mut StepBatch) {
         if let Some(number) = self.places.get(&held.id) {
             let place = *number - self.first;
@@ -311,7 +315,7 @@ impl Importer {
             }
             self.ends.truncate(place);
         } else if let Some(under) = self.passed.get(&message_key(&held.id)) {
-            // What hangs from the version that went in stays there.
+            // Messages after the emitted version stay attached to it.
             put_held(&held, *under, Path::Side, harvest);
         } else {
             self.held_bytes += held.bytes;
@@ -320,7 +324,7 @@ impl Importer {
         }
     }
 
-    /// The older half of what is held goes in for good.
+    /// Flush the older half of the buffered messages.
     fn let_go(&mut self, harvest: &mut StepBatch) {
         self.grow(harvest);
         while self.held_bytes > HELD_BYTES_MAX / 2 && self.held.len() > 1 {
@@ -332,7 +336,7 @@ impl Importer {
         }
     }
 
-    /// Everything that is held goes in, as far as it is not in already.
+    /// Emit all buffered messages that were not emitted yet.
     fn grow(&mut self, harvest: &mut StepBatch) {
         let (at, line) = (harvest.at, harvest.line);
         let mut under = self.ends.back().copied().unwrap_or(self.under);
@@ -354,7 +358,7 @@ fn message_key(id: &str) -> RecordKey {
     RecordKey::of(&format!("{id}/0"))
 }
 
-/// Puts a message's entries behind each other. Gives the last of them.
+/// Add the entries of a message one after another, and return the last one.
 fn put_held(held: &PendingMessage, mut under: Under, path: Path, harvest: &mut StepBatch) -> Under {
     (harvest.at, harvest.line) = (held.at, held.line);
     for (number, body) in held.bodies.iter().enumerate() {
@@ -366,7 +370,7 @@ fn put_held(held: &PendingMessage, mut under: Under, path: Path, harvest: &mut S
     under
 }
 
-/// Google's parts: one, many, or bare text.
+/// Read Google's parts: one, several, or plain text.
 fn pieces<'a>(raw: Option<&'a RawValue>) -> Vec<Piece<'a>> {
     let text = |raw: &str| serde_json::from_str::<String>(raw).ok();
     let piece = |raw: &'a str| match text(raw) {
@@ -395,8 +399,8 @@ fn part_of(piece: Piece<'_>, harvest: &mut StepBatch) -> Option<Part> {
     })
 }
 
-/// What the user said. Commands to the program itself, and what it says to itself, are not sent to the model: they have no
-/// entry in the tree.
+/// Convert a user message. Commands to the program and its own notes are not sent to the model, so they get
+/// no entry in the tree.
 fn user(message: &Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let parts: Vec<Part> =
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
@@ -411,7 +415,7 @@ fn user(message: &Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     vec![UserMessage { parts, origin: None }.into()]
 }
 
-/// What the model said, and what its tools answered.
+/// Convert a model message and the results of its tools.
 fn gemini(message: Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let said: Vec<Part> =
         pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
@@ -477,7 +481,7 @@ fn result(call: Call<'_>, harvest: &mut StepBatch) -> Option<ToolResult> {
     })
 }
 
-/// Google's tools answer with an object; where it is nothing but text, the text is what they said.
+/// Google's tools answer with an object. If it only wraps a text, return the text.
 fn response_text(raw: &RawValue) -> String {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(raw.get());
     let only = read.ok().filter(|object| object.len() == 1).and_then(|object| {

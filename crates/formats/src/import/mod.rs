@@ -51,7 +51,9 @@ pub enum Trouble {
     BadHeader { why: String },
     #[error("another session header begins here; the lines after it were skipped")]
     SecondHeader,
-    #[error("the file has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}")]
+    #[error(
+        "the file has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}"
+    )]
     TooNew { found: u32 },
     #[error("not a valid entry, skipped: {why}")]
     BadLine { why: String },

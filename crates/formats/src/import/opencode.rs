@@ -1,5 +1,5 @@
-//! opencode's database, row by row. A store that can read SQLite hands its rows over as lines, a session after the other,
-//! messages in order and each followed by its parts:
+//! Import of opencode's database, row by row. The caller reads SQLite and passes rows as lines: session by
+//! session, messages in order, each followed by its parts.
 //!
 //! ```text
 //! {"table":"session","id":…,"parent_id":…,"title":…,"directory":…,"time_created":…,"revert":…}
@@ -7,16 +7,17 @@
 //! {"table":"part","id":…,"message_id":…,"data":{"type":"text",…}}
 //! ```
 //!
-//! A row whose data cannot be read has `fault` instead of it, which says why.
+//! A row with unreadable data has the reason in `fault` instead.
 //!
-//! - A tool's call and its result are one part, told apart by its `state`.
-//! - A `compaction` part in a user's message asks for a summary, and names in `tail_start_id` what is kept; the message
-//!   with `summary: true` that answers it is the summary, once it has finished without an error. Until then, and if it never
-//!   does, opencode sends the request in words of its own and what there is of the answer.
-//! - A message is written anew while it grows, so its versions are told apart by what they say.
-//! - `revert` names a message, and perhaps a part of it: from there on nothing is sent any more. It stays as a branch, until
-//!   the session's row names none any more.
-//! - A tool's output that was cleared later (`time.compacted`) is sent as a few words; the whole of it is kept as a blob.
+//! - A tool call and its result are one part, distinguished by its `state`.
+//! - A `compaction` part in a user message requests a summary, and `tail_start_id` names the first kept
+//!   message. The answer with `summary: true` is the summary, once it has finished without an error. Until
+//!   then, opencode sends the request as a text of its own, followed by the partial answer.
+//! - A message is rewritten while it grows, so its versions are distinguished by content.
+//! - `revert` names a message, and possibly a part of it. Nothing from there on is sent to the model. The
+//!   reverted part stays as a branch until the session's row has no `revert`.
+//! - Tool output that was cleared later (`time.compacted`) is sent as a placeholder. The full output is kept
+//!   as a blob.
 
 use std::borrow::Cow;
 
@@ -49,7 +50,7 @@ struct Row<'a> {
     fault: Option<String>,
 }
 
-/// From where on the user took the conversation back.
+/// The point to which the user reverted the conversation.
 #[derive(Deserialize)]
 struct Revert {
     #[serde(rename = "messageID")]
@@ -69,7 +70,7 @@ struct MessageData<'a> {
     provider_id: Option<String>,
     tokens: Option<Tokens>,
     cost: Option<f64>,
-    /// `true` in an answer that is a summary; in a user's message an object with other data.
+    /// `true` in an answer that is a summary. In a user message, an object with other data.
     #[serde(borrow)]
     summary: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -142,7 +143,7 @@ struct State<'a> {
     attachments: Option<Vec<File>>,
 }
 
-/// A file, most often with its bytes in the address.
+/// A file, usually with its bytes in the URL.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct File {
@@ -160,47 +161,47 @@ struct Span {
     compacted: Option<f64>,
 }
 
-/// What opencode sends instead of an output that it has cleared.
+/// opencode's placeholder for cleared output.
 const CLEARED: &str = "[Old tool result content cleared]";
 
-/// What opencode sends of a compaction that was asked for and is not done.
+/// opencode's text for a compaction request without a summary.
 const ASKED: &str = "What did we do so far?";
 
-/// A compaction that was asked for.
+/// A requested compaction.
 #[derive(Clone)]
 struct Asked {
-    /// What it keeps, and why.
+    /// The first kept message.
     kept: Option<String>,
     trigger: Trigger,
 }
 
-/// A request that is in the context only if it is not followed by its summary.
+/// A compaction request. It is part of the context only if no summary follows.
 struct Request {
     id: String,
     line: u64,
     at: Option<TimestampMs>,
 }
 
-/// A message, until the next row is no part of it.
+/// A message whose parts are still being read.
 #[derive(Clone)]
 struct Open {
     id: String,
     is_user: bool,
-    /// A summary that opencode goes by: it has finished, and without an error.
+    /// Whether it is a valid summary: finished without an error.
     is_summary: bool,
     message: AssistantMessage,
     results: Vec<ToolResult>,
     line: u64,
     at: Option<TimestampMs>,
     asked: Option<Asked>,
-    /// How many parts and results there are before the part that the user went back to.
+    /// Number of parts and results before the part that the user reverted to.
     kept: Option<(usize, usize)>,
 }
 
 #[derive(Default)]
 pub struct Importer {
     open: Option<Open>,
-    /// The rows that come belong to a message that could not be read.
+    /// Whether the next rows belong to an unreadable message.
     is_lost: bool,
     last: Option<Under>,
     asked: Option<Asked>,
@@ -208,8 +209,9 @@ pub struct Importer {
     model: Option<String>,
     title: Option<String>,
     revert: Option<Revert>,
-    /// Where the path ends, if the user went back, and what is left of the message they went back into.
+    /// The end of the path if the user reverted.
     back_to: Option<Under>,
+    /// The remaining part of a partly reverted message.
     rest: Option<Open>,
 }
 
@@ -223,11 +225,12 @@ impl Reader for Importer {
     fn finish(&mut self, harvest: &mut StepBatch) {
         self.close(harvest);
         if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
-            // An entry, and not the session's first title: so another one is taken up later. Alone it is no conversation.
+            // Add the title as an entry instead of setting the session title, so that a later title can
+            // replace it. A title alone is not a conversation.
             harvest.step(RecordKey::of(&format!("title {title}")), Act::Title(title));
         }
         if self.last.is_some() {
-            // What was taken back can be brought again, and nothing but the path says so.
+            // A revert can be undone without a trace, so the path is authoritative.
             harvest.step(RecordKey::of("stand"), Act::Stand);
         }
         let Some(under) = self.back_to.take() else { return };
@@ -241,7 +244,7 @@ impl Reader for Importer {
 }
 
 impl Importer {
-    /// Fails where mending the row's text may help.
+    /// Read a row. Fails if repairing the text of the row may help.
     fn take_row(&mut self, row: Row<'_>, harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         match row.table.as_ref() {
             "session" => self.open_session(row, harvest),
@@ -256,20 +259,20 @@ impl Importer {
                         self.open_message(row.id, data, harvest);
                     }
                     Ok(data) => {
-                        let why = format!("role {:?} is not known", shown(&data.role));
+                        let why = format!("unknown role {:?}", shown(&data.role));
                         report_lost("message", &row.id, &why, harvest);
                     }
                     Err(why) => report_lost("message", &row.id, &why, harvest),
                 }
             }
-            // Nobody knows whose words these are, and it was said that they are left out.
+            // The message was already reported as lost, together with its parts.
             "part" if self.is_lost => {}
             "part" => match read_data::<PartData<'_>>(&row)? {
                 Ok(part) => self.take_part(&row.id, part, row.data.map_or("{}", RawValue::get), harvest),
                 Err(why) => report_lost("part", &row.id, &why, harvest),
             },
             table => {
-                let why = format!("a row of table {:?} is not known", shown(table));
+                let why = format!("unknown table {:?}", shown(table));
                 harvest.report(Trouble::LeftOut { why });
             }
         }
@@ -362,13 +365,13 @@ impl Importer {
                 let trigger = if part.auto == Some(true) { Trigger::Pressure } else { Trigger::Manual };
                 open.asked = Some(Asked { kept: part.tail_start_id, trigger });
             }
-            // How a step began and ended: the message has what it took.
+            // Start and end of a step. The message already has the usage.
             "step-start" | "step-finish" => {}
             kind => keep_part(id, kind, raw, harvest),
         }
     }
 
-    /// The message is over: it goes in, and with it where the path ends, if that is here.
+    /// End the message and add it. If the user reverted to this point, the path ends here.
     fn close(&mut self, harvest: &mut StepBatch) {
         let Some(mut open) = self.open.take() else { return };
         if let Some(request) = self.request.take().filter(|_| !open.is_summary) {
@@ -384,7 +387,7 @@ impl Importer {
         self.put(open, harvest);
     }
 
-    /// Where the user went back to, the path ends, though the log goes on.
+    /// End the path at the message that the user reverted to. The log continues.
     fn step_back_at(&mut self, id: &str) {
         let is_back = self.revert.as_ref().is_some_and(|revert| id >= revert.message_id.as_str());
         if is_back && self.back_to.is_none() {
@@ -424,7 +427,7 @@ impl Importer {
         }
     }
 
-    /// A compaction was asked for, and something else came of it.
+    /// Add a compaction request that was not followed by a summary.
     fn put_request(&mut self, request: Request, harvest: &mut StepBatch) {
         let (line, at) = (harvest.line, harvest.at);
         (harvest.line, harvest.at) = (request.line, request.at);
@@ -463,7 +466,7 @@ impl Importer {
     }
 }
 
-/// A row's data, or why there is none. Fails where mending may help.
+/// Return the data of a row, or why it has none. Fails if repairing the text may help.
 fn read_data<'a, T: Deserialize<'a>>(row: &Row<'a>) -> Result<Result<T, String>, serde_json::Error> {
     let data = match (&row.fault, row.data) {
         (Some(fault), _) => return Ok(Err(fault.clone())),
@@ -481,12 +484,12 @@ fn report_lost(what: &str, id: &str, why: &str, harvest: &mut StepBatch) {
     harvest.report(Trouble::BadLine { why: format!("{what} {:?}{all}: {why}", shown(id)) });
 }
 
-/// As much of a name as is told.
+/// Shorten a name for an error message.
 fn shown(name: &str) -> String {
     name.chars().take(40).collect()
 }
 
-/// Files that opencode does not send: it puts their text, or what is in the folder, into words of its own.
+/// Whether opencode does not send the file itself, but its text or folder listing.
 fn is_told_in_words(mime: Option<&str>) -> bool {
     matches!(mime, Some("text/plain" | "application/x-directory"))
 }
@@ -498,7 +501,7 @@ fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut StepBatch) {
             let key = RecordKey::of(&format!("part {id} {raw}"));
             harvest.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
         }
-        None => harvest.report(Trouble::LeftOut { why: format!("part {:?} cannot be kept", shown(id)) }),
+        None => harvest.report(Trouble::LeftOut { why: format!("part {:?} cannot be stored", shown(id)) }),
     }
 }
 
@@ -514,7 +517,7 @@ impl File {
     }
 }
 
-/// A call, and what came of it.
+/// Add a tool call and its result.
 fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: &mut StepBatch) {
     let (call_id, tool) = (part.call_id.unwrap_or_default(), part.tool.unwrap_or_default());
     let state = part.state.unwrap_or_default();
@@ -549,7 +552,7 @@ fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: 
     });
 }
 
-/// What the call took that wrote a summary.
+/// Return the usage of the call that wrote a summary.
 fn bill_of(message: &AssistantMessage) -> Option<WrittenBy> {
     let model = message.model.clone().unwrap_or_else(|| "unknown".to_owned());
     let usage = message.usage?;

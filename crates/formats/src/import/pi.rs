@@ -1,12 +1,14 @@
-//! pi's sessions, and operator's, which are the same tree under other names: camelCase here, snake_case there, ISO times
-//! or seconds. Every record has an id and hangs from another; one that stands beside the tree here (a label, a name,
-//! an extension's data) is a link of that chain there, so what hangs from it hangs from what it hung from.
+//! Import of sessions of pi and operator. Both have the same tree with different names: camelCase or
+//! snake_case, ISO times or seconds. Every record has an id and a parent. Some records that are outside the
+//! tree in Sapwood (labels, names, extension data) are links of the chain in pi, so their children are
+//! attached to their parents.
 //!
-//! pi's leaf is the last line. operator writes a `leaf` record where it moved.
-//! pi version 1 has no ids: a straight chain, in which `firstKeptEntryIndex` counts the header too. Version 2 calls the
-//! role `custom` `hookMessage`. A fork (`parentSession`) begins with copies, which are older than itself: they count there.
+//! pi's leaf is the last line. operator writes a `leaf` record when the leaf moves. pi version 1 has no ids:
+//! it is a straight chain, and `firstKeptEntryIndex` includes the header. Version 2 calls the role `custom`
+//! `hookMessage`. A fork (`parentSession`) begins with copies that are older than the fork, and their usage
+//! counts in the parent.
 //!
-//! Memory: nothing that grows, but for version 1 the 10 bytes of each line's key.
+//! Memory: constant, except for version 1, which needs 10 bytes per line.
 
 use std::borrow::Cow;
 
@@ -27,9 +29,9 @@ use super::{Format, Reader, Trouble, keep_record, read_json_line};
 use crate::export::LEFT_OUT;
 use crate::message::COST_NANO_USD_MAX;
 
-/// What the header's instructions are known by.
+/// The key of the header's instructions.
 const SYSTEM: &str = "system prompt";
-/// What an export calls a change of the context.
+/// The custom type of a context change in an export.
 const CONTEXT_CHANGED: &str = "sapwood.context_changed";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +140,7 @@ struct Counts {
     cost: Option<Cost>,
 }
 
-/// What a summary says of files.
+/// The files named in a summary.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Files {
@@ -156,15 +158,16 @@ struct Cost {
 
 pub struct Importer {
     dialect: Dialect,
-    /// Version 1: the key of each line, the header's included.
+    /// Version 1: the key of each line, including the header.
     chain: Option<Vec<RecordKey>>,
     lines: u64,
-    /// The file's name without its ending, and when its first record was written: what there is without a header.
+    /// The file name without its extension, used if there is no header.
     name: String,
+    /// The time of the first record, used if there is no header.
     began_at: Option<TimestampMs>,
-    /// What the header says of the instructions: everything hangs from that.
+    /// The instructions in the header. All records are attached to them.
     system: Option<String>,
-    /// When a fork was made: what is older was copied from its parent, and counts there.
+    /// When a fork was created. Older records were copied from its parent, and their usage counts there.
     forked_at: Option<TimestampMs>,
 }
 
@@ -202,7 +205,7 @@ impl Importer {
         }
     }
 
-    /// The session of a file: operator names it by the session.
+    /// Return the session of a file. operator names the file after the session.
     fn file_session(&self, path: &str) -> String {
         let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let stem = name.strip_suffix(".jsonl").unwrap_or(name);
@@ -214,7 +217,7 @@ impl Importer {
 
     fn open(&mut self, header: Record<'_>, harvest: &mut StepBatch) {
         let Some(id) = header.id else {
-            harvest.report(Trouble::BadHeader { why: "it has no id".to_owned() });
+            harvest.report(Trouble::BadHeader { why: "the id is missing".to_owned() });
             return;
         };
         let format = self.format();
@@ -238,7 +241,8 @@ impl Importer {
         self.system.as_ref().map_or(Under::Root, |_| Under::RecordKey(RecordKey::of(SYSTEM)))
     }
 
-    /// An export of ours tells the same twice: in the header, and as an extension's data.
+    /// Whether the record repeats the header: Sapwood's export writes the instructions in the header and as
+    /// extension data.
     fn is_of_header(&self, record: &Record<'_>) -> bool {
         #[derive(Deserialize)]
         struct Told {
@@ -290,7 +294,7 @@ impl Importer {
         }
     }
 
-    /// A record's key, and what it hangs from.
+    /// Return the key of a record and its parent.
     fn place(&mut self, record: &Record<'_>, line: &[u8]) -> (RecordKey, Under) {
         match &mut self.chain {
             Some(chain) => {
@@ -314,7 +318,7 @@ impl Importer {
         }
     }
 
-    /// What a record is, as far as its own fields tell.
+    /// Classify a record by its own fields.
     fn kind_of(&self, record: &Record<'_>) -> Option<What> {
         Some(match record.kind.as_ref() {
             "message" => What::Message,
@@ -428,7 +432,8 @@ impl Importer {
 
     fn assistant(&self, message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
         let mut answer = assistant(message, harvest);
-        // pi never sends again what was cut off, as it does an error; the log keeps its words all the same.
+        // pi does not send interrupted answers to the model again, like errors. The log still keeps their
+        // text.
         if self.dialect == Dialect::Pi && answer.stop == Stop::Aborted {
             answer.stop = Stop::Error;
         }
@@ -450,7 +455,8 @@ fn by_of(body: &Body) -> By {
     if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
 }
 
-/// pi names a file `<time>_<uuid>.jsonl`. Of any other name nothing is cut: what follows may be the same for two sessions.
+/// Return the session id of pi's file name `<time>_<uuid>.jsonl`. Other names are kept whole, because a part
+/// of them may not be unique.
 fn pi_session(stem: &str) -> &str {
     let is_time = |text: &str| {
         let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
@@ -462,7 +468,7 @@ fn pi_session(stem: &str) -> &str {
 
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {
     Compaction {
-        // What an export of ours puts in the place of no summary is none.
+        // Sapwood's export writes this placeholder for a missing summary.
         summary: summary.filter(|summary| !summary.is_empty() && summary != LEFT_OUT),
         tokens_before: tokens_before.and_then(whole),
         from_hook,
@@ -470,7 +476,7 @@ fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bo
     }
 }
 
-/// Details of another shape are somebody else's.
+/// Read the file lists. Details of another shape are ignored.
 fn details_of(raw: Option<&RawValue>) -> Details {
     let files = raw.and_then(|raw| serde_json::from_str::<Files>(raw.get()).ok()).unwrap_or_default();
     Details { files_read: files.read_files, files_changed: files.modified_files, ..Details::default() }
@@ -510,7 +516,7 @@ fn whole(number: f64) -> Option<u64> {
     (0.0..9e15).contains(&number).then_some(number.round() as u64)
 }
 
-/// A command the user ran themselves, as pi tells the model of it.
+/// Describe a command that the user ran, in the words pi uses for the model.
 fn execution_text(message: &Message<'_>) -> String {
     let mut text = format!("Ran `{}`\n", message.command.as_deref().unwrap_or_default());
     match message.output.as_deref().filter(|output| !output.is_empty()) {

@@ -61,8 +61,9 @@ pub struct Reconciler {
     /// Records whose usage another session counts.
     elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
     last: Option<EntryId>,
-    /// The leaf of the log, and below it the leaf of the source.
+    /// The leaf of the log.
     leaf: KeySlot,
+    /// The leaf of the source.
     source_leaf: KeySlot,
     /// The leaf before this run, if the session was continued after the import.
     own_leaf: Option<KeySlot>,

@@ -1,6 +1,6 @@
-//! Role sessions: `transcript.json` holds one object, with the conversation as it is now and, for each compaction, the
-//! conversation it replaced. Put behind each other they are the log: what was archived, the compaction, what came since.
-//! `feed.json` beside it holds what an operator saw; its items are kept beside the tree.
+//! Import of role sessions. `transcript.json` is one object with the current conversation and, for each
+//! compaction, the conversation it replaced. In order they form the log: archived messages, compaction, later
+//! messages. `feed.json` next to it has the operator's feed, whose items are kept outside the tree.
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
@@ -17,7 +17,7 @@ use super::text::{Time, input_json, keep_json};
 use super::{Format, Lines, Reader, Trouble};
 use crate::export::LEFT_OUT;
 
-/// What the state of a role is kept as, beside the tree.
+/// The custom type of a role's state, kept outside the tree.
 pub const STATE_TYPE: &str = "role-files:state";
 pub const FEED_TYPE: &str = "role-files:feed";
 
@@ -63,12 +63,12 @@ struct Archive<'a> {
     compacted_at: Option<Time>,
     #[serde(borrow, default)]
     archived_transcript_history: Vec<&'a RawValue>,
-    /// Missing where the file was cut off: then nothing was replaced.
+    /// Missing if the file is truncated. In that case nothing was replaced.
     #[serde(borrow)]
     replacement_message: Option<&'a RawValue>,
 }
 
-/// The four shapes of a message.
+/// A message in one of four shapes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Message<'a> {
@@ -102,7 +102,7 @@ pub struct Importer {
     last: Option<RecordKey>,
 }
 
-/// Whether an imported role was at work, if the note is about that.
+/// Return whether an imported role was active, if the entry records its state.
 pub fn role_is_active(info: &CustomInfo) -> Option<bool> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -134,7 +134,7 @@ impl Reader for Importer {
     }
 }
 
-/// The operator's feed, kept beside the tree.
+/// Add the operator's feed outside the tree.
 fn take_feed(bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {
@@ -169,7 +169,7 @@ impl Importer {
         let history = session.transcript_history.unwrap_or_default();
         self.take_history(&history, replaced, &mut lines, harvest);
         if system.is_none() && self.last == began {
-            // A state of nothing: there is no conversation yet, or none that could be read.
+            // There is no conversation yet, or none that could be read.
             return;
         }
         if let Some(system) = system {
@@ -186,8 +186,8 @@ impl Importer {
         harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
     }
 
-    /// The instructions are the first link of the chain, there or not, and whatever they say: else everything behind them would
-    /// be new as soon as they change.
+    /// Start the key chain with a fixed key for the instructions, even if they are missing. Otherwise a
+    /// change of instructions would give all later messages new keys.
     fn open(&mut self, system: Option<&str>, harvest: &mut StepBatch) {
         let key = RecordKey::after(RecordKey::of("role"), b"system");
         match system {
@@ -200,7 +200,7 @@ impl Importer {
         self.last = Some(key);
     }
 
-    /// A history, without the message at its head that a compaction has put there.
+    /// Add a history, without the first message if a compaction inserted it.
     fn take_history(
         &mut self,
         history: &[&RawValue],
@@ -228,7 +228,7 @@ impl Importer {
     fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut StepBatch) {
         let message = serde_json::from_str::<Message<'_>>(replacement);
         let summary = message.ok().and_then(|message| message.content.or(message.text));
-        // What an export of ours puts in the place of no summary is none.
+        // Sapwood's export writes this placeholder for a missing summary.
         let summary = summary.filter(|summary| summary != LEFT_OUT);
         let compaction = Compaction {
             summary,
@@ -246,7 +246,7 @@ impl Importer {
     }
 }
 
-/// Whether two pieces of JSON say the same, however they are laid out.
+/// Whether two JSON texts are equal, ignoring whitespace.
 fn is_same(one: &str, other: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     one == other || read(one).is_some_and(|one| read(other) == Some(one))
@@ -285,7 +285,7 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
         }
         role => {
             let role: String = role.chars().take(40).collect();
-            Err(Trouble::BadLine { why: format!("role {role:?} is not known") })
+            Err(Trouble::BadLine { why: format!("unknown role {role:?}") })
         }
     }
 }

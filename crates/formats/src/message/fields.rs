@@ -90,7 +90,7 @@ impl<'a> Fields<'a> {
         for key in keys {
             let Some(name) = self.name(key)? else { continue };
             if found.as_ref().is_some_and(|before| *before != name) {
-                let why = format!("it contradicts another of {}", keys.join(", "));
+                let why = format!("it differs from another of {}", keys.join(", "));
                 return Err(MessageError::Invalid { at: self.at(key), why });
             }
             found = Some(name);

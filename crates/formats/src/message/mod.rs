@@ -45,7 +45,9 @@ const ROLES: &str = "user, assistant, tool, system or developer";
 pub enum MessageError {
     #[error("the message is not valid JSON: {why}")]
     NotJson { why: String },
-    #[error("the message has {bytes} bytes, over the limit of {BODY_BYTES_MAX}: upload large content as a blob")]
+    #[error(
+        "the message has {bytes} bytes, over the limit of {BODY_BYTES_MAX}: upload large content as a blob"
+    )]
     TooLarge { bytes: usize },
     #[error("{at} is nested deeper than {NESTING_MAX} levels")]
     TooDeep { at: String },

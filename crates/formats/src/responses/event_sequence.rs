@@ -1,7 +1,7 @@
-//! A turn as the events of a response's stream. What is durable decides which events there are and how they are numbered: a text
-//! that streams counts as many numbers as it has bytes, however it was cut into pieces. So the log alone says which event
-//! has which number, and a reader that was cut off goes on behind the last number it saw, on any server, in the middle of a
-//! word if need be. Pieces that stream live are only ever a preview of what the entry will say.
+//! A turn as the events of a response stream. Only durable entries determine the events and their numbers. A
+//! streamed text takes as many numbers as it has bytes, however it was chunked. So the log alone determines
+//! the number of each event, and a reader can resume after the last number it saw, on any server, even in the
+//! middle of a word. Live chunks are only a preview of the entry.
 
 use std::collections::HashSet;
 
@@ -14,16 +14,16 @@ use super::items::{PendingItem, Shape, output_of, output_text, pieces_of, run_he
 use super::response::response_of;
 use super::{Anchor, ItemId, ResponseId};
 
-/// A piece of a reply as it streams.
+/// A chunk of a streamed reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Live<'a> {
     Words(&'a str),
     Thought(&'a str),
-    /// A call has begun: what was said before it is whole.
+    /// A call has started, so the text before it is complete.
     Call,
 }
 
-/// One event. `bytes` are the numbers it counts for beyond one: those of a delta's text.
+/// One event. `bytes` is the length of a delta's text, which is added to its number.
 #[derive(Debug, Clone, PartialEq)]
 struct Event {
     number: i64,
@@ -31,36 +31,36 @@ struct Event {
     value: Value,
 }
 
-/// Tells one turn.
+/// Generates the events of one turn.
 #[derive(Debug)]
 pub struct Script {
     id: ResponseId,
     entries: Vec<Entry>,
-    /// The number of the last event that was sent; what is not after it is not sent again.
+    /// The number of the last event sent. Earlier events are not sent again.
     sent: i64,
-    /// The number of the last event that is certain.
+    /// The number of the last durable event.
     number: i64,
-    /// How many items are certain.
+    /// The number of durable items.
     items: u32,
     callers_tools: HashSet<String>,
-    /// Calls that run here and have no result yet.
+    /// Calls that run on the server and have no result yet.
     running: Vec<(u32, ItemId, Value)>,
     preview: Option<Preview>,
     is_over: bool,
 }
 
-/// What has streamed of an answer whose entry is not there yet.
+/// The streamed part of an answer whose entry is not written yet.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Preview {
     number: i64,
     items: u32,
-    /// The pieces seen, to notice one that was lost.
+    /// Number of chunks seen, to detect a lost chunk.
     seen: u32,
     open: Option<PendingItem>,
 }
 
 impl Script {
-    /// `after` is the last event the reader has.
+    /// Create the sequence. `after` is the number of the last event that the reader has.
     pub fn new(id: ResponseId, after: Option<u32>) -> Self {
         Self {
             id,
@@ -79,18 +79,18 @@ impl Script {
         self.is_over
     }
 
-    /// The number for something that is not part of the turn, such as an error of the stream.
+    /// Return the number for an event outside the turn, such as a stream error.
     pub fn next_number(&self) -> i64 {
         self.sent + 1
     }
 
-    /// No preview: only what is durable is told.
+    /// Disable the preview: only durable entries produce events.
     pub fn without_preview(mut self) -> Self {
         self.preview = None;
         self
     }
 
-    /// Takes in one of the turn's entries.
+    /// Process the next entry of the turn.
     pub fn apply(&mut self, entry: &Entry) -> Vec<Value> {
         self.entries.push(entry.clone());
         let mut pen = Pen { number: self.number, events: Vec::new() };
@@ -172,12 +172,13 @@ impl Script {
         self.is_over = true;
     }
 
-    /// Tells a piece that streams, ahead of its entry. One that was lost ends the preview until the entry is there.
+    /// Emit events for a live chunk, ahead of its entry. A lost chunk ends the preview until the entry is
+    /// written.
     pub fn preview(&mut self, place: u32, live: Live<'_>) -> Vec<Value> {
         let id = self.id.clone();
         let Some(preview) = self.preview.as_mut() else { return Vec::new() };
         if preview.seen != place || preview.number < 0 {
-            // Never equal again before the next answer begins.
+            // No chunk has this number, so the preview stays off until the next answer.
             preview.seen = u32::MAX;
             return Vec::new();
         }
@@ -188,7 +189,7 @@ impl Script {
         self.send(pen.events)
     }
 
-    /// What the reader does not have yet; of a text that it has the beginning of, the rest.
+    /// Filter the events that the reader does not have yet. If it has the beginning of a text, send the rest.
     fn send(&mut self, events: Vec<Event>) -> Vec<Value> {
         let mut out = Vec::with_capacity(events.len());
         for mut event in events {
@@ -245,7 +246,7 @@ impl Preview {
         }
     }
 
-    /// Something else follows, so what was open is whole.
+    /// Close the open item, because another one follows.
     fn close(&mut self, pen: &mut Pen, response: &ResponseId) {
         let Some(held) = self.open.take() else { return };
         let (at, id) = (self.items, ItemId { anchor: Anchor::Turn(response.turn), place: self.items });
@@ -260,7 +261,7 @@ impl Preview {
     }
 }
 
-/// Writes events down, each with its number.
+/// Collects events and numbers them.
 struct Pen {
     number: i64,
     events: Vec<Event>,
@@ -271,7 +272,7 @@ impl Pen {
         self.write_event(kind, value, 1, 0);
     }
 
-    /// A delta counts as many numbers as it has bytes.
+    /// Write a delta. It takes as many numbers as its text has bytes.
     fn write_delta(&mut self, kind: &str, value: Value, text: &str) {
         let bytes = i64::try_from(text.len()).unwrap_or(i64::MAX);
         if bytes > 0 {

@@ -1,5 +1,6 @@
-//! Entries as items. One entry may be several: an answer's thoughts, words and calls are an item each. A call that Sapwood ran
-//! itself is one item with its result, as OpenAI's clients know it of tools that are not theirs to run.
+//! Converts entries to items. One entry may become several items: reasoning, text and each call of an answer
+//! are separate items. A call that Sapwood ran itself is one item together with its result, which is how
+//! OpenAI's clients expect server-side tools.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,16 +13,16 @@ use serde_json::{Value, json};
 use super::read::{DEVELOPER, KEPT};
 use super::{Anchor, ItemId};
 
-/// How media is named in an item until its bytes are put in: `blob:HASH;MIME`.
+/// The prefix of media references in an item, `blob:HASH;MIME`, until the bytes are inserted.
 pub const BLOB_SCHEME: &str = "blob:";
-/// Where a tool that Sapwood runs is said to be.
+/// The server label of tools that Sapwood runs.
 pub const SERVER_LABEL: &str = "sapwood";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
     pub id: ItemId,
     pub entry: EntryId,
-    /// Which of the entry's parts it shows.
+    /// The range of the entry's parts that this item shows.
     pub parts: Range<usize>,
     pub value: Value,
 }
@@ -30,11 +31,12 @@ pub struct Item {
 #[derive(Debug, Default)]
 pub struct Items {
     pub list: Vec<Item>,
-    /// How much each turn has brought forth.
+    /// Number of output items per turn.
     outputs: HashMap<TurnId, u32>,
 }
 
-/// The turn that brought an entry forth; none for what somebody put in, also at a turn's beginning.
+/// Return the turn that produced an entry; `None` for entries added by a client, including the input of a
+/// turn.
 pub fn output_of(entry: &Entry) -> Option<TurnId> {
     entry.meta.turn.filter(|_| matches!(entry.meta.by, Principal::Agent(_)))
 }
@@ -65,7 +67,7 @@ impl Items {
                 let content = body.parts.iter().map(input_content).collect();
                 self.add_message(entry, "user", content, body.parts.len());
             }
-            // What stands beside the conversation, or stands in for a part of it in the model's context only.
+            // Entries outside the conversation, or that only change the model's context.
             _ => {}
         }
     }
@@ -82,7 +84,7 @@ impl Items {
     }
 
     fn add_message(&mut self, entry: &Entry, role: &str, content: Vec<Value>, parts: usize) {
-        // A note of the engine's own is no output of the model.
+        // A note by the engine is not model output.
         let id = ItemId { anchor: Anchor::Entry(entry.meta.id), place: 0 };
         let value = json!({
             "id": id.named("msg"), "type": "message", "role": role, "status": "completed", "content": content,
@@ -122,14 +124,14 @@ impl Items {
     }
 }
 
-/// How an answer's parts become items: as they were sent, or run together as they streamed.
+/// How an answer's parts become items: one by one as sent, or merged as streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     AsSent,
     Output,
 }
 
-/// What an item of an answer holds.
+/// The content of an item of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PendingItem {
     Words(Vec<String>),
@@ -141,7 +143,7 @@ pub enum PendingItem {
 pub struct Piece {
     pub held: PendingItem,
     pub parts: Range<usize>,
-    /// `completed`, or `incomplete` for what was cut off.
+    /// `completed`, or `incomplete` if the answer was interrupted.
     pub status: &'static str,
 }
 
@@ -213,7 +215,7 @@ pub fn pieces_of(answer: &AssistantMessage, shape: Shape) -> Vec<Piece> {
     pieces
 }
 
-/// A call that Sapwood runs itself, with its result once it is there.
+/// Build the item for a call that Sapwood runs itself, with its result if available.
 pub fn run_here(id: &ItemId, call: &Value, result: Option<&ToolResult>) -> Value {
     let status = match result {
         None => "in_progress",
@@ -231,7 +233,7 @@ pub fn output_text(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// The arguments as the model wrote them: JSON, or the text that it got wrong.
+/// Return the arguments as the model wrote them: JSON, or invalid text.
 pub fn arguments_text(call: &ToolCall) -> String {
     match call.input.to_value() {
         Value::String(text) => text,

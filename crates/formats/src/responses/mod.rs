@@ -1,15 +1,17 @@
-//! OpenAI's Conversations and Responses APIs, as its unmodified clients speak them: a conversation is a session, an item is an
-//! entry or a piece of one, a response is a turn. Everything here is a fold of entries or a reading of what a client sent.
+//! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is
+//! an entry or a part of one, and a response is a turn. Everything here either folds entries or reads a
+//! client's request.
 //!
 //! | file | has |
 //! |---|---|
-//! | [`read`] | items as clients send them, as entries |
-//! | [`items`] | entries as items |
-//! | [`response`] | a turn's entries as a response |
-//! | [`event_sequence`] | a turn as the events of a stream, numbered so that the log alone says which comes after which |
+//! | [`read`] | converts items from clients to entries |
+//! | [`items`] | converts entries to items |
+//! | [`response`] | converts a turn's entries to a response |
+//! | [`event_sequence`] | converts a turn to stream events, numbered by the log alone |
 //!
-//! Ids carry what they stand for, so nothing is kept to find it: a response's id is its turn and its session, an item's id is
-//! its entry, or its place in what a turn brought forth, as that is known before the entry is written.
+//! Ids encode what they refer to, so no lookup table is needed. A response's id contains its turn and
+//! session. An item's id contains its entry, or its position in a turn's output, which is known before the
+//! entry is written.
 
 pub mod event_sequence;
 pub mod items;
@@ -21,19 +23,19 @@ use std::str::FromStr;
 
 use sapwood_core::{EntryId, SessionId, TurnId};
 
-/// Digits of a UUID.
+/// Number of hexadecimal digits of a UUID.
 const HEX_DIGITS: usize = 32;
 
-/// What an item's id counts from.
+/// The base of an item's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// What a turn brought forth.
+    /// The output of a turn.
     Turn(TurnId),
-    /// What somebody put in.
+    /// An entry that a client added.
     Entry(EntryId),
 }
 
-/// The id of an item, without the letters in front that say what kind of item it is.
+/// The id of an item, without the prefix for its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ItemId {
     pub anchor: Anchor,
@@ -41,12 +43,12 @@ pub struct ItemId {
 }
 
 impl ItemId {
-    /// With the letters of its kind: `msg`, `fc`, `rs` …
+    /// Format the id with the prefix of its kind: `msg`, `fc`, `rs`, …
     pub fn named(&self, kind: &str) -> String {
         format!("{kind}_{self}")
     }
 
-    /// Reads an id of any kind.
+    /// Parse an id with any prefix.
     pub fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once('_')?;
         let (hex, rest) = rest.split_at_checked(HEX_DIGITS)?;
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_read_back_and_what_is_none_is_refused() {
+    fn ids_parse_back_and_invalid_ids_are_refused() {
         let turn: TurnId = "0197a000-0000-7000-8000-000000000001".parse().unwrap();
         let entry: EntryId = "0197a000-0000-7000-8000-000000000002".parse().unwrap();
         for anchor in [Anchor::Turn(turn), Anchor::Entry(entry)] {

@@ -1,6 +1,6 @@
-//! Items as clients send them. What has a counterpart here becomes it; any other item is kept as it came, so that it comes back
-//! unchanged when the conversation is listed. Inline media becomes bytes for the blob store, and a vendor's encrypted
-//! reasoning is left behind (I12).
+//! Items sent by clients. An item with an equivalent becomes an entry. Any other item is kept unchanged and
+//! is returned when the conversation is listed. Inline media becomes bytes for the blob store, and a vendor's
+//! encrypted reasoning is dropped (I12).
 
 use sapwood_core::content::{BlobRef, Part, Reasoning};
 use sapwood_core::entry::{AssistantMessage, CustomMessage, Stop, SystemNote, ToolResult, UserMessage};
@@ -10,25 +10,25 @@ use serde_json::Value;
 use crate::import::text::decode_data_url;
 use crate::message::{MessageError, NAME_BYTES_MAX, NESTING_MAX, PARTS_MAX, arguments, nesting};
 
-/// Most items that one request may add to a conversation.
+/// Maximum number of items that one request may add to a conversation.
 pub const ITEMS_MAX: usize = 20;
-/// Most items that one response may begin with.
+/// Maximum number of input items of one response.
 pub const INPUT_ITEMS_MAX: usize = 10_000;
-/// The type of an entry that keeps an item without a counterpart.
+/// The custom type of an entry that keeps an item without an equivalent.
 pub const KEPT: &str = "openai_item";
-/// Why a note to the model is one: its role was `developer`.
+/// The reason of a system note whose role was `developer`.
 pub const DEVELOPER: &str = "developer";
 
 type Result<T> = std::result::Result<T, MessageError>;
 
-/// What was sent: entries, and the bytes they refer to.
+/// The entries of a request, and the bytes they refer to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Incoming {
     pub bodies: Vec<Body>,
     pub blobs: Vec<Vec<u8>>,
 }
 
-/// A response's input: words, or an array of items.
+/// Read the input of a response: a text or an array of items.
 pub fn read_input(input: &Value) -> Result<Incoming> {
     match input {
         Value::String(words) if words.is_empty() => Err(MessageError::Empty { at: "input".to_owned() }),
@@ -56,7 +56,7 @@ pub fn read_items(items: &[Value], at: &str, most: usize) -> Result<Incoming> {
 #[derive(Default)]
 struct Reader {
     incoming: Incoming,
-    /// What the model said, as far as it was read: thoughts, words and calls of one answer are one entry.
+    /// The parts of the current answer. Reasoning, text and calls of one answer form one entry.
     answer: Vec<Part>,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
             Some("reasoning") => self.read_reasoning(item),
             Some("item_reference") => Err(MessageError::Invalid {
                 at: at.to_owned(),
-                why: "references to items are not followed here: send the item itself".to_owned(),
+                why: "item references are not supported: send the item itself".to_owned(),
             }),
             Some(_) => self.keep(item, at),
             None => Err(wrong_type(&format!("{at}.type"), "a string", &item["type"])),
@@ -101,7 +101,7 @@ impl Reader {
         Ok(())
     }
 
-    /// None if there is something in it that has no counterpart.
+    /// Read content. Returns `None` if a part has no equivalent.
     fn read_content(&mut self, content: &Value, at: &str) -> Result<Option<Vec<Part>>> {
         let list = match content {
             Value::String(text) => return Ok(Some(vec![Part::text(text)])),
@@ -132,7 +132,7 @@ impl Reader {
         Ok(Some(parts))
     }
 
-    /// Only what comes along: nothing is fetched.
+    /// Read inline media. Nothing is fetched.
     fn read_media(&mut self, url: Option<&str>, name: Option<&str>) -> Option<Part> {
         let (mime, bytes) = decode_data_url(url?)?;
         let (mime, size) = (mime.to_owned(), bytes.len() as u64);
@@ -181,7 +181,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A message of its own: after words or calls a new answer begins.
+    /// Add a message of the model. After text or calls, a new answer starts.
     fn say(&mut self, parts: Vec<Part>) {
         if self.answer.iter().any(|part| !matches!(part, Part::Reasoning(_))) {
             self.close_answer();

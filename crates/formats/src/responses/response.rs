@@ -1,4 +1,4 @@
-//! A turn as a response: the fold of its own entries, and of the mark that its caller left among them.
+//! A turn as a response: a fold of the turn's entries, including the mark with the request's parameters.
 
 use sapwood_core::entry::{CustomInfo, Outcome, Stop, TurnEnded, Usage};
 use sapwood_core::turn::Terms;
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use super::items::{Items, output_of};
 use super::{Anchor, ResponseId};
 
-/// The types of the entries that say what a response was asked with, and that it was deleted.
+/// Custom types of the entries that record the request parameters and the deletion of a response.
 const MARK: &str = "openai_response";
 const DELETED: &str = "openai_response_deleted";
 
-/// What was asked with a response and is told back with it.
+/// Request parameters that are returned with the response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mark {
-    /// Whether it belongs to a conversation, which goes on with it.
+    /// Whether the response belongs to a conversation and continues it.
     pub conversation: bool,
     pub previous_response_id: Option<String>,
     pub store: bool,
     pub background: bool,
-    /// As it was asked for; the response names the one that answered.
+    /// The requested model. The response names the model that answered.
     pub model: String,
     pub instructions: Option<String>,
     pub metadata: Value,
@@ -66,7 +66,7 @@ impl Mark {
         CustomInfo { custom_type: MARK.to_owned(), data: Json::from_value(&data) }
     }
 
-    /// The mark of a turn; one that was begun elsewhere has none, and is a response all the same.
+    /// Return the mark of a turn. A turn not started through this API has no mark and uses the defaults.
     pub fn of(entries: &[Entry]) -> Self {
         let found = infos(entries).find(|info| info.custom_type == MARK);
         found.and_then(|info| serde_json::from_value(info.data.to_value()).ok()).unwrap_or_default()
@@ -88,7 +88,7 @@ fn infos(entries: &[Entry]) -> impl Iterator<Item = &CustomInfo> {
     })
 }
 
-/// What a turn was given, and what it brought forth.
+/// Return the input items and the output items of a turn.
 pub fn items_of(entries: &[Entry]) -> (Vec<Value>, Vec<Value>) {
     let mut items = Items::default();
     for entry in entries {
@@ -107,7 +107,7 @@ pub fn items_of(entries: &[Entry]) -> (Vec<Value>, Vec<Value>) {
     (input, output)
 }
 
-/// The response as it stands. `entries` are the turn's own.
+/// Build the current response. `entries` are the turn's own entries.
 pub fn response_of(id: &ResponseId, entries: &[Entry]) -> Value {
     let (mark, terms) = (Mark::of(entries), Terms::of(entries.iter().map(|entry| &entry.body)));
     let ended = entries.iter().find_map(|entry| match &entry.body {

@@ -1,4 +1,4 @@
-//! Claude Code's transcripts, quirk by quirk.
+//! Claude Code transcripts, one quirk per test.
 
 use sapwood_core::Kind;
 use sapwood_core::entry::{Body, Trigger};
@@ -51,7 +51,7 @@ fn take_all(values: &[Value]) -> Taken {
 }
 
 #[test]
-fn a_response_over_several_records_is_one_entry_and_counts_once() {
+fn a_response_of_several_records_is_one_entry_and_counts_once() {
     let taken = take_all(&[
         user("u1", None, "read it"),
         answer("a1", "u1", "m1", json!({ "type": "thinking", "thinking": "hm", "signature": "SECRET" })),
@@ -77,8 +77,8 @@ fn a_response_over_several_records_is_one_entry_and_counts_once() {
 }
 
 #[test]
-fn results_of_parallel_calls_hang_behind_each_other() {
-    // Each result names the record of its own call, and what follows names only one of them.
+fn results_of_parallel_calls_form_a_chain() {
+    // Each result names the record of its own call, and the next message names only one of the results.
     let taken = take_all(&[
         user("u1", None, "both"),
         called("a1", "u1", "m1", "c1"),
@@ -91,7 +91,7 @@ fn results_of_parallel_calls_hang_behind_each_other() {
 }
 
 #[test]
-fn a_tool_may_answer_before_its_response_is_over() {
+fn a_tool_result_may_precede_the_end_of_its_response() {
     let taken = take_all(&[
         user("u1", None, "both"),
         called("a1", "u1", "m1", "c1"),
@@ -106,7 +106,7 @@ fn a_tool_may_answer_before_its_response_is_over() {
 }
 
 #[test]
-fn a_compact_boundary_and_its_summary_are_a_compaction() {
+fn a_compact_boundary_and_its_summary_become_a_compaction() {
     let boundary = json!({
         "subtype": "compact_boundary", "parentUuid": null, "logicalParentUuid": "a1",
         "compactMetadata": { "trigger": "auto", "preTokens": 150_000 },
@@ -125,7 +125,7 @@ fn a_compact_boundary_and_its_summary_are_a_compaction() {
     assert_eq!(
         taken.log.head().leaf,
         Some(sapwood_core::Seq(5)),
-        "one path, the old part above the compaction"
+        "one path, with the old part before the compaction"
     );
     let Body::Compaction(compaction) = &taken.log.entry(sapwood_core::Seq(3)).body else {
         panic!("no compaction")
@@ -134,7 +134,7 @@ fn a_compact_boundary_and_its_summary_are_a_compaction() {
 }
 
 #[test]
-fn sidechains_and_meta_records_are_not_the_main_path() {
+fn sidechains_and_meta_records_are_not_on_the_main_path() {
     let mut side = user("x1", None, "do a part of it");
     side["isSidechain"] = json!(true);
     let mut side_answer = said("x2", "x1", "mx", "part done");
@@ -150,7 +150,7 @@ fn sidechains_and_meta_records_are_not_the_main_path() {
         user("u2", Some("k1"), "go on"),
     ]);
     assert_eq!(taken.context(), ["u:hello", "a:hi", "u:go on"]);
-    assert_eq!(taken.spend().calls, 2, "a helper's calls cost too");
+    assert_eq!(taken.spend().calls, 2, "a subagent's calls are counted, too");
     assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "part done").count(), 1);
 }
 
@@ -163,7 +163,7 @@ fn the_leaf_is_the_last_record_on_the_main_path_even_if_a_sidechain_ends_the_fil
 }
 
 #[test]
-fn what_the_user_rewound_is_a_branch() {
+fn rewound_messages_become_a_branch() {
     let taken = take_all(&[
         user("u1", None, "hello"),
         said("a1", "u1", "m1", "hi"),
@@ -176,7 +176,7 @@ fn what_the_user_rewound_is_a_branch() {
 }
 
 #[test]
-fn titles_snapshots_and_unknown_records_are_kept_beside_the_tree() {
+fn titles_snapshots_and_unknown_records_are_kept_outside_the_tree() {
     let taken = take_all(&[
         json!({ "type": "summary", "summary": "An old title", "leafUuid": "zz" }),
         json!({ "type": "file-history-snapshot", "messageId": "u1", "snapshot": {} }),
@@ -208,7 +208,7 @@ fn titles_snapshots_and_unknown_records_are_kept_beside_the_tree() {
 }
 
 #[test]
-fn a_helpers_own_file_is_a_session_that_names_its_parent() {
+fn a_subagents_file_is_a_session_that_names_its_parent() {
     let mut first = user("x1", None, "do a part of it");
     first["isSidechain"] = json!(true);
     first["agentId"] = json!("a1b2");
@@ -223,7 +223,7 @@ fn a_helpers_own_file_is_a_session_that_names_its_parent() {
 }
 
 #[test]
-fn an_answer_that_is_only_an_error_is_not_sent_again() {
+fn an_error_answer_is_not_sent_again() {
     let mut failed = said("a1", "u1", "m1", "API Error: overloaded");
     failed["isApiErrorMessage"] = json!(true);
     failed["message"]["model"] = json!("<synthetic>");
@@ -256,7 +256,7 @@ fn importing_again_adds_nothing_and_a_grown_file_extends_the_session() {
 }
 
 #[test]
-fn a_session_that_was_continued_here_keeps_its_leaf_and_still_takes_what_is_new() {
+fn a_continued_session_keeps_its_leaf_and_imports_new_records() {
     let mut values = vec![user("u1", None, "hello"), said("a1", "u1", "m1", "hi")];
     let mut first = take_all(&values);
     first
@@ -275,7 +275,7 @@ fn a_session_that_was_continued_here_keeps_its_leaf_and_still_takes_what_is_new(
 }
 
 #[test]
-fn a_response_that_was_taken_before_it_was_over_counts_once() {
+fn a_response_imported_before_its_end_counts_once() {
     let values = [
         user("u1", None, "read it"),
         said("a1", "u1", "m1", "I look"),
@@ -289,7 +289,7 @@ fn a_response_that_was_taken_before_it_was_over_counts_once() {
 }
 
 #[test]
-fn results_that_are_too_large_to_wait_for_their_response_are_taken_in_order() {
+fn results_too_large_to_buffer_are_imported_in_order() {
     let large = "x".repeat(1 << 20);
     let mut values = vec![user("u", None, "go"), called("a0", "u", "m", "c0")];
     for number in 1..20 {
@@ -307,7 +307,7 @@ fn results_that_are_too_large_to_wait_for_their_response_are_taken_in_order() {
 }
 
 #[test]
-fn ids_of_any_length_hold_the_tree_together() {
+fn ids_of_any_length_keep_the_tree_intact() {
     let (one, two) = ("1".repeat(1 << 20), "2".repeat(1 << 20));
     let values = [user(&one, None, "one"), said(&two, &one, &one, "two"), user("u3", Some(&two), "three")];
     let taken = take_all(&values);
@@ -317,7 +317,7 @@ fn ids_of_any_length_hold_the_tree_together() {
 }
 
 #[test]
-fn a_file_that_grew_in_the_middle_of_a_response_keeps_its_call_and_counts_the_final_usage_once() {
+fn a_file_cut_inside_a_response_keeps_its_call_and_final_usage() {
     let counted = |mut record: Value, output: u64| {
         record["message"]["usage"]["output_tokens"] = json!(output);
         record
@@ -339,7 +339,7 @@ fn a_file_that_grew_in_the_middle_of_a_response_keeps_its_call_and_counts_the_fi
 }
 
 #[test]
-fn a_record_that_is_written_twice_is_reported_and_changes_nothing() {
+fn a_repeated_record_is_reported_and_changes_nothing() {
     let once = [
         user("u1", None, "hello"),
         said("a1", "u1", "m1", "part A"),
@@ -358,7 +358,7 @@ fn a_record_that_is_written_twice_is_reported_and_changes_nothing() {
 }
 
 #[test]
-fn a_preserved_segment_stays_word_for_word_behind_the_summary() {
+fn a_preserved_segment_is_kept_verbatim_after_the_summary() {
     let boundary = |head: &str| {
         json!({
             "subtype": "compact_boundary", "logicalParentUuid": "a2", "compactMetadata": {
@@ -391,7 +391,7 @@ fn a_preserved_segment_stays_word_for_word_behind_the_summary() {
 }
 
 #[test]
-fn a_file_that_begins_with_a_boundary_has_what_was_kept_behind_its_summary() {
+fn a_file_starting_with_a_boundary_keeps_its_segment_after_the_summary() {
     let kept = |anchor: &str, uuids: &[&str]| {
         json!({ "subtype": "compact_boundary", "compactMetadata": {
         "preservedSegment": { "headUuid": uuids[0], "anchorUuid": anchor, "tailUuid": uuids[1] },
@@ -409,7 +409,7 @@ fn a_file_that_begins_with_a_boundary_has_what_was_kept_behind_its_summary() {
         said("p2", "p1", "m1", "kept answer"),
         user("u1", Some("p2"), "new"),
         said("a1", "u1", "m2", "new answer"),
-        // A second one, whose kept records are written once more behind it, hung elsewhere.
+        // A second compaction, whose kept records are written again after it with another parent.
         record("b2", Some("a1"), "system", kept("s2", &["u1", "a1"])),
         summary("s2", "b2", "all of it"),
         user("u1", Some("s2"), "new"),
@@ -429,7 +429,7 @@ fn a_file_that_begins_with_a_boundary_has_what_was_kept_behind_its_summary() {
 }
 
 #[test]
-fn a_segment_that_is_kept_before_its_summary_stays_before_it() {
+fn a_segment_kept_before_its_summary_stays_before_it() {
     let kept = json!({ "headUuid": "u1", "anchorUuid": "b1", "tailUuid": "a1" });
     let named = json!({ "anchorUuid": "b1", "uuids": ["u1", "a1"], "allUuids": ["u1", "a1"] });
     for metadata in [json!({ "preservedSegment": kept }), json!({ "preservedMessages": named })] {
@@ -465,7 +465,7 @@ fn a_segment_that_is_kept_before_its_summary_stays_before_it() {
             _ => None,
         });
         let long = whole.log.entries().find(|entry| entry.body.text() == "long answer").unwrap();
-        assert_eq!(left, Some(long.meta.id), "it tells of the branch that was left");
+        assert_eq!(left, Some(long.meta.id), "it refers to the abandoned branch");
         for cut in 1..records.len() {
             let grown = take_again(Format::ClaudeCode, take_all(&records[..cut]).log, lines(&records));
             assert_eq!((grown.context(), grown.spend()), (whole.context(), whole.spend()), "cut at {cut}");
@@ -474,7 +474,7 @@ fn a_segment_that_is_kept_before_its_summary_stays_before_it() {
 }
 
 #[test]
-fn a_response_that_goes_on_behind_what_the_user_said_counts_once_and_wholly() {
+fn a_response_continued_after_a_user_message_counts_once() {
     let took = |mut record: Value, output: u64| {
         record["message"]["usage"]["output_tokens"] = json!(output);
         record
@@ -512,7 +512,7 @@ fn a_response_that_goes_on_behind_what_the_user_said_counts_once_and_wholly() {
 }
 
 #[test]
-fn what_a_fork_copied_counts_in_its_source() {
+fn usage_copied_by_a_fork_counts_in_its_source() {
     let source = "c0ffee00-0000-4000-8000-00000000000a";
     let copied = |mut record: Value| {
         record["forkedFrom"] = json!({ "sessionId": source, "messageUuid": record["uuid"] });
@@ -530,7 +530,7 @@ fn what_a_fork_copied_counts_in_its_source() {
 }
 
 #[test]
-fn what_the_user_said_while_the_agent_worked_is_in_the_context() {
+fn messages_sent_while_the_agent_works_are_in_the_context() {
     let queued = json!({ "attachment": { "type": "queued_command", "prompt": "and the zebra", "commandMode": "prompt" } });
     let other = json!({ "attachment": { "type": "file", "filename": "a.txt" } });
     let taken = take_all(&[
@@ -547,7 +547,7 @@ fn what_the_user_said_while_the_agent_worked_is_in_the_context() {
 }
 
 #[test]
-fn a_helper_is_a_session_of_its_own_with_its_own_calls() {
+fn a_subagent_is_a_separate_session_with_its_own_calls() {
     let taken = take(Format::ClaudeCode, include_str!("../fixtures/claude-code-helper.jsonl"));
     assert_eq!(
         taken.context(),
@@ -567,7 +567,7 @@ fn a_helper_is_a_session_of_its_own_with_its_own_calls() {
 }
 
 #[test]
-fn a_segment_that_begins_with_an_attachment_keeps_what_follows_it() {
+fn a_segment_starting_with_an_attachment_keeps_the_next_entry() {
     for (head, kept) in [("x1", "u:kept"), ("u2", "u:kept"), ("a1", "a:old answer")] {
         let segment = json!({ "headUuid": head, "tailUuid": "a2", "anchorUuid": "s1" });
         let boundary = json!({ "subtype": "compact_boundary", "logicalParentUuid": "a2", "compactMetadata": { "trigger": "auto", "preservedSegment": segment } });
@@ -593,7 +593,7 @@ fn a_segment_that_begins_with_an_attachment_keeps_what_follows_it() {
 }
 
 #[test]
-fn a_helpers_compaction_stays_off_the_main_path_and_leaves_the_main_one_its_boundary() {
+fn a_subagents_compaction_does_not_affect_the_main_path() {
     let aside = |mut record: Value| {
         record["isSidechain"] = json!(true);
         record
@@ -632,7 +632,7 @@ fn a_helpers_compaction_stays_off_the_main_path_and_leaves_the_main_one_its_boun
 }
 
 #[test]
-fn what_the_provider_ran_itself_is_told_in_words_and_leaves_no_call_open() {
+fn provider_run_tools_become_text_and_leave_no_open_call() {
     let found = json!([
         { "type": "web_search_result", "url": "https://a.example", "title": "A page", "encrypted_content": "SECRET" },
         { "type": "web_search_result", "url": "https://b.example", "title": "Another" },
@@ -680,7 +680,7 @@ fn what_the_provider_ran_itself_is_told_in_words_and_leaves_no_call_open() {
 }
 
 #[test]
-fn a_reference_to_a_tool_is_told_in_words() {
+fn a_tool_reference_becomes_text() {
     let found = json!([{ "type": "tool_reference", "tool_name": "WebFetch" }, { "type": "tool_reference", "tool_name": "Edit" }]);
     let block = json!({ "type": "tool_result", "tool_use_id": "c1", "content": found });
     let taken = take_all(&[
@@ -695,12 +695,12 @@ fn a_reference_to_a_tool_is_told_in_words() {
     assert_eq!(
         (taken.context().pop(), taken.codes()),
         (Some("a:hi".to_owned()), vec![]),
-        "other people's keys"
+        "unknown keys are ignored"
     );
 }
 
 #[test]
-fn a_command_to_claude_code_is_in_the_context_and_not_the_preview() {
+fn a_claude_code_command_is_in_the_context_but_not_the_preview() {
     use sapwood_core::Principal;
     use sapwood_core::project::summary::Summary;
     let taken = take_all(&[

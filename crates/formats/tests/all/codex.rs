@@ -1,4 +1,4 @@
-//! Codex's rollouts, quirk by quirk.
+//! Codex rollouts, one quirk per test.
 
 use sapwood_core::{Body, Kind};
 use sapwood_formats::import::Format;
@@ -56,7 +56,7 @@ fn take_all(values: &[Value]) -> Taken {
 }
 
 #[test]
-fn what_events_say_twice_is_taken_once() {
+fn repeated_events_are_imported_once() {
     let taken = take_all(&[
         meta(),
         line("turn_context", json!({ "cwd": "/work", "model": "gpt-test", "effort": "high" })),
@@ -83,7 +83,7 @@ fn what_events_say_twice_is_taken_once() {
 }
 
 #[test]
-fn token_counts_are_cumulative_and_come_after_the_tools_answer() {
+fn token_counts_are_cumulative_and_follow_the_tool_results() {
     let taken = take_all(&[
         meta(),
         user("list"),
@@ -103,7 +103,7 @@ fn token_counts_are_cumulative_and_come_after_the_tools_answer() {
 }
 
 #[test]
-fn a_replacement_history_is_the_context_from_then_on() {
+fn a_replacement_history_becomes_the_context() {
     let kept = json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "the goal" }] });
     let summary = json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "summary: half done" }] });
     let taken = take_all(&[
@@ -120,7 +120,7 @@ fn a_replacement_history_is_the_context_from_then_on() {
 }
 
 #[test]
-fn an_old_compaction_repeats_the_users_words_and_its_message() {
+fn an_old_compaction_repeats_the_user_messages_and_its_own() {
     let taken = take_all(&[
         meta(),
         user("<environment_context>x</environment_context>"),
@@ -159,7 +159,7 @@ fn a_rollback_drops_turns_and_keeps_them_as_a_branch() {
 }
 
 #[test]
-fn custom_calls_shells_and_structured_outputs_are_tools_too() {
+fn custom_calls_shells_and_structured_outputs_are_tool_calls() {
     let taken = take_all(&[
         meta(),
         user("patch"),
@@ -185,7 +185,7 @@ fn custom_calls_shells_and_structured_outputs_are_tools_too() {
 }
 
 #[test]
-fn a_fork_names_its_base_and_inherits_up_to_its_ordinal_without_the_cost() {
+fn a_fork_inherits_its_base_up_to_the_ordinal_without_usage() {
     use sapwood_formats::import::Reader;
     use sapwood_formats::import::steps::StepBatch;
     let mut own = meta();
@@ -234,18 +234,18 @@ fn a_rollout_that_grew_extends_the_session() {
 }
 
 #[test]
-fn a_response_that_does_not_end_is_cut_and_nothing_of_it_is_lost() {
+fn an_endless_response_is_split_without_loss() {
     let said: Vec<Value> =
         (0..24).map(|number| assistant(&format!("{number} {}", "x".repeat(1 << 20)))).collect();
     let taken = take(Format::Codex, lines(&[vec![meta(), user("go")], said].concat()));
     assert_eq!(taken.codes(), []);
     let context = taken.context().join(" ");
     assert!((0..24).all(|number| context.contains(&format!("a:{number} x"))));
-    assert!(taken.count(Kind::AssistantMessage) < 5, "most of it is still joined");
+    assert!(taken.count(Kind::AssistantMessage) < 5, "most of it is merged");
 }
 
 #[test]
-fn results_that_are_more_than_can_be_held_stand_behind_their_call() {
+fn too_many_results_to_buffer_still_follow_their_call() {
     let result = |number: usize, text: &str| {
         item(json!({ "type": "function_call_output", "call_id": format!("c{number}"), "output": text }))
     };
@@ -261,7 +261,7 @@ fn results_that_are_more_than_can_be_held_stand_behind_their_call() {
 }
 
 #[test]
-fn compactions_that_repeat_the_users_words_do_not_blow_up_a_small_file() {
+fn repeated_user_messages_in_compactions_are_bounded() {
     let words = "w".repeat(79_000);
     let compacted: Vec<Value> = (0..950).map(|_| line("compacted", json!({ "message": "so far" }))).collect();
     let text = lines(&[vec![meta(), user(&words)], compacted].concat());
@@ -287,7 +287,7 @@ fn spent(taken: &Taken) -> (u64, u64, u64) {
 }
 
 #[test]
-fn counts_that_no_response_waits_for_are_counted_too() {
+fn counts_without_a_pending_response_are_counted() {
     let values = [
         meta(),
         user("hello"),
@@ -304,7 +304,7 @@ fn counts_that_no_response_waits_for_are_counted_too() {
 }
 
 #[test]
-fn what_a_compaction_took_is_its_own() {
+fn the_usage_of_a_compaction_is_recorded_with_it() {
     let compacted = line("compacted", json!({ "message": "half done" }));
     let values = [meta(), user("hello"), assistant("hi"), tokens(60, 0, 6), tokens(100, 0, 10), compacted];
     let taken = take_all(&values);
@@ -321,7 +321,7 @@ fn what_a_compaction_took_is_its_own() {
 }
 
 #[test]
-fn a_count_that_was_written_after_the_first_import_arrives() {
+fn a_count_written_after_the_first_import_is_added() {
     let values =
         [meta(), user("list"), call("c1"), output("c1", "x"), tokens(100, 40, 10), assistant("done")];
     let early = take_all(&values[..4]);
@@ -329,12 +329,12 @@ fn a_count_that_was_written_after_the_first_import_arrives() {
     let grown = take_again(Format::Codex, early.log, lines(&values));
     assert_eq!(spent(&grown), (1, 60, 10));
     assert_eq!(grown.context(), ["u:list", "C:shell(c1)", "t:x", "a:done"]);
-    assert_eq!(grown.count(Kind::AssistantMessage), 2, "what was there is not written again");
+    assert_eq!(grown.count(Kind::AssistantMessage), 2, "existing entries are not written again");
     let again = take_again(Format::Codex, grown.log, lines(&values));
     assert_eq!((again.added, spent(&again)), (0, (1, 60, 10)));
 }
 
-/// A fork's file, read behind its base's if that is there.
+/// Import a fork, after its base if there is one.
 fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
     crate::taking::take_with(Format::Codex, log, |harvest| {
         use sapwood_formats::import::Reader;
@@ -351,7 +351,7 @@ fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLo
 }
 
 #[test]
-fn a_fork_counts_its_own_calls_once_whether_its_base_is_there_or_turns_up_later() {
+fn a_fork_counts_its_calls_once_with_or_without_its_base() {
     let model = line("turn_context", json!({ "model": "gpt-test" }));
     let base = [meta(), model.clone(), user("shared"), assistant("yes"), counted((600, 60), (600, 60))];
     let mut first = meta();
@@ -381,12 +381,12 @@ fn a_fork_counts_its_own_calls_once_whether_its_base_is_there_or_turns_up_later(
     assert_eq!(
         spent(&fork(None, &own, Default::default())),
         (3, 120, 12),
-        "the base's total is not the fork's"
+        "the base's total is not counted in the fork"
     );
 }
 
 #[test]
-fn a_turns_context_says_which_model_of_whom_answers_and_how_hard_it_thinks() {
+fn a_turn_context_sets_provider_model_and_effort() {
     let mut first = meta();
     first["payload"]["model_provider"] = json!("openai");
     let context =
@@ -416,14 +416,14 @@ fn a_turns_context_says_which_model_of_whom_answers_and_how_hard_it_thinks() {
 }
 
 #[test]
-fn ordinals_say_how_much_of_its_base_a_fork_has_and_lines_are_counted_where_they_are_missing() {
+fn ordinals_limit_the_base_and_missing_ones_are_line_numbers() {
     use sapwood_formats::import::Reader;
     use sapwood_formats::import::steps::StepBatch;
     let numbered = |mut value: Value, ordinal: u64| {
         value["ordinal"] = json!(ordinal);
         value
     };
-    // The ordinals of a rollout that was itself cut off do not begin with its lines.
+    // If a rollout was itself truncated, its ordinals differ from its line numbers.
     let base =
         [numbered(meta(), 0), numbered(user("one"), 10), numbered(assistant("two"), 11), user("line 3")];
     for (end, expected) in [(3, vec![]), (11, vec!["one", "line 3"]), (12, vec!["one", "two", "line 3"])] {
@@ -442,7 +442,7 @@ fn ordinals_say_how_much_of_its_base_a_fork_has_and_lines_are_counted_where_they
 }
 
 #[test]
-fn a_rollout_with_an_old_compaction_and_a_rollback_behind_it_comes_over_whole() {
+fn a_rollback_after_an_old_compaction_is_imported() {
     let taken = take(Format::Codex, include_str!("../fixtures/codex-old-compaction.jsonl"));
     assert_eq!(taken.codes(), []);
     assert_eq!(taken.context(), ["u:Count the files.", "u:There are two files."]);
@@ -454,7 +454,7 @@ fn a_rollout_with_an_old_compaction_and_a_rollback_behind_it_comes_over_whole() 
 }
 
 #[test]
-fn what_an_older_fork_copied_at_one_go_counts_in_its_source() {
+fn records_copied_by_an_older_fork_count_in_its_source() {
     let source = "0199aaaa-0000-7000-8000-000000000001";
     let own = line(
         "session_meta",
@@ -478,7 +478,7 @@ fn rolled_back(turns: u64) -> Value {
     event(json!({ "type": "thread_rolled_back", "num_turns": turns }))
 }
 
-/// Imports every prefix and then all of it, which must give what a fresh import gives.
+/// Import every prefix and then the whole file, which must give the same as a fresh import.
 fn take_grown(values: &[Value]) -> Taken {
     let fresh = take_all(values);
     for count in 0..values.len() {
@@ -491,7 +491,7 @@ fn take_grown(values: &[Value]) -> Taken {
 }
 
 #[test]
-fn a_rollback_drops_what_codex_said_right_before_the_turn_and_not_before_the_first() {
+fn a_rollback_drops_codex_messages_before_the_turn_except_the_first() {
     let developer = |text: &str| {
         let content = json!([{ "type": "input_text", "text": text }]);
         item(json!({ "type": "message", "role": "developer", "content": content }))
@@ -519,7 +519,7 @@ fn a_rollback_drops_what_codex_said_right_before_the_turn_and_not_before_the_fir
 }
 
 #[test]
-fn what_an_old_compaction_repeats_can_be_rolled_back() {
+fn messages_repeated_by_an_old_compaction_can_be_rolled_back() {
     let compacted = || line("compacted", json!({ "message": "so far" }));
     let values = [
         meta(),
@@ -532,14 +532,18 @@ fn what_an_old_compaction_repeats_can_be_rolled_back() {
         assistant("third"),
         rolled_back(2),
     ];
-    assert_eq!(take_grown(&values).context(), ["u:one", "u:two"], "what was summed up is a turn, too");
+    assert_eq!(take_grown(&values).context(), ["u:one", "u:two"], "the summary counts as a turn, too");
     let values = [&values[..6], &[rolled_back(1), user("three")]].concat();
     assert_eq!(take_grown(&values).context(), ["u:one", "u:two", "u:three"]);
     let values = [&values[..6], &[rolled_back(2), user("three"), compacted()]].concat();
-    assert_eq!(take_grown(&values).context(), ["u:one", "u:three", "u:so far"], "as many words as turns go");
+    assert_eq!(
+        take_grown(&values).context(),
+        ["u:one", "u:three", "u:so far"],
+        "each dropped turn drops its text"
+    );
 }
 
-/// Imports a rollout whose bases, the oldest first, were found as far as they are here.
+/// Import a rollout with the bases that were found, oldest first.
 fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
     crate::taking::take_with(Format::Codex, log, |harvest| {
         use sapwood_formats::import::Reader;
@@ -556,7 +560,7 @@ fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog
 }
 
 #[test]
-fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
+fn a_fork_of_forks_counts_its_calls_once_for_any_bases() {
     let begin = |number: usize| {
         let id = |number: usize| format!("0199aaaa-0000-7000-8000-00000000000{number}");
         let mut first = meta();
@@ -576,12 +580,12 @@ fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
     let (oldest, middle, newest) = (turn(1), turn(2), turn(3));
     let bases = [&oldest[..], &middle, &newest];
     let mut own = turn(4);
-    // A call that no response waits for, before a compaction: it is what wrote that.
+    // A count without a pending response before a compaction belongs to that compaction.
     own.extend([counted((450, 45), (50, 5)), line("compacted", json!({ "message": "so far" }))]);
     own.extend([assistant("more"), counted((500, 50), (50, 5))]);
     let whole = fork_of(&bases, &own, Default::default());
     assert_eq!(spent(&whole), (3, 200, 20));
-    // Bases are found from the nearest on.
+    // Bases are found starting with the nearest one.
     for path in [&[3, 0][..], &[2, 0], &[1, 0], &[3, 2, 1, 0], &[3, 1, 0], &[2, 2, 0, 0]] {
         let mut log = sapwood_core::fixture::MemLog::default();
         for missing in path {
@@ -602,7 +606,7 @@ fn a_fork_of_forks_counts_its_calls_once_whichever_bases_turn_up_later() {
 }
 
 #[test]
-fn a_count_that_stands_by_itself_is_its_own_turns_models() {
+fn a_separate_count_uses_the_model_of_its_turn() {
     let context = |model: &str| line("turn_context", json!({ "cwd": "/work", "model": model }));
     let file = [
         meta(),

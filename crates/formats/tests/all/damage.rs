@@ -1,5 +1,5 @@
-//! Damage is reported by line and never stops the rest; whatever the bytes are, an importer ends and its drafts can be
-//! placed.
+//! Damage is reported by line and does not stop the import. For any bytes, an importer terminates and its
+//! drafts are valid.
 
 use proptest::prelude::*;
 use sapwood_core::fixture::{MemLog, spoil};
@@ -24,7 +24,7 @@ const FIXTURES: &[(Format, &str)] = &[
 ];
 
 #[test]
-fn every_fixture_is_whole_and_taken_twice_adds_nothing() {
+fn every_fixture_is_valid_and_a_second_import_adds_nothing() {
     for (format, text) in FIXTURES {
         let taken = take(*format, text);
         assert_eq!(taken.codes(), [], "{format:?}");
@@ -42,7 +42,7 @@ fn every_fixture_is_detected() {
 }
 
 #[test]
-fn what_lost_its_header_is_a_session_that_is_called_by_its_file() {
+fn a_file_without_its_header_is_named_after_the_file() {
     let lost = [
         (Format::Codex, FIXTURES[1].1, "rollout-2026-03-04T05-06-07-x", "rollout-2026-03-04T05-06-07-x"),
         (
@@ -76,7 +76,7 @@ fn what_lost_its_header_is_a_session_that_is_called_by_its_file() {
             );
             let began = taken.session.unwrap().at;
             assert_eq!(Some(began), taken.log.entries().next().map(|entry| entry.meta.at));
-            assert_eq!(read("-").session, None, "what has no name is nobody's");
+            assert_eq!(read("-").session, None, "without a name there is no session");
         }
     }
 }
@@ -86,7 +86,7 @@ fn user(uuid: &str, parent: Option<&str>, text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
+fn torn_spliced_and_duplicate_lines_are_reported_and_the_rest_is_imported() {
     let good = [user("u1", None, "one"), user("u2", Some("u1"), "two"), user("u3", Some("u2"), "three")];
     let mut text = lines(&good);
     text.push_str("{\"type\":\"user\",\"uuid\":\"u4\",\"par{\"type\":\"user\"}\n");
@@ -109,7 +109,7 @@ fn torn_spliced_and_doubled_lines_are_named_and_the_rest_is_taken() {
 }
 
 #[test]
-fn a_record_that_comes_after_its_child_is_taken_too() {
+fn a_record_after_its_child_is_imported() {
     let values = [
         user("u1", None, "one"),
         user("u3", Some("u2"), "three"),
@@ -123,7 +123,7 @@ fn a_record_that_comes_after_its_child_is_taken_too() {
 }
 
 #[test]
-fn a_file_without_a_conversation_is_no_session() {
+fn a_file_without_a_conversation_is_not_a_session() {
     let taken =
         take(Format::ClaudeCode, lines(&[json!({ "type": "summary", "summary": "x", "leafUuid": "y" })]));
     assert!(taken.session.is_none());
@@ -143,7 +143,7 @@ fn a_line_of_a_hundred_megabytes_is_reported_and_not_loaded() {
 }
 
 #[test]
-fn invalid_utf8_and_half_surrogates_are_mended_and_reported() {
+fn invalid_utf8_and_unpaired_surrogates_are_replaced_and_reported() {
     let mut text = lines(&[user("u1", None, "PLACE"), user("u2", Some("u1"), "HALF")]).into_bytes();
     let at = text.windows(5).position(|window| window == b"PLACE").unwrap();
     text[at] = 0xff;
@@ -171,7 +171,7 @@ fn deep_nesting_is_refused_without_a_stack_overflow() {
 }
 
 #[test]
-fn a_file_of_nothing_but_problems_is_given_up() {
+fn the_import_of_a_file_with_only_problems_stops() {
     let text = "{\"oops\n".repeat(5_000);
     for format in [Format::ClaudeCode, Format::Codex, Format::Pi] {
         let taken = take(format, lines(&[user("u1", None, "one")]) + &text);
@@ -190,14 +190,14 @@ proptest! {
     }
 
     #[test]
-    fn spoiled_files_never_break_an_importer_and_always_give_a_log(seed in any::<u64>()) {
+    fn damaged_files_never_break_an_importer(seed in any::<u64>()) {
         for (format, text) in FIXTURES {
             take(*format, spoil(text, seed));
         }
     }
 
     #[test]
-    fn a_file_taken_in_two_goes_is_the_same_context(seed in any::<u64>()) {
+    fn a_file_imported_in_two_passes_gives_the_same_context(seed in any::<u64>()) {
         for (format, text) in FIXTURES.iter().filter(|(_, text)| !text.starts_with(['[', '{']) || text.lines().count() > 4) {
             if matches!(format, Format::RoleFiles) || text.starts_with("[") || text.starts_with("{\n") {
                 continue;
@@ -213,7 +213,7 @@ proptest! {
 }
 
 #[test]
-fn problems_behind_good_records_do_not_cost_them() {
+fn problems_after_valid_records_do_not_drop_them() {
     let good = "{\"role\":\"user\",\"content\":\"good\"}\n".repeat(100);
     for bad in ["{\n".repeat(2_000), "1\n".repeat(2_000)] {
         let lines = take(Format::Messages, format!("{good}{bad}"));
@@ -226,7 +226,7 @@ fn problems_behind_good_records_do_not_cost_them() {
 }
 
 #[test]
-fn what_never_says_whose_it_is_is_given_up() {
+fn the_import_of_a_file_without_a_session_stops() {
     let feed = format!("[{}1]", "1,".repeat(300_000));
     let mut harvest = StepBatch::default();
     reader(Format::RoleFiles, "feed").unwrap().push_document(feed.as_bytes(), &mut harvest);

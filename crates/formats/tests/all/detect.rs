@@ -1,10 +1,10 @@
-//! Which format a file is in.
+//! Format detection.
 
 use sapwood_formats::import::Format;
 use sapwood_formats::import::detect::detect;
 
 #[test]
-fn every_format_is_told_by_its_first_lines() {
+fn every_format_is_detected_by_its_first_lines() {
     let cases: &[(&str, Option<Format>)] = &[
         (r#"{"type":"session_header","version":2,"id":"s","timestamp":5}"#, Some(Format::Sapwood)),
         (
@@ -57,7 +57,7 @@ fn every_format_is_told_by_its_first_lines() {
 }
 
 #[test]
-fn a_first_line_longer_than_what_is_looked_at_still_tells() {
+fn a_first_line_longer_than_the_inspected_part_is_detected() {
     let long = format!(
         r#"{{"parentUuid":null,"isSidechain":false,"type":"user","message":{{"content":"{}"#,
         "x".repeat(300_000)

@@ -1,4 +1,4 @@
-//! Formats that are documents or replace what they said: gemini-cli, opencode, role files, plain messages.
+//! Formats that are documents or rewrite earlier messages: gemini-cli, opencode, role files, plain messages.
 
 use sapwood_core::Kind;
 use sapwood_formats::import::Format;
@@ -19,7 +19,7 @@ fn gemini_header() -> Value {
 }
 
 #[test]
-fn gemini_a_repeated_id_replaces_and_a_result_is_inside_its_call() {
+fn gemini_a_repeated_id_replaces_the_message() {
     let open = json!({ "content": "I look", "model": "gemini-test", "thoughts": [{ "subject": "Plan", "description": "look first" }],
         "toolCalls": [{ "id": "c1", "name": "ls", "args": { "p": "." }, "status": "executing" }] });
     let done = json!({ "content": "I look", "model": "gemini-test", "thoughts": [{ "subject": "Plan", "description": "look first" }],
@@ -40,11 +40,11 @@ fn gemini_a_repeated_id_replaces_and_a_result_is_inside_its_call() {
     assert_eq!(taken.context(), ["u:hello", "r:**Plan** look first a:I look C:ls(c1)", "t:a.txt"]);
     let spend = taken.spend();
     assert_eq!((spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output), (1, 60, 40, 15));
-    assert_eq!(taken.count(Kind::CustomInfo), 2, "what the screen was told, and a command");
+    assert_eq!(taken.count(Kind::CustomInfo), 2, "a screen message and a command");
 }
 
 #[test]
-fn gemini_rewind_removes_that_id_and_all_after_and_keeps_them_as_a_branch() {
+fn gemini_a_rewind_keeps_the_removed_messages_as_a_branch() {
     let say = |id: &str, kind: &str, text: &str| gemini(id, kind, json!({ "content": text }));
     let values = [
         gemini_header(),
@@ -67,7 +67,7 @@ fn gemini_rewind_removes_that_id_and_all_after_and_keeps_them_as_a_branch() {
             say("b", "user", "two"),
         ]),
     );
-    assert_eq!(all.context(), ["u:two"], "an id that is not there removes all");
+    assert_eq!(all.context(), ["u:two"], "an unknown id removes all");
     assert_eq!(take_again(Format::GeminiCli, taken.log, lines(&values)).added, 0);
 }
 
@@ -147,7 +147,7 @@ fn opencode_rows_become_messages_results_and_compactions() {
 }
 
 #[test]
-fn role_files_put_what_was_archived_before_what_came_since() {
+fn role_files_put_archived_messages_before_later_ones() {
     let summary = json!({ "role": "user", "content": "so far" });
     let document = json!({
         "roleName": "owner_2", "logicalSessionId": "flow-1__owner_2", "isActive": true, "systemPrompt": "You own it.",
@@ -177,7 +177,7 @@ fn role_files_put_what_was_archived_before_what_came_since() {
 }
 
 #[test]
-fn plain_messages_of_openai_are_taken() {
+fn plain_openai_messages_are_imported() {
     let document = json!([
         { "role": "system", "content": "Be brief." },
         { "role": "user", "content": [{ "type": "text", "text": "look" }, { "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } }] },
@@ -191,7 +191,7 @@ fn plain_messages_of_openai_are_taken() {
 }
 
 #[test]
-fn plain_messages_of_anthropic_are_taken() {
+fn plain_anthropic_messages_are_imported() {
     let document = json!({ "model": "claude-test", "system": "Be brief.", "messages": [
         { "role": "user", "content": "look" },
         { "role": "assistant", "content": [{ "type": "text", "text": "I look" }, { "type": "tool_use", "id": "c1", "name": "ls", "input": {} }] },
@@ -207,7 +207,7 @@ fn plain_messages_of_anthropic_are_taken() {
 }
 
 #[test]
-fn a_message_a_line_grows_and_an_edited_one_is_a_branch() {
+fn new_message_lines_extend_and_edited_ones_branch() {
     let say = |role: &str, text: &str| json!({ "role": role, "content": text });
     let first = take(Format::Messages, lines(&[say("user", "one"), say("assistant", "two")]));
     let grown = take_again(
@@ -223,7 +223,7 @@ fn a_message_a_line_grows_and_an_edited_one_is_a_branch() {
 }
 
 #[test]
-fn gemini_going_back_again_and_again_looks_only_at_what_is_new() {
+fn gemini_repeated_rewinds_process_only_new_messages() {
     let text = "word ".repeat(400);
     let mut values = vec![gemini_header()];
     for number in 0..1_500 {
@@ -258,7 +258,7 @@ fn gemini_a_message_that_grew_between_two_imports_counts_once() {
 }
 
 #[test]
-fn gemini_messages_that_are_set_again_behind_others_count_once() {
+fn gemini_messages_set_again_after_others_count_once() {
     let answer = json!({ "content": "two", "tokens": { "input": 9, "output": 1 } });
     let answer = gemini("b", "gemini", answer);
     let all = json!({ "$set": { "messages": [say("s", "user", "what happened"), answer] } });
@@ -269,7 +269,7 @@ fn gemini_messages_that_are_set_again_behind_others_count_once() {
 }
 
 #[test]
-fn gemini_a_hidden_command_is_in_the_log_and_not_in_the_context() {
+fn gemini_a_hidden_command_is_only_in_the_log() {
     let taken = take(
         Format::GeminiCli,
         lines(&[
@@ -294,7 +294,7 @@ fn gemini_a_hidden_command_is_in_the_log_and_not_in_the_context() {
 }
 
 #[test]
-fn gemini_the_fixture_of_an_old_recording_is_taken() {
+fn gemini_an_old_recording_is_imported() {
     let text = include_str!("../fixtures/gemini-cli-document.json");
     let taken = take(Format::GeminiCli, text);
     assert_eq!(taken.codes(), []);
@@ -312,7 +312,7 @@ fn gemini_the_fixture_of_an_old_recording_is_taken() {
 }
 
 #[test]
-fn gemini_a_torn_old_recording_gives_its_whole_messages() {
+fn gemini_a_torn_old_recording_keeps_its_complete_messages() {
     let text = include_str!("../fixtures/gemini-cli-document.json");
     let cut = text.find("One file").unwrap();
     let taken = take(Format::GeminiCli, &text[..cut]);
@@ -323,7 +323,7 @@ fn gemini_a_torn_old_recording_gives_its_whole_messages() {
 }
 
 #[test]
-fn gemini_a_file_that_is_larger_than_what_is_held_can_be_rewound_and_replaced_all_the_same() {
+fn gemini_a_file_larger_than_the_buffer_can_be_rewound_and_replaced() {
     let text = "word ".repeat(40_000);
     let mut values = vec![gemini_header()];
     for number in 0..120 {
@@ -335,7 +335,7 @@ fn gemini_a_file_that_is_larger_than_what_is_held_can_be_rewound_and_replaced_al
     let context = whole.context();
     assert_eq!((whole.codes(), context.len()), (vec![], 120));
     assert_eq!(context[119], "u:last, said otherwise");
-    assert!(context[3].starts_with("u:3 word"), "what went in stays on the path");
+    assert!(context[3].starts_with("u:3 word"), "the flushed version stays on the path");
     assert_eq!(whole.log.entries().filter(|entry| entry.body.text() == "three, said otherwise").count(), 1);
     values.push(json!({ "$rewindTo": "m2" }));
     values.push(say("n", "user", "from there"));
@@ -345,7 +345,7 @@ fn gemini_a_file_that_is_larger_than_what_is_held_can_be_rewound_and_replaced_al
 }
 
 #[test]
-fn messages_a_system_message_behind_the_models_name_is_the_systems_prompt() {
+fn messages_a_system_message_after_the_model_is_the_system_prompt() {
     let document = json!({ "model": "gpt-test", "messages": [
         { "role": "system", "content": "Be brief." }, { "role": "user", "content": "hello" }, { "role": "system", "content": "Now be long." } ] });
     let taken = take(Format::Messages, document.to_string());
@@ -355,7 +355,7 @@ fn messages_a_system_message_behind_the_models_name_is_the_systems_prompt() {
 }
 
 #[test]
-fn messages_a_document_that_is_damaged_gives_what_is_good_of_it() {
+fn messages_a_damaged_document_keeps_its_valid_part() {
     let document = json!([
         { "role": "system", "content": "Be brief." }, { "role": "user", "content": "mq1" }, { "role": "assistant", "content": "ma1" } ]);
     let pretty = serde_json::to_string_pretty(&document).unwrap();
@@ -380,7 +380,7 @@ fn messages_a_document_that_is_damaged_gives_what_is_good_of_it() {
 }
 
 #[test]
-fn messages_and_gemini_recordings_are_lines_if_their_first_line_is_json_by_itself() {
+fn a_complete_json_first_line_means_one_record_per_line() {
     for format in [Format::Messages, Format::GeminiCli] {
         assert!(!format.is_document(b"{\"role\":\"user\",\"content\":\"x\"}\n"));
         assert!(!format.is_document(b"\xef\xbb\xbf[1]\r\n"));
@@ -396,7 +396,7 @@ fn messages_and_gemini_recordings_are_lines_if_their_first_line_is_json_by_itsel
 }
 
 #[test]
-fn a_source_without_times_is_dated_by_its_file() {
+fn a_source_without_times_uses_the_file_time() {
     use sapwood_core::TimestampMs;
     use sapwood_formats::import::reader;
     use sapwood_formats::import::steps::StepBatch;
@@ -407,11 +407,15 @@ fn a_source_without_times_is_dated_by_its_file() {
     let mut dated = StepBatch::of_file(TimestampMs(1_767_323_045_678));
     let mut gemini = reader(Format::GeminiCli, "a.jsonl").unwrap();
     gemini.push_line(format!("{}\n", gemini_header()).as_bytes(), 1, &mut dated);
-    assert_eq!(dated.session.as_ref().unwrap().at, TimestampMs(1_775_369_220_000), "its own time counts");
+    assert_eq!(
+        dated.session.as_ref().unwrap().at,
+        TimestampMs(1_775_369_220_000),
+        "the recording's own time is used"
+    );
 }
 
 #[test]
-fn titles_that_no_session_may_have_are_made_to_fit() {
+fn invalid_titles_are_made_to_fit() {
     let long = "x".repeat(500);
     for (title, fit) in
         [("Shop\nand more\t", Some("Shop and more")), (&long, Some(&long[..400])), (" \n ", None)]

@@ -1,4 +1,4 @@
-//! Exports, and what comes back of them.
+//! Exports, and what an import restores from them.
 
 use sapwood_core::entry::{
     AssistantMessage, Body, Compaction, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
@@ -31,7 +31,7 @@ fn log_of(bodies: Vec<Body>) -> MemLog {
     log
 }
 
-/// Out in a format and in again.
+/// Export to a format and import again.
 fn round(format: Format, log: &MemLog) -> Taken {
     take(format, export(format, log))
 }
@@ -53,7 +53,7 @@ fn export(format: Format, log: &MemLog) -> Vec<u8> {
 }
 
 #[test]
-fn a_compaction_without_a_summary_comes_back_without_one() {
+fn a_missing_compaction_summary_round_trips() {
     let cut = Compaction::new(Strategy::Imported, Trigger::Imported);
     let log = log_of(vec![user("old"), cut.into(), user("kept"), user("new")]);
     for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
@@ -66,7 +66,7 @@ fn a_compaction_without_a_summary_comes_back_without_one() {
 }
 
 #[test]
-fn models_and_the_files_of_a_summary_come_back_as_they_were() {
+fn models_and_the_files_of_a_summary_round_trip() {
     let details = Details { files_read: vec!["a.rs".to_owned()], ..Details::default() };
     let summary = Some("so far".to_owned());
     let cut = Compaction { summary, details, ..Compaction::new(Strategy::Llm, Trigger::Manual) };
@@ -84,7 +84,7 @@ fn models_and_the_files_of_a_summary_come_back_as_they_were() {
 }
 
 #[test]
-fn an_address_in_angle_brackets_is_a_link_to_mail_and_nothing_else_is() {
+fn only_an_address_in_angle_brackets_becomes_a_mail_link() {
     let text =
         "<me@x.org> [a](mailto:you@x.org) [b](javascript:alert(1)) <javascript:alert(2)> [c](me@x.org)";
     let log = log_of(vec![user(text)]);
@@ -95,7 +95,7 @@ fn an_address_in_angle_brackets_is_a_link_to_mail_and_nothing_else_is() {
 }
 
 #[test]
-fn pages_for_people_hold_nothing_that_a_terminal_obeys() {
+fn pages_contain_no_terminal_control_characters() {
     let log = log_of(vec![user("a\u{1b}]0;title\u{7}b\r\n```\n\u{9b}2J\u{0}\n\tend\n```")]);
     let path = log.path(None).entries;
     for page in [html::page(&summary(), &path, &Default::default()), markdown::page(&summary(), &path)] {
@@ -106,7 +106,7 @@ fn pages_for_people_hold_nothing_that_a_terminal_obeys() {
 }
 
 #[test]
-fn what_a_compaction_keeps_from_an_entry_that_is_no_message_goes_out_as_role_files() {
+fn role_files_include_messages_kept_from_a_non_message_entry() {
     let mut log = log_of(vec![user("old")]);
     log.push(Body::from(ModelChanged { model: "m".to_owned() })).unwrap();
     let kept = log.entries().last().unwrap().meta.id;
@@ -121,10 +121,10 @@ fn what_a_compaction_keeps_from_an_entry_that_is_no_message_goes_out_as_role_fil
         log.push(user("new")).unwrap();
     }
     let back = round(Format::RoleFiles, &log).context();
-    assert_eq!(back, ["u:so far again", "u:kept", "u:new", "u:new"], "what the context has");
+    assert_eq!(back, ["u:so far again", "u:kept", "u:new", "u:new"], "the same messages as in the context");
 }
 
-/// An answer that calls a tool, and a result that does not say of which, as Claude Code and Codex write them.
+/// Build an answer with a tool call, and a result without a tool name, as Claude Code and Codex write them.
 fn nameless() -> MemLog {
     let call = Part::tool_call("c1", "Read", sapwood_core::Json::from_value(&serde_json::json!({})));
     let answer = AssistantMessage {
@@ -147,7 +147,7 @@ fn nameless() -> MemLog {
 }
 
 #[test]
-fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
+fn every_export_names_a_result_after_its_call() {
     let log = nameless();
     for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
         let tools = |taken: &Taken| {
@@ -162,7 +162,7 @@ fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
     assert!(markdown::page(&summary(), &path).contains("Result of `Read`"));
     assert!(html::page(&summary(), &path, &Default::default()).contains("Result <code>Read</code>"));
     let transcript = role_files::transcript(&summary(), &path[2..]).to_string();
-    assert!(transcript.contains(r#""toolName":"""#), "nobody said: {transcript}");
+    assert!(transcript.contains(r#""toolName":"""#), "the tool is unknown: {transcript}");
     let back = take(Format::RoleFiles, transcript);
     assert!(
         back.log
@@ -172,7 +172,7 @@ fn a_result_without_a_name_is_called_by_its_call_in_every_export() {
 }
 
 #[test]
-fn arguments_go_out_as_an_object_and_come_back_as_they_were() {
+fn arguments_are_exported_as_an_object_and_round_trip() {
     use sapwood_core::Json;
     use serde_json::{Value, json};
     let inputs =
@@ -204,7 +204,7 @@ fn arguments_go_out_as_an_object_and_come_back_as_they_were() {
 }
 
 #[test]
-fn operators_header_has_the_instructions_and_gives_them_back() {
+fn the_instructions_in_operators_header_round_trip() {
     use sapwood_core::entry::ContextChanged;
     let system = ContextChanged { system: Some("Be brief.".to_owned()), ..ContextChanged::default() };
     let log = log_of(vec![system.into(), user("one"), user("two")]);
@@ -215,7 +215,7 @@ fn operators_header_has_the_instructions_and_gives_them_back() {
     assert_eq!(back.log.context().system.as_deref(), Some("Be brief."));
     let again = export(Format::Operator, &back.log);
     let twice = take(Format::Operator, &again);
-    assert_eq!(twice.log.entries().count(), back.log.entries().count(), "no line more each time");
+    assert_eq!(twice.log.entries().count(), back.log.entries().count(), "a second round trip adds no lines");
     let pi = String::from_utf8(export(Format::Pi, &log)).unwrap();
     assert!(!pi.contains("system_prompt"), "{pi}");
 }

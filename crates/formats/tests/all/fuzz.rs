@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets, over their seeds and over seeds that were changed by chance, the same way each time: so they
-//! are compiled and run by the ordinary tests, and a target cannot rot.
+//! Run the fuzz targets over their seeds and deterministic random mutations of them. So the ordinary tests
+//! compile and run the targets.
 
 #[path = "../../../../fuzz/bodies/import.rs"]
 mod import;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use sapwood_core::fixture::spoil;
 use sapwood_formats::import::Format;
 
-/// How often each seed is changed for each target, unless `FUZZ_CHANGES` says otherwise.
+/// Number of mutations per seed and target, unless `FUZZ_CHANGES` is set.
 const CHANGES: u64 = 12;
 
 fn changes() -> u64 {
@@ -46,7 +46,7 @@ fn run_over(seeds: &[Vec<u8>], changes: u64, run: impl Fn(&[u8])) {
 }
 
 #[test]
-fn every_importer_stands_its_seeds_and_what_chance_makes_of_them() {
+fn every_importer_survives_its_seeds_and_mutations() {
     let foreign = files_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
     let seeds = [seeds_of("sapwood"), foreign].concat();
     for format in Format::ALL {
@@ -55,12 +55,12 @@ fn every_importer_stands_its_seeds_and_what_chance_makes_of_them() {
 }
 
 #[test]
-fn what_clients_send_stands_its_seeds_and_what_chance_makes_of_them() {
+fn requests_survive_their_seeds_and_mutations() {
     run_over(&seeds_of("request"), changes() * 100, request::run);
 }
 
 #[test]
-fn workflows_stand_their_seeds_and_what_chance_makes_of_them() {
+fn workflows_survive_their_seeds_and_mutations() {
     run_over(&seeds_of("workflow"), changes() * 10, workflow::run);
 }
 

@@ -1,4 +1,5 @@
-//! Files that grow between two imports: whatever was there the first time, the second gives what a fresh import would.
+//! Files that grow between two imports: the second import gives the same result as a fresh one, whatever the
+//! first one saw.
 
 use sapwood_core::entry::UserMessage;
 use sapwood_core::fixture::{Dice, MemLog};
@@ -22,7 +23,7 @@ const FIXTURES: &[(Format, &str)] = &[
     (Format::OpenCode, include_str!("../fixtures/opencode-rows.jsonl")),
 ];
 
-/// Imports every prefix, then one that is longer, then all of it; and all of it once more.
+/// Import every prefix, then a longer one, then the whole file, and the whole file again.
 fn check_growth(format: Format, text: &str) {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let fresh = take(format, text);
@@ -59,13 +60,14 @@ fn copy(log: &MemLog) -> MemLog {
 }
 
 #[test]
-fn a_file_that_grew_gives_what_a_fresh_import_gives_wherever_it_was_cut() {
+fn a_file_grown_from_any_prefix_equals_a_fresh_import() {
     for (format, text) in FIXTURES {
         check_growth(*format, text);
     }
 }
 
-/// A session of Claude Code: responses over several records whose usage grows, results in between, helpers, compactions.
+/// Generate a Claude Code session: responses over several records with growing usage, results in between,
+/// subagents, compactions.
 fn random_claude_code(seed: u64) -> String {
     let mut dice = Dice::new(seed);
     let (mut records, mut last, mut uuid) = (Vec::new(), None::<String>, 0);
@@ -116,7 +118,7 @@ fn random_claude_code(seed: u64) -> String {
     lines(&records)
 }
 
-/// A rollout of Codex: counts that come early, late, twice or not at all, rollbacks and compactions.
+/// Generate a Codex rollout: counts that are early, late, repeated or missing, rollbacks and compactions.
 fn random_codex(seed: u64) -> String {
     let mut dice = Dice::new(seed);
     let mut records = vec![
@@ -156,7 +158,7 @@ fn random_codex(seed: u64) -> String {
     lines(&records)
 }
 
-/// A session of Gemini CLI: messages that are written again as they grow, with what they took by then, and rewinds.
+/// Generate a Gemini CLI session: messages that are rewritten as they and their usage grow, and rewinds.
 fn random_gemini_cli(seed: u64) -> String {
     let mut dice = Dice::new(seed);
     let mut records =
@@ -199,7 +201,7 @@ fn random_gemini_cli(seed: u64) -> String {
 }
 
 #[test]
-fn random_sessions_give_the_same_wherever_they_were_cut() {
+fn random_sessions_grown_from_any_prefix_equal_a_fresh_import() {
     for seed in 0..40 {
         check_growth(Format::ClaudeCode, &random_claude_code(seed));
         check_growth(Format::Codex, &random_codex(seed));
@@ -222,7 +224,7 @@ fn codex_rewound() -> (String, String) {
 }
 
 #[test]
-fn a_rewind_that_comes_alone_moves_the_leaf_once() {
+fn a_rewind_without_new_messages_moves_the_leaf_once() {
     let gemini = |rewind: bool| {
         let mut records =
             vec![json!({ "sessionId": "s-1", "projectHash": "h", "startTime": "2026-01-01T00:00:00Z" })];
@@ -272,7 +274,7 @@ fn a_rewind_that_comes_alone_moves_the_leaf_once() {
 }
 
 #[test]
-fn a_rewind_leaves_a_session_alone_that_was_continued_or_moved_here() {
+fn a_rewind_does_not_affect_a_session_changed_by_the_user() {
     let (before, after) = codex_rewound();
     let mut continued = take(Format::Codex, &before).log;
     continued.push(UserMessage { parts: vec![Part::text("here")], origin: None }).unwrap();
@@ -287,15 +289,15 @@ fn a_rewind_leaves_a_session_alone_that_was_continued_or_moved_here() {
     assert_eq!(
         (again.context(), again.added),
         (vec!["u:one".to_owned()], 0),
-        "the source has said it before"
+        "the rewind was already imported"
     );
 }
 
-/// A database of opencode that its user works with: messages come and grow, are taken back, and are brought again or cleared
-/// away by what is said next.
+/// An opencode database in use: messages are added, grow, are reverted, and are restored or removed by the
+/// next message.
 #[derive(Default)]
 struct Database {
-    /// The texts of each message and what it has taken.
+    /// The texts of each message, and its usage.
     messages: Vec<(Vec<String>, u64)>,
     revert: Option<(usize, Option<usize>)>,
     was_cleared: bool,
@@ -352,7 +354,7 @@ impl Database {
 }
 
 #[test]
-fn a_database_that_is_imported_after_each_change_gives_what_a_fresh_import_gives() {
+fn importing_a_database_after_each_change_equals_a_fresh_import() {
     for seed in 0..300 {
         let (mut dice, mut database, mut log) = (Dice::new(seed), Database::default(), MemLog::default());
         for change in 0..20 {

@@ -1,5 +1,5 @@
-//! Sapwood's own JSONL, out and in: nothing is lost (I11), damage is reported by line, and whatever comes in can be
-//! placed.
+//! Export and import of Sapwood's JSONL: nothing is lost (I11), damage is reported by line, and imported
+//! drafts are always valid.
 
 use proptest::prelude::*;
 use sapwood_core::entry::{
@@ -39,20 +39,20 @@ fn import(bytes: &[u8]) -> Taken {
     Taken { header: importer.header().cloned(), drafts, problems: importer.problems().to_vec() }
 }
 
-/// Places drafts in batches of uneven sizes.
+/// Append drafts in batches of uneven sizes.
 fn place(drafts: &[Draft]) -> MemLog {
     let mut log = MemLog::default();
     let mut rest = drafts;
     let mut size = 1;
     while !rest.is_empty() {
         let (batch, behind) = rest.split_at(rest.len().min(size));
-        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft is refused: {error}"));
+        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
         (rest, size) = (behind, size % 7 + 3);
     }
     log
 }
 
-/// The summary a store would have after the import.
+/// Return the summary that a store would have after the import.
 fn summary_of(header: &Header, log: &MemLog) -> Summary {
     let mut summary = Summary::new(&header.new_session(), Principal::System);
     log.entries().for_each(|entry| summary.apply(entry));
@@ -84,7 +84,7 @@ fn codes(taken: &Taken) -> Vec<(u64, &'static str)> {
     taken.problems.iter().map(|problem| (problem.line, problem.what.code())).collect()
 }
 
-/// `u1 a2 …` as lines: the header is line 1, the first entry line 2.
+/// Return `u1 a2 …` as lines: the header is line 1, the first entry line 2.
 fn file_of(script: &str) -> Vec<Vec<u8>> {
     let log = MemLog::of(script);
     lines(&export(log.summary(), &log))
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_forks_file_stands_alone(seed in any::<u64>(), len in 1usize..80, more in any::<u64>()) {
+    fn the_file_of_a_fork_is_self_contained(seed in any::<u64>(), len in 1usize..80, more in any::<u64>()) {
         let source = random_log(seed, len);
         let tree: Vec<Seq> = source.placed().iter().filter(|placed| placed.links.is_some()).map(|placed| placed.entry.meta.seq).collect();
         let at = tree.get(more as usize % tree.len().max(1)).copied();
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_damaged_file_gives_can_be_placed(seed in any::<u64>(), len in 1usize..60, damage in 1usize..6) {
+    fn drafts_of_a_damaged_file_are_valid(seed in any::<u64>(), len in 1usize..60, damage in 1usize..6) {
         let log = random_log(seed, len);
         let mut file = lines(&export(log.summary(), &log));
         let mut dice = Dice::new(seed ^ 0x5eed);
@@ -123,7 +123,7 @@ proptest! {
         }
         let taken = import(&file.concat());
         place(&taken.drafts);
-        // The same file gives the same drafts again, so that importing it twice adds nothing.
+        // The same file gives the same drafts, so importing it twice adds nothing.
         prop_assert_eq!(import(&file.concat()).drafts, taken.drafts);
     }
 
@@ -157,7 +157,7 @@ fn damage_lines(file: &mut Vec<Vec<u8>>, dice: &mut Dice) {
 }
 
 #[test]
-fn every_kind_of_body_survives() {
+fn every_kind_of_body_round_trips() {
     let blob =
         BlobRef { blob: BlobHash::of(b"x"), mime: "a/b".to_owned(), name: None, bytes: 1, duration_ms: None };
     let ana: Principal = "user:ana".parse().unwrap();
@@ -219,7 +219,7 @@ fn the_first_line_is_a_header_and_entries_are_flat() {
 }
 
 #[test]
-fn records_of_an_older_format_are_exported_as_todays() {
+fn older_records_are_exported_in_the_current_format() {
     let log = MemLog::of("u1");
     let mut record: Record = log.entry(Seq(1)).to_record();
     record.version = 1;
@@ -234,7 +234,7 @@ fn records_of_an_older_format_are_exported_as_todays() {
 }
 
 #[test]
-fn an_exporter_refuses_records_that_are_not_the_log_they_claim_to_be() {
+fn an_exporter_refuses_an_inconsistent_log() {
     let log = MemLog::of("u1 a2 u3");
     let mut exporter = Exporter::new(Vec::new());
     assert_eq!(exporter.line(&log.entry(Seq(2)).to_record()).unwrap_err().code(), "store.damaged");
@@ -245,7 +245,7 @@ fn an_exporter_refuses_records_that_are_not_the_log_they_claim_to_be() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_what_hung_from_it_hangs_from_the_entry_before() {
+fn a_bad_line_is_reported_and_its_children_are_reattached() {
     let mut file = file_of("u1 a2 u3 a4");
     file[3] = b"{\"type\":\"user_message\", oops\n".to_vec();
     let taken = import(&file.concat());
@@ -269,7 +269,7 @@ fn invalid_utf8_and_huge_numbers_are_bad_lines() {
 }
 
 #[test]
-fn deep_nesting_is_no_danger() {
+fn deep_nesting_does_not_overflow_the_stack() {
     let mut file = file_of("u1 a2");
     for depth in [50, 1_000_000] {
         let data = "[".repeat(depth) + &"]".repeat(depth);
@@ -286,7 +286,7 @@ fn deep_nesting_is_no_danger() {
 }
 
 #[test]
-fn a_torn_last_line_is_told_from_a_bad_one() {
+fn a_torn_last_line_is_distinguished_from_a_bad_one() {
     let mut file = file_of("u1 a2 u3");
     let keep = file[3].len() - 5;
     file[3].truncate(keep);
@@ -296,7 +296,7 @@ fn a_torn_last_line_is_told_from_a_bad_one() {
 }
 
 #[test]
-fn a_whole_last_line_needs_no_line_break_and_blank_lines_and_carriage_returns_are_no_matter() {
+fn missing_final_line_breaks_blank_lines_and_carriage_returns_are_accepted() {
     let mut file = file_of("u1 a2");
     file[2].pop();
     file[1].pop();
@@ -308,7 +308,7 @@ fn a_whole_last_line_needs_no_line_break_and_blank_lines_and_carriage_returns_ar
 }
 
 #[test]
-fn a_lost_leaf_moved_is_put_back() {
+fn a_lost_leaf_moved_is_restored() {
     let mut file = file_of("u1 a2 u3 L→1 u4 a5");
     file.remove(4);
     let taken = import(&file.concat());
@@ -317,7 +317,7 @@ fn a_lost_leaf_moved_is_put_back() {
 }
 
 #[test]
-fn a_branch_off_a_lost_entry_goes_on_from_the_one_before_it() {
+fn a_branch_from_a_lost_entry_continues_from_the_one_before_it() {
     let mut file = file_of("u1 a2 u3 L→2 u4 L→3 u5");
     file[3] = b"garbage\n".to_vec();
     let taken = import(&file.concat());
@@ -329,7 +329,7 @@ fn a_branch_off_a_lost_entry_goes_on_from_the_one_before_it() {
 }
 
 #[test]
-fn duplicates_and_lines_out_of_order_are_left_out_and_named() {
+fn duplicates_and_lines_out_of_order_are_skipped_and_reported() {
     let mut file = file_of("u1 a2 u3");
     file.insert(3, file[2].clone());
     let taken = import(&file.concat());
@@ -356,7 +356,7 @@ fn an_unknown_type_is_kept_as_custom_info() {
 }
 
 #[test]
-fn marks_of_entries_that_are_not_there_are_left_out() {
+fn references_to_missing_entries_are_skipped() {
     let mut file = file_of("u1 a2 u3 2=name K4(sum,2) a5");
     file[2] = b"garbage\n".to_vec();
     let taken = import(&file.concat());
@@ -390,7 +390,7 @@ fn a_second_header_ends_the_file() {
 }
 
 #[test]
-fn behind_a_session_that_is_refused_the_next_one_is_found() {
+fn the_session_after_a_refused_one_is_found() {
     let mut refused = file_of("u1 a2");
     let header = String::from_utf8(refused[0].clone()).unwrap();
     refused[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
@@ -399,7 +399,7 @@ fn behind_a_session_that_is_refused_the_next_one_is_found() {
 }
 
 #[test]
-fn a_file_of_nothing_but_garbage_is_given_up() {
+fn the_import_of_a_garbage_file_stops() {
     let taken = import("garbage\n".repeat(5_000).as_bytes());
     assert_eq!(taken.problems.len(), sapwood_formats::import::PROBLEMS_MAX);
     assert_eq!(taken.problems.last().map(|problem| problem.what.code()), Some("import.given_up"));

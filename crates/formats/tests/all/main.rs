@@ -1,6 +1,6 @@
-//! The formats, out and in: one binary, a module per noun.
+//! Tests of all formats in one binary, one module per topic.
 
-#![allow(clippy::unwrap_used)] // A test may panic, its helpers too.
+#![allow(clippy::unwrap_used)] // Tests and their helpers may panic.
 
 mod claude_code;
 mod codex;

@@ -1,4 +1,4 @@
-//! opencode's rows: what of them goes where, by name; what was taken back, cleared or damaged; and messages that grow.
+//! opencode's rows: the import of each field, reverted, cleared or damaged data, and growing messages.
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Body, LeafMoved, Stop, ToolResult, Trigger};
@@ -79,7 +79,7 @@ fn reasoning_is_kept_as_reasoning() {
 }
 
 #[test]
-fn a_tool_part_is_a_call_and_its_state_says_what_came_of_it() {
+fn a_tool_part_is_a_call_and_its_state_the_result() {
     for (state, told, is_error) in [
         (
             json!({ "status": "completed", "input": {}, "output": "words", "time": { "start": 1000, "end": 1250 } }),
@@ -100,12 +100,12 @@ fn a_tool_part_is_a_call_and_its_state_says_what_came_of_it() {
     for status in ["pending", "running"] {
         let state = json!({ "status": status, "input": {}, "time": { "start": 1000 } });
         let taken = take(Format::OpenCode, rows(&[answer("msg_2", 10), tool("prt_2", state)]));
-        assert_eq!(taken.count(Kind::ToolResult), 0, "{status}: it has not answered");
+        assert_eq!(taken.count(Kind::ToolResult), 0, "{status}: there is no result yet");
     }
 }
 
 #[test]
-fn a_file_part_is_media_and_one_that_was_told_in_words_stands_beside() {
+fn a_file_part_is_media_and_a_text_file_is_kept_outside_the_tree() {
     let taken = take(
         Format::OpenCode,
         lines(&[
@@ -126,7 +126,7 @@ fn a_file_part_is_media_and_one_that_was_told_in_words_stands_beside() {
 }
 
 #[test]
-fn a_step_finish_adds_nothing_to_what_the_message_took() {
+fn a_step_finish_adds_no_usage() {
     let finish = json!({ "type": "step-finish", "reason": "stop", "cost": 0.5, "tokens": tokens(10, 1) });
     let taken = take(
         Format::OpenCode,
@@ -171,7 +171,7 @@ fn a_compaction_keeps_from_its_tail_start_id() {
 }
 
 #[test]
-fn a_message_with_summary_true_is_the_compaction_and_says_what_it_took() {
+fn a_message_with_summary_true_is_a_compaction_with_usage() {
     let taken = compacted(Value::Null);
     let written = taken.log.entries().find_map(|entry| match &entry.body {
         Body::Compaction(compaction) => Some(compaction.clone()),
@@ -184,11 +184,11 @@ fn a_message_with_summary_true_is_the_compaction_and_says_what_it_took() {
     let user = json!({ "role": "user", "summary": { "title": "t", "diffs": [] } });
     let other =
         take(Format::OpenCode, lines(&[session(json!({})), message("msg_1", user), text("prt_1", "hello")]));
-    assert_eq!(other.context(), ["u:hello"], "in a user's message it is something else");
+    assert_eq!(other.context(), ["u:hello"], "in a user message, `summary` has another meaning");
 }
 
 #[test]
-fn what_the_user_took_back_is_off_the_path_and_in_the_log() {
+fn reverted_messages_are_in_the_log_but_not_on_the_path() {
     let rest = [
         user("msg_1"),
         text("prt_1", "one"),
@@ -207,11 +207,7 @@ fn what_the_user_took_back_is_off_the_path_and_in_the_log() {
     assert_eq!(back.log.entries().filter(|entry| entry.body.text() == "four").count(), 1);
     assert_eq!(back.spend(), whole.spend());
     let later = take_again(Format::OpenCode, whole.log, with(json!({ "messageID": "msg_3" })));
-    assert_eq!(
-        (later.context(), later.codes()),
-        (back.context(), vec![]),
-        "taken back after it was imported"
-    );
+    assert_eq!((later.context(), later.codes()), (back.context(), vec![]), "reverted after it was imported");
     let again = take_again(Format::OpenCode, later.log, with(json!({ "messageID": "msg_3" })));
     assert_eq!(again.added, 0);
     let all = take(Format::OpenCode, with(json!({ "messageID": "msg_1" })));
@@ -219,7 +215,7 @@ fn what_the_user_took_back_is_off_the_path_and_in_the_log() {
 }
 
 #[test]
-fn what_is_brought_again_after_it_was_taken_back_is_in_the_context_again() {
+fn an_undone_revert_restores_the_context() {
     let rest = [
         user("msg_1"),
         text("prt_1", "one"),
@@ -243,18 +239,22 @@ fn what_is_brought_again_after_it_was_taken_back_is_in_the_context_again() {
             let same = take_again(Format::OpenCode, brought.log, with(Value::Null));
             assert_eq!(same.added, 0);
             let again = take_again(Format::OpenCode, same.log, with(back.clone()));
-            assert_eq!((again.context(), again.added), (less.clone(), 1), "and taken back once more");
+            assert_eq!((again.context(), again.added), (less.clone(), 1), "reverted once more");
             log = again.log;
         }
         let first = log.entries().find(|entry| entry.meta.kind == Kind::UserMessage).unwrap().meta.id;
         log.push(LeafMoved { to: Some(first) }).unwrap();
         let here = take_again(Format::OpenCode, log, with(Value::Null));
-        assert_eq!((here.context(), here.added), (vec!["u:one".to_owned()], 0), "who moved it here is heard");
+        assert_eq!(
+            (here.context(), here.added),
+            (vec!["u:one".to_owned()], 0),
+            "a leaf moved by the user stays"
+        );
     }
 }
 
 #[test]
-fn an_older_copy_of_the_database_takes_nothing_back() {
+fn an_older_copy_of_the_database_reverts_nothing() {
     let begin = [session(json!({})), user("msg_1"), text("prt_1", "one")];
     let more = [answer("msg_2", 10), text("prt_2", "two")];
     let newer = take(Format::OpenCode, lines(&[&begin[..], &more[..]].concat()));
@@ -263,7 +263,7 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
 }
 
 #[test]
-fn a_title_that_the_source_went_back_to_is_the_title_again() {
+fn a_restored_title_is_imported_again() {
     let rows =
         |title: &str| lines(&[session(json!({ "title": title })), user("msg_1"), text("prt_1", "hello")]);
     let mut log = MemLog::default();
@@ -278,7 +278,7 @@ fn a_title_that_the_source_went_back_to_is_the_title_again() {
 }
 
 #[test]
-fn a_message_that_was_taken_back_in_part_keeps_what_came_before_that_part() {
+fn a_partly_reverted_message_keeps_its_earlier_parts() {
     let rows = lines(&[
         session(json!({ "revert": { "messageID": "msg_2", "partID": "prt_3", "snapshot": "x" } })),
         user("msg_1"),
@@ -292,24 +292,24 @@ fn a_message_that_was_taken_back_in_part_keeps_what_came_before_that_part() {
     let taken = take(Format::OpenCode, &rows);
     assert_eq!(taken.context(), ["u:one", "a:two"]);
     let spend = taken.spend();
-    assert_eq!((spend.calls, spend.usage.input), (1, 10), "one call, in two versions");
+    assert_eq!((spend.calls, spend.usage.input), (1, 10), "one call in two versions");
     assert_eq!(take_again(Format::OpenCode, taken.log, &rows).added, 0);
 }
 
 #[test]
-fn an_output_that_was_cleared_is_sent_as_such_and_kept_whole() {
+fn cleared_output_is_sent_as_a_placeholder_and_kept_as_a_blob() {
     let state = json!({ "status": "completed", "input": {}, "output": "long words",
         "time": { "start": 1000, "end": 1250, "compacted": 2000 }, "attachments": [{ "type": "file", "mime": "image/png", "url": PNG }] });
     let rows = rows(&[answer("msg_2", 10), tool("prt_2", state), user("msg_3"), text("prt_3", "and now")]);
     let taken = take(Format::OpenCode, &rows);
     assert_eq!(taken.context(), ["u:look", "C:read(c1)", "t:[Old tool result content cleared]", "u:and now"]);
     assert_eq!(result_of(&taken).full.unwrap().blob, BlobHash::of(b"long words"));
-    assert_eq!(taken.count(Kind::CustomInfo), 1, "its attachment is kept with the part");
+    assert_eq!(taken.count(Kind::CustomInfo), 1, "the attachment is kept with the part");
     assert_eq!(take_again(Format::OpenCode, taken.log, &rows).added, 0);
 }
 
 #[test]
-fn an_output_that_is_cleared_between_two_imports_counts_nothing_again() {
+fn output_cleared_between_two_imports_adds_no_usage() {
     let rows = |time: Value| {
         let state = json!({ "status": "completed", "input": {}, "output": "words", "time": time });
         rows(&[answer("msg_2", 10), tool("prt_2", state), answer("msg_3", 20), text("prt_3", "done")])
@@ -324,7 +324,7 @@ fn an_output_that_is_cleared_between_two_imports_counts_nothing_again() {
 }
 
 #[test]
-fn a_tools_attachments_are_media_of_its_result() {
+fn attachments_of_a_tool_are_media_of_its_result() {
     let state = json!({ "status": "completed", "input": {}, "output": "a picture", "time": { "start": 1, "end": 2 },
         "attachments": [{ "type": "file", "mime": "image/png", "filename": "a.png", "url": PNG }] });
     let taken = take(Format::OpenCode, rows(&[answer("msg_2", 10), tool("prt_2", state)]));
@@ -341,14 +341,18 @@ fn a_message_that_grew_between_two_imports_counts_once() {
     assert_eq!((first.spend().calls, first.spend().usage.input), (1, 10));
     let second = take_again(Format::OpenCode, first.log, rows("so far", 25));
     assert_eq!(second.context(), ["u:look", "a:so far"]);
-    assert_eq!((second.spend().calls, second.spend().usage.input), (1, 25), "only what it took more");
+    assert_eq!(
+        (second.spend().calls, second.spend().usage.input),
+        (1, 25),
+        "only the additional usage is counted"
+    );
     let third = take_again(Format::OpenCode, second.log, rows("so far, so good", 30));
     assert_eq!((third.spend().calls, third.spend().usage.input, third.spend().usage.output), (1, 30, 1));
     assert_eq!(take_again(Format::OpenCode, third.log, rows("so far, so good", 30)).added, 0);
 }
 
 #[test]
-fn what_a_message_took_is_counted_also_if_it_is_said_after_its_words() {
+fn usage_reported_after_the_text_is_counted() {
     let rows = |message: Value| rows(&[message, text("prt_2", "so far")]);
     let mut silent = answer("msg_2", 10);
     silent["data"].as_object_mut().unwrap().remove("tokens");
@@ -368,7 +372,7 @@ fn what_a_message_took_is_counted_also_if_it_is_said_after_its_words() {
 }
 
 #[test]
-fn a_changed_title_is_taken_up() {
+fn a_changed_title_is_imported() {
     let rows =
         |title: &str| lines(&[session(json!({ "title": title })), user("msg_1"), text("prt_1", "hello")]);
     let titles = |taken: &Taken| -> Vec<String> {
@@ -383,7 +387,7 @@ fn a_changed_title_is_taken_up() {
 }
 
 #[test]
-fn data_that_cannot_be_read_is_reported_and_no_message_is_made_of_it() {
+fn unreadable_data_is_reported_and_becomes_no_message() {
     let fault = |table: &str, id: &str| json!({ "table": table, "id": id, "fault": "its data is not JSON" });
     let taken = take(
         Format::OpenCode,
@@ -409,12 +413,12 @@ fn data_that_cannot_be_read_is_reported_and_no_message_is_made_of_it() {
 }
 
 #[test]
-fn a_title_alone_is_no_session() {
+fn a_title_alone_is_not_a_session() {
     assert_eq!(take(Format::OpenCode, lines(&[session(json!({}))])).added, 0);
 }
 
 #[test]
-fn half_a_surrogate_pair_in_a_row_is_mended() {
+fn an_unpaired_surrogate_in_a_row_is_replaced() {
     let rows = rows(&[]).replace("look", "look \\ud83d");
     let taken = take(Format::OpenCode, rows);
     assert_eq!(
@@ -424,7 +428,7 @@ fn half_a_surrogate_pair_in_a_row_is_mended() {
 }
 
 #[test]
-fn an_error_instead_of_an_answer_is_in_the_log_and_not_in_the_context() {
+fn an_error_answer_is_only_in_the_log() {
     let failed = json!({ "role": "assistant", "modelID": "m", "error": { "name": "APIError", "data": {} } });
     let taken = take(Format::OpenCode, rows(&[message("msg_2", failed), text("prt_2", "half of")]));
     assert_eq!(taken.context(), ["u:look"]);
@@ -433,7 +437,7 @@ fn an_error_instead_of_an_answer_is_in_the_log_and_not_in_the_context() {
     assert_eq!(taken.log.entries().filter(|entry| is_error(&entry.body)).count(), 1);
 }
 
-/// A conversation in which a compaction is asked for, what came of that, and what was said afterwards.
+/// Build a conversation with a compaction request, its answer, and a later message.
 fn asked(summary: Value, said: &str) -> Vec<Value> {
     let mut answer = json!({ "role": "assistant", "modelID": "m", "summary": true, "tokens": tokens(7, 3) });
     answer.as_object_mut().unwrap().extend(summary.as_object().unwrap().clone());
@@ -448,7 +452,7 @@ fn asked(summary: Value, said: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_compaction_that_failed_or_was_cut_off_takes_nothing_out_of_the_context() {
+fn a_failed_or_interrupted_compaction_keeps_the_context() {
     let failed = json!({ "error": { "name": "APIError", "data": {} } });
     let taken = take(Format::OpenCode, rows(&asked(failed.clone(), "so")));
     assert_eq!(taken.context(), ["u:look", "u:What did we do so far?", "u:go on"]);
@@ -461,7 +465,7 @@ fn a_compaction_that_failed_or_was_cut_off_takes_nothing_out_of_the_context() {
 }
 
 #[test]
-fn a_compaction_that_finishes_between_two_imports_gives_what_a_fresh_import_gives() {
+fn a_compaction_finished_between_two_imports_equals_a_fresh_import() {
     let whole = rows(&asked(json!({ "finish": "stop" }), "so far"));
     let fresh = take(Format::OpenCode, &whole);
     assert_eq!(fresh.context(), ["u:so far", "u:go on"]);
@@ -476,7 +480,7 @@ fn a_compaction_that_finishes_between_two_imports_gives_what_a_fresh_import_give
 }
 
 #[test]
-fn a_request_that_nobody_answered_is_told_as_opencode_words_it() {
+fn an_unanswered_request_is_imported_with_opencodes_text() {
     let rows = rows(&[
         user("msg_2"),
         part("prt_2", json!({ "type": "compaction", "auto": true })),

@@ -1,4 +1,4 @@
-//! pi's sessions and operator's, quirk by quirk.
+//! Sessions of pi and operator, one quirk per test.
 
 use sapwood_core::Kind;
 use sapwood_core::entry::Body;
@@ -42,7 +42,7 @@ fn assistant(id: &str, parent: &str, text: &str) -> Value {
 }
 
 #[test]
-fn roles_costs_and_settings_come_over() {
+fn roles_costs_and_settings_are_imported() {
     let call = json!({ "role": "assistant", "content": [
         { "type": "thinking", "thinking": "hm", "thinkingSignature": "SECRET" },
         { "type": "toolCall", "id": "c1", "name": "bash", "arguments": { "command": "ls" } },
@@ -92,7 +92,7 @@ fn roles_costs_and_settings_come_over() {
 }
 
 #[test]
-fn a_compaction_keeps_from_its_entry_and_a_branch_summary_tells_of_what_was_left() {
+fn compactions_and_branch_summaries_refer_to_their_entries() {
     let taken = take(
         Format::Pi,
         lines(&[
@@ -127,7 +127,7 @@ fn a_compaction_keeps_from_its_entry_and_a_branch_summary_tells_of_what_was_left
 }
 
 #[test]
-fn what_hangs_from_a_label_hangs_from_what_the_label_hung_from() {
+fn children_of_a_label_are_attached_to_its_parent() {
     let taken = take(
         Format::Pi,
         lines(&[
@@ -160,11 +160,11 @@ fn the_leaf_is_the_last_line() {
             entry("l1", Some("u1"), "label", json!({ "targetId": "a1", "label": "x" })),
         ]),
     );
-    assert_eq!(taken.context(), ["u:one"], "the label was set after the leaf had moved");
+    assert_eq!(taken.context(), ["u:one"], "the label was set after the leaf was moved");
 }
 
 #[test]
-fn version_1_is_a_chain_whose_indexes_count_the_header() {
+fn version_1_is_a_chain_and_its_indexes_include_the_header() {
     let bare = |kind: &str, more: Value| {
         let mut value = entry("", None, kind, more);
         value.as_object_mut().unwrap().remove("id");
@@ -199,7 +199,7 @@ fn version_2_calls_a_custom_message_a_hook_message() {
 }
 
 #[test]
-fn operator_speaks_snake_case_and_its_last_leaf_record_is_the_leaf() {
+fn operator_uses_snake_case_and_its_last_leaf_record_sets_the_leaf() {
     let values = [
         json!({ "type": "session_header", "id": "op-1", "timestamp": 1_767_323_045.25, "cwd": "/work" }),
         json!({ "type": "message", "id": "a1", "parent_id": null, "timestamp": 1_767_323_046.5, "message": { "role": "user", "content": "one" } }),
@@ -226,7 +226,7 @@ fn pi_context(more: &[Value]) -> crate::taking::Taken {
 }
 
 #[test]
-fn summaries_that_are_messages_are_summaries() {
+fn summary_messages_are_imported_as_summaries() {
     let left =
         json!({ "role": "branchSummary", "summary": "that led nowhere", "fromId": "x", "timestamp": 1 });
     let taken = pi_context(&[message("s1", Some("u1"), left)]);
@@ -245,7 +245,7 @@ fn summaries_that_are_messages_are_summaries() {
 }
 
 #[test]
-fn a_command_the_user_ran_is_in_the_context_unless_it_was_kept_out() {
+fn a_user_command_is_in_the_context_unless_excluded() {
     let ran = |more: Value| {
         let mut ran = json!({ "role": "bashExecution", "command": "make", "output": "", "exitCode": 0, "timestamp": 1 });
         ran.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -258,7 +258,7 @@ fn a_command_the_user_ran_is_in_the_context_unless_it_was_kept_out() {
     assert!(cut.context()[1].ends_with("[Output truncated. Full output: /tmp/x]"));
     let hidden = ran(json!({ "excludeFromContext": true, "output": "secret" }));
     assert_eq!(hidden.context(), ["u:one", "u:two"]);
-    assert_eq!(hidden.count(Kind::CustomInfo), 1, "it is kept beside the tree");
+    assert_eq!(hidden.count(Kind::CustomInfo), 1, "the command is kept outside the tree");
 }
 
 fn answer(stop: &str, cost: Value) -> Value {
@@ -272,7 +272,7 @@ fn answer(stop: &str, cost: Value) -> Value {
 }
 
 #[test]
-fn what_an_answer_cost_is_taken_in_billionths_of_a_dollar() {
+fn costs_are_imported_in_billionths_of_a_dollar() {
     for (cost, expected) in [(json!({ "total": 0.0015 }), 1_500_000), (json!({ "total": 0 }), 0)] {
         let spend = pi_context(&[answer("stop", cost.clone())]).spend();
         assert_eq!((spend.calls, spend.cost_nano_usd, spend.unpriced_calls), (1, expected, 0), "{cost}");
@@ -284,7 +284,7 @@ fn what_an_answer_cost_is_taken_in_billionths_of_a_dollar() {
 }
 
 #[test]
-fn why_an_answer_stopped_comes_over_and_what_pi_would_not_send_is_only_in_the_log() {
+fn stop_reasons_are_imported_and_unsent_answers_are_only_in_the_log() {
     use sapwood_core::entry::Stop;
     let cases = [
         ("stop", Stop::Stop, true),
@@ -304,7 +304,7 @@ fn why_an_answer_stopped_comes_over_and_what_pi_would_not_send_is_only_in_the_lo
 }
 
 #[test]
-fn the_files_that_a_summary_tells_of_stay_with_it() {
+fn the_files_of_a_summary_are_imported() {
     let details = json!({ "readFiles": ["a.rs"], "modifiedFiles": ["b.rs", "c.rs"] });
     let taken = pi_context(&[
         entry(
@@ -340,7 +340,7 @@ fn the_files_that_a_summary_tells_of_stay_with_it() {
 }
 
 #[test]
-fn a_file_of_version_2_comes_over_whole() {
+fn a_version_2_file_is_imported_completely() {
     let taken = take(Format::Pi, include_str!("../fixtures/pi-v2.jsonl"));
     assert_eq!(
         taken.context(),
@@ -357,7 +357,7 @@ fn a_file_of_version_2_comes_over_whole() {
 }
 
 #[test]
-fn an_operator_file_with_pis_header_and_iso_times_is_operators() {
+fn an_operator_file_with_pis_header_and_iso_times_is_recognised() {
     let text = include_str!("../fixtures/operator-iso.jsonl");
     assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(Format::Operator));
     let taken = take(Format::Operator, text);
@@ -369,7 +369,7 @@ fn an_operator_file_with_pis_header_and_iso_times_is_operators() {
 }
 
 #[test]
-fn what_a_fork_copied_from_its_parent_counts_there() {
+fn usage_copied_from_the_parent_counts_there() {
     let mut fork = header();
     fork["parentSession"] =
         json!("/sessions/2026-01-01T00-00-00-000Z_0199bbbb-0000-7000-8000-000000000000.jsonl");
@@ -387,10 +387,11 @@ fn what_a_fork_copied_from_its_parent_counts_there() {
     assert_eq!(taken.context(), ["u:one", "a:first", "u:two", "a:second"]);
     assert_eq!((taken.spend().calls, taken.spend().usage.input), (1, 10));
     let alone = take(Format::Pi, lines(&[&[header()][..], &copied].concat()));
-    assert_eq!(alone.spend().calls, 1, "what was not forked is its own");
+    assert_eq!(alone.spend().calls, 1, "without a fork, all calls count here");
 }
 
-/// Two messages, a record without an entry, two more, and a compaction that keeps from the record.
+/// Build two messages, a record without an entry, two more messages, and a compaction that keeps from that
+/// record.
 fn kept_from(record: Value) -> Vec<Value> {
     vec![
         header(),
@@ -409,7 +410,7 @@ fn kept_from(record: Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_compaction_that_keeps_from_a_record_without_an_entry_keeps_what_follows_it() {
+fn a_compaction_that_keeps_from_a_record_without_an_entry_keeps_the_next_entry() {
     let hidden = json!({ "role": "bashExecution", "command": "x", "output": "o", "exitCode": 0, "excludeFromContext": true });
     for record in [
         entry("x1", Some("a1"), "custom", json!({ "customType": "e", "data": 1 })),
@@ -458,7 +459,7 @@ fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
     assert_eq!(taken.context(), ["u:so far", "u:two"]);
 }
 
-/// What a file without its header is taken for, and whose fork a header with this parent is.
+/// Return the session name for a file without its header, and the parent of a header that names the file.
 fn named(format: Format, file: &str) -> (String, String) {
     use sapwood_formats::import::{reader, steps::StepBatch};
     let session = |lines: String, file: &str| {
@@ -476,7 +477,7 @@ fn named(format: Format, file: &str) -> (String, String) {
 }
 
 #[test]
-fn only_pis_own_file_names_are_cut_and_sessions_of_different_files_stay_apart() {
+fn only_pis_file_names_are_shortened_and_sessions_stay_distinct() {
     let uuid = "0199bbbb-0000-7000-8000-000000000001";
     let both = |name: &str| (name.to_owned(), name.to_owned());
     assert_eq!(named(Format::Pi, &format!("2026-01-02T03-04-05-000Z_{uuid}")), both(uuid));

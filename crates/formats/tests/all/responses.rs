@@ -1,4 +1,4 @@
-//! OpenAI's items and streams: what is read comes back, and a stream's numbers come from the log alone.
+//! OpenAI's items and streams: items round-trip, and event numbers depend on the log alone.
 
 use proptest::prelude::{any, prop_assert_eq, proptest};
 use sapwood_core::content::{Json, Part, Reasoning};
@@ -58,7 +58,7 @@ fn call(call_id: &str, name: &str) -> Part {
     Part::tool_call(call_id, name, Json::parse(r#"{"a":"é"}"#).unwrap())
 }
 
-/// A turn that thinks, speaks, runs a tool of its own, speaks again and ends with a call of its caller's.
+/// Build a turn with reasoning, text, a server-side tool call, more text, and a call of a client-side tool.
 fn log(text: &str) -> Vec<Entry> {
     let schema = Json::parse("{}").unwrap();
     let tool = CallersTool { name: "theirs".into(), description: String::new(), input_schema: schema };
@@ -98,7 +98,7 @@ fn told(log: &[Entry], after: Option<u32>) -> Vec<Value> {
     log.iter().flat_map(|entry| script.apply(entry)).collect()
 }
 
-/// What a client puts together of deltas.
+/// Join the deltas as a client does.
 fn texts(events: &[Value]) -> String {
     events.iter().filter_map(|event| event["delta"].as_str()).collect()
 }
@@ -108,7 +108,7 @@ fn plain(events: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn a_turn_is_told_in_order_and_ends_with_the_response() {
+fn a_turn_streams_in_order_and_ends_with_the_response() {
     let log = log("Hello, world");
     let events = told(&log, None);
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
@@ -124,11 +124,11 @@ fn a_turn_is_told_in_order_and_ends_with_the_response() {
     let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
     let mut done: Vec<&Value> = done.map(|event| &event["item"]).collect();
     done.sort_by_key(|item| output.iter().position(|known| known["id"] == item["id"]));
-    assert_eq!(done, output.iter().collect::<Vec<_>>(), "each item was told as the response has it");
+    assert_eq!(done, output.iter().collect::<Vec<_>>(), "each streamed item equals the response's item");
 }
 
 #[test]
-fn a_reader_goes_on_behind_any_number_also_in_the_middle_of_a_text() {
+fn a_reader_resumes_after_any_number_even_inside_a_text() {
     let log = log("Grüße, 🌳");
     let whole = told(&log, None);
     let last = whole.last().unwrap()["sequence_number"].as_u64().unwrap() as u32;
@@ -143,7 +143,7 @@ fn a_reader_goes_on_behind_any_number_also_in_the_middle_of_a_text() {
     }
 }
 
-/// Cuts a text into pieces at the characters that chance says.
+/// Split a text at random characters.
 fn pieces(text: &str, cuts: u64) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for (at, letter) in text.chars().enumerate() {
@@ -156,9 +156,9 @@ fn pieces(text: &str, cuts: u64) -> Vec<String> {
 }
 
 proptest! {
-    /// However an answer streams, and wherever a piece is lost, the reader ends up with the same text and the same events.
+    /// For any chunking and any lost chunk, the reader gets the same text and events.
     #[test]
-    fn what_streams_ahead_is_what_the_entry_says(text in "[a-zé🌳 ]{0,40}", cuts in any::<u64>(), lost in 0usize..60) {
+    fn the_preview_equals_the_entry(text in "[a-zé🌳 ]{0,40}", cuts in any::<u64>(), lost in 0usize..60) {
         let log = log(&text);
         let (mut script, mut seen) = (Script::new(id(), None), Vec::new());
         for entry in &log {
@@ -191,7 +191,7 @@ proptest! {
         prop_assert_eq!(plain(&seen), plain(&whole));
     }
 
-    /// Whatever a client sends, it is read or refused; what is read can be shown.
+    /// Any JSON is read or refused, and what is read can be shown.
     #[test]
     fn any_json_is_read_or_refused(kind in "(message|function_call|function_call_output|reasoning|other|)", role in "(user|assistant|system|tool)", text in ".{0,20}", number in any::<i32>()) {
         let candidates = [
@@ -213,7 +213,7 @@ proptest! {
 }
 
 #[test]
-fn items_come_back_as_they_were_sent() {
+fn items_round_trip() {
     let sent = [
         json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] }),
         json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "hm" }] }),

@@ -1,4 +1,4 @@
-//! Role sessions: what each key of a transcript becomes, and transcripts that are damaged.
+//! Role sessions: the import of each transcript key, and damaged transcripts.
 
 use sapwood_core::entry::Body;
 use sapwood_core::fixture::MemLog;
@@ -17,7 +17,7 @@ fn transcript(more: Value) -> Value {
     document
 }
 
-/// What is kept beside the tree under a type.
+/// Return the data kept outside the tree under a custom type.
 fn kept(taken: &Taken, custom_type: &str) -> Vec<Value> {
     let infos = taken.log.entries().filter_map(|entry| match &entry.body {
         Body::CustomInfo(info) if info.custom_type == custom_type => Some(info.data.get().to_owned()),
@@ -39,13 +39,13 @@ fn the_latest_context_usage_is_kept() {
 }
 
 #[test]
-fn whether_a_role_is_active_is_kept() {
+fn the_active_flag_of_a_role_is_kept() {
     assert_eq!(state(json!({ "isActive": true }))["isActive"], true);
     assert_eq!(state(json!({}))["isActive"], false);
 }
 
 #[test]
-fn the_current_nodes_context_is_kept_by_its_name_and_length() {
+fn the_current_node_is_kept_with_its_number_of_exchanges() {
     let node = json!({ "nodeId": "n2", "exchanges": [{ "role": "user", "content": "one" }] });
     let state = state(json!({ "currentNodeId": "n2", "currentNodeContext": node }));
     assert_eq!(state["currentNodeId"], "n2");
@@ -53,7 +53,7 @@ fn the_current_nodes_context_is_kept_by_its_name_and_length() {
 }
 
 #[test]
-fn the_feeds_items_are_kept_beside_the_tree() {
+fn feed_items_are_kept_outside_the_tree() {
     let feed = json!([{ "id": "1", "type": "user", "text": "one" }, { "id": "2", "type": "assistant", "text": "two" }]);
     let both = |feed: &str| {
         take_with(Format::RoleFiles, MemLog::default(), |harvest| {
@@ -72,7 +72,7 @@ fn the_feeds_items_are_kept_beside_the_tree() {
 }
 
 #[test]
-fn a_torn_transcript_gives_its_whole_messages_and_its_archives() {
+fn a_torn_transcript_keeps_its_complete_messages_and_archives() {
     let archive = json!({ "id": "x", "trigger": "auto", "compactedAt": "2026-05-06T07:08:09.000Z",
         "archivedTranscriptHistory": [{ "role": "user", "content": "first" }, { "role": "assistant", "content": "answer" }],
         "replacementMessage": { "role": "user", "content": "so far" } });
@@ -86,18 +86,22 @@ fn a_torn_transcript_gives_its_whole_messages_and_its_archives() {
     assert_eq!(torn.context(), ["u:so far", "u:next"]);
     assert_eq!(torn.codes(), [(text[..cut].lines().count() as u64, "import.torn")]);
     let mended = take_again(Format::RoleFiles, torn.log, &text);
-    assert_eq!((mended.context(), mended.codes()), (whole.context(), vec![]), "once it is whole it goes on");
+    assert_eq!(
+        (mended.context(), mended.codes()),
+        (whole.context(), vec![]),
+        "the complete file extends the session"
+    );
 }
 
 #[test]
-fn a_transcript_without_a_name_is_reported_and_gives_no_session() {
+fn a_transcript_without_a_name_is_reported_and_not_imported() {
     let taken = take(Format::RoleFiles, r#"{"roleName":"owner","transcriptHistory":[{"role":"us"#);
     assert!(taken.session.is_none());
     assert_eq!((taken.added, taken.codes()), (0, vec![(1, "import.torn")]));
 }
 
 #[test]
-fn a_changed_system_prompt_is_taken_up_also_back_to_an_earlier_one() {
+fn a_changed_system_prompt_is_imported_even_if_used_before() {
     let message = |role: &str, text: &str| json!({ "role": role, "content": text });
     let mut history = vec![message("user", "one"), message("assistant", "two")];
     let mut log = MemLog::default();
@@ -124,7 +128,7 @@ fn a_changed_system_prompt_is_taken_up_also_back_to_an_earlier_one() {
 }
 
 #[test]
-fn whoever_went_on_here_keeps_the_leaf_when_a_system_prompt_changes() {
+fn a_changed_system_prompt_does_not_move_the_leaf_of_a_continued_session() {
     use sapwood_core::Part;
     use sapwood_core::entry::UserMessage;
     let file = |system: &str| transcript(json!({ "systemPrompt": system })).to_string();
@@ -135,7 +139,7 @@ fn whoever_went_on_here_keeps_the_leaf_when_a_system_prompt_changes() {
 }
 
 #[test]
-fn a_prompt_that_comes_or_goes_later_doubles_nothing() {
+fn adding_or_removing_a_prompt_duplicates_nothing() {
     let (without, with) = (transcript(json!({})), transcript(json!({ "systemPrompt": "Be brief." })));
     for (first, second) in [(&without, &with), (&with, &without)] {
         let first = take(Format::RoleFiles, first.to_string());
@@ -147,12 +151,12 @@ fn a_prompt_that_comes_or_goes_later_doubles_nothing() {
             .entries()
             .filter(|entry| matches!(entry.body, Body::UserMessage(_) | Body::AssistantMessage(_)));
         assert_eq!(messages.count(), 2);
-        assert!(second.log.entries().count() <= entries + 1, "the prompt, and nothing else");
+        assert!(second.log.entries().count() <= entries + 1, "at most the prompt is added");
     }
 }
 
 #[test]
-fn a_prompt_that_is_too_long_costs_only_itself() {
+fn only_a_prompt_that_is_too_long_is_skipped() {
     let long = transcript(json!({ "systemPrompt": "x".repeat(17 << 20) }));
     let taken = take(Format::RoleFiles, long.to_string());
     assert_eq!(taken.context(), ["u:one", "a:two"]);

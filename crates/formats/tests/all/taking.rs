@@ -1,4 +1,5 @@
-//! How these tests take a foreign file in: through the reader and the grower into a log in memory, as the engine does.
+//! Helpers that import a foreign file through the reader and the reconciler into an in-memory log, as the
+//! engine does.
 
 use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::NewSession;
@@ -20,7 +21,7 @@ pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
     take_again(format, MemLog::default(), bytes)
 }
 
-/// Takes a file into a log that may have some of it already.
+/// Import a file into a log that may already have some of it.
 pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
     let bytes = bytes.as_ref();
     take_with(format, log, |harvest| {
@@ -36,7 +37,7 @@ pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken
     })
 }
 
-/// Takes whatever `read` harvests into a log.
+/// Import the steps that `read` produces into a log.
 pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepBatch)) -> Taken {
     let mut harvest = StepBatch::default();
     read(&mut harvest);
@@ -57,19 +58,20 @@ pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepBat
     grower.finish(&mut drafts);
     let brought: Vec<BlobHash> = harvest.blobs.iter().map(|bytes| BlobHash::of(bytes)).collect();
     let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !brought.contains(blob));
-    assert_eq!(missing, None, "a draft names a blob that came with no step");
+    assert_eq!(missing, None, "a draft refers to a blob that no step has");
     let mut rest = &drafts[..];
     let mut size = 1;
     while !rest.is_empty() {
         let (batch, behind) = rest.split_at(rest.len().min(size));
-        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft is refused: {error}"));
+        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
         (rest, size) = (behind, size % 7 + 3);
     }
     Taken { session: harvest.session, log, problems, added: grower.added, skipped: grower.skipped }
 }
 
 impl Taken {
-    /// The context, a line per message: `u:hello`, `a:text`, `C:tool(call id)`, `t:result`, `r:reasoning`.
+    /// Return the context, one line per message: `u:hello`, `a:text`, `C:tool(call id)`, `t:result`,
+    /// `r:reasoning`.
     pub fn context(&self) -> Vec<String> {
         self.log.context().messages.iter().map(show).collect()
     }
@@ -82,7 +84,7 @@ impl Taken {
         self.log.entries().filter(|entry| entry.meta.kind == kind).count()
     }
 
-    /// The spend that a list would show.
+    /// Return the spend that a session list would show.
     pub fn spend(&self) -> sapwood_core::project::usage::Total {
         let mut spend = sapwood_core::project::usage::Spend::default();
         self.log.entries().for_each(|entry| spend.apply(&entry.body));
@@ -108,7 +110,7 @@ fn show(message: &Message) -> String {
     if text.is_empty() { format!("{sign}:") } else { text }
 }
 
-/// JSON Lines of values.
+/// Format values as JSON Lines.
 pub fn lines(values: &[serde_json::Value]) -> String {
     values.iter().map(|value| format!("{value}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! A session as a workflow, and the document read back.
+//! Sessions exported as workflows, and documents read back.
 
 use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Stop, ToolResult, UserMessage};
@@ -66,7 +66,7 @@ fn ids(document: &Document) -> Vec<&str> {
 }
 
 #[test]
-fn each_completed_turn_is_a_node_and_tools_are_named_where_they_were_called() {
+fn each_completed_turn_is_a_node_with_its_tools() {
     let text = |text: &str| Part::text(text);
     let document = export(
         None,
@@ -86,7 +86,7 @@ fn each_completed_turn_is_a_node_and_tools_are_named_where_they_were_called() {
 }
 
 #[test]
-fn one_turn_over_four_rows_is_one_node() {
+fn a_turn_of_four_entries_is_one_node() {
     let document = export(
         None,
         vec![
@@ -118,7 +118,7 @@ fn an_interrupted_last_turn_is_only_in_the_metadata() {
 }
 
 #[test]
-fn a_session_without_turns_goes_from_input_to_output() {
+fn a_session_without_turns_connects_input_to_output() {
     let document = export(None, Vec::new());
     assert_eq!(ids(&document), ["input", "output"]);
     assert_eq!(document.workflow.edges.len(), 1);
@@ -131,7 +131,7 @@ fn consecutive_user_messages_are_one_prompt() {
 }
 
 #[test]
-fn the_id_is_made_of_the_title() {
+fn the_id_is_derived_from_the_title() {
     for (title, id) in
         [("  Hello -- World!  ", "hello-world"), ("???", "exported-session"), ("Größe 7", "gr-e-7")]
     {
@@ -141,7 +141,7 @@ fn the_id_is_made_of_the_title() {
 }
 
 #[test]
-fn templates_in_a_prompt_are_neutralised_and_verbatim_in_the_metadata() {
+fn templates_are_neutralised_in_prompts_and_verbatim_in_the_metadata() {
     let document = export(None, vec![user("{{ x }} {{{y"), assistant(vec![Part::text("ok")])]);
     assert_eq!(document.workflow.nodes[1].prompt_template.as_deref(), Some("{ { x }} { { {y"));
     let message = &document.workflow.metadata["sapwood_export"]["messages"][0];
@@ -149,7 +149,7 @@ fn templates_in_a_prompt_are_neutralised_and_verbatim_in_the_metadata() {
 }
 
 #[test]
-fn the_document_reads_as_the_specification_shows_it() {
+fn the_document_matches_the_specification() {
     let text = workflow::serialise(&export(
         Some("Hello"),
         vec![user("hi: there"), assistant(vec![Part::text("yes\nno")])],
@@ -200,7 +200,8 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// JSON as deep as a message may be, with keys of any length, the lengths around which readers differ most of all.
+/// Generate JSON as deep as a message may be, with keys of any length, especially near the limits of common
+/// readers.
 fn deep_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         "[a-z]{1,3}",
@@ -217,7 +218,7 @@ fn deep_json() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn a_long_conversation_and_the_deepest_call_are_read_back() {
+fn a_long_conversation_and_the_deepest_call_round_trip() {
     let turn = |number: usize| [user(&format!("ask {number}")), assistant(vec![Part::text("yes")])];
     let long = export(None, (0..6_000).flat_map(turn).collect());
     assert_eq!(long.workflow.nodes.len(), 6_002);
@@ -230,7 +231,7 @@ fn a_long_conversation_and_the_deepest_call_are_read_back() {
 }
 
 #[test]
-fn a_key_that_is_too_long_to_stand_bare_is_written_as_one_all_the_same() {
+fn a_long_key_is_written_explicitly() {
     let mut document = export(None, Vec::new());
     let (long, short) = ("k".repeat(5_000), "s".repeat(100));
     document.workflow.metadata.insert(long.clone(), json!([{ long.clone(): { "a": 1 }, short.clone(): 2 }]));
@@ -244,7 +245,7 @@ fn a_key_that_is_too_long_to_stand_bare_is_written_as_one_all_the_same() {
 }
 
 #[test]
-fn a_turn_that_was_cut_off_is_only_in_the_metadata() {
+fn a_cancelled_turn_is_only_in_the_metadata() {
     let cut_off = AssistantMessage {
         parts: vec![Part::text("I was about to")],
         model: None,
@@ -265,7 +266,7 @@ fn a_turn_that_was_cut_off_is_only_in_the_metadata() {
 }
 
 #[test]
-fn an_id_has_all_words_of_a_long_title() {
+fn the_id_includes_all_words_of_a_long_title() {
     let title = "word ".repeat(60);
     assert_eq!(export(Some(&title), Vec::new()).workflow.id, vec!["word"; 60].join("-"));
 }
@@ -309,11 +310,11 @@ proptest! {
 }
 
 #[test]
-fn an_export_that_is_too_large_to_run_says_so() {
+fn an_export_that_is_too_large_to_run_has_an_obstacle() {
     let words = "x".repeat(1 << 20);
     let turns = |count: usize| (0..count).flat_map(|_| [user(&words), assistant(vec![Part::text("yes")])]);
     let small = workflow::serialise(&export(None, turns(10).collect()));
-    assert!(small.len() > 15 << 20, "the conversation is in it as well");
+    assert!(small.len() > 15 << 20, "the document includes the conversation");
     assert_eq!(workflow::obstacle(&small), None);
     let large = workflow::serialise(&export(None, turns(16).collect()));
     let why = workflow::obstacle(&large).unwrap();
@@ -321,7 +322,7 @@ fn an_export_that_is_too_large_to_run_says_so() {
 }
 
 #[test]
-fn an_export_runs_whatever_its_agent_is_called() {
+fn an_export_runs_with_any_agent_name() {
     let mut document = export(None, vec![user("one"), assistant(vec![Part::text("yes")])]);
     let name = "Dr. Mail (old) ".repeat(9);
     document.workflow.nodes[1].agent_ref = Some(name.clone());

@@ -1,4 +1,4 @@
-//! What the audit says of those who read.
+//! Audit lines for reads.
 
 use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::{Role, TimestampMs};
@@ -9,7 +9,7 @@ fn user(name: &str) -> Scope {
 }
 
 #[tokio::test]
-async fn one_line_stands_for_what_is_read_however_long_the_sessions_audit_is() {
+async fn one_line_covers_repeated_reads_in_a_long_audit() {
     let dir = tempfile::tempdir().unwrap();
     for url in ["memory:".to_owned(), format!("jsonl:{}", dir.path().display())] {
         let ana = Sapwood::open(&url).unwrap().with_scope(user("ana"));

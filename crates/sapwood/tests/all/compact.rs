@@ -1,4 +1,4 @@
-//! Compaction as the Rust API has it: a model's summary, an own compactor, callbacks, hooks, others who write meanwhile.
+//! Compaction through the Rust API: model summaries, custom compactors, callbacks, hooks, concurrent writers.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,14 +15,14 @@ use sapwood::engine::compact::{Compacted, Compacting, Writing};
 use sapwood::engine::pressure::Situation;
 use sapwood::{Context, Sapwood, SessionId, user_text};
 
-/// Answers with what it is told to, and remembers what it was asked.
+/// Returns scripted answers and records the requests.
 #[derive(Default)]
 struct Scripted {
     answers: Mutex<Vec<Result<String, SummariserError>>>,
     asked: Mutex<Vec<Request>>,
-    /// What somebody else says while the summary is being written.
+    /// The session that gets a message while the summary is being written.
     meanwhile: Option<(Sapwood, SessionId)>,
-    /// What each answer took.
+    /// The cost of each answer.
     bill: Option<WrittenBy>,
 }
 
@@ -90,7 +90,7 @@ fn said(text: &str) -> AssistantMessage {
 }
 
 #[tokio::test]
-async fn a_model_writes_the_summary_and_its_lists_are_carried() {
+async fn a_model_writes_the_summary_and_its_lists_are_carried_over() {
     let (sapwood, session) = chat(20).await;
     let model = Scripted::saying(&[
         "## Goal\nship\n## Decisions\n- use SQLite\n## Open items\n- docs",
@@ -104,13 +104,13 @@ async fn a_model_writes_the_summary_and_its_lists_are_carried() {
     assert!(done.tokens_after < done.tokens_before);
     let request = model.asked.lock().unwrap()[0].clone();
     assert!(request.text.contains("message 0") && request.text.contains("message 13"), "{}", request.text);
-    assert!(!request.text.contains("message 14"), "what is kept is not summarised");
+    assert!(!request.text.contains("message 14"), "kept messages are not summarised");
     assert!(request.text.contains("the deadline"));
     sapwood.inject(&session, vec![user_text("more"), said("yes").into(), user_text("go on")]).await.unwrap();
     let done = compact(&sapwood, &session, how).await;
     let request = model.asked.lock().unwrap()[1].clone();
     assert!(request.text.contains("ship") && request.text.contains("use SQLite"), "the summary is folded in");
-    assert!(request.text.contains("message 14"), "nothing falls between two summaries");
+    assert!(request.text.contains("message 14"), "no message is lost between two summaries");
     let compaction = done.compaction.unwrap();
     assert_eq!(compaction.details.decisions, ["use SQLite", "no cache"]);
     assert_eq!(compaction.details.open_items, ["tests"]);
@@ -134,7 +134,7 @@ async fn a_split_turn_is_summarised_in_two_parts() {
 }
 
 #[tokio::test]
-async fn an_empty_summary_falls_back_to_truncate_and_says_so() {
+async fn an_empty_summary_falls_back_to_truncate_and_records_it() {
     for (method, name) in [(Method::Llm, Strategy::Llm), (Method::Custom, Strategy::Custom)] {
         let (sapwood, session) = chat(20).await;
         let mut how = compacting(method);
@@ -147,7 +147,7 @@ async fn an_empty_summary_falls_back_to_truncate_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_failing_model_leaves_the_session_as_it_was() {
+async fn a_failing_model_leaves_the_session_unchanged() {
     let (sapwood, session) = chat(20).await;
     let before = sapwood.engine().summary(sapwood.scope(), &session).await.unwrap();
     let how = Compacting { summariser: Some(Scripted::saying(&[])), ..compacting(Method::Llm) };
@@ -160,7 +160,7 @@ async fn a_failing_model_leaves_the_session_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_somebody_says_meanwhile_is_kept_after_the_compaction() {
+async fn messages_added_during_a_compaction_are_kept_after_it() {
     let (sapwood, session) = chat(20).await;
     let meanwhile = Some((sapwood.clone(), session.clone()));
     let answers = Mutex::new(vec![Ok("what happened".to_owned())]);
@@ -185,7 +185,7 @@ impl Compactor for Own {
 }
 
 #[tokio::test]
-async fn an_own_compactor_writes_the_summary() {
+async fn a_custom_compactor_writes_the_summary() {
     let (sapwood, session) = chat(20).await;
     let mut how = compacting(Method::Custom);
     let error = sapwood.engine().compact(sapwood.scope(), &session, how.clone()).await.unwrap_err();
@@ -231,7 +231,7 @@ impl CompactHook for Hook {
 }
 
 #[tokio::test]
-async fn a_hook_may_call_it_off_or_supply_the_summary() {
+async fn a_hook_can_cancel_a_compaction_or_supply_the_summary() {
     let (sapwood, session) = chat(20).await;
     let cancel =
         Arc::new(Hook { answer: BeforeCompact::Cancel { reason: "not now".into() }, ..Hook::default() });
@@ -249,7 +249,7 @@ async fn a_hook_may_call_it_off_or_supply_the_summary() {
 }
 
 #[tokio::test]
-async fn a_hard_limit_is_kept_to_however_large_the_messages_are() {
+async fn a_hard_limit_holds_for_messages_of_any_size() {
     for limit in [2_000, 400, 120] {
         let (sapwood, session) = chat(30).await;
         sapwood.inject(&session, output("x", &"a line of output\n".repeat(900))).await.unwrap();
@@ -263,7 +263,7 @@ async fn a_hard_limit_is_kept_to_however_large_the_messages_are() {
 }
 
 #[tokio::test]
-async fn pressure_compacts_when_it_is_time_and_not_twice_for_nothing() {
+async fn pressure_compacts_when_needed_and_not_twice_without_new_messages() {
     let (sapwood, session) = chat(40).await;
     let usage = Usage { input: 1_000, cache_read: 8_000, ..Usage::default() };
     let answer = AssistantMessage { usage: Some(usage), ..said("here you are") };
@@ -281,11 +281,11 @@ async fn pressure_compacts_when_it_is_time_and_not_twice_for_nothing() {
     let feed = engine.feed(scope, &session).await.unwrap();
     assert!(feed.iter().any(|item| item.label == "pressure" && item.text.starts_with("orange")), "{feed:?}");
     let how = Compacting::new(options(Method::Truncate), Trigger::Pressure);
-    assert_eq!(compact(&sapwood, &session, how).await.entry, None, "nothing new was said");
+    assert_eq!(compact(&sapwood, &session, how).await.entry, None, "no new messages");
 }
 
 #[tokio::test]
-async fn an_overflow_compacts_and_says_whether_it_helped() {
+async fn an_overflow_compacts_and_reports_whether_it_helped() {
     let (sapwood, session) = chat(40).await;
     let situation = Situation { budget_tokens: Some(1_500), ..Situation::default() };
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
@@ -300,11 +300,11 @@ async fn an_overflow_compacts_and_says_whether_it_helped() {
 }
 
 #[tokio::test]
-async fn what_a_summary_took_is_in_the_sessions_totals() {
+async fn the_cost_of_a_summary_is_in_the_session_totals() {
     let (sapwood, session) = chat(30).await;
     let usage = Usage { input: 700, output: 40, ..Usage::default() };
     let bill = WrittenBy { model: "lab/small".to_owned(), calls: 1, usage, cost_nano_usd: Some(5) };
-    let answers = Mutex::new(vec![Ok("It went on.".to_owned())]);
+    let answers = Mutex::new(vec![Ok("It continued.".to_owned())]);
     let summariser = Arc::new(Scripted { answers, bill: Some(bill.clone()), ..Scripted::default() });
     let options =
         CompactOptions { compact_strategy: Method::Llm, keep_last: Some(4), ..CompactOptions::default() };

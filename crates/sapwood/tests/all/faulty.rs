@@ -1,5 +1,5 @@
-//! A store with a mind of its own, for the simulation: it hesitates, refuses, loses answers, freezes and dies, as its seed
-//! says. Beneath is a real one that all processes share.
+//! A store with fault injection for the simulation: it delays, refuses, loses answers, freezes and dies,
+//! driven by its seed. It wraps a real store that all processes share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::sabotage::Sabotage;
 
-/// The same numbers from the same seed.
+/// A random number generator: the same seed gives the same numbers.
 #[derive(Debug, Clone)]
 pub struct Dice(Arc<Mutex<u64>>);
 
@@ -35,7 +35,7 @@ impl Dice {
         *state >> 31
     }
 
-    /// For ids.
+    /// Random bits for ids.
     pub fn bits(&self) -> u128 {
         u128::from(self.next()) << 96 | u128::from(self.next()) << 64 | u128::from(self.next())
     }
@@ -45,28 +45,29 @@ impl Dice {
     }
 }
 
-/// How a process is.
+/// The health of a simulated process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     Well,
-    /// It does nothing until it is well again.
+    /// It stalls until it is healthy again.
     Frozen,
-    /// It does nothing any more.
+    /// It stalls forever.
     Dead,
 }
 
-/// A process's health, and who waits for it to be well. They go on in the order they came: a `watch` would draw lots.
+/// A process's health and the tasks waiting for it, woken in order of arrival. A `watch` channel wakes in
+/// random order.
 struct Ward {
     health: Mutex<Health>,
     changed: Notify,
 }
 
-/// What one process sees of the world: it passes through here, or waits, or for ever.
+/// The fate of one process: every store call passes through here and may be delayed, or never return.
 #[derive(Clone)]
 pub struct Fate {
     pub dice: Dice,
     ward: Arc<Ward>,
-    /// Of a hundred calls, so many go wrong.
+    /// Percentage of calls that fail.
     pub faults: u64,
 }
 
@@ -76,7 +77,7 @@ impl Fate {
         Self { dice, ward: Arc::new(ward), faults }
     }
 
-    /// What happens to the process. Nobody comes back from the dead.
+    /// Change the health of the process. A dead process stays dead.
     pub fn befall(&self, next: Health) {
         let mut health = self.ward.health.lock().unwrap();
         if *health != Health::Dead {
@@ -85,7 +86,7 @@ impl Fate {
         self.ward.changed.notify_waiters();
     }
 
-    /// A moment goes by; a frozen process waits, a dead one stays.
+    /// Let a moment pass. A frozen process waits; a dead one never returns.
     pub async fn pass(&self) {
         tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
         loop {
@@ -105,9 +106,9 @@ impl Fate {
 pub struct Faulty {
     pub inner: Arc<dyn Store>,
     pub fate: Fate,
-    /// Which fence wrote which entries, over all processes.
+    /// The fence of every entry written, over all processes.
     pub written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
-    /// What is wrong with the store itself, to see whether anybody notices.
+    /// A deliberate defect of the store, to test whether the checks detect it.
     pub sabotage: Option<Arc<Sabotage>>,
 }
 
@@ -116,13 +117,13 @@ fn lost() -> StoreError {
 }
 
 impl Faulty {
-    /// Before it is done: nothing has happened.
+    /// Fail before the operation: nothing has happened.
     async fn before(&self) -> Result<()> {
         self.fate.pass().await;
         if self.fate.goes_wrong() { Err(lost()) } else { Ok(()) }
     }
 
-    /// After it is done: it has happened, and nobody hears of it.
+    /// Fail after the operation: it has happened, but its answer is lost.
     async fn after<T>(&self, answer: Result<T>) -> Result<T> {
         self.fate.pass().await;
         if self.fate.goes_wrong() { Err(lost()) } else { answer }
@@ -173,7 +174,8 @@ impl Log for Faulty {
             let mut written = self.written.lock().unwrap();
             written.extend(done.entries.iter().map(|(seq, _)| (session.clone(), *seq, fence)));
         }
-        // A real store of many servers tries an append again until it knows: an answer is late, and never lost.
+        // A real multi-server store retries an append until it knows the result: answers are late, but never
+        // lost.
         self.fate.pass().await;
         answer
     }

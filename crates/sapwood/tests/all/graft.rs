@@ -1,4 +1,4 @@
-//! Grafts over real stores: by reference, pinned, and withheld from whoever may not read the source.
+//! Grafts over real stores: by reference, pinned, and withheld from readers without access to the source.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn artifact(name: &str) -> GraftWhat {
 }
 
 #[tokio::test]
-async fn a_graft_shows_in_the_context_what_it_refers_to() {
+async fn a_graft_shows_its_content_in_the_context() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_graft_shows_in_the_context_what_it_refers_to() {
     ana.graft(&session, &source, artifact("report.md")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("the first report"));
     assert_eq!(ana.context(&session).await.unwrap().messages.len(), 3);
-    // By reference: no copy of the content is in the session's own log.
+    // By reference: the session's own log has no copy of the content.
     let mut log = String::new();
     ana.engine()
         .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
@@ -79,7 +79,7 @@ async fn a_graft_shows_in_the_context_what_it_refers_to() {
 }
 
 #[tokio::test]
-async fn a_graft_stays_what_it_was_when_the_source_goes_on() {
+async fn a_graft_stays_unchanged_when_the_source_continues() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
@@ -92,7 +92,7 @@ async fn a_graft_stays_what_it_was_when_the_source_goes_on() {
     deliver(&ana, &source, "report.md", "the second report").await;
     ana.reset(&source).await.unwrap();
     ana.inject(&source, vec![user_text("all new"), answer("indeed")]).await.unwrap();
-    // With nothing kept in memory, as another process would see it.
+    // With an empty cache, as in another process.
     let other = Sapwood::with_engine(sapwood::Engine::new(
         ana.engine().store().clone(),
         Arc::new(sapwood::SystemClock),
@@ -104,7 +104,7 @@ async fn a_graft_stays_what_it_was_when_the_source_goes_on() {
 }
 
 #[tokio::test]
-async fn rights_are_asked_when_it_is_made_and_whenever_it_is_read() {
+async fn access_is_checked_when_grafting_and_on_every_read() {
     let house = Sapwood::open("memory:").unwrap();
     let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
     let foreign = as_user(&house, "globex", "bob");
@@ -137,7 +137,7 @@ async fn rights_are_asked_when_it_is_made_and_whenever_it_is_read() {
 }
 
 #[tokio::test]
-async fn somebody_else_who_reads_the_session_does_not_read_through_its_grafts() {
+async fn other_readers_of_the_session_cannot_read_through_its_grafts() {
     let house = Sapwood::open("memory:").unwrap();
     let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
     let source = source_of(&ana).await;
@@ -147,7 +147,7 @@ async fn somebody_else_who_reads_the_session_does_not_read_through_its_grafts() 
         .share(ana.scope(), &session, bob.scope().principal.clone(), Some(Role::Collaborator))
         .await
         .unwrap();
-    // She has read it a moment ago: what is kept in memory is not for him.
+    // Ana has just read it: bob must not get the cached content.
     assert!(last_text(&ana, &session).await.contains("answer one"));
     assert!(!last_text(&bob, &session).await.contains("answer one"));
     let fork = bob.fork(&session, Default::default(), Default::default()).await.unwrap();
@@ -155,7 +155,7 @@ async fn somebody_else_who_reads_the_session_does_not_read_through_its_grafts() 
 }
 
 #[tokio::test]
-async fn erasing_the_source_withholds_the_graft_for_good() {
+async fn erasing_the_source_withholds_the_graft_permanently() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
@@ -163,7 +163,7 @@ async fn erasing_the_source_withholds_the_graft_for_good() {
     assert!(last_text(&ana, &session).await.contains("the first report"));
     ana.engine().erase(ana.scope(), &source).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("withheld"));
-    // Another session of the same name is not the source.
+    // A new session with the same id is not the source.
     let options = sapwood::OpenOptions { id: Some(source.clone()), ..Default::default() };
     ana.open_session(options).await.unwrap();
     deliver(&ana, &source, "report.md", "another report").await;
@@ -171,7 +171,7 @@ async fn erasing_the_source_withholds_the_graft_for_good() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_cannot_be_grafted() {
+async fn missing_content_cannot_be_grafted() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
@@ -190,7 +190,7 @@ async fn what_is_not_there_cannot_be_grafted() {
 }
 
 #[tokio::test]
-async fn the_graft_tool_brings_content_in_by_reference() {
+async fn the_graft_tool_includes_content_by_reference() {
     let actor = Actor::playing(Vec::new());
     let house = Sapwood::open("memory:").unwrap();
     let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
@@ -214,7 +214,7 @@ async fn the_graft_tool_brings_content_in_by_reference() {
 }
 
 #[tokio::test]
-async fn a_model_does_not_graft_what_not_every_reader_may_read() {
+async fn a_model_cannot_graft_content_that_some_readers_may_not_read() {
     let actor = Actor::playing(Vec::new());
     let house = Sapwood::open("memory:").unwrap();
     let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
@@ -234,22 +234,22 @@ async fn a_model_does_not_graft_what_not_every_reader_may_read() {
 }
 
 #[tokio::test]
-async fn of_a_large_artifact_the_beginning_is_shown_and_where_to_read_on() {
+async fn a_large_artifact_shows_its_beginning_and_a_reference() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
-    // Of three bytes each, so that looking ends in the middle of one.
+    // Three bytes per character, so that the read limit splits one.
     deliver(&ana, &source, "long.txt", &"€".repeat(700_000)).await;
     ana.graft(&session, &source, artifact("long.txt")).await.unwrap();
     let shown = last_text(&ana, &session).await;
     assert_eq!(shown.matches('€').count(), 24_000);
-    assert!(shown.contains("read_output reads on in output"), "{:.200}", shown);
+    assert!(shown.contains("read the rest with read_output"), "{:.200}", shown);
     let (engine, scope) = (ana.engine(), ana.scope());
     let bytes = [b"plain at first ".repeat(10_000), vec![0xff; 9]].concat();
     let usage = ArtifactUse::Artifact;
     engine.put_artifact(scope, &source, "mixed", usage, "text/plain", bytes).await.unwrap();
     ana.graft(&session, &source, artifact("mixed")).await.unwrap();
-    assert!(last_text(&ana, &session).await.contains("plain at first"), "what is looked at is text");
+    assert!(last_text(&ana, &session).await.contains("plain at first"), "the part that is read is text");
     engine.put_artifact(scope, &source, "odd", usage, "text/plain", vec![0xff; 9]).await.unwrap();
     ana.graft(&session, &source, artifact("odd")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("[binary content; output"));

@@ -1,4 +1,4 @@
-//! A world for tests: a model that says what it is told to, tools that note what ran.
+//! Test backends: a model with scripted answers, and tools that record their calls.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,9 @@ use sapwood::engine::Backends;
 pub enum Play {
     Say(Vec<Piece>),
     Fail(ModelError),
-    /// Says this, and then nothing any more.
+    /// Streams this, then hangs.
     Hang(Vec<Piece>),
-    /// Says this, and then breaks.
+    /// Streams this, then fails.
     Break(Vec<Piece>, ModelError),
 }
 
@@ -64,7 +64,7 @@ impl Actor {
         self.asked.lock().unwrap().len()
     }
 
-    /// What the model was told the last time, message by message.
+    /// The messages of the last request.
     pub fn last_heard(&self) -> String {
         let asked = self.asked.lock().unwrap();
         format!("{:?}", asked.last().map(|request| &request.messages))
@@ -100,7 +100,7 @@ impl Model for Actor {
     }
 }
 
-/// Tools that do nothing but say that they did.
+/// Tools that only record their calls.
 #[derive(Default)]
 pub struct Bench {
     pub ran: Arc<Mutex<Vec<String>>>,

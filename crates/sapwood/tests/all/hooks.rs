@@ -1,5 +1,5 @@
-//! Hooks as a Rust user has them: each name is called where it should be, a refusal refuses, a change changes, and what
-//! fails, takes too long or goes in circles does no more harm than its setting lets it.
+//! Hooks through the Rust API: every hook is called at the right point, refusals and changes take effect, and
+//! failing, slow or recursive hooks are limited as configured.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::harness::{Actor, Bench, Play, calls, text, world};
 
-/// What hooks heard, in order.
+/// The events that hooks received, in order.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<HookEvent>>>);
 
@@ -48,7 +48,7 @@ fn agent() -> Agent {
     Agent { tools: ["look", "act"].map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
 }
 
-/// A session in which every name is listened to, and what listens says what `say` says.
+/// A session with a hook for every name, which answers with `say`.
 async fn scene_of(
     agent: Agent,
     plays: Vec<Play>,
@@ -76,7 +76,7 @@ async fn scene(plays: Vec<Play>) -> Scene {
     scene_of(agent(), plays, |_| HookAnswer::default()).await
 }
 
-/// Everything goes on but what has this name.
+/// Answer with the verdict for this name, and with `GoOn` for all others.
 async fn scene_with(on: HookName, verdict: Verdict, plays: Vec<Play>) -> Scene {
     let say = move |event: &HookEvent| match event.hook == on {
         true => verdict.clone().into(),
@@ -154,11 +154,11 @@ async fn a_turn_with_a_tool_calls_its_hooks_in_order() {
     let tool = scene.heard.data_of(HookName::AfterTool);
     assert_eq!((tool["text"].as_str(), tool["is_error"].as_bool()), (Some("look done"), Some(false)));
     assert_eq!(scene.heard.data_of(HookName::AfterTurn)["text"], "seen");
-    assert!(scene.notes().await.is_empty(), "hooks that let things be leave nothing in the log");
+    assert!(scene.notes().await.is_empty(), "hooks that change nothing leave nothing in the log");
 }
 
 #[tokio::test]
-async fn the_verbs_of_the_tree_call_theirs() {
+async fn tree_operations_call_their_hooks() {
     let scene = scene(Vec::new()).await;
     scene.fill().await;
     let to = scene.leaf_id().await;
@@ -186,7 +186,7 @@ async fn the_verbs_of_the_tree_call_theirs() {
 }
 
 #[tokio::test]
-async fn a_failure_low_confidence_and_pressure_are_told() {
+async fn hooks_are_notified_of_failures_low_confidence_and_pressure() {
     let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
     let plays = vec![text("perhaps <confidence>0.1</confidence>"), text("sure <confidence>0.9</confidence>")];
     let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
@@ -208,7 +208,7 @@ async fn a_failure_low_confidence_and_pressure_are_told() {
 }
 
 #[tokio::test]
-async fn a_low_confidence_that_is_asked_about_is_told_once() {
+async fn hooks_are_notified_once_of_low_confidence_that_needs_approval() {
     let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
     let plays = vec![text("perhaps <confidence>0.4</confidence>")];
     let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
@@ -218,7 +218,7 @@ async fn a_low_confidence_that_is_asked_about_is_told_once() {
 }
 
 #[tokio::test]
-async fn what_is_learned_when_a_session_is_closed_is_told() {
+async fn hooks_are_notified_of_memories_learned_on_close() {
     let scene = scene(Vec::new()).await;
     scene.sapwood.inject(&scene.session, vec![sapwood::user_text("I prefer tea.")]).await.unwrap();
     scene.sapwood.close(&scene.session).await.unwrap();
@@ -228,7 +228,7 @@ async fn what_is_learned_when_a_session_is_closed_is_told() {
 }
 
 #[tokio::test]
-async fn words_that_are_refused_are_never_said() {
+async fn refused_input_is_never_sent() {
     let scene = refusing(HookName::BeforeSend, vec![text("hello")]).await;
     let error = scene.sapwood.send(&scene.session, "hi").await.unwrap_err();
     assert!(is_refused(&error), "{error}");
@@ -237,20 +237,20 @@ async fn words_that_are_refused_are_never_said() {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_refused_ends_with_the_reason() {
+async fn a_refused_turn_ends_with_the_reason() {
     for (on, asked) in [(HookName::BeforeTurn, 0), (HookName::BeforeModel, 0)] {
         let scene = refusing(on, vec![text("hello")]).await;
         let ended = scene.send("hi").await.ended.unwrap();
         assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Failed, Some("hook.refused")));
         assert!(ended.message.unwrap().contains("not here"));
         assert_eq!(scene.actor.times_asked(), asked, "{on}");
-        // The session goes on: the next turn is refused again, and not stuck.
+        // The session stays usable: the next turn is refused again instead of hanging.
         assert_eq!(scene.send("hi").await.ended.unwrap().code.as_deref(), Some("hook.refused"));
     }
 }
 
 #[tokio::test]
-async fn queued_words_are_asked_about_when_their_turn_begins() {
+async fn hooks_are_asked_about_queued_input_when_its_turn_starts() {
     let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
     let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
     let queued = sapwood::core::entry::InputQueued {
@@ -264,7 +264,7 @@ async fn queued_words_are_asked_about_when_their_turn_begins() {
 }
 
 #[tokio::test]
-async fn a_tool_call_that_is_refused_goes_back_to_the_model() {
+async fn a_refused_tool_call_is_reported_to_the_model() {
     let scene = refusing(HookName::BeforeTool, vec![calls(&[("1", "look", "{}")]), text("as you say")]).await;
     let report = scene.send("look").await;
     assert_eq!((scene.bench.ran.lock().unwrap().len(), report.text.as_str()), (0, "as you say"));
@@ -296,7 +296,7 @@ async fn compactions_branches_forks_and_exports_can_be_refused() {
 }
 
 #[tokio::test]
-async fn hooks_that_are_told_cannot_refuse() {
+async fn notification_hooks_cannot_refuse() {
     for on in HookName::ALL.iter().filter(|name| !name.asks()) {
         let scene = refusing(*on, vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
         let report = scene.send("look").await;
@@ -306,7 +306,7 @@ async fn hooks_that_are_told_cannot_refuse() {
 }
 
 #[tokio::test]
-async fn a_hook_changes_words_prompts_inputs_and_summaries() {
+async fn a_hook_can_change_input_prompts_and_summaries() {
     let change = |data| Verdict::Change { data };
     let scene = scene_with(HookName::BeforeSend, change(json!({"text": "[name]"})), vec![text("hi")]).await;
     scene.send("Ada").await;
@@ -342,7 +342,7 @@ async fn a_hook_changes_words_prompts_inputs_and_summaries() {
 }
 
 #[tokio::test]
-async fn a_changed_input_is_checked_like_the_models_own() {
+async fn a_changed_tool_input_is_validated_like_the_original() {
     let change = Verdict::Change { data: json!({"input": {"path": "b"}}) };
     let plays = vec![calls(&[("1", "look", r#"{"path": "a"}"#)]), text("seen")];
     let scene = scene_with(HookName::BeforeTool, change.clone(), plays).await;
@@ -351,7 +351,7 @@ async fn a_changed_input_is_checked_like_the_models_own() {
     let note = scene.notes().await.remove(0);
     assert_eq!((note.result, note.data), (HookResult::Changed, Some(json!({"input": {"path": "b"}}))));
 
-    // An input that the tool's own check does not take never reaches the tool.
+    // An invalid input never reaches the tool.
     let plays = vec![calls(&[("1", "look", "{}")]), text("seen")];
     let bad = Verdict::Change { data: json!({"input": {"bad": true}}) };
     let scene = scene_with(HookName::BeforeTool, bad, plays).await;
@@ -361,7 +361,7 @@ async fn a_changed_input_is_checked_like_the_models_own() {
 }
 
 #[tokio::test]
-async fn what_a_person_agreed_to_is_not_changed_behind_their_back() {
+async fn an_approved_call_cannot_be_changed_by_a_hook() {
     let change = Verdict::Change { data: json!({"input": {"path": "/etc"}}) };
     let plays = vec![calls(&[("1", "act", r#"{"path": "a"}"#)]), text("well")];
     let scene = scene_with(HookName::BeforeTool, change, plays).await;
@@ -370,11 +370,11 @@ async fn what_a_person_agreed_to_is_not_changed_behind_their_back() {
     scene.sapwood.answer(&waiting[0].approval, agreed, None).await.unwrap();
     scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
     assert!(scene.bench.ran.lock().unwrap().is_empty());
-    assert!(scene.actor.last_heard().contains("a person had agreed to"));
+    assert!(scene.actor.last_heard().contains("after the user had approved it"));
 }
 
 #[tokio::test]
-async fn a_hook_supplies_answers_results_and_summaries() {
+async fn a_hook_can_supply_answers_results_and_summaries() {
     let supply = |data| Verdict::Supply { data };
     let scene = scene_with(HookName::BeforeModel, supply(json!({"text": "from the cache"})), vec![]).await;
     let report = scene.send("hello").await;
@@ -392,7 +392,7 @@ async fn a_hook_supplies_answers_results_and_summaries() {
     assert_eq!(scene.compact().await.compaction.unwrap().summary.as_deref(), Some("All of it."));
 }
 
-/// A hook with everything that can be set.
+/// A hook with all its settings.
 fn installed(
     sapwood: &Sapwood,
     name: &str,
@@ -407,7 +407,7 @@ fn installed(
 }
 
 #[tokio::test]
-async fn hooks_are_called_by_priority_and_see_what_the_one_before_changed() {
+async fn hooks_are_called_by_priority_and_see_earlier_changes() {
     let sapwood = Sapwood::open("memory:").unwrap();
     let add = |word: &'static str| {
         move |event: HookEvent| {
@@ -438,7 +438,7 @@ impl Hook for Broken {
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_or_takes_too_long_is_ignored_or_refuses_as_it_is_set() {
+async fn failing_and_slow_hooks_are_ignored_or_refuse_as_configured() {
     let failed = HookError::Failed { why: "out of paper".to_owned() };
     for (broken, why) in
         [(Broken(Err(failed)), "out of paper"), (Broken(Ok(Duration::from_secs(60))), "50 ms")]
@@ -466,7 +466,7 @@ async fn a_hook_that_fails_or_takes_too_long_is_ignored_or_refuses_as_it_is_set(
 }
 
 #[tokio::test]
-async fn an_answer_that_a_name_does_not_take_is_a_failure() {
+async fn an_answer_that_a_hook_name_does_not_allow_is_a_failure() {
     let sapwood = Sapwood::open("memory:").unwrap();
     let strange = |_| HookAnswer::from(Verdict::Change { data: json!({"model": "dear"}) });
     let strange = Installed { on_failure: OnFailure::Refuse, ..installed(&sapwood, "strange", strange) };
@@ -476,7 +476,7 @@ async fn an_answer_that_a_name_does_not_take_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_name_takes_only_so_many_hooks_and_each_once() {
+async fn the_number_of_hooks_per_name_is_limited_and_names_are_unique() {
     let mut sapwood = Sapwood::open("memory:").unwrap();
     for _ in 0..16 {
         sapwood = sapwood.on(HookName::AfterTurn, |_| async {}).unwrap();
@@ -494,7 +494,7 @@ fn acting(actions: Vec<HookAction>) -> HookAnswer {
 }
 
 #[tokio::test]
-async fn a_hook_opens_and_addresses_another_session() {
+async fn a_hook_can_open_and_message_another_session() {
     let id: SessionId = "elsewhere".parse().unwrap();
     let open = HookAction::Open { id: Some(id.clone()), title: None, text: Some("go on there".into()) };
     let say = move |event: &HookEvent| match event.hook == HookName::AfterTurn && event.depth == 0 {
@@ -509,11 +509,11 @@ async fn a_hook_opens_and_addresses_another_session() {
     let note = scene.notes().await.remove(0);
     assert_eq!((note.result, note.why.as_deref()), (HookResult::Acted, Some("session elsewhere")));
     let depths: Vec<u8> = scene.heard.0.lock().unwrap().iter().map(|event| event.depth).collect();
-    assert!(depths.contains(&1), "what a hook led to is one deeper");
+    assert!(depths.contains(&1), "hook actions run one level deeper");
 }
 
 #[tokio::test]
-async fn hooks_that_lead_to_themselves_are_cut_off() {
+async fn recursive_hooks_are_stopped() {
     let say = |event: &HookEvent| match event.hook {
         HookName::AfterTurn => {
             acting(vec![HookAction::Send { session: event.session.clone(), text: "and again".into() }])
@@ -530,7 +530,7 @@ async fn hooks_that_lead_to_themselves_are_cut_off() {
 }
 
 #[tokio::test]
-async fn a_hook_acts_with_the_rights_of_whoever_installed_it() {
+async fn a_hook_acts_with_the_rights_of_its_installer() {
     let base = Sapwood::open("memory:").unwrap();
     let (bob, ana) = ("bob".parse().unwrap(), "ana".parse().unwrap());
     let ana_scope = Scope::user(TenantId::local(), ana);
@@ -547,14 +547,14 @@ async fn a_hook_acts_with_the_rights_of_whoever_installed_it() {
     assert_eq!(base.length(&ana_session).await.unwrap(), 0, "bob's hook cannot write to ana's session");
     let note = notes_of(&sapwood, &session).await.pop().unwrap();
     assert!(note.why.unwrap().contains("no session"));
-    // And ana's turns are none of bob's hook's business.
+    // Bob's hook does not receive events of ana's turns.
     let anas = sapwood.with_scope(ana_scope);
     anas.send(&ana_session, "hello").await.unwrap();
     assert!(notes_of(&base, &ana_session).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_hook_never_hears_of_another_tenant() {
+async fn a_hook_never_receives_events_of_another_tenant() {
     let heard = Heard::default();
     let listening = heard.clone();
     let hook = move |event: HookEvent| {
@@ -570,7 +570,7 @@ async fn a_hook_never_hears_of_another_tenant() {
 }
 
 #[tokio::test]
-async fn a_rehearsal_says_what_would_happen_and_leaves_nothing_behind() {
+async fn a_dry_run_reports_the_verdicts_and_writes_nothing() {
     let say = |event: &HookEvent| match event.hook {
         HookName::BeforeTool if event.rehearsal => HookAnswer {
             verdict: Verdict::Refuse { reason: "no".into() },
@@ -590,7 +590,7 @@ async fn a_rehearsal_says_what_would_happen_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn words_added_to_a_running_turn_are_asked_about_too() {
+async fn hooks_are_asked_about_steering_input() {
     let deaf = |event: &HookEvent| match event.data["text"] == json!("faster") {
         true => Verdict::Refuse { reason: "not here".into() }.into(),
         false => HookAnswer::default(),
@@ -609,10 +609,10 @@ async fn words_added_to_a_running_turn_are_asked_about_too() {
 }
 
 #[tokio::test]
-async fn a_turn_that_was_interrupted_before_its_first_answer_is_asked_about_again() {
+async fn hooks_are_asked_again_for_a_turn_interrupted_before_its_first_answer() {
     let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
     let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
-    // What a process leaves behind that dies before it asked.
+    // The log of a process that died before it asked the hooks.
     let (now, turn) = (sapwood::core::TimestampMs(1), sapwood::core::TurnId::from_bytes([1; 16]));
     let started = sapwood::core::entry::TurnStarted::default();
     let bodies: Vec<Body> = vec![started.into(), user_text("hi")];
@@ -624,7 +624,7 @@ async fn a_turn_that_was_interrupted_before_its_first_answer_is_asked_about_agai
 }
 
 #[tokio::test]
-async fn a_dry_run_of_a_compaction_asks_and_writes_nothing() {
+async fn a_dry_run_of_a_compaction_asks_hooks_and_writes_nothing() {
     let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
     scene.fill().await;
     let options =

@@ -1,4 +1,4 @@
-//! Imports in batches, the next begun while the last is written: whoever gets in between ends them, and leaves no gap.
+//! Imports in concurrent batches: a concurrent writer ends an import, without leaving a gap.
 
 use sapwood::core::entry::UserMessage;
 use sapwood::core::port::store::{Expect, NewSession};
@@ -33,7 +33,7 @@ async fn read_texts(engine: &Engine, scope: &Scope, session: &SessionId) -> Vec<
     }
 }
 
-/// A session that is imported in batches, and an entry of somebody else behind the first of them.
+/// Import a session in batches, with another writer's entry after the first batch.
 async fn import_interrupted(url: &str) -> (Vec<String>, String) {
     let engine = sapwood::open_engine(url, OpenOptions::default()).unwrap();
     let scope = Scope::operator(TenantId::local(), Principal::System);
@@ -44,7 +44,7 @@ async fn import_interrupted(url: &str) -> (Vec<String>, String) {
         import.push(draft(number)).await.unwrap();
     }
     let options = InjectOptions::default();
-    engine.inject(&scope, &session, vec![text("somebody else")], options).await.unwrap();
+    engine.inject(&scope, &session, vec![text("another writer")], options).await.unwrap();
     for number in BATCH_ENTRIES * 2 + 10..BATCH_ENTRIES * 5 {
         if let Err(error) = import.push(draft(number)).await {
             return (read_texts(&engine, &scope, &session).await, error.code().to_owned());
@@ -55,18 +55,18 @@ async fn import_interrupted(url: &str) -> (Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn somebody_else_ends_an_import_and_what_it_wrote_has_no_gap() {
+async fn a_concurrent_writer_ends_an_import_without_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     for url in ["memory:".to_owned(), format!("sqlite:{}", dir.path().join("s.db").display())] {
         let (texts, code) = import_interrupted(&url).await;
         let mut expected: Vec<String> = (0..BATCH_ENTRIES * 2).map(|number| number.to_string()).collect();
-        expected.push("somebody else".to_owned());
+        expected.push("another writer".to_owned());
         assert_eq!((texts, code.as_str()), (expected, "session.conflict"), "{url}");
     }
 }
 
 #[tokio::test]
-async fn an_import_in_many_batches_is_whole_and_in_order() {
+async fn an_import_in_many_batches_is_complete_and_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("s.db").display());
     let engine = sapwood::open_engine(&url, OpenOptions::default()).unwrap();
@@ -111,7 +111,7 @@ impl Reading {
     }
 }
 
-/// What hangs from what, and where the leaf is.
+/// The parent of each entry, and the leaf.
 async fn tree_of(
     engine: &Engine,
     scope: &Scope,
@@ -126,7 +126,7 @@ async fn tree_of(
 }
 
 #[tokio::test]
-async fn what_is_said_while_a_file_is_being_sent_is_as_if_it_was_said_before() {
+async fn messages_added_while_a_file_is_read_count_as_added_before() {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let mut trees = Vec::new();
     for pause_after in [0, 3, 6] {
@@ -140,15 +140,15 @@ async fn what_is_said_while_a_file_is_being_sent_is_as_if_it_was_said_before() {
         grown.take(0..pause_after).await;
         engine.inject(&scope, &session, vec![text("in between")], InjectOptions::default()).await.unwrap();
         grown.take(pause_after..9).await;
-        assert_eq!(grown.finish().await.unwrap(), 5, "three messages, and the leaf there and back");
+        assert_eq!(grown.finish().await.unwrap(), 5, "three messages and two leaf moves");
         trees.push(tree_of(&engine, &scope, &session).await);
     }
-    assert_eq!(trees[0].1, Some(7), "whoever went on here keeps the leaf");
+    assert_eq!(trees[0].1, Some(7), "the local continuation keeps the leaf");
     assert!(trees.iter().all(|tree| *tree == trees[0]), "{trees:#?}");
 }
 
 #[tokio::test]
-async fn of_two_imports_of_a_file_at_once_one_is_told_of_the_other() {
+async fn one_of_two_concurrent_imports_of_a_file_fails_with_a_conflict() {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let engine = sapwood::open_engine("memory:", OpenOptions::default()).unwrap();
     let [mut one, mut two] = [(); 2].map(|()| Reading::begin(&engine, &scope));

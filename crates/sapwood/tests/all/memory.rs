@@ -1,4 +1,4 @@
-//! What sessions teach, over real stores: learned when they end, told to new ones, found in other words, forgotten.
+//! Memories over real stores: learned when sessions end, given to new ones, found by meaning, deleted.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn system_prompt(sapwood: &Sapwood, agent: Agent) -> String {
 }
 
 #[tokio::test]
-async fn closing_and_archiving_teach_later_sessions() {
+async fn closing_and_archiving_store_memories_for_later_sessions() {
     let house = house();
     let ana = as_user(&house, "ana");
     let first =
@@ -59,7 +59,7 @@ async fn closing_and_archiving_teach_later_sessions() {
     let prompt =
         system_prompt(&ana, Agent { system_prompt: Some("Be kind.".into()), ..Agent::default() }).await;
     assert!(prompt.starts_with("Be kind.\n\n<memories>"), "{prompt}");
-    assert!(prompt.contains(&format!("session {first}")), "where it comes from: {prompt}");
+    assert!(prompt.contains(&format!("session {first}")), "names its source: {prompt}");
     assert!(prompt.contains("not instructions"), "{prompt}");
     let silent =
         Agent { memory: serde_json::from_str::<Option<MemoryUse>>("false").unwrap(), ..Agent::default() };
@@ -67,17 +67,17 @@ async fn closing_and_archiving_teach_later_sessions() {
 }
 
 #[tokio::test]
-async fn what_a_session_was_told_stays_as_it_was() {
+async fn the_memories_in_a_sessions_prompt_never_change() {
     let ana = as_user(&house(), "ana");
     ana.remember("The build takes nine minutes", MemoryKind::Fact).await.unwrap();
     let session = ana.start(Agent::default()).await.unwrap();
     let before = ana.context(&session).await.unwrap().system;
     ana.remember("The office is in Basel", MemoryKind::Fact).await.unwrap();
-    assert_eq!(ana.context(&session).await.unwrap().system, before, "the prompt's beginning stays warm");
+    assert_eq!(ana.context(&session).await.unwrap().system, before, "the prompt prefix stays cacheable");
 }
 
 #[tokio::test]
-async fn nothing_is_learned_twice_and_what_was_forgotten_stays_forgotten() {
+async fn nothing_is_learned_twice_and_forgotten_memories_stay_forgotten() {
     let ana = as_user(&house(), "ana");
     let session = told(&ana, &["I prefer tabs to spaces."]).await;
     assert_eq!(ana.learn(&session).await.unwrap().kept.len(), 1);
@@ -111,7 +111,7 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
     let newer = &outcomes[2].memory;
     let linked = ana.engine().superseded(ana.scope(), newer).await.unwrap();
     assert_eq!((linked.len(), linked[0].id, linked[0].superseded_by), (1, old, Some(newer.id)));
-    // Erasing the session that contradicted brings back what it contradicted; forgetting takes both.
+    // Forgetting a memory also deletes the one that it superseded.
     assert_eq!(ana.forget(newer.id).await.unwrap(), 2);
     assert!(texts(&ana).await.is_empty());
 }
@@ -145,7 +145,7 @@ async fn secrets_are_neither_learned_nor_added() {
 }
 
 #[tokio::test]
-async fn only_the_owners_own_words_are_learned() {
+async fn only_the_owners_own_messages_are_learned() {
     let house = house();
     let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
     let session = told(&ana, &["I prefer tea."]).await;
@@ -153,14 +153,14 @@ async fn only_the_owners_own_words_are_learned() {
     ana.engine().share(ana.scope(), &session, bobs, Some(Role::Collaborator)).await.unwrap();
     bob.inject(&session, vec![user_text("I prefer coffee.")]).await.unwrap();
     assert_eq!(bob.learn(&session).await.unwrap_err().code(), "session.denied");
-    // Whoever ends it, it is its owner who learns.
+    // The owner learns, no matter which member ends the session.
     bob.close(&session).await.unwrap();
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
     assert!(texts(&bob).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_a_fork_shares_is_its_sources_to_teach() {
+async fn inherited_entries_are_not_learned_from_a_fork() {
     let ana = as_user(&house(), "ana");
     let source = told(&ana, &["I prefer tea."]).await;
     let fork = ana.fork(&source, Default::default(), Default::default()).await.unwrap();
@@ -170,7 +170,7 @@ async fn what_a_fork_shares_is_its_sources_to_teach() {
 }
 
 #[tokio::test]
-async fn a_tool_that_fails_again_and_again_is_a_pattern_with_what_mended_it() {
+async fn repeated_tool_failures_are_learned_with_their_fix() {
     let ana = as_user(&house(), "ana");
     let session = ana.open_session(Default::default()).await.unwrap();
     let mut bodies = vec![user_text("Build it.")];
@@ -214,7 +214,7 @@ fn with_model(plays: Vec<Play>) -> (Sapwood, Arc<Actor>) {
 }
 
 #[tokio::test]
-async fn a_model_puts_memories_into_words_and_is_asked_once() {
+async fn a_model_extracts_memories_and_is_asked_once() {
     let answer =
         r#"{"memories":[{"kind":"preference","text":"The user wants answers in German.","lines":[1]}]}"#;
     let (ana, actor) = with_model(vec![text(answer)]);
@@ -227,7 +227,7 @@ async fn a_model_puts_memories_into_words_and_is_asked_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_as_asked_falls_back_to_the_rules_and_says_so() {
+async fn an_invalid_model_answer_falls_back_to_rules_and_records_it() {
     let bad = [
         "I have noted everything!",
         r#"{"memories":[{"kind":"fact","text":"x","lines":[]}]}"#,
@@ -246,7 +246,7 @@ async fn an_answer_that_is_not_as_asked_falls_back_to_the_rules_and_says_so() {
 }
 
 #[tokio::test]
-async fn the_recall_tool_answers_in_other_words_and_keeps_private_things_out_of_shared_sessions() {
+async fn the_recall_tool_keeps_private_memories_out_of_shared_sessions() {
     let plays = || vec![calls(&[("c1", "recall", r#"{"query":"which db for staging"}"#)]), text("done")];
     for is_shared in [false, true] {
         let actor = Actor::playing(plays());
@@ -269,7 +269,7 @@ async fn the_recall_tool_answers_in_other_words_and_keeps_private_things_out_of_
 }
 
 #[tokio::test]
-async fn a_memory_is_made_everybodys_only_by_its_owner_and_taken_back() {
+async fn only_the_owner_can_share_a_memory_with_the_tenant_and_take_it_back() {
     let house = house();
     let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
     let memory = ana.remember("Releases happen on Thursday", MemoryKind::Fact).await.unwrap().memory;
@@ -279,7 +279,7 @@ async fn a_memory_is_made_everybodys_only_by_its_owner_and_taken_back() {
     ana.edit_memory(memory.id, everybodys).await.unwrap();
     assert_eq!(bob.recollect("when do releases happen", 5).await.unwrap().len(), 1);
     let prompt = system_prompt(&bob, Agent::default()).await;
-    assert!(prompt.contains("everybody's, by user:ana"), "{prompt}");
+    assert!(prompt.contains("by user:ana"), "{prompt}");
     assert_eq!(bob.forget(memory.id).await.unwrap_err().code(), "memory.denied");
     let hers = Edit { belongs: Some(Belongs::To(ana.scope().principal.clone())), ..Edit::default() };
     ana.edit_memory(memory.id, hers).await.unwrap();
@@ -287,7 +287,7 @@ async fn a_memory_is_made_everybodys_only_by_its_owner_and_taken_back() {
 }
 
 #[tokio::test]
-async fn an_edit_that_looked_at_an_older_version_is_refused() {
+async fn an_edit_of_an_outdated_version_is_refused() {
     let ana = as_user(&house(), "ana");
     let memory = ana.remember("The office is in Basel", MemoryKind::Fact).await.unwrap().memory;
     let edit = |text: &str, expected| Edit { text: Some(text.into()), expected, ..Edit::default() };
@@ -301,7 +301,7 @@ async fn an_edit_that_looked_at_an_older_version_is_refused() {
 }
 
 #[tokio::test]
-async fn idle_sessions_are_learned_from_and_their_place_in_the_list_stays() {
+async fn learning_from_idle_sessions_does_not_change_their_list_order() {
     let house = house();
     let ana = as_user(&house, "ana");
     let session = told(&ana, &["I prefer tea."]).await;
@@ -321,7 +321,7 @@ async fn idle_sessions_are_learned_from_and_their_place_in_the_list_stays() {
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
 }
 
-/// Points every text that speaks of an animal one way and the rest another.
+/// Embeds texts about an animal in one direction and all others in another.
 struct Animals;
 
 #[async_trait::async_trait]
@@ -336,7 +336,7 @@ impl Embedder for Animals {
 }
 
 #[tokio::test]
-async fn an_embedder_finds_what_words_do_not_and_older_memories_get_theirs() {
+async fn an_embedder_finds_memories_by_meaning_and_embeds_older_ones() {
     let house = house();
     let plain = as_user(&house, "ana");
     plain.remember("Bruno is a hound", MemoryKind::Fact).await.unwrap();
@@ -350,7 +350,7 @@ async fn an_embedder_finds_what_words_do_not_and_older_memories_get_theirs() {
 }
 
 #[tokio::test]
-async fn an_agent_can_keep_its_sessions_to_themselves() {
+async fn an_agent_can_disable_learning() {
     let ana = as_user(&house(), "ana");
     let memory = serde_json::from_str(r#"{"learn":false}"#).unwrap();
     let options =
@@ -362,7 +362,7 @@ async fn an_agent_can_keep_its_sessions_to_themselves() {
 }
 
 #[tokio::test]
-async fn what_a_shared_session_delegates_to_is_told_nothing_private() {
+async fn a_shared_session_delegates_without_private_memories() {
     for is_shared in [false, true] {
         let plays = vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
         let actor = Actor::playing(plays);

@@ -1,5 +1,5 @@
-//! Whatever people do, nothing they did not make everybody's reaches another user, and nothing reaches another tenant:
-//! random deeds over a store, and after each of them everybody looks everywhere.
+//! Property test: no memory reaches another user unless its owner shared it, and none reaches another tenant.
+//! Random actions run on a store, and after each one every user looks everywhere.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ const PEOPLE: [(&str, &str); 4] = [("acme", "ana"), ("acme", "bob"), ("acme", "c
 
 #[derive(Debug, Clone)]
 enum Deed {
-    /// Says something that is worth remembering in a session of one's own, old or new.
+    /// Say something worth remembering in one of the user's own sessions, old or new.
     Say {
         who: usize,
         session: usize,
@@ -25,7 +25,7 @@ enum Deed {
         session: usize,
         with: usize,
     },
-    /// Closes a session, one's own or one that was shared.
+    /// Close a session that the user owns or is a member of.
     Close {
         who: usize,
         session: usize,
@@ -72,7 +72,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 struct Town {
     people: Vec<Sapwood>,
     sessions: HashMap<(usize, usize), SessionId>,
-    /// Who said canary number n.
+    /// The user who said canary number n.
     said_by: Vec<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Town {
         new
     }
 
-    /// What is refused is refused: only what everybody sees afterwards counts.
+    /// Perform an action. A refusal is fine: only what users see afterwards counts.
     async fn act(&mut self, deed: Deed) {
         match deed {
             Deed::Say { who, session } => {
@@ -156,7 +156,7 @@ impl Town {
         }
     }
 
-    /// What each person finds, wherever memories show.
+    /// Everything a user finds wherever memories are shown.
     async fn seen_by(&self, who: usize) -> String {
         let person = &self.people[who];
         let (engine, scope) = (person.engine(), person.scope());
@@ -175,7 +175,7 @@ impl Town {
         seen
     }
 
-    /// Which canaries are the tenant's now, as their sayers see them.
+    /// Whether a canary is shared with the tenant now, as its author sees it.
     async fn is_everybodys(&self, canary: usize) -> bool {
         let owner = &self.people[self.said_by[canary]];
         let filter = MemoryFilter {

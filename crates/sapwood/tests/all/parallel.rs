@@ -1,5 +1,6 @@
-//! Many sessions at once in one process: what each says, is given, knows, spends and writes is its own. The model does what
-//! the first words of its conversation say, over several rounds with real tools, so that whatever mixes shows.
+//! Many sessions at once in one process: answers, tools, skills, spend and files of each stay separate. The
+//! model follows the first message of its conversation over several rounds with real tools, so that any
+//! mix-up shows.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,10 +34,11 @@ fn markers_in(text: &str) -> Vec<String> {
     found
 }
 
-/// Writes its marker, reads it, reads its skill, delivers it, looks around, and says what it saw.
+/// A model that writes its marker, reads it, reads its skill, delivers it, lists files, and reports what it
+/// saw.
 #[derive(Default)]
 struct Player {
-    /// What it should never have heard.
+    /// Markers of other sessions that it received.
     mixed: Mutex<Vec<String>>,
 }
 
@@ -97,7 +99,7 @@ fn write_skills(dir: &std::path::Path) {
 
 fn agent(number: usize) -> Agent {
     let tools = ["write_file", "read_file", "list_directory", "put_artifact"];
-    // Every tenth may spend next to nothing.
+    // Every tenth agent has almost no budget.
     let cap_usd = if is_poor(number) { 1e-9 } else { 1.0 };
     Agent {
         tools: tools.map(str::to_owned).to_vec(),
@@ -158,7 +160,7 @@ async fn check(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn fifty_sessions_side_by_side_never_mix() {
+async fn fifty_concurrent_sessions_stay_separate() {
     let dir = tempfile::tempdir().unwrap();
     write_skills(&dir.path().join("skills"));
     let url = format!("sqlite:{}", dir.path().join("s.db").display());
@@ -168,7 +170,7 @@ async fn fifty_sessions_side_by_side_never_mix() {
     let world = Backends { model: player.clone(), tools, default_model: "player".to_owned() };
     let engine =
         engine.with_backends(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
-    // A hook hears of all of them, and of each only what is its own.
+    // A hook receives events of all sessions, each with only its own data.
     let mixed = Arc::new(Mutex::new(Vec::new()));
     let noted = mixed.clone();
     let hook = move |event: HookEvent| {

@@ -1,5 +1,5 @@
-//! Whether the checks can fail at all: stores that are broken on purpose, one way each, under the simulation and under the
-//! checker of histories. Each of them has to be found out, and by what it did.
+//! Tests of the checks themselves: stores with one deliberate defect each, under the simulation and under the
+//! history checker. Each defect must be detected, with a message that fits it.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -16,28 +16,28 @@ use sapwood_store::conformance::{Harness, block_on, history};
 use super::faulty::{Dice, Fate, Faulty};
 use super::simulate::simulate;
 
-/// Seeds within which the simulation has to notice.
+/// Number of seeds within which the simulation must detect a defect.
 const SEEDS: u64 = 25;
-/// Histories within which their checker has to.
+/// Number of histories within which the history checker must detect a defect.
 const HISTORIES: u64 = 10;
 
-/// What is wrong with a store.
+/// A defect of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Whoever once had the lease may write.
+    /// Accepts writes with a stale fence.
     TakesStaleFences,
-    /// Now and then an append is acknowledged and not written.
+    /// Sometimes acknowledges an append without writing it.
     LosesAppends,
-    /// Now and then an append is written twice.
+    /// Sometimes writes an append twice.
     DoublesAppends,
-    /// An append behind a head is refused and written all the same.
+    /// Refuses an append because of a conflict, but writes it anyway.
     WritesWhatItRefuses,
 }
 
-/// Of so many appends one meets the fault, where it is not every one.
+/// One in this many appends is affected, for defects that are not permanent.
 const ONE_IN: u64 = 12;
 
-/// One fault, shared by all who use the store.
+/// One defect, shared by all users of the store.
 pub struct Sabotage {
     fault: Fault,
     dice: Dice,
@@ -70,7 +70,7 @@ impl Sabotage {
                 let _ = store.append(scope, again).await;
                 Ok(answer)
             }
-            // Where it may be refused: behind another head, and not as the repetition of what was answered.
+            // Only appends that may be refused: on another head, and not a repeated idempotency key.
             Fault::WritesWhatItRefuses
                 if append.expect != Expect::Any && append.idempotency_key.is_none() =>
             {
@@ -93,13 +93,13 @@ impl Sabotage {
     }
 }
 
-/// What somebody who panicked said.
+/// The message of a panic.
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// What the simulation says of a fault: of the first seed that shows it.
+/// The message with which the simulation detects a defect, from the first seed that shows it.
 fn simulation_says(fault: Fault) -> Option<String> {
     (1..=SEEDS).find_map(|seed| {
         let sabotage = Sabotage::new(fault, seed);
@@ -127,7 +127,8 @@ impl Harness for Broken {
     }
 }
 
-/// What the checker of histories says of a fault. Its clients are threads, so a run may happen to miss it.
+/// The message with which the history checker detects a defect. Its clients are threads, so a run may miss
+/// it.
 fn history_says(fault: Fault) -> Option<String> {
     let check =
         || block_on(history::the_log_matches_what_clients_observed(&Broken(fault, ManualClock::new())));
@@ -136,51 +137,52 @@ fn history_says(fault: Fault) -> Option<String> {
 }
 
 fn assert_says(said: Option<String>, any_of: &[&str]) {
-    let said = said.expect("nobody noticed");
+    let said = said.expect("the defect was not detected");
     assert!(any_of.iter().any(|words| said.contains(words)), "{said}");
 }
 
 #[test]
-fn the_simulation_notices_a_store_that_takes_stale_fences() {
-    let found = ["a stale fence wrote", "ran twice", "ended twice", "has one end", "has two results"];
+fn the_simulation_detects_a_store_that_accepts_stale_fences() {
+    let found =
+        ["a stale fence was written", "ran twice", "ended twice", "exactly one end", "has two results"];
     assert_says(simulation_says(Fault::TakesStaleFences), &found);
 }
 
 #[test]
-fn the_simulation_notices_an_acknowledged_append_that_is_lost() {
-    let found = ["was acknowledged", "ran twice", "has one end", "without its call", "has two results"];
+fn the_simulation_detects_a_lost_acknowledged_append() {
+    let found = ["was acknowledged", "ran twice", "exactly one end", "without its call", "has two results"];
     assert_says(simulation_says(Fault::LosesAppends), &found);
 }
 
 #[test]
-fn the_simulation_notices_an_append_that_is_written_twice() {
-    let found = ["was acknowledged", "said twice", "ended twice", "has one end", "has two results"];
+fn the_simulation_detects_an_append_that_is_written_twice() {
+    let found = ["was acknowledged", "said twice", "ended twice", "exactly one end", "has two results"];
     assert_says(simulation_says(Fault::DoublesAppends), &found);
 }
 
 #[test]
-fn the_history_checker_notices_a_store_that_takes_stale_fences() {
-    assert_says(history_says(Fault::TakesStaleFences), &["a stale fence wrote"]);
+fn the_history_checker_detects_a_store_that_accepts_stale_fences() {
+    assert_says(history_says(Fault::TakesStaleFences), &["a stale fence was written"]);
 }
 
 #[test]
-fn the_history_checker_notices_an_acknowledged_append_that_is_lost() {
+fn the_history_checker_detects_a_lost_acknowledged_append() {
     let found = [
-        "acknowledged, and not there",
-        "somebody was told of",
+        "acknowledged, but not in the log",
+        "was acknowledged",
         "a key gives the first answer",
-        "what was written is answered again",
+        "a repeated append gets the first answer",
     ];
     assert_says(history_says(Fault::LosesAppends), &found);
 }
 
 #[test]
-fn the_history_checker_notices_an_append_that_is_written_twice() {
-    let found = ["something was written twice", "who does not know of it"];
+fn the_history_checker_detects_an_append_that_is_written_twice() {
+    let found = ["an append was written twice", "entries that were never acknowledged"];
     assert_says(history_says(Fault::DoublesAppends), &found);
 }
 
 #[test]
-fn the_history_checker_notices_what_is_refused_and_written() {
-    assert_says(history_says(Fault::WritesWhatItRefuses), &["refused, and written"]);
+fn the_history_checker_detects_a_refused_append_that_is_written() {
+    assert_says(history_says(Fault::WritesWhatItRefuses), &["refused, but written"]);
 }

@@ -1,11 +1,13 @@
-//! A simulation: several processes on one store, with faults, freezes, crashes and clocks that jump, all drawn from a seed.
-//! Time is simulated, so minutes pass in milliseconds. Nothing else decides: one thread, a store without threads, ids from the
-//! dice, and whoever waits is woken in the order he came. So the same seed is the same story, to the byte.
+//! A simulation: several processes on one store, with faults, freezes, crashes and clock jumps, all derived
+//! from a seed. Time is simulated, so minutes pass in milliseconds. The run is deterministic: one thread, a
+//! store without threads, seeded ids, and waiters woken in order of arrival. The same seed therefore gives
+//! the same log, byte for byte.
 //!
-//! SAPWOOD_SEED=S runs one seed again; SAPWOOD_SEEDS=N runs N of them, from 1 or from SAPWOOD_SEED on, for hours if N is large.
+//! SAPWOOD_SEED=S runs one seed again; SAPWOOD_SEEDS=N runs N seeds, starting at 1 or at SAPWOOD_SEED, for
+//! hours if N is large.
 //!
-//! Whatever happens: each turn that began has one end, what was acknowledged is in the log once, every call has one result,
-//! no tool that must not run twice did, and no write came from a stale fence.
+//! Invariants: each started turn ends once, acknowledged input is in the log exactly once, every call has one
+//! result, a tool that must not run twice never does, and no write has a stale fence.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -33,22 +35,22 @@ use super::sabotage::Sabotage;
 const SEEDS: u64 = 25;
 const SESSIONS: u64 = 3;
 const PROCESSES: usize = 3;
-/// Of a hundred calls of the store, so many go wrong.
+/// Percentage of store calls that fail.
 const FAULTS: u64 = 4;
-/// How long disturbances go on, and how long it may take until all is quiet afterwards, in simulated time.
+/// Simulated duration of the disturbances, and the longest time until all turns have ended afterwards.
 const STORM: Duration = Duration::from_secs(40);
 const CALM: Duration = Duration::from_secs(120);
 const START_MS: i64 = 1_900_000_000_000;
-/// Seeds that are told again (SAPWOOD_REPLAYED says how many), and how often.
+/// Number of seeds that are replayed (set by SAPWOOD_REPLAYED), and how often.
 const REPLAYED: u64 = 6;
 const REPLAYS: u64 = 2;
-/// A long run says so often that it is alive.
+/// A long run reports progress after this many seeds.
 const SEEDS_BETWEEN_NEWS: u64 = 500;
 
-/// Everything a run left, line by line: each session's records, who wrote what in which order, and which calls ran.
+/// Everything a run wrote, line by line: each session's records, the order of writes, and the calls that ran.
 pub type Story = Vec<String>;
 
-/// The simulated time, and how far this process is off.
+/// The simulated time, with this process's clock offset.
 struct SimClock {
     began: tokio::time::Instant,
     off_ms: Mutex<i64>,
@@ -64,7 +66,7 @@ impl Clock for SimClock {
     }
 }
 
-/// Leases go by the simulated time, which is the same for every process.
+/// Leases use the simulated time, which is the same for every process.
 struct SimLeaseClock(tokio::time::Instant);
 
 impl LeaseClock for SimLeaseClock {
@@ -74,7 +76,7 @@ impl LeaseClock for SimLeaseClock {
     }
 }
 
-/// Calls the tool, and when it has the result, says so. It streams, with pauses.
+/// A model that calls the tool and then reports the result. It streams with pauses.
 struct SimModel {
     fate: Fate,
 }
@@ -114,7 +116,7 @@ impl Model for SimModel {
     }
 }
 
-/// One tool that must not run twice. It takes its time.
+/// A slow tool that must not run twice.
 #[derive(Clone)]
 struct SimTools {
     fate: Fate,
@@ -146,7 +148,7 @@ impl Toolbox for SimTools {
     }
 }
 
-/// A server: it begins turns, and takes over those of others.
+/// A server: it starts turns and takes over abandoned ones.
 struct Process {
     engine: Engine,
     fate: Fate,
@@ -220,7 +222,7 @@ impl Sim {
         self.store.read_after(&self.scope, session, Seq::ZERO, 10_000).await.unwrap()
     }
 
-    /// What is there in the end.
+    /// The final state of a run.
     async fn story(&self, sessions: &[SessionId]) -> Story {
         let mut story = Vec::new();
         for session in sessions {
@@ -235,8 +237,8 @@ impl Sim {
     }
 }
 
-/// Somebody who sends one thing after another to a session, through any process that answers. What was acknowledged is
-/// noted.
+/// A client that sends one message after another to a session, through any process that answers. It records
+/// the acknowledged ones.
 async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: SessionId) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let mut number = 0;
@@ -246,7 +248,7 @@ async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: Ses
         let text = format!("{session}-{number}");
         number += 1;
         let sent = engine.send(&sim.scope, &session, vec![Part::text(&text)], SendOptions::default());
-        // A process that is frozen or dead does not answer: somebody else is asked.
+        // A frozen or dead process does not answer, so try another one.
         if let Ok(Ok(Sent::Started(_))) = tokio::time::timeout(Duration::from_secs(8), sent).await {
             acknowledged.push(text);
         }
@@ -258,7 +260,7 @@ async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: Ses
     acknowledged
 }
 
-/// Freezes, crashes and jumping clocks.
+/// Inject freezes, crashes and clock jumps.
 async fn disturb(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
     while sim.began.elapsed() < STORM {
         tokio::time::sleep(Duration::from_millis(sim.dice.below(5_000))).await;
@@ -283,7 +285,7 @@ async fn disturb(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
     }
 }
 
-/// Runs a seed, and checks what was left in the logs.
+/// Run a seed and check the resulting logs.
 async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
     let sim = Arc::new(Sim::new(seed, sabotage));
     let mut sessions = Vec::new();
@@ -304,7 +306,7 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
     for process in processes.iter() {
         process.lock().unwrap().fate.befall(Health::Well);
     }
-    // A server that nothing befalls carries everything on to its end.
+    // A server without faults brings all turns to their end.
     let calm = sim.process(0);
     carry_on(&sim, &calm, &sessions).await;
     for (session, acknowledged) in sessions.iter().zip(&acknowledged) {
@@ -319,7 +321,7 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
     sim.story(&sessions).await
 }
 
-/// Until no turn is open.
+/// Run until no turn is open.
 async fn carry_on(sim: &Sim, calm: &Process, sessions: &[SessionId]) {
     let until = tokio::time::Instant::now() + CALM;
     for session in sessions {
@@ -333,7 +335,7 @@ async fn carry_on(sim: &Sim, calm: &Process, sessions: &[SessionId]) {
     }
 }
 
-/// In a world of its own, where time passes only when everybody waits.
+/// Run a seed on its own runtime, where time only advances when all tasks wait.
 pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Story {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed, sabotage))
@@ -342,7 +344,7 @@ pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Story {
 fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
     assert!(log.iter().map(|entry| entry.meta.seq.0).eq(1..=log.len() as u32), "I1: {session}");
     let count = |kind: Kind| log.iter().filter(|entry| entry.meta.kind == kind).count();
-    assert_eq!(count(Kind::TurnStarted), count(Kind::TurnEnded), "{session}: each turn has one end");
+    assert_eq!(count(Kind::TurnStarted), count(Kind::TurnEnded), "{session}: each turn has exactly one end");
     let ends: HashSet<_> =
         log.iter().filter(|entry| entry.meta.kind == Kind::TurnEnded).map(|entry| entry.meta.turn).collect();
     assert_eq!(ends.len(), count(Kind::TurnEnded), "{session}: a turn ended twice");
@@ -373,7 +375,7 @@ fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
     assert!(results.keys().all(|call| calls.contains(call)), "{session}: a result without its call");
 }
 
-/// In the order of the log, fences never go back.
+/// Fences never decrease in log order.
 fn check_fences(written: &[(SessionId, Seq, u64)]) {
     let mut by_session: HashMap<&SessionId, Vec<(Seq, u64)>> = HashMap::new();
     for (session, seq, fence) in written {
@@ -381,7 +383,10 @@ fn check_fences(written: &[(SessionId, Seq, u64)]) {
     }
     for (session, mut fences) in by_session {
         fences.sort();
-        assert!(fences.is_sorted_by_key(|(_, fence)| *fence), "{session}: a stale fence wrote: {fences:?}");
+        assert!(
+            fences.is_sorted_by_key(|(_, fence)| *fence),
+            "{session}: an append with a stale fence was written: {fences:?}"
+        );
     }
 }
 
@@ -390,7 +395,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_happens_to_processes_nothing_is_lost_and_nothing_happens_twice() {
+fn nothing_is_lost_and_nothing_happens_twice_under_faults() {
     let (seed, seeds) = (number("SAPWOOD_SEED"), number("SAPWOOD_SEEDS"));
     let (first, count) = (seed.unwrap_or(1), seeds.unwrap_or(if seed.is_some() { 1 } else { SEEDS }));
     for seed in first..first + count {
@@ -400,13 +405,13 @@ fn whatever_happens_to_processes_nothing_is_lost_and_nothing_happens_twice() {
             std::panic::resume_unwind(panic);
         }
         if seed % SEEDS_BETWEEN_NEWS == 0 {
-            eprintln!("seeds {first} to {seed} are well");
+            eprintln!("seeds {first} to {seed} passed");
         }
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_story_to_the_byte_and_another_is_another() {
+fn the_same_seed_gives_the_same_log_and_another_seed_another_one() {
     let mut before: Option<Story> = None;
     for seed in 1..=number("SAPWOOD_REPLAYED").unwrap_or(REPLAYED) {
         let story = simulate(seed, None);
@@ -414,11 +419,14 @@ fn the_same_seed_is_the_same_story_to_the_byte_and_another_is_another() {
             let again = simulate(seed, None);
             let differs = story.iter().zip(&again).position(|(line, again)| line != again);
             if let Some(at) = differs {
-                panic!("seed {seed} is another story from line {at} on:\n{}\n{}", story[at], again[at]);
+                panic!("the replay of seed {seed} differs from line {at} on:\n{}\n{}", story[at], again[at]);
             }
             assert_eq!(story.len(), again.len(), "seed {seed}");
         }
-        assert!(before.is_none_or(|before| before != story), "seed {seed} tells what the one before told");
+        assert!(
+            before.is_none_or(|before| before != story),
+            "seed {seed} gives the same log as the previous one"
+        );
         before = Some(story);
     }
 }

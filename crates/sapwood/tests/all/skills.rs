@@ -1,4 +1,4 @@
-//! Skills as a Rust user has them: what the model is told, what it can read, and what going back does to them.
+//! Skills through the Rust API: what the model is shown, what it can read, and the effect of branching back.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn the_model_is_told_of_active_skills_and_reads_them_when_it_wants() {
+async fn the_model_sees_active_skills_and_can_read_them() {
     let plays = vec![calls(&[("1", "skill", r#"{"name": "brew-tea"}"#)]), text("done")];
     let scene = scene(plays);
     let agent =
@@ -63,7 +63,7 @@ async fn the_model_is_told_of_active_skills_and_reads_them_when_it_wants() {
 }
 
 #[tokio::test]
-async fn without_active_skills_nothing_is_said_and_there_is_no_tool() {
+async fn without_active_skills_there_is_no_prompt_and_no_tool() {
     let scene = scene(vec![text("hello"), text("hello"), text("hello")]);
     let session = scene.sapwood.start(Agent::default()).await.unwrap();
     scene.sapwood.send(&session, "hi").await.unwrap();
@@ -78,7 +78,7 @@ async fn without_active_skills_nothing_is_said_and_there_is_no_tool() {
 }
 
 #[tokio::test]
-async fn a_skill_that_is_not_active_cannot_be_read() {
+async fn an_inactive_skill_cannot_be_read() {
     let plays = vec![calls(&[("1", "skill", r#"{"name": "bake-bread"}"#)]), text("well")];
     let scene = scene(plays);
     let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
@@ -88,7 +88,7 @@ async fn a_skill_that_is_not_active_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn activating_is_an_entry_that_going_back_undoes() {
+async fn branching_back_undoes_an_activation() {
     let scene = scene(Vec::new());
     let session = scene.sapwood.open_session(Default::default()).await.unwrap();
     scene.sapwood.inject(&session, vec![sapwood::user_text("one")]).await.unwrap();
@@ -97,20 +97,20 @@ async fn activating_is_an_entry_that_going_back_undoes() {
     let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
     let records = engine.store().read_after(scope, &session, Seq::ZERO, 100).await.unwrap();
     let changes = records.iter().filter(|record| matches!(record.decode(), Ok(Body::SkillsChanged(_))));
-    assert_eq!(changes.count(), 1, "what is active already is not written again");
+    assert_eq!(changes.count(), 1, "an active skill is not written again");
     engine.branch(scope, &session, records[0].meta.id, None).await.unwrap();
     assert!(engine.active_skills(scope, &session).await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_skill_that_has_gone_is_left_out_and_the_turn_goes_on() {
+async fn a_missing_skill_is_skipped_and_the_turn_continues() {
     let scene = scene(vec![text("hello")]);
     let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
     let session = scene.sapwood.start(agent).await.unwrap();
     std::fs::remove_dir_all(scene.dir.path().join("brew-tea")).unwrap();
     scene.sapwood.send(&session, "hi").await.unwrap();
     assert!(!scene.last_system().contains("brew-tea"));
-    // It can still be turned off, and one that never was cannot be turned on.
+    // A missing skill can still be deactivated, but an unknown one cannot be activated.
     scene.switch(&session, "brew-tea", Switch::Off).await.unwrap();
     assert_eq!(scene.switch(&session, "brew-tea", Switch::On).await.unwrap_err().code(), "skill.not_found");
 }

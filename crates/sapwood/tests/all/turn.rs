@@ -1,4 +1,4 @@
-//! Turns over real stores: what is in the log afterwards, what the model heard, what ran.
+//! Turns over real stores: the resulting log, the messages to the model, the calls that ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Scene {
 
     async fn resume(&self) -> TurnReport {
         let running = self.engine.resume(&self.scope, &self.session, OnWait::Leave).await.unwrap();
-        running.expect("something is open").ended().await.unwrap()
+        running.expect("a turn is open").ended().await.unwrap()
     }
 
     async fn roles(&self) -> Vec<Role> {
@@ -72,7 +72,7 @@ impl Scene {
     async fn wait_until(&self, mut is_so: impl FnMut(&SessionEvent) -> bool) {
         let mut events = self.engine.subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
         let found = async { while !is_so(&events.next().await.unwrap()) {} };
-        tokio::time::timeout(Duration::from_secs(120), found).await.expect("it happens");
+        tokio::time::timeout(Duration::from_secs(120), found).await.expect("the event happens");
     }
 }
 
@@ -82,7 +82,7 @@ fn outcome(report: &TurnReport) -> (Outcome, Option<&str>) {
 }
 
 #[tokio::test]
-async fn words_get_an_answer_and_both_are_in_the_log() {
+async fn input_gets_an_answer_and_both_are_in_the_log() {
     let scene = scene(agent(), vec![text("hello")]).await;
     let report = scene.send("hi").await;
     assert_eq!((report.text.as_str(), outcome(&report)), ("hello", (Outcome::Completed, None)));
@@ -90,7 +90,7 @@ async fn words_get_an_answer_and_both_are_in_the_log() {
 }
 
 #[tokio::test]
-async fn a_tool_runs_and_the_model_hears_its_result() {
+async fn a_tool_runs_and_the_model_receives_its_result() {
     let scene = scene(agent(), vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
     scene.send("look").await;
     assert_eq!(scene.ran(), ["1"]);
@@ -102,7 +102,7 @@ async fn a_tool_runs_and_the_model_hears_its_result() {
 }
 
 #[tokio::test]
-async fn input_that_does_not_fit_goes_back_to_the_model() {
+async fn invalid_tool_input_is_reported_to_the_model() {
     let scene = scene(agent(), vec![calls(&[("1", "look", "\"no\"")]), text("sorry")]).await;
     let report = scene.send("look").await;
     assert_eq!((scene.ran().len(), report.text.as_str()), (0, "sorry"));
@@ -110,7 +110,7 @@ async fn input_that_does_not_fit_goes_back_to_the_model() {
 }
 
 #[tokio::test]
-async fn an_approval_outlives_whoever_asked_for_it() {
+async fn an_approval_survives_the_process_that_requested_it() {
     let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("acted")]).await;
     let report = scene.send("act").await;
     assert!(report.ended.is_none() && scene.ran().is_empty());
@@ -125,7 +125,7 @@ async fn an_approval_outlives_whoever_asked_for_it() {
 }
 
 #[tokio::test]
-async fn a_turn_that_stays_goes_on_when_somebody_answers() {
+async fn a_waiting_turn_continues_when_it_is_answered() {
     let scene =
         scene(agent(), vec![calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]), text("ok")]).await;
     let running = scene.begin("ask me", SendOptions::default()).await;
@@ -143,7 +143,7 @@ async fn a_turn_that_stays_goes_on_when_somebody_answers() {
 }
 
 #[tokio::test]
-async fn cancelling_keeps_what_was_said_so_far_and_the_session_goes_on() {
+async fn cancelling_keeps_the_partial_answer_and_the_session_continues() {
     let half = Play::Hang(vec![Piece::Text("half a ".into()), Piece::Text("sentence".into())]);
     let scene = scene(agent(), vec![half, text("whole")]).await;
     let running = scene.begin("talk", SendOptions::default()).await;
@@ -156,7 +156,7 @@ async fn cancelling_keeps_what_was_said_so_far_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn cancelling_ends_a_tool_that_runs() {
+async fn cancelling_stops_a_running_tool() {
     let scene = scene(agent(), vec![calls(&[("1", "slow", "{}")])]).await;
     let running = scene.begin("wait", SendOptions::default()).await;
     scene
@@ -170,7 +170,7 @@ async fn cancelling_ends_a_tool_that_runs() {
 }
 
 #[tokio::test]
-async fn a_second_send_is_refused_or_queued_and_queued_words_become_the_next_turn() {
+async fn a_second_send_is_refused_or_queued_as_the_next_turn() {
     let half = Play::Hang(vec![Piece::Text("…".into())]);
     let scene = scene(agent(), vec![half, text("second")]).await;
     let running = scene.begin("first", SendOptions::default()).await;
@@ -194,7 +194,7 @@ async fn a_second_send_is_refused_or_queued_and_queued_words_become_the_next_tur
 }
 
 #[tokio::test]
-async fn words_added_to_a_running_turn_are_heard_in_it() {
+async fn steering_input_reaches_the_running_turn() {
     let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("ok")]).await;
     let running = scene.begin("act", SendOptions::default()).await;
     scene
@@ -214,7 +214,7 @@ fn limited() -> ModelError {
 }
 
 #[tokio::test]
-async fn a_failure_that_passes_is_tried_again_and_then_the_next_model_is_asked() {
+async fn a_temporary_failure_is_retried_and_then_the_next_model_is_called() {
     let chain = vec![ChainLink { model: "other".into(), max_attempts: 1 }];
     let agent = Agent { fallback_chain: chain, ..agent() };
     let fail = || Play::Fail(limited());
@@ -224,32 +224,40 @@ async fn a_failure_that_passes_is_tried_again_and_then_the_next_model_is_asked()
         scene.actor.asked.lock().unwrap().iter().map(|request| request.model.clone()).collect();
     assert_eq!(asked, ["actor", "actor", "actor", "other"]);
     let usage = scene.engine.usage(&scene.scope, &scene.session).await.unwrap();
-    assert_eq!(usage.models.models.keys().collect::<Vec<_>>(), ["other"], "the entry names who answered");
+    assert_eq!(
+        usage.models.models.keys().collect::<Vec<_>>(),
+        ["other"],
+        "the entry names the model that answered"
+    );
     let context = scene.engine.context(&scene.scope, &scene.session, None).await.unwrap();
     assert_eq!(context.model.as_deref(), Some("other"));
     scene.send("once more").await;
-    assert_eq!(scene.actor.asked.lock().unwrap()[4].model, "actor", "the agent's model is asked first again");
+    assert_eq!(
+        scene.actor.asked.lock().unwrap()[4].model,
+        "actor",
+        "the agent's model is called first again"
+    );
 }
 
 #[tokio::test]
-async fn once_output_has_come_nothing_is_tried_again() {
+async fn nothing_is_retried_after_output_has_streamed() {
     let cut = ModelError::Cut { model: "actor".into(), why: "gone".into() };
     let scene = scene(agent(), vec![Play::Break(vec![Piece::Text("half".into())], cut), text("whole")]).await;
     let report = scene.send("hi").await;
     assert_eq!(outcome(&report), (Outcome::Failed, Some("model.cut")));
     assert_eq!(scene.actor.times_asked(), 1);
     assert_eq!(scene.send("again").await.text, "whole");
-    assert!(!scene.actor.last_heard().contains("half"), "what failed is left out of the context");
+    assert!(!scene.actor.last_heard().contains("half"), "the failed answer is not in the context");
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_saying_so_was_cut() {
+async fn a_stream_without_a_stop_reason_is_incomplete() {
     let scene = scene(agent(), vec![Play::Say(vec![Piece::Text("half".into())])]).await;
     assert_eq!(outcome(&scene.send("hi").await), (Outcome::Failed, Some("model.cut")));
 }
 
 #[tokio::test]
-async fn past_the_turn_cap_no_model_is_called() {
+async fn no_model_is_called_beyond_the_turn_limit() {
     let mut few = agent();
     few.limits.turns_max = Some(1);
     let scene = scene(few, vec![text("one"), text("two")]).await;
@@ -281,7 +289,7 @@ async fn a_call_that_could_exceed_the_budget_is_not_made() {
 }
 
 #[tokio::test]
-async fn totals_equal_the_logs_sums() {
+async fn totals_equal_the_sums_of_the_log() {
     let actor = Actor::playing(vec![calls(&[("1", "look", "{}")]), text("a"), text("b")]).costs(2);
     let scene = scene_of(agent(), actor).await;
     scene.send("one").await;
@@ -295,7 +303,7 @@ async fn totals_equal_the_logs_sums() {
 }
 
 #[tokio::test]
-async fn big_output_goes_to_a_blob_and_can_be_read_on() {
+async fn large_output_goes_to_a_blob_and_can_be_read_in_parts() {
     let scene = scene(agent(), vec![calls(&[("1", "big", "{}")]), text("much")]).await;
     scene.send("go").await;
     let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
@@ -344,7 +352,7 @@ async fn an_artifact_is_delivered_and_a_task_can_be_delegated() {
 }
 
 #[tokio::test]
-async fn a_session_keeps_the_agent_it_was_started_with_and_so_does_its_fork() {
+async fn a_session_and_its_fork_keep_the_agent_it_was_started_with() {
     let scene =
         scene(Agent { system_prompt: Some("Be brief.".into()), ..agent() }, vec![text("a"), text("b")]).await;
     scene.send("hi").await;
@@ -359,7 +367,7 @@ async fn a_session_keeps_the_agent_it_was_started_with_and_so_does_its_fork() {
 }
 
 #[tokio::test]
-async fn a_session_cannot_have_more_than_its_agent_and_no_variable_may_be_a_key() {
+async fn a_session_cannot_exceed_its_agents_rights_or_have_a_key_as_variable() {
     let sapwood = Sapwood::open("memory:").unwrap();
     let wider = Narrowing { approvals: Some(ApprovalMode::Auto), ..Narrowing::default() };
     let options = StartOptions { narrowing: wider, ..StartOptions::default() };
@@ -372,12 +380,12 @@ async fn a_session_cannot_have_more_than_its_agent_and_no_variable_may_be_a_key(
 }
 
 #[tokio::test]
-async fn a_turn_that_was_dropped_is_resumed_and_what_may_have_run_is_not_run_again() {
+async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
     let half = Play::Hang(vec![Piece::Text("half".into())]);
     let mut auto = agent();
     auto.approvals = ApprovalMode::Auto;
     let scene = scene(auto, vec![half, text("whole")]).await;
-    // The runtime of the first engine goes away in the middle of the stream, as a killed process does.
+    // The first engine's runtime is dropped in the middle of the stream, like a killed process.
     let engine = scene.engine.clone();
     let (scope, session, actor) = (scene.scope.clone(), scene.session.clone(), scene.actor.clone());
     std::thread::spawn(move || {
@@ -385,7 +393,7 @@ async fn a_turn_that_was_dropped_is_resumed_and_what_may_have_run_is_not_run_aga
         runtime.block_on(async {
             let words = vec![Part::text("hi")];
             engine.send(&scope, &session, words, SendOptions::default()).await.unwrap();
-            // The model must have begun to speak: what it plays next is for the other engine.
+            // Wait until the model has started: its next play is for the other engine.
             while actor.times_asked() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -402,11 +410,11 @@ async fn a_turn_that_was_dropped_is_resumed_and_what_may_have_run_is_not_run_aga
 }
 
 #[tokio::test]
-async fn a_listener_that_panics_harms_nobody() {
+async fn a_panicking_listener_does_not_affect_others() {
     let scene = scene(agent(), vec![text("hello")]).await;
     let _bad = scene
         .engine
-        .listen(&scene.scope, &scene.session, Seq::ZERO, |_| panic!("a listener's own fault"))
+        .listen(&scene.scope, &scene.session, Seq::ZERO, |_| panic!("a listener that panics"))
         .await
         .unwrap();
     let (tell, mut heard) = tokio::sync::mpsc::unbounded_channel();
@@ -428,7 +436,7 @@ async fn a_listener_that_panics_harms_nobody() {
 }
 
 #[tokio::test]
-async fn fragments_come_between_the_entries_they_happened_between() {
+async fn fragments_are_ordered_among_the_entries() {
     let scene = scene(agent(), vec![text("hello")]).await;
     let mut events = scene.engine.subscribe(&scene.scope, &scene.session, Seq::ZERO).await.unwrap();
     scene.send("hi").await;
@@ -446,7 +454,7 @@ async fn fragments_come_between_the_entries_they_happened_between() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_filtered_or_cut_short_says_so() {
+async fn a_filtered_or_truncated_answer_is_marked() {
     let pieces = vec![Piece::Text("part".into()), Piece::Stop(Stop::Length)];
     let scene = scene(agent(), vec![Play::Say(pieces)]).await;
     scene.send("hi").await;
@@ -458,7 +466,7 @@ async fn an_answer_that_was_filtered_or_cut_short_says_so() {
 }
 
 #[tokio::test]
-async fn a_session_whose_maker_died_before_it_wrote_the_agent_is_finished_by_the_next() {
+async fn a_session_whose_creator_died_is_completed_by_the_next_start() {
     let scene = scene(agent(), Vec::new()).await;
     let id: SessionId = "half".parse().unwrap();
     let open = sapwood::OpenOptions { id: Some(id.clone()), agent: Some(agent().id), ..Default::default() };

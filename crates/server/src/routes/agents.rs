@@ -22,6 +22,7 @@ async fn list_agents(Shared(state): Shared<State>, _: Caller) -> Json<wire::Agen
     Json(wire::Agents { items: state.agents().map(card_of).collect() })
 }
 
+/// Get an agent.
 #[utoipa::path(get, path = "/v1/agents/{agent}", tag = "agents", params(("agent" = String, Path)),
     responses((status = 200, body = wire::AgentCard)))]
 async fn get_agent(

@@ -199,7 +199,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 fn unknown(session: &SessionId, name: &str) -> Problem {
-    Problem::new("artifact.not_found", format!("session `{session}` has no artifact `{name:.64}`"))
+    Problem::new("artifact.not_found", format!("session `{session}` has no file `{name:.64}`"))
 }
 
 async fn download(

@@ -23,7 +23,7 @@ use crate::state::State;
 use crate::wire;
 
 const ROWS_MAX: u32 = 1_000;
-/// Limit of messages per request.
+/// Maximum number of messages per request.
 const MESSAGES_MAX: usize = 1_000;
 
 pub fn routes() -> OpenApiRouter<State> {

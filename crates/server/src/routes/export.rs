@@ -188,7 +188,7 @@ impl Sending {
     }
 }
 
-/// A line-based export in progress. It ends at the log's head when the export began.
+/// A line-based export in progress. It covers the log up to the head at the start of the export.
 struct Lines {
     state: State,
     caller: Caller,

@@ -27,13 +27,13 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// Limits of reported problems, per session and per file. Further problems are only counted.
+/// Maximum number of reported problems per session and per file. Further problems are only counted.
 const PROBLEMS_TOLD_MAX: usize = 100;
 const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
 /// Batch limits in steps and in bytes of lines.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// Lines of at least this length may hold a whole conversation and are read like a document.
+/// Lines longer than this may hold a whole conversation and are read like a document.
 const LONG_LINE_BYTES: usize = 1 << 20;
 /// Queue length for portions of a document: they are read while the previous one is written.
 const PORTIONS_MAX: usize = 2;

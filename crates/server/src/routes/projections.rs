@@ -92,7 +92,7 @@ impl CountedContext {
     }
 }
 
-/// Get the context use.
+/// Get the context usage.
 #[utoipa::path(get, path = "/v1/sessions/{session}/pressure", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Pressure)))]
 async fn get_pressure(
@@ -108,7 +108,7 @@ async fn get_pressure(
     }))
 }
 
-/// List the context use over time: answers and compactions.
+/// List the context usage over time: answers and compactions.
 #[utoipa::path(get, path = "/v1/sessions/{session}/timeline", tag = "projections", params(("session" = String, Path)),
     responses((status = 200, body = wire::Timeline)))]
 async fn get_timeline(

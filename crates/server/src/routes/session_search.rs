@@ -12,7 +12,7 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// Limit of hit pages that one request reads to fill its page.
+/// Maximum number of hit pages that one request reads to fill its page.
 const HIT_PAGES_MAX: usize = 8;
 /// Separates the two halves of a cursor. Ids never contain it.
 const BETWEEN: char = '|';

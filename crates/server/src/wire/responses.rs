@@ -226,7 +226,7 @@ pub struct Usage {
     pub models: BTreeMap<String, Total>,
 }
 
-/// Context use for the model that would answer next.
+/// Context usage for the model that would answer next.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Pressure {
     /// `green`, `yellow`, `orange` or `red`; null if the model's context window is unknown.

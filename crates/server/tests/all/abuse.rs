@@ -1,4 +1,4 @@
-//! What clients send that they should not. Each gets a 4xx that says why, and the server goes on.
+//! Invalid requests. Each gets a 4xx with the reason, and the server keeps running.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::harness::{Ask, House};
 use crate::wire::{PATIENCE, exchange, request};
 use sapwood_server::Settings;
 
-/// A body, its headers, and the status and code it gets.
+/// A body, its headers, and the expected status and code.
 type Case<'c> = (&'c [u8], &'c [(&'c str, &'c str)], u16, &'c str);
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_that_are_no_good_are_refused_with_a_reason() {
+async fn invalid_bodies_are_rejected_with_a_reason() {
     let house =
         House::open_with(Settings { body_bytes_max: 10_000, rate: None, ..Settings::default() }).await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
@@ -46,7 +46,7 @@ async fn bodies_that_are_no_good_are_refused_with_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_and_queries_that_are_no_good_are_refused() {
+async fn invalid_paths_and_queries_are_rejected() {
     let house = House::open().await;
     for (path, status) in [
         ("/v1/sessions/..%2f..%2fetc", 400),
@@ -73,7 +73,7 @@ async fn paths_and_queries_that_are_no_good_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heads_that_are_too_big_or_not_http_are_cut_off() {
+async fn oversized_or_malformed_heads_are_rejected() {
     let house = House::open().await;
     let big = "x".repeat(200_000);
     let many: Vec<(String, String)> = (0..150).map(|n| (format!("x-{n}"), "v".to_owned())).collect();
@@ -91,19 +91,19 @@ async fn heads_that_are_too_big_or_not_http_are_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_of_the_server_is_only_its_operators_to_name() {
+async fn only_an_operator_may_set_the_working_directory() {
     let house = House::open().await;
     let refused = house.post("ana", "/v1/sessions", &json!({ "cwd": "/etc" })).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "input.invalid"));
     assert_eq!(house.post("operator", "/v1/sessions", &json!({ "cwd": "/srv" })).await.status, 201);
 }
 
-/// A connection that is written to by hand.
+/// Opens a raw connection.
 async fn connect(house: &House) -> TcpStream {
     TcpStream::connect(house.addr).await.unwrap()
 }
 
-/// Reads until the server hangs up, or time is over.
+/// Reads until the server closes the connection. Returns `None` on a timeout.
 async fn read_to_the_end(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.ok()?.ok();
@@ -116,7 +116,7 @@ fn impatient() -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_trickles_in_is_cut_off() {
+async fn a_slowly_sent_head_times_out() {
     let house = House::open_with(impatient()).await;
     let mut slow = Vec::new();
     for _ in 0..50 {
@@ -130,7 +130,7 @@ async fn a_head_that_trickles_in_is_cut_off() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         open = 0;
         for stream in &mut slow {
-            // A byte now and then keeps nobody's place.
+            // A byte now and then must not keep the connection open.
             let _ = stream.write_all(b"x").await;
             let mut byte = [0; 64];
             let is_open =
@@ -142,7 +142,7 @@ async fn a_head_that_trickles_in_is_cut_off() {
     assert_eq!(exchange(house.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
 }
 
-/// Begins an upload of 600,000 bytes to a session of its own.
+/// Starts an upload of 600,000 bytes to a new session.
 async fn begin_upload(house: &House, session: &str) -> TcpStream {
     let bearer = format!("Bearer {}", house.key("ana"));
     let made = format!(r#"{{"id":"{session}"}}"#);
@@ -159,24 +159,24 @@ async fn begin_upload(house: &House, session: &str) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_over_a_slow_link_has_the_time_it_needs_and_one_that_stops_has_not() {
+async fn a_slow_upload_completes_and_a_stalled_one_times_out() {
     let house = House::open_with(impatient()).await;
     let mut slow = begin_upload(&house, "slow").await;
-    // Three times as long as a request may take.
+    // This takes three times the request time limit.
     for _ in 0..30 {
         slow.write_all(&[b'a'; 20_000]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let said = read_to_the_end(&mut slow).await.expect("it is answered");
+    let said = read_to_the_end(&mut slow).await.expect("a response in time");
     assert!(said.starts_with("HTTP/1.1 201"), "{said}");
     let mut stopped = begin_upload(&house, "stopped").await;
     stopped.write_all(b"a few bytes").await.unwrap();
-    let said = read_to_the_end(&mut stopped).await.expect("it is cut off in time");
+    let said = read_to_the_end(&mut stopped).await.expect("a timeout response");
     assert!(said.starts_with("HTTP/1.1 408"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_trickles_in_is_cut_off() {
+async fn a_slowly_sent_body_times_out() {
     let house = House::open_with(impatient()).await;
     let bearer = format!("Bearer {}", house.key("ana"));
     for path in ["/v1/sessions", "/v1/responses", "/v1/conversations"] {
@@ -186,13 +186,13 @@ async fn a_body_that_trickles_in_is_cut_off() {
              content-length: 1000\r\nconnection: close\r\n\r\n{{"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        let said = read_to_the_end(&mut stream).await.expect("it is cut off in time");
+        let said = read_to_the_end(&mut stream).await.expect("a timeout response");
         assert!(said.starts_with("HTTP/1.1 408"), "{path}: {said}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_over_the_limit_is_cut_off_also_when_it_does_not_say_how_long_it_is() {
+async fn an_oversized_body_is_rejected_even_without_a_content_length() {
     let settings =
         Settings { body_bytes_max: 10_000, upload_bytes_max: 10_000, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
@@ -216,12 +216,12 @@ async fn a_body_over_the_limit_is_cut_off_also_when_it_does_not_say_how_long_it_
                 break;
             }
         }
-        assert!(sent < 1_000, "{path} took 4 MB");
+        assert!(sent < 1_000, "{path} accepted 4 MB");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_say_two_things_at_once_are_refused() {
+async fn ambiguous_and_malformed_requests_are_rejected() {
     let house = House::open().await;
     let bearer = format!("Bearer {}", house.key("ana"));
     let head = format!(
@@ -238,14 +238,14 @@ async fn requests_that_say_two_things_at_once_are_refused() {
         let mut stream = connect(&house).await;
         let text = format!("{head}content-type: application/json\r\n{lines}\r\n{body}");
         stream.write_all(text.as_bytes()).await.unwrap();
-        let said = read_to_the_end(&mut stream).await.expect("it is answered in time");
+        let said = read_to_the_end(&mut stream).await.expect("a response in time");
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{lines:?}: {said}");
     }
 }
 
-/// Ordinary requests with a few bytes changed, left out or doubled, the same ones each time.
+/// Valid requests with a few bytes changed, deleted or duplicated, deterministically.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_with_bytes_changed_by_chance_never_fail_inside() {
+async fn mutated_requests_never_cause_a_server_error() {
     const CASES: u64 = 600;
     let house = House::open_with(impatient()).await;
     house.shared_session("s").await;
@@ -284,14 +284,14 @@ async fn requests_with_bytes_changed_by_chance_never_fail_inside() {
         let _ = stream.write_all(&bytes).await;
         let _ = stream.shutdown().await;
         let said =
-            read_to_the_end(&mut stream).await.unwrap_or_else(|| panic!("case {case} was never answered"));
+            read_to_the_end(&mut stream).await.unwrap_or_else(|| panic!("case {case} got no response"));
         assert!(!said.starts_with("HTTP/1.0 5") && !said.starts_with("HTTP/1.1 5"), "case {case}: {said}");
     }
     let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
     assert!(metrics.contains("sapwood_http_panics_total 0"), "a handler panicked");
 }
 
-/// A few changes that the number decides.
+/// Applies a few pseudorandom changes, seeded with the number.
 fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut roll = |most: usize| {
@@ -316,9 +316,9 @@ fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Many clients write all they have before they look whether somebody answered.
+/// Many clients write their whole body before they read the response.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_writes_everything_first_still_hears_that_it_was_too_much() {
+async fn a_client_that_writes_everything_first_still_gets_the_too_large_error() {
     let settings = Settings { body_bytes_max: 5 << 20, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
     let body = vec![b' '; 8 << 20];
@@ -333,7 +333,7 @@ async fn whoever_writes_everything_first_still_hears_that_it_was_too_much() {
     let announced = [head(&format!("content-length: {}", body.len())).as_bytes(), &body].concat();
     for sent in [announced, [head("transfer-encoding: chunked").as_bytes(), &chunk].concat()] {
         let mut stream = TcpStream::connect(house.addr).await.unwrap();
-        stream.write_all(&sent).await.expect("all of it is taken");
+        stream.write_all(&sent).await.expect("the server reads the whole body");
         let mut answer = Vec::new();
         tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
         let answer = String::from_utf8_lossy(&answer);
@@ -342,7 +342,7 @@ async fn whoever_writes_everything_first_still_hears_that_it_was_too_much() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_names_its_host_once_and_in_one_way() {
+async fn a_request_must_name_exactly_one_host() {
     let house = House::bare(Settings::default()).await;
     for (head, status) in [
         ("GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
@@ -357,9 +357,9 @@ async fn a_request_names_its_host_once_and_in_one_way() {
     }
 }
 
-/// What holds a place holds it until it ends; that must not keep the server from ending.
+/// Streams hold their connections until they end, which must not block the shutdown.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_places_are_all_taken_can_be_stopped() {
+async fn a_full_server_can_be_stopped() {
     let settings = Settings { connections_max: 2, rate: None, ..Settings::default() };
     let mut house = House::bare(settings).await;
     house
@@ -375,18 +375,18 @@ async fn a_server_whose_places_are_all_taken_can_be_stopped() {
         streams
             .push(crate::wire::open(house.addr, &request("GET", "/v1/sessions/s/events", &[], b"")).await.1);
     }
-    // A third one waits for a place.
+    // A third connection waits for capacity.
     let _third = TcpStream::connect(house.addr).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     house.stop();
     for stream in &mut streams {
-        assert_eq!(crate::wire::next_event(stream).await, None, "its stream ends");
+        assert_eq!(crate::wire::next_event(stream).await, None, "the stream ends");
     }
 }
 
-/// An item that is kept as it came may look like one of ours.
+/// A client may send an image URL that looks like a blob reference of ours.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_item_that_names_what_is_not_there_is_listed_all_the_same() {
+async fn an_item_with_an_unknown_blob_reference_is_listed_unchanged() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     for url in ["blob:zz;image/png", &format!("blob:{};image/png", "0".repeat(64)), "blob:https://x"] {
@@ -400,7 +400,7 @@ async fn an_item_that_names_what_is_not_there_is_listed_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_items_ends_where_its_media_are_much() {
+async fn a_page_of_items_ends_early_if_its_media_are_large() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let data = "A".repeat(9 << 20);

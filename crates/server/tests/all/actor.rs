@@ -1,4 +1,4 @@
-//! A model that does what the last words ask for: answer, hang, ask a person, or write down who it is.
+//! A model that follows the last message: it answers, hangs, asks a person, or writes its marker to a file.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Model for Actor {
     }
 }
 
-/// The one marker of the conversation, or what shows that there are several.
+/// Returns the marker of the conversation, or all of them joined if there are several.
 fn own_marker(request: &Request) -> Option<String> {
     let heard = format!("{:?}", request.messages);
     let mut found: Vec<&str> =
@@ -54,7 +54,7 @@ fn own_marker(request: &Request) -> Option<String> {
     (!found.is_empty()).then(|| found.join("+"))
 }
 
-/// Writes the marker to a file, reads it back, and says it.
+/// Writes the marker to a file, reads it back, and replies with it.
 fn write_down(request: &Request, marker: &str) -> Vec<Piece> {
     let call = |name: &str, input: serde_json::Value| {
         let begun = Piece::CallBegan { index: 0, call_id: format!("call-{name}"), name: name.to_owned() };

@@ -1,11 +1,11 @@
-//! What the audit says of what was done and shown, and what an import may do to a session that is there.
+//! Audit lines for changes and reads, and what an import may do to an existing session.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Ask, House};
 use crate::wire::Answer;
 
-/// What somebody did to a session, as `action detail`.
+/// Returns a principal's audit lines for a session, as `action detail`.
 async fn lines_of(house: &House, session: &str, by: &str) -> Vec<String> {
     let audit = house.get("operator", &format!("/v1/audit?limit=1000&session={session}")).await.json();
     let lines = audit["items"].as_array().unwrap().iter().filter(|line| line["by"] == by);
@@ -32,7 +32,7 @@ async fn export(house: &House, key: &str, session: &str) -> String {
     String::from_utf8(file.body).unwrap()
 }
 
-/// One more line for a file, in the name of `by`.
+/// Appends an entry by `by` to a file.
 fn entry(file: &str, body: Value, by: &str) -> String {
     let last: Value = serde_json::from_str(file.lines().last().unwrap()).unwrap();
     let is_in_tree = |line: &Value| !["member_changed", "label"].contains(&line["type"].as_str().unwrap());
@@ -40,7 +40,7 @@ fn entry(file: &str, body: Value, by: &str) -> String {
     let leaf = lines.filter(is_in_tree).last().map_or(Value::Null, |line| line["id"].clone());
     let mut line = body;
     line["seq"] = json!(last["seq"].as_u64().unwrap() + 1);
-    // Larger than any that was made by the clock.
+    // Larger than any id generated from the clock.
     line["id"] = json!(format!("ffffffff-ffff-7000-8000-{:012x}", last["seq"].as_u64().unwrap() + 1));
     line["parent_id"] = leaf;
     line["timestamp"] = json!(1_000);
@@ -57,7 +57,7 @@ fn shared_with(file: &str, member: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_has_its_line() {
+async fn every_change_is_audited() {
     let house = House::open().await;
     house.shared_session("s").await;
     let at = |verb: &str| format!("/v1/sessions/s{verb}");
@@ -102,7 +102,7 @@ async fn every_change_has_its_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_what_is_there_and_seeing_it_in_a_search_or_a_question_is_written_down() {
+async fn opening_an_existing_session_and_reading_it_in_a_search_are_audited() {
     let house = House::open().await;
     house.shared_session("s").await;
     assert_eq!(house.post("cole", "/v1/sessions", &json!({ "id": "s" })).await.status, 200);
@@ -118,7 +118,7 @@ async fn opening_what_is_there_and_seeing_it_in_a_search_or_a_question_is_writte
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_at_a_session_or_finding_it_is_written_down_once_in_a_while() {
+async fn repeated_reads_and_searches_are_audited_once() {
     for path in ["/v1/sessions/s", "/v1/sessions?q=two", "/v1/sessions?q=S", "/v1/conversations/s"] {
         let house = House::open().await;
         house.shared_session("s").await;
@@ -134,7 +134,7 @@ async fn looking_at_a_session_or_finding_it_is_written_down_once_in_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_an_owner_extends_a_session_by_an_import() {
+async fn only_the_owner_can_extend_a_session_by_an_import() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = export(&house, "ana", "s").await;
@@ -152,7 +152,7 @@ async fn only_an_owner_extends_a_session_by_an_import() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_shares_nothing_and_takes_no_membership_away() {
+async fn an_import_neither_adds_nor_removes_members() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = export(&house, "ana", "s").await;
@@ -173,7 +173,7 @@ async fn a_file_shares_nothing_and_takes_no_membership_away() {
     assert_eq!(
         (files[0].len(), &files[0]),
         (3, &files[1]),
-        "the entries stay as they are, and go on so (I11)"
+        "the entries are kept unchanged and exported again (I11)"
     );
     assert_eq!(house.get("ana", "/v1/sessions/s/members").await.json(), members);
     assert_eq!(house.get("bob", "/v1/sessions/s").await.status, 404);
@@ -182,7 +182,7 @@ async fn a_file_shares_nothing_and_takes_no_membership_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_no_operator_imports_under_their_own_name() {
+async fn entries_imported_by_a_user_get_that_users_name() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = said(&export(&house, "ana", "s").await, "me too", "user:cole")
@@ -207,7 +207,7 @@ async fn who_is_no_operator_imports_under_their_own_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_is_noted_when_it_is_made_and_not_when_the_file_says() {
+async fn an_import_is_audited_with_the_current_time() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = export(&house, "ana", "s").await.replace("\"id\":\"s\"", "\"id\":\"t\"");
@@ -217,12 +217,12 @@ async fn an_import_is_noted_when_it_is_made_and_not_when_the_file_says() {
     assert_eq!(house.get("bob", "/v1/sessions/t").await.json()["created_at"], 1000);
     let audit = house.get("bob", "/v1/audit?session=t").await.json();
     let lines = audit["items"].as_array().unwrap();
-    assert_eq!(lines.len(), 2, "made, and imported: {audit}");
+    assert_eq!(lines.len(), 2, "created and imported: {audit}");
     assert!(lines.iter().all(|line| line["at"].as_i64().unwrap() > 1_000_000_000_000), "{audit}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_without_ids_are_their_senders_own() {
+async fn files_without_ids_become_sessions_of_their_sender() {
     let house = House::open().await;
     let one = br#"[{"role":"user","content":"one"}]"#;
     let two = br#"[{"role":"user","content":"two"}]"#;
@@ -251,7 +251,7 @@ async fn files_without_ids_are_their_senders_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_comes_to_nothing_leaves_no_session() {
+async fn a_failed_import_leaves_no_session() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = export(&house, "ana", "s").await.replace("\"id\":\"s\"", "\"id\":\"t\"");
@@ -263,7 +263,7 @@ async fn a_file_that_comes_to_nothing_leaves_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_for_one_request_and_its_answer_is_what_the_store_has() {
+async fn an_idempotency_key_is_bound_to_one_request() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let headers = [("content-type", "application/json"), ("idempotency-key", "k")];
@@ -282,7 +282,7 @@ async fn a_key_is_for_one_request_and_its_answer_is_what_the_store_has() {
     ] {
         let first = house.ask(ask(path, one)).await;
         assert!(first.status < 300, "{:?}", first.json());
-        // Of two requests under one key the later is refused, on either route.
+        // A different request with the same key is rejected on either route.
         let reused = house.ask(ask(path, other)).await;
         assert_eq!(reused.status, 409, "{path}");
         assert!(reused.json().to_string().contains("session.key_reused"), "{path}");
@@ -291,7 +291,7 @@ async fn a_key_is_for_one_request_and_its_answer_is_what_the_store_has() {
     assert_eq!(
         log_of(&house, "ana", "s").await.len(),
         1,
-        "the same words under the same key are the same request"
+        "both routes with the same key and content append one entry"
     );
 }
 

@@ -1,4 +1,5 @@
-//! Who is let in: nobody off this machine without a key, no other site's pages, and tokens of the pinned issuer only.
+//! Authentication: no remote access without a key, no access for other sites' pages, and only tokens of the pinned
+//! issuer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,7 +19,7 @@ use crate::harness::{Ask, House};
 use crate::wire::{exchange, next_event, open, request};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_this_machine_may_everything_until_there_is_one() {
+async fn local_requests_need_no_key_until_the_first_key_exists() {
     let mut house = House::bare(Settings::default()).await;
     let plain = Ask { method: "GET", path: "/v1/sessions", key: None, headers: &[], body: b"" };
     assert_eq!(house.ask(plain).await.status, 200);
@@ -34,9 +35,9 @@ async fn without_keys_this_machine_may_everything_until_there_is_one() {
     assert_eq!(house.get("ana", "/v1/sessions").await.status, 200);
 }
 
-/// Some clients, OpenAI's among them, cannot do without a key, and send any.
+/// Some clients, such as OpenAI's, always send a key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_nobody_needs_is_of_no_interest() {
+async fn any_api_key_is_ignored_while_none_is_required() {
     let mut house = House::bare(Settings::default()).await;
     for key in ["anything", "sapwood_wrong", "eyJhbGciOiJub25lIn0.e30."] {
         assert_eq!(house.get(key, "/v1/sessions").await.status, 200, "{key}");
@@ -51,7 +52,7 @@ async fn a_key_that_nobody_needs_is_of_no_interest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_refuses_to_listen_for_others_without_keys() {
+async fn a_server_without_keys_refuses_to_listen_on_other_addresses() {
     let house = House::bare(Settings::default()).await;
     let local = Scope::operator(TenantId::local(), Principal::System);
     let door = || Authenticator::new(house.engine.store().clone(), Some(local.clone()), None);
@@ -62,7 +63,7 @@ async fn it_refuses_to_listen_for_others_without_keys() {
 
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// An issuer with a key of its own.
+/// An issuer with its own key.
 pub struct Issuer {
     sign: Sign,
     pub alg: &'static str,
@@ -122,7 +123,7 @@ async fn status_of(engine: &Engine, addr: std::net::SocketAddr, token: &str) -> 
     (answer.status, owner.unwrap_or_else(|| answer.code()))
 }
 
-/// A server that believes this issuer.
+/// Starts a server that trusts these issuers.
 async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> std::net::SocketAddr {
     let jwks: Vec<&Value> = issuers.iter().map(|issuer| &issuer.jwk).collect();
     let keys = json!({ "keys": jwks }).to_string().into_bytes();
@@ -143,13 +144,13 @@ async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_ends_ends_its_streams() {
+async fn an_expired_token_ends_its_streams() {
     let house = House::bare(Settings::default()).await;
     let issuer = ed25519("k1");
     let heartbeat = std::time::Duration::from_millis(100);
     let addr = believing(&house, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
     let mut claims = claims();
-    // It counts for a minute longer than it says, as clocks are apart; a time need not be whole seconds.
+    // A token is valid for a minute longer because of clock skew. The expiry may be a fraction.
     claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 54.5);
     let bearer = format!("Bearer {}", issuer.token(json!({ "alg": "EdDSA", "kid": "k1" }), &claims));
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
@@ -162,7 +163,7 @@ async fn a_token_that_ends_ends_its_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_count_if_the_pinned_issuer_signed_them_for_us_and_they_are_fresh() {
+async fn only_unexpired_tokens_of_the_pinned_issuer_and_audience_are_accepted() {
     let house = House::bare(Settings::default()).await;
     let (first, second, stranger) = (ed25519("k1"), es256("k2"), ed25519("k1"));
     let addr = believing(&house, &[&first, &second], Settings::default()).await;

@@ -1,5 +1,5 @@
-//! The document says exactly what is taken: what it allows of nulls and numbers is not refused for its shape, and
-//! what it does not allow is.
+//! The document describes exactly which nulls and numbers are accepted: allowed values are not rejected as invalid, and
+//! other values are.
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn validator(schema: &Value) -> Validator {
     jsonschema::validator_for(&json!({ "components": DOCUMENT["components"], "allOf": [schema] })).unwrap()
 }
 
-/// Values at the edges of what a number may be, and none at all.
+/// Returns boundary values of a number, and null.
 fn edges(schema: &Value) -> Vec<Value> {
     let mut edges = vec![Value::Null, json!(-1), json!(0), json!(1)];
     edges.extend([u64::from(u32::MAX), u64::from(u32::MAX) + 1, i64::MAX as u64, u64::MAX].map(Value::from));
@@ -43,7 +43,7 @@ fn is_number(schema: &Value) -> bool {
     is("integer")
 }
 
-/// Whether it was refused for what it looks like.
+/// Whether the request was rejected as invalid.
 fn is_refused(answer: &Answer) -> bool {
     let codes = ["input.invalid", "input.json", "input.option", "workflow.invalid"];
     answer.status == 400 && codes.contains(&answer.code().as_str())
@@ -96,7 +96,7 @@ impl Tester {
         let answer = self.call(route, &body.to_string(), "").await;
         let (is_allowed, is_refused) = (validator.is_valid(&body), is_refused(&answer));
         if is_allowed == is_refused {
-            let said = if is_allowed { "allowed and refused" } else { "not allowed and taken" };
+            let said = if is_allowed { "allowed but rejected" } else { "not allowed but accepted" };
             self.faults.push(format!(
                 "{} {name}: {body} is {said}: {} {}",
                 route.row.0,
@@ -111,12 +111,12 @@ impl Tester {
         for parameter in parameters.iter().filter(|parameter| parameter["in"] == "query") {
             let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
             if schema["type"].is_array() {
-                self.faults.push(format!("{} {name}: a query has no null", route.row.0));
+                self.faults.push(format!("{} {name}: a query parameter cannot be null", route.row.0));
             }
             for value in edges(schema).iter().filter(|value| is_number(schema) && !value.is_null()) {
                 let answer = self.call(route, "", &format!("{name}={value}")).await;
                 let is_allowed = validator(schema).is_valid(value);
-                // A cursor that is past the end is well said, and wrong.
+                // A cursor past the end is valid by its schema and still rejected.
                 let is_past =
                     answer.json()["detail"].as_str().is_some_and(|detail| detail.contains("past the end"));
                 if is_allowed == (is_refused(&answer) && !is_past) {
@@ -133,10 +133,10 @@ impl Tester {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_document_allows_of_nulls_and_numbers_is_what_is_taken() {
+async fn the_server_accepts_exactly_the_documented_nulls_and_numbers() {
     let mut tester = Tester { house: House::open().await, number: 0, faults: Vec::new() };
     for route in routes() {
-        // It answers with a stream, which does not end.
+        // The response is a stream that does not end.
         if route.row.0 != "follow_events" {
             tester.check_query(&route).await;
         }

@@ -1,5 +1,5 @@
-//! What the console needs: a page under a strict policy, a cookie for its key, lists that can be narrowed, contexts with
-//! their counts, files out and in.
+//! Server features for the console: a page with a strict content security policy, cookie sign-in, list filters, token
+//! counts, import and export.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn ask<'a>(method: &'a str, path: &'a str, headers: &'a [(&'a str, &'a str)], bo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_needs_nobody_and_may_run_nothing_but_itself() {
+async fn the_page_is_public_and_may_only_run_its_own_scripts() {
     let house = House::open().await;
     let page = house.ask(ask("GET", "/", &[], b"")).await;
     assert_eq!(page.status, 200);
@@ -58,7 +58,7 @@ async fn a_key_becomes_a_cookie_that_only_our_own_page_can_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_only_reads_can_sign_in_and_read() {
+async fn a_read_only_key_can_sign_in() {
     let house = House::open().await;
     let signed = house.send("POST", "ana-reads", "/v1/login", &json!({})).await;
     assert_eq!((signed.status, &signed.json()["may_write"]), (200, &json!(false)));
@@ -69,7 +69,7 @@ fn ids(answer: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_can_be_narrowed_by_owner_agent_and_time() {
+async fn a_list_can_be_filtered_by_owner_agent_and_time() {
     let house = House::open().await;
     for (who, id, agent) in [("ana", "a1", None), ("ana", "a2", Some("default")), ("bob", "b1", None)] {
         let made = house.post(who, "/v1/sessions", &json!({ "id": id, "agent": agent })).await;
@@ -89,7 +89,7 @@ async fn a_list_can_be_narrowed_by_owner_agent_and_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_found_by_its_title_and_by_what_was_said_once() {
+async fn a_session_is_found_once_by_title_or_content() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "a", "title": "Rivers of the north" })).await;
     house.post("ana", "/v1/sessions", &json!({ "id": "b" })).await;
@@ -97,13 +97,13 @@ async fn a_session_is_found_by_its_title_and_by_what_was_said_once() {
     house.say("ana", "b", "hello").await;
     house.say("ana", "b", "rivers and lakes").await;
     let found = house.get("ana", "/v1/sessions?q=river*").await.json();
-    assert_eq!(ids(&found), ["a", "b"], "what is called so comes first");
+    assert_eq!(ids(&found), ["a", "b"], "title matches come first");
     assert_eq!(ids(&house.get("ana", "/v1/sessions?q=north").await.json()), ["a"]);
     assert!(ids(&house.get("bob", "/v1/sessions?q=north").await.json()).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_session_of_a_search_comes_however_small_the_pages() {
+async fn a_search_returns_every_session_with_any_page_size() {
     let house = House::open().await;
     let mut expected = Vec::new();
     for number in 0..12 {
@@ -119,7 +119,7 @@ async fn every_session_of_a_search_comes_however_small_the_pages() {
     for limit in [1, 2, 5, 100] {
         let (mut cursor, mut seen) = (String::new(), BTreeSet::new());
         for page_number in 0.. {
-            assert!(page_number < 100, "a search has an end");
+            assert!(page_number < 100, "the search does not end");
             let path = format!("/v1/sessions?q=river&limit={limit}{cursor}");
             let page = house.get("ana", &path).await.json();
             assert!(ids(&page).len() <= limit);
@@ -135,7 +135,7 @@ async fn every_session_of_a_search_comes_however_small_the_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_read_from_either_end_and_by_title() {
+async fn a_list_can_be_ordered_and_filtered_by_title() {
     let house = House::open().await;
     for (id, title) in [("a", "North"), ("b", "South"), ("c", "North by north")] {
         house.post("ana", "/v1/sessions", &json!({ "id": id, "title": title })).await;
@@ -152,7 +152,7 @@ async fn a_list_is_read_from_either_end_and_by_title() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_context_is_the_sum_of_its_messages_when_it_is_counted() {
+async fn counted_context_tokens_are_the_sum_of_the_messages() {
     let house = House::open().await;
     house.shared_session("s").await;
     let counted = house.get("ana", "/v1/sessions/s/context?count=true").await.json();
@@ -169,7 +169,7 @@ async fn a_context_is_the_sum_of_its_messages_when_it_is_counted() {
     assert!(plain["messages"][0].get("tokens").is_none());
 }
 
-/// The bodies of a kind in a session's log.
+/// Returns the bodies of one kind in a session's log.
 async fn bodies(house: &House, key: &str, session: &str, kind: &str) -> Vec<Value> {
     let log = house.get(key, &format!("/v1/sessions/{session}/entries?limit=100")).await.json();
     let of_kind = log["items"].as_array().unwrap().iter().filter(|entry| entry["kind"] == kind);
@@ -177,7 +177,7 @@ async fn bodies(house: &House, key: &str, session: &str, kind: &str) -> Vec<Valu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
+async fn an_export_can_be_imported_again_and_grants_no_rights() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await;
@@ -209,7 +209,7 @@ async fn what_is_exported_comes_in_again_and_brings_no_rights_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_leaves_as_a_file_of_pi_or_operator_and_comes_in_again() {
+async fn a_session_exported_as_pi_or_operator_file_can_be_imported_again() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     house.say("ana", "s", "the rivers are high").await;
@@ -228,12 +228,12 @@ async fn a_session_leaves_as_a_file_of_pi_or_operator_and_comes_in_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_brings_an_agent_in_that_reaches_the_whole_file_system() {
+async fn an_import_drops_agents_with_full_file_system_access() {
     let house = House::open().await;
     house.shared_session("s").await;
     let file = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await.body;
     let text = String::from_utf8(file).unwrap();
-    assert!(text.contains("\"sandboxed\""), "the frozen agent says what it may touch");
+    assert!(text.contains("\"sandboxed\""), "the frozen agent contains its fs_scope");
     let armed = text.replace("\"sandboxed\"", "\"full\"").replace("\"id\":\"s\"", "\"id\":\"armed\"");
     let ask = Ask {
         method: "POST",

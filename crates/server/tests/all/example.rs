@@ -1,4 +1,4 @@
-//! The example client in Rust, as it stands in `examples/`.
+//! Runs the Rust example client in `examples/`.
 
 #[path = "../../../../examples/rust/client.rs"]
 mod client;
@@ -6,7 +6,7 @@ mod client;
 use crate::harness::House;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_in_rust_talks() {
+async fn the_rust_example_runs_a_turn() {
     let house = House::open().await;
     let mut said = String::new();
     let url = format!("http://{}", house.addr);

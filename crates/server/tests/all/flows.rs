@@ -1,5 +1,5 @@
-//! Flows over HTTP: started, shown with the graph and where each node stands, answered, cancelled, and refused before
-//! anything runs if something is wrong.
+//! Flows over HTTP: started, shown with the status of each node, answered, cancelled. Invalid flows are rejected before
+//! anything runs.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ async fn wait_for(house: &House, run: &str, status: &str) -> Value {
         tokio::time::sleep(std::time::Duration::from_millis(25)).await;
     }
     let view = house.get("ana", &format!("/v1/flows/{run}")).await.json();
-    panic!("the run did not become {status}: {view}");
+    panic!("the run did not reach {status}: {view}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn a_flow_is_started_shown_and_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_flow_is_said_before_anything_runs() {
+async fn an_invalid_flow_is_rejected_before_anything_runs() {
     let house = House::open().await;
     let mut flow = stage("hello");
     flow["workflow"]["nodes"][1]["agent_ref"] = json!("stranger");
@@ -64,7 +64,7 @@ async fn what_is_wrong_with_a_flow_is_said_before_anything_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_carries_the_run_on() {
+async fn an_answer_resumes_the_run() {
     let house = House::open().await;
     let new = json!({ "flow": stage("please ask"), "id": "asks" });
     house.post("ana", "/v1/flows", &new).await;
@@ -77,7 +77,7 @@ async fn an_answer_carries_the_run_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_cancelled_where_it_runs_and_then_has_ended() {
+async fn a_running_flow_can_be_cancelled_once() {
     let house = House::open().await;
     house.post("ana", "/v1/flows", &json!({ "flow": stage("please hang"), "id": "hangs" })).await;
     wait_for(&house, "flow-hangs", "open").await;

@@ -1,4 +1,4 @@
-//! The body of the fuzz target `server`, over its seeds and over seeds that were changed by chance, the same way each time.
+//! Runs the body of the fuzz target `server` over its seeds and over deterministically mutated seeds.
 
 #[path = "../../../../fuzz/bodies/server.rs"]
 mod body;
@@ -11,11 +11,11 @@ use sapwood_server::Settings;
 
 use crate::harness::House;
 
-/// How often each seed is changed, unless `FUZZ_CHANGES` says otherwise.
+/// Mutations per seed, unless `FUZZ_CHANGES` is set.
 const CHANGES: u64 = 200;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_bytes_over_a_connection_are_answered_or_cut_off() {
+async fn arbitrary_bytes_get_a_response_or_are_disconnected() {
     let second = Duration::from_secs(1);
     let settings =
         Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() };

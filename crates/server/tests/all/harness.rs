@@ -1,4 +1,4 @@
-//! A server of one's own, with people who have keys, and a document that every answer is held against.
+//! A test server with users and keys. Every response is validated against the OpenAPI document.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,23 +25,23 @@ pub struct House {
     pub state: State,
     keys: HashMap<String, String>,
     stop: Option<oneshot::Sender<()>>,
-    /// Where its store is, as `s.db`.
+    /// The directory of the store `s.db`.
     pub dir: tempfile::TempDir,
 }
 
-/// What is asked as whom.
+/// A request.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     pub method: &'a str,
     pub path: &'a str,
-    /// Somebody of the house, a whole credential, or nobody.
+    /// The name of a key in the harness, a whole credential, or `None`.
     pub key: Option<&'a str>,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: &'a [u8],
 }
 
 impl House {
-    /// With keys for ana, rex and cole of the tenant `local`, for ana of another tenant, and some that are no good.
+    /// Starts a server with keys for users of the tenant `local`, for ana of another tenant, and an expired key.
     pub async fn open() -> Self {
         Self::open_with(Settings { rate: None, ..Settings::default() }).await
     }
@@ -63,7 +63,7 @@ impl House {
         house
     }
 
-    /// Without any key: whoever is on this machine may do everything.
+    /// Starts a server without any key: local callers may do everything.
     pub async fn bare(settings: Settings) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("s.db").display());
@@ -146,7 +146,7 @@ impl House {
         self.send("POST", key, path, body).await
     }
 
-    /// A session of ana's with three messages, read by rex and written by cole.
+    /// Creates a session of ana with three messages. rex is a reader and cole a collaborator.
     pub async fn shared_session(&self, id: &str) {
         let made = self.post("ana", "/v1/sessions", &json!({ "id": id, "agent": "default" })).await;
         assert_eq!(made.status, 201, "{:?}", made.json());
@@ -168,10 +168,10 @@ impl House {
     }
 }
 
-/// Every answer is one the document knows: its status, its type, its shape.
+/// Checks the status, media type and schema of a response against the document.
 fn check_documented(method: &str, path: &str, answer: &Answer) {
     let path = path.split('?').next().unwrap();
-    // The console's files are no part of the API.
+    // The console's files are not part of the API.
     if path == "/" || path.starts_with("/assets/") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Files that are sent, as they come: memory stays flat, and whoever sends slowly keeps nobody else waiting.
+//! Imports of uploaded files: memory use stays bounded, and slow senders do not block others.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 use crate::harness::{Ask, House};
 use crate::wire::{Answer, PATIENCE};
 
-/// A line of plain messages.
+/// One line in the messages format.
 fn line(number: usize, bytes: usize) -> String {
     format!("{{\"role\":\"user\",\"content\":\"{number} {}\"}}\n", "x".repeat(bytes))
 }
 
-/// Begins to send a file of so many bytes.
+/// Starts an upload of this many bytes.
 async fn begin(house: &House, key: &str, query: &str, bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(house.addr).await.unwrap();
     let head = format!(
@@ -27,10 +27,13 @@ async fn begin(house: &House, key: &str, query: &str, bytes: usize) -> TcpStream
     stream
 }
 
-/// The answer to what was sent, as its head and its JSON.
+/// Returns the head and the JSON body of the response.
 async fn answer_of(mut stream: TcpStream) -> (String, Value) {
     let mut bytes = Vec::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes))
+        .await
+        .expect("a response in time")
+        .unwrap();
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), serde_json::from_str(body).unwrap_or(Value::Null))
@@ -48,7 +51,7 @@ async fn export(house: &House, key: &str, session: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_stops_sending_keeps_nobody_waiting() {
+async fn stalled_uploads_do_not_block_other_callers() {
     let house = House::open().await;
     let mut stalled = Vec::new();
     for number in 0..40 {
@@ -66,7 +69,7 @@ async fn whoever_stops_sending_keeps_nobody_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_are_in_the_store_before_the_last_of_them_has_come() {
+async fn lines_are_stored_before_the_upload_is_complete() {
     const LINES: usize = 300;
     let house = House::open().await;
     let foreign: Vec<String> = (0..LINES).map(|number| line(number, 60_000)).collect();
@@ -81,7 +84,7 @@ async fn lines_are_in_the_store_before_the_last_of_them_has_come() {
         stream.write_all(first.concat().as_bytes()).await.unwrap();
         let began = Instant::now();
         while house.get("bob", "/v1/sessions").await.json()["items"].as_array().unwrap().is_empty() {
-            assert!(began.elapsed() < PATIENCE, "nothing of it came");
+            assert!(began.elapsed() < PATIENCE, "nothing was stored");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         stream.write_all(rest.concat().as_bytes()).await.unwrap();
@@ -97,7 +100,7 @@ async fn lines_are_in_the_store_before_the_last_of_them_has_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exports_behind_each_other_are_a_session_each() {
+async fn concatenated_exports_are_imported_as_one_session_each() {
     let house = House::open().await;
     let mut file = String::new();
     for (name, lines) in [("one", 3), ("two", 700), ("three", 1)] {
@@ -119,7 +122,7 @@ async fn exports_behind_each_other_are_a_session_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_behind_one_that_is_refused_are_taken() {
+async fn sessions_after_a_rejected_one_are_imported() {
     let house = House::open().await;
     let mut file = String::new();
     for number in 0..5 {
@@ -143,7 +146,7 @@ async fn sessions_behind_one_that_is_refused_are_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_broke_off_goes_on_where_it_was() {
+async fn an_interrupted_import_can_be_repeated() {
     let house = House::open().await;
     let lines: Vec<String> = (0..300).map(|number| line(number, 60_000)).collect();
     let mut stream = begin(&house, "bob", "?name=f", usize::try_from(i32::MAX).unwrap() / 64).await;
@@ -154,7 +157,7 @@ async fn a_file_that_broke_off_goes_on_where_it_was() {
     drop(stream);
     let mut taken = import(&house, "bob", "?name=f", &lines.concat()).await;
     while taken.code() == "session.conflict" {
-        // What came of the first one is still on its way.
+        // The first upload is still being stored.
         taken = import(&house, "bob", "?name=f", &lines.concat()).await;
     }
     let taken = taken.json();
@@ -164,7 +167,7 @@ async fn a_file_that_broke_off_goes_on_where_it_was() {
     assert_eq!(listed["items"][0]["messages"], 300, "{listed}");
 }
 
-/// Waits until the server has read all that was sent: nothing of it is on its way any more.
+/// Waits until the server has read everything that was sent.
 async fn until_read(streams: &[TcpStream]) {
     let began = Instant::now();
     let ports: Vec<String> =
@@ -178,16 +181,16 @@ async fn until_read(streams: &[TcpStream]) {
         })
     };
     while is_waiting() {
-        assert!(began.elapsed() < PATIENCE, "the server does not read");
+        assert!(began.elapsed() < PATIENCE, "the server does not read the upload");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // What was read is counted a moment later.
+    // The bytes are counted a moment after they are read.
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_must_be_held_whole_has_only_so_much_room_and_nobody_gets_all_of_it() {
-    // More than a socket holds: whoever writes first must still hear the answer.
+async fn buffered_documents_have_a_quota_that_one_caller_cannot_exhaust() {
+    // Larger than a socket buffer: a client that writes everything first must still get the response.
     const FILE_BYTES: usize = 8 << 20;
     let settings = Settings { upload_bytes_max: FILE_BYTES, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
@@ -200,8 +203,12 @@ async fn what_must_be_held_whole_has_only_so_much_room_and_nobody_gets_all_of_it
         if held.len() == 2 {
             until_read(&held).await;
             let refused = import(&house, "bob", "", &document).await;
-            assert_eq!((refused.status, refused.code().as_str()), (503, "server.busy"), "bob has half");
-            assert_eq!(import(&house, "ana", "", &document).await.status, 200, "and half is left");
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (503, "server.busy"),
+                "bob has used his half"
+            );
+            assert_eq!(import(&house, "ana", "", &document).await.status, 200, "half of the quota is left");
         }
     }
     until_read(&held).await;
@@ -211,13 +218,13 @@ async fn what_must_be_held_whole_has_only_so_much_room_and_nobody_gets_all_of_it
     drop(held);
     let began = Instant::now();
     while import(&house, "ana", "", &document).await.status != 200 {
-        assert!(began.elapsed() < PATIENCE, "the room was not given back");
+        assert!(began.elapsed() < PATIENCE, "the quota was not released");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_before_a_file_broke_off_is_in_the_store() {
+async fn everything_before_a_broken_upload_is_stored() {
     let house = House::open().await;
     let lines: Vec<String> = (0..50).map(|number| line(number, 100)).collect();
     let mut stream = begin(&house, "bob", "?name=f", 1_000_000).await;
@@ -236,7 +243,7 @@ async fn what_came_before_a_file_broke_off_is_in_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_without_an_id_is_its_senders_own_session() {
+async fn a_file_without_an_id_becomes_a_session_of_its_sender() {
     let house = House::open().await;
     let record = |id: &str, text: &str| {
         let message = json!({ "role": "user", "content": [{ "type": "text", "text": text }] });
@@ -256,7 +263,7 @@ async fn a_file_without_an_id_is_its_senders_own_session() {
     }
     for (who, query, session) in &sessions {
         let same = sessions.iter().filter(|(_, _, other)| other == session);
-        // By its name a file is known again, whatever it holds.
+        // A file with a name is identified by the name, whatever its content.
         let expected = if query.contains("name") && *who == "ana" { 2 } else { 1 };
         assert_eq!(same.count(), expected, "{sessions:?}");
     }
@@ -264,7 +271,7 @@ async fn a_file_without_an_id_is_its_senders_own_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_tells_only_so_many_problems_and_no_more_of_a_line_than_helps() {
+async fn a_response_limits_the_number_and_the_length_of_problems() {
     let house = House::open().await;
     let mut file = String::new();
     for number in 0..40 {
@@ -291,7 +298,7 @@ async fn an_answer_tells_only_so_many_problems_and_no_more_of_a_line_than_helps(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nameless_file_is_known_by_how_it_begins() {
+async fn a_nameless_file_is_identified_by_its_first_bytes() {
     let house = House::open().await;
     let lines: String = (0..10).map(|number| line(number, 60_000)).collect();
     let grown = format!("{lines}{}", line(10, 5));
@@ -308,12 +315,15 @@ async fn a_nameless_file_is_known_by_how_it_begins() {
         assert_eq!((item["added"].as_u64(), &item["problems"]), (Some(added), &json!([])), "{item}");
         sessions.push(item["session"].as_str().unwrap().to_owned());
     }
-    assert!(sessions[0] == sessions[1] && sessions[2] == sessions[3], "they have grown: {sessions:?}");
+    assert!(
+        sessions[0] == sessions[1] && sessions[2] == sessions[3],
+        "grown files keep their session: {sessions:?}"
+    );
     assert!(sessions[0] != sessions[2] && sessions[0] != sessions[4], "{sessions:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_line_that_is_longer_than_what_is_looked_at_is_still_a_line() {
+async fn a_first_line_longer_than_the_sniffed_bytes_is_still_a_line() {
     let house = House::open().await;
     let file = format!("\n{}{}", line(1, 600_000), line(2, 10));
     let item = import(&house, "ana", "?from=messages", &file).await.json()["items"][0].clone();
@@ -321,7 +331,7 @@ async fn a_first_line_that_is_longer_than_what_is_looked_at_is_still_a_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_nothing_but_damage_is_given_up() {
+async fn the_import_of_a_badly_damaged_file_stops() {
     let house = House::open().await;
     let file = format!("{}{}", line(1, 10), "{\n".repeat(200_000));
     let item = import(&house, "ana", "?from=messages", &file).await.json()["items"][0].clone();
@@ -333,7 +343,7 @@ async fn a_file_that_is_nothing_but_damage_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_is_refused_where_the_import_would_be() {
+async fn a_dry_run_is_denied_if_the_import_would_be() {
     let house = House::open().await;
     house.shared_session("s").await;
     let share = json!({ "member": "cole", "role": "collaborator" });
@@ -342,8 +352,12 @@ async fn a_dry_run_is_refused_where_the_import_would_be() {
     assert_eq!(house.get("ana", "/v1/sessions/t").await.status, 404, "a dry run writes nothing");
 
     let file = export(&house, "ana", "s").await;
-    assert_eq!(import(&house, "cole", "?dry_run=true", &file).await.status, 200, "nothing of it is new");
-    // Another program's, whose ids are its own.
+    assert_eq!(
+        import(&house, "cole", "?dry_run=true", &file).await.status,
+        200,
+        "the file has no new entries"
+    );
+    // Another program's file with its own ids.
     let pi = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "pi" })).await.body;
     let pi = String::from_utf8(pi).unwrap().replacen("\"id\":\"s\"", "\"id\":\"p\"", 1);
     assert_eq!(import(&house, "ana", "?from=pi", &pi).await.json()["items"][0]["session"], "p");

@@ -1,4 +1,4 @@
-//! The issuer's keys at a URL: a TLS server of the test's own that changes its keys, is down, says rubbish, or says nothing.
+//! Keys fetched from a URL. A local TLS server changes its keys, is down, sends garbage, or hangs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,9 +20,9 @@ use crate::auth::{Issuer, claims, ed25519, es256};
 
 const HOST: &str = "id.test";
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// How long the client waits for keys, in these tests.
+/// Fetch timeout in these tests.
 const FETCH_MS_MAX: u64 = 2_000;
-/// Keys that are never old, and pauses that a test can outwait or not.
+/// Keys that never expire, and pauses longer than a test.
 const CALM: KeyTimes = KeyTimes {
     live: Duration::from_secs(3_600),
     refetch_pause: Duration::from_secs(3_600),
@@ -31,14 +31,14 @@ const CALM: KeyTimes = KeyTimes {
 const EAGER: KeyTimes =
     KeyTimes { live: Duration::ZERO, refetch_pause: Duration::ZERO, failed_pause: Duration::ZERO };
 
-/// What the issuer's server says when it is asked for keys.
+/// How the issuer's server responds.
 #[derive(Clone)]
 enum Says {
     Keys(Vec<Value>),
     Answer(&'static str, Vec<u8>),
-    /// It hangs up.
+    /// Closes the connection.
     Nothing,
-    /// It takes the request and never answers.
+    /// Reads the request and never responds.
     Silence,
 }
 
@@ -131,7 +131,7 @@ fn token(issuer: &Issuer, kid: &str) -> String {
     issuer.token(json!({ "alg": issuer.alg, "kid": kid }), &claims())
 }
 
-/// The tenant that the token speaks for, or the code it is refused with.
+/// Returns the token's tenant, or the error code.
 async fn outcome(oidc: &Oidc, token: &str) -> String {
     match oidc.verify(token).await {
         Ok((scope, _)) => scope.tenant.to_string(),
@@ -140,7 +140,7 @@ async fn outcome(oidc: &Oidc, token: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_fetched_once_and_anew_when_an_unknown_one_signs() {
+async fn keys_are_cached_and_fetched_again_for_an_unknown_signing_key() {
     let (first, second) = (ed25519("k1"), es256("k2"));
     let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
     let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
@@ -151,12 +151,12 @@ async fn keys_are_fetched_once_and_anew_when_an_unknown_one_signs() {
     publisher.set(Says::Keys(vec![second.jwk.clone()]));
     assert_eq!(outcome(&oidc, &token(&second, "k2")).await, "acme");
     assert_eq!(publisher.asked(), 2);
-    // A key that was withdrawn counts no longer.
+    // A withdrawn key is no longer accepted.
     assert_eq!(outcome(&oidc, &token(&first, "k1")).await, "auth.invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_changes_without_changing_its_name_is_learnt_too() {
+async fn a_key_that_changes_under_the_same_id_is_fetched_again() {
     let (first, second) = (ed25519("k"), ed25519("k"));
     let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
     let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
@@ -166,7 +166,7 @@ async fn a_key_that_changes_without_changing_its_name_is_learnt_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn made_up_key_names_do_not_make_the_server_ask_again_and_again() {
+async fn made_up_key_ids_do_not_cause_repeated_fetches() {
     let (known, stranger) = (ed25519("k1"), ed25519("k1"));
     let publisher = Publisher::open(Says::Keys(vec![known.jwk.clone()])).await;
     let oidc = Arc::new(publisher.oidc(CALM));
@@ -182,7 +182,7 @@ async fn made_up_key_names_do_not_make_the_server_ask_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_that_is_down_is_not_asked_for_every_token() {
+async fn a_failed_fetch_is_not_repeated_for_every_token() {
     let issuer = ed25519("k1");
     for says in [Says::Nothing, Says::Answer("503 Service Unavailable", Vec::new())] {
         let publisher = Publisher::open(says).await;
@@ -195,7 +195,7 @@ async fn an_issuer_that_is_down_is_not_asked_for_every_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn once_the_issuer_is_back_its_tokens_count() {
+async fn tokens_are_accepted_once_the_issuer_is_back() {
     let issuer = ed25519("k1");
     let publisher = Publisher::open(Says::Nothing).await;
     let oidc = publisher.oidc(KeyTimes { failed_pause: Duration::ZERO, ..CALM });
@@ -205,7 +205,7 @@ async fn once_the_issuer_is_back_its_tokens_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn known_keys_go_on_counting_while_the_issuer_cannot_be_asked() {
+async fn cached_keys_stay_valid_while_the_issuer_is_unreachable() {
     let (issuer, stranger) = (ed25519("k1"), ed25519("k1"));
     let publisher = Publisher::open(Says::Keys(vec![issuer.jwk.clone()])).await;
     let oidc = publisher.oidc(EAGER);
@@ -218,7 +218,7 @@ async fn known_keys_go_on_counting_while_the_issuer_cannot_be_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_is_no_key_set() {
+async fn an_invalid_key_set_is_an_error() {
     let issuer = ed25519("k1");
     let publisher = Publisher::open(Says::Nothing).await;
     let oidc = publisher.oidc(EAGER);
@@ -232,7 +232,7 @@ async fn rubbish_is_no_key_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_other_shapes_are_passed_over() {
+async fn unsupported_keys_are_skipped() {
     let issuer = ed25519("k1");
     let broken = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k1", "x": "!!" });
     let keys = vec![json!(7), json!({}), json!({ "kty": 3 }), json!({ "kty": "oct", "k": "AA" }), broken];
@@ -241,7 +241,7 @@ async fn keys_of_other_shapes_are_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_issuer_is_not_waited_for_long_and_by_one_at_a_time() {
+async fn a_slow_issuer_is_fetched_once_and_with_a_timeout() {
     let issuer = ed25519("k1");
     let publisher = Publisher::open(Says::Silence).await;
     let oidc = Arc::new(publisher.oidc(CALM));
@@ -254,12 +254,12 @@ async fn a_slow_issuer_is_not_waited_for_long_and_by_one_at_a_time() {
         assert_eq!(waited.await.unwrap(), "auth.keys");
     }
     assert_eq!(publisher.asked(), 1);
-    // One after the other they would wait twenty times as long, and ask as often.
+    // Sequential fetches would take twenty times as long.
     assert!(began.elapsed() < Duration::from_millis(FETCH_MS_MAX * 20), "{:?}", began.elapsed());
 }
 
 #[test]
-fn keys_are_only_asked_for_over_https() {
+fn keys_are_only_fetched_over_https() {
     for url in [
         "http://id.example/keys",
         "id.example/keys",

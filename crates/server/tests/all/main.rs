@@ -1,4 +1,4 @@
-//! The server over real HTTP on loopback: every answer is held against the OpenAPI document.
+//! Tests of the server over HTTP on loopback. Every response is validated against the OpenAPI document.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Memories and grafts over HTTP: added, asked in other words, changed, forgotten; grafted, read, withheld.
+//! Memories and grafts over HTTP: added, queried, edited, deleted; grafted, read, withheld.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ async fn send(house: &House, method: &str, key: &str, path: &str, body: &str) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memories_are_added_asked_changed_and_forgotten() {
+async fn memories_are_added_queried_edited_and_deleted() {
     let house = House::open().await;
     let new = json!({ "text": "Our staging database is heron" });
     let made = house.post("ana", "/v1/memory", &new).await;
@@ -40,12 +40,12 @@ async fn memories_are_added_asked_changed_and_forgotten() {
     assert_eq!(house.get("ana", &path).await.code(), "memory.not_found");
     let audit = house.get("operator", "/v1/audit?limit=1000").await.json();
     let changes = audit["items"].as_array().unwrap().iter().filter(|line| line["action"] == "memory_change");
-    assert_eq!(changes.count(), 3, "learned, changed, forgotten");
-    assert!(!audit.to_string().contains("heron"), "without what it said");
+    assert_eq!(changes.count(), 3, "learned, edited, deleted");
+    assert!(!audit.to_string().contains("heron"), "the audit does not contain the text");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_teaches_when_it_is_closed_or_when_somebody_says_so() {
+async fn memories_are_learned_on_close_or_on_request() {
     let house = House::open().await;
     house.shared_session("s").await;
     house.say("ana", "s", "I prefer short answers.").await;
@@ -60,7 +60,7 @@ async fn a_session_teaches_when_it_is_closed_or_when_somebody_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graft_is_read_by_whoever_may_read_its_source() {
+async fn a_graft_is_readable_only_with_access_to_its_source() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "source" })).await;
     house.say("ana", "source", "what is it").await;

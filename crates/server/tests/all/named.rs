@@ -1,17 +1,17 @@
-//! What a request names in its body or its query: a session, an entry, a blob, a response of somebody else's answers exactly as
-//! one that never was. Every operation that takes a body or a query is in one of the two lists.
+//! References in bodies and queries. A session, an entry, a blob or a response of another user gets exactly the same
+//! response as a missing one. Every operation with a body or a query is in one of the two lists.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Ask, DOCUMENT, House};
 use crate::wire::Answer;
 
-/// Stands for what is named.
+/// Placeholder for the reference.
 const ID: &str = "$ID";
-/// A session of the caller's own.
+/// A session that the caller owns.
 const OWN: &str = "mine";
 
-/// What is named.
+/// The kind of the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Session,
@@ -21,10 +21,10 @@ enum Kind {
     Item,
 }
 
-/// An operation, where it is, what is sent to it, and of what kind the id in there is.
+/// An operation, its path, the request body, and the kind of the reference in it.
 type Row = (&'static str, &'static str, Value, Kind);
 
-/// Operations whose bodies and queries name nothing that somebody else could have.
+/// Operations whose bodies and queries refer to nothing that another user could own.
 const NAMELESS: [&str; 20] = [
     "add_memory",
     "answer_approval",
@@ -88,7 +88,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn every_operation_that_takes_a_body_or_a_query_is_in_one_of_the_lists() {
+fn every_operation_with_a_body_or_a_query_is_in_one_of_the_lists() {
     let rows = rows();
     for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
         for operation in item.as_object().unwrap().values() {
@@ -97,13 +97,13 @@ fn every_operation_that_takes_a_body_or_a_query_is_in_one_of_the_lists() {
             let has_query = operation["parameters"].as_array().is_some_and(|all| all.iter().any(is_query));
             if has_query || operation.get("requestBody").is_some() {
                 let is_known = NAMELESS.contains(&id) != rows.iter().any(|row| row.0 == id);
-                assert!(is_known, "{id} ({path}): say what its body and its query name");
+                assert!(is_known, "{id} ({path}): add it to one of the lists");
             }
         }
     }
 }
 
-/// What ana has of each kind, and what looks the same and never was.
+/// What ana has of each kind. `pair` also returns a similar id that does not exist.
 struct Things {
     entry: String,
     blob: String,
@@ -147,14 +147,14 @@ impl Things {
     }
 }
 
-/// The same with other digits.
+/// Replaces the digits, so that the item does not exist.
 fn never_item(item: &str) -> String {
     let (kind, rest) = item.split_once('_').unwrap();
     let other = |char: char| if char.is_ascii_digit() { '7' } else { char };
     format!("{kind}_{}", rest.chars().map(other).collect::<String>())
 }
 
-/// A session's file whose one message names a blob.
+/// A session file with one message that refers to a blob.
 fn own_file(blob: &str) -> String {
     let header = json!({ "type": "session_header", "version": 2, "id": "brought", "timestamp": 1000 });
     let media = json!([{ "type": "media", "blob": blob, "mime": "text/plain", "bytes": 5 }]);
@@ -164,10 +164,10 @@ fn own_file(blob: &str) -> String {
     format!("{header}\n{entry}\n")
 }
 
-/// What the caller has.
+/// What the caller owns.
 struct Own {
     response: String,
-    /// A turn that goes on.
+    /// A running turn.
     turn: String,
 }
 
@@ -199,7 +199,7 @@ async fn call(house: &House, who: &str, row: &Row, own: &Own, id: &str) -> Answe
     house.ask(Ask { method: &item, path: &path, key: Some(who), headers, body: body.as_bytes() }).await
 }
 
-/// The method of an operation.
+/// Returns the HTTP method of an operation.
 fn find_operation(id: &str) -> String {
     let paths = DOCUMENT["paths"].as_object().unwrap().values();
     let methods = paths.flat_map(|item| item.as_object().unwrap());
@@ -207,7 +207,7 @@ fn find_operation(id: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_somebody_elses_is_named_in_vain() {
+async fn references_to_another_users_data_look_like_missing_ones() {
     let house = House::open().await;
     let things = Things::of(&house).await;
     for who in ["bob", "foreign"] {

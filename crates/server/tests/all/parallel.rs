@@ -1,4 +1,4 @@
-//! Many sessions at once over HTTP, of two people and with tools: nobody gets anything of anybody else's.
+//! Many concurrent sessions of two users with tools: no data leaks between sessions.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -30,7 +30,7 @@ async fn play(house: &House, number: usize) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    panic!("the turn of {own} did not end");
+    panic!("the turn of {own} has not ended");
 }
 
 async fn check(house: &House, number: usize) {
@@ -48,7 +48,7 @@ async fn check(house: &House, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_sessions_of_two_people_never_mix() {
+async fn fifty_concurrent_sessions_of_two_users_stay_separate() {
     let house = House::open().await;
     join_all((0..SESSIONS).map(|number| play(&house, number))).await;
     join_all((0..SESSIONS).map(|number| check(&house, number))).await;

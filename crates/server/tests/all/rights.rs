@@ -1,29 +1,29 @@
-//! Every route of the document, called by everyone: nobody, somebody with a wrong key, another tenant, another user, a
-//! reader, a collaborator, the owner with a key that only reads, and the owner.
+//! Calls every route of the document with every kind of caller: without a key, with a wrong key, from another tenant,
+//! as another user, a reader, a collaborator, the owner with a read-only key, and the owner.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Ask, DOCUMENT, House};
 use crate::wire::Answer;
 
-/// What a route asks of its caller.
+/// The right that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Only to be somebody.
+    /// Any valid key.
     Key,
     Read,
     Write,
     Own,
 }
 
-/// A route, what it needs, what is sent to it, and what whoever may use it hears.
+/// An operation, the right it requires, the request body, and the status for an authorized caller.
 pub type Row = (&'static str, Needs, Value, u16);
 
 fn table() -> Vec<Row> {
     [sessions(), around()].concat()
 }
 
-/// One session, and the lists of them.
+/// Routes for sessions, turns and flows.
 fn sessions() -> Vec<Row> {
     use Needs::{Key, Own, Read, Write};
     let none = Value::Null;
@@ -78,7 +78,7 @@ fn sessions() -> Vec<Row> {
     ]
 }
 
-/// What stands around sessions, and what others call them.
+/// Routes for everything else, including the OpenAI routes.
 fn around() -> Vec<Row> {
     use Needs::{Key, Own, Read, Write};
     let none = Value::Null;
@@ -124,7 +124,7 @@ fn around() -> Vec<Row> {
     ]
 }
 
-/// A flow of one stage that is asked this.
+/// A flow with one agent node and this prompt.
 pub fn stage(prompt: &str) -> Value {
     let nodes = json!([
         { "id": "input", "type": "input" },
@@ -141,7 +141,7 @@ pub struct Route {
     pub row: Row,
 }
 
-/// The routes of the document; one that the table does not know fails the test.
+/// Returns the routes of the document. Fails for a route that is missing in the table.
 pub fn routes() -> Vec<Route> {
     let mut routes = Vec::new();
     for (template, item) in DOCUMENT["paths"].as_object().unwrap() {
@@ -151,15 +151,16 @@ pub fn routes() -> Vec<Route> {
                 continue;
             }
             let row = table().into_iter().find(|row| row.0 == id);
-            let row = row.unwrap_or_else(|| panic!("{id} is not in the table: say what it needs"));
+            let row = row
+                .unwrap_or_else(|| panic!("{id} is missing in the table: add it with the right it requires"));
             routes.push(Route { method: method.to_uppercase(), template: template.clone(), row });
         }
     }
-    assert_eq!(routes.len(), table().len(), "the table has a row that is no route");
+    assert_eq!(routes.len(), table().len(), "the table has a row without a route");
     routes
 }
 
-/// A session in which the route can do its work, and the turn or approval it is about.
+/// Prepares a session for the route. Returns the turn and the approval for its path.
 pub async fn prepare(house: &House, route: &Route, session: &str) -> (String, String) {
     house.shared_session(session).await;
     let base = format!("/v1/sessions/{session}");
@@ -215,7 +216,7 @@ pub async fn prepare(house: &House, route: &Route, session: &str) -> (String, St
     names
 }
 
-/// A run that the same people may read and write; one to be cancelled hangs.
+/// Starts a flow run and shares it with the same members. The run for `cancel_flow` hangs.
 async fn share_run(house: &House, route: &str, session: &str) {
     let prompt = if route == "cancel_flow" { "please hang" } else { "hello" };
     let new = json!({ "id": session, "flow": stage(prompt) });
@@ -233,7 +234,7 @@ async fn share_run(house: &House, route: &str, session: &str) {
             }
             tokio::time::sleep(std::time::Duration::from_millis(25)).await;
         }
-        panic!("the run did not end");
+        panic!("the run has not completed");
     }
 }
 
@@ -245,7 +246,7 @@ pub async fn wait_for_approval(house: &House, session: &str) -> String {
         }
         tokio::time::sleep(std::time::Duration::from_millis(25)).await;
     }
-    panic!("the turn never asked");
+    panic!("the turn did not request an approval");
 }
 
 impl Route {
@@ -286,7 +287,7 @@ fn check(route: &Route, who: &str, answer: &Answer, status: u16, code: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_gets_in_without_a_key_that_is_good() {
+async fn every_route_rejects_missing_and_invalid_keys() {
     let mut house = House::open().await;
     let revoked = house.add_key("revoked", "local", "ana", &[], None).await;
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
@@ -295,7 +296,7 @@ async fn nobody_gets_in_without_a_key_that_is_good() {
     house.shared_session("s").await;
     for route in routes() {
         let path = route.path("s", "t", "s~a");
-        check(&route, "nobody", &route.call(&house, None, &path).await, 401, "auth.required");
+        check(&route, "no key", &route.call(&house, None, &path).await, 401, "auth.required");
         for who in ["sapwood_wrong", "eyJhbGciOiJub25lIn0.e30.", "expired", "revoked"] {
             check(&route, who, &route.call(&house, Some(who), &path).await, 401, "auth.invalid");
         }
@@ -303,7 +304,7 @@ async fn nobody_gets_in_without_a_key_that_is_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_elses_session_answers_exactly_as_one_that_never_was() {
+async fn a_session_without_access_looks_exactly_like_a_missing_one() {
     let house = House::open().await;
     for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
         let session = format!("there-{}", route.row.0);
@@ -325,7 +326,7 @@ async fn somebody_elses_session_answers_exactly_as_one_that_never_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_role_may_what_it_may_and_nothing_else() {
+async fn each_role_has_exactly_its_rights() {
     let house = House::open().await;
     for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
         for (who, role) in [("rex", 1), ("cole", 2), ("ana", 3)] {
@@ -350,20 +351,20 @@ async fn each_role_may_what_it_may_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_only_reads_changes_nothing_also_its_owners() {
+async fn a_read_only_key_changes_nothing_even_for_the_owner() {
     let house = House::open().await;
     house.shared_session("s").await;
-    // Signing in and out changes nothing but what a browser keeps.
+    // Signing in and out only changes the browser's cookie.
     let changes = |route: &Route| route.method != "GET" && !route.template.ends_with("/login");
     for route in routes().into_iter().filter(changes) {
         let answer = route.call(&house, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
-        check(&route, "a key that reads", &answer, 403, "key.scope");
+        check(&route, "a read-only key", &answer, 403, "key.scope");
     }
     assert_eq!(house.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_that_reads_somebody_elses_session_says_so_in_the_audit_and_none_does_of_ones_own() {
+async fn reads_are_audited_on_every_route_except_for_the_owner() {
     let house = House::open().await;
     let reads = |route: &Route| route.method == "GET" && route.row.1 == Needs::Read;
     for route in routes().into_iter().filter(reads) {
@@ -383,7 +384,7 @@ async fn every_route_that_reads_somebody_elses_session_says_so_in_the_audit_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_sees_the_tenant_and_the_audit_says_what_was_read() {
+async fn an_operator_sees_the_tenant_and_reads_are_audited_once() {
     let house = House::open().await;
     house.shared_session("s").await;
     for who in ["operator", "rex", "rex", "ana"] {
@@ -397,8 +398,8 @@ async fn an_operator_sees_the_tenant_and_the_audit_says_what_was_read() {
         .filter(|line| line["action"] == "read")
         .map(|line| line["by"].as_str().unwrap())
         .collect();
-    assert_eq!(reads, ["user:olga", "user:rex"], "once for each, and none for the owner");
+    assert_eq!(reads, ["user:olga", "user:rex"], "one line per reader, none for the owner");
     assert!(lines.iter().any(|line| line["action"] == "key_change"));
     let own = house.get("bob", "/v1/audit?session=s").await.json();
-    assert_eq!(own["items"], json!([]), "somebody else's audit is nobody's business");
+    assert_eq!(own["items"], json!([]), "the audit of another user's session is not visible");
 }

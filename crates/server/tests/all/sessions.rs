@@ -1,4 +1,4 @@
-//! Sessions, entries, projections, artifacts: what a client does all day.
+//! Sessions, entries, projections, artifacts: the common operations of a client.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::harness::{Ask, House};
 use sapwood_server::Settings;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_made_once_listed_renamed_and_erased() {
+async fn a_session_is_created_once_renamed_archived_and_erased() {
     let house = House::open().await;
     let made = house.post("ana", "/v1/sessions", &json!({ "id": "s", "title": "First" })).await;
     assert_eq!((made.status, made.json()["title"].as_str()), (201, Some("First")));
@@ -26,7 +26,7 @@ async fn a_session_is_made_once_listed_renamed_and_erased() {
     let refused = house.post("ana", "/v1/sessions/s/entries", &message).await;
     assert_eq!((refused.status, refused.code().as_str()), (409, "session.archived"));
     house.send("PATCH", "ana", "/v1/sessions/s", &json!({ "state": "active" })).await;
-    house.say("ana", "s", "goes on").await;
+    house.say("ana", "s", "continued").await;
 
     let erased = house.ask(Ask {
         method: "DELETE",
@@ -40,7 +40,7 @@ async fn a_session_is_made_once_listed_renamed_and_erased() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_page_by_cursor_to_the_last_one() {
+async fn lists_page_by_cursor_to_the_end() {
     let house = House::open().await;
     for number in 0..7 {
         house.post("ana", "/v1/sessions", &json!({ "id": format!("s{number}") })).await;
@@ -63,7 +63,7 @@ async fn lists_page_by_cursor_to_the_last_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inject_is_once_and_on_the_head_that_was_expected() {
+async fn an_inject_is_idempotent_and_checks_the_expected_head() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let headers = [("content-type", "application/json"), ("idempotency-key", "k1")];
@@ -90,7 +90,7 @@ async fn an_inject_is_once_and_on_the_head_that_was_expected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tree_grows_forks_and_is_compacted_over_http() {
+async fn a_session_can_be_forked_trimmed_and_searched_over_http() {
     let house = House::open().await;
     house.shared_session("s").await;
     let fork = house.post("ana", "/v1/sessions/s/fork", &json!({ "id": "f", "keep_first": 2 })).await;
@@ -115,9 +115,9 @@ async fn the_tree_grows_forks_and_is_compacted_over_http() {
     assert_eq!(found["items"][0]["id"], "s");
 }
 
-/// More than two pieces, so that ranges lie in one, touch two, or end with the last.
+/// The artifact has more than two chunks, so that ranges lie within one, span two, or end with the last.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_range_of_a_large_artifact_is_the_slice_of_its_bytes() {
+async fn any_range_of_a_large_artifact_equals_the_slice_of_its_bytes() {
     const SIZE: usize = (2 << 20) + 345;
     const PIECE: usize = 1 << 20;
     let house = House::open().await;
@@ -159,7 +159,7 @@ async fn any_range_of_a_large_artifact_is_the_slice_of_its_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_artifact_comes_back_byte_for_byte_and_in_ranges() {
+async fn an_artifact_is_downloaded_unchanged_and_in_ranges() {
     let settings = Settings { upload_bytes_max: 1_000, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
     house.shared_session("s").await;
@@ -201,7 +201,7 @@ async fn an_artifact_comes_back_byte_for_byte_and_in_ranges() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_too_quick_is_told_when_to_come_back() {
+async fn a_rate_limited_caller_gets_a_retry_after() {
     let rate = Some(sapwood_server::Rate { per_second: 1, burst: 5 });
     let house = House::open_with(Settings { rate, ..Settings::default() }).await;
     let mut last = house.get("ana", "/v1/agents").await;
@@ -210,11 +210,11 @@ async fn who_is_too_quick_is_told_when_to_come_back() {
     }
     assert_eq!((last.status, last.code().as_str()), (429, "rate.limited"));
     assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
-    assert_eq!(house.get("bob", "/v1/agents").await.status, 200, "others are not held up");
+    assert_eq!(house.get("bob", "/v1/agents").await.status, 200, "other callers are not limited");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_says_how_it_is() {
+async fn health_readiness_and_metrics_are_served() {
     let house = House::open().await;
     let plain = |path| Ask { method: "GET", path, key: None, headers: &[], body: b"" };
     assert_eq!(house.ask(plain("/healthz")).await.body, b"ok\n");
@@ -226,7 +226,7 @@ async fn the_server_says_how_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_patch_is_taken_as_a_whole_or_not_at_all() {
+async fn a_patch_is_applied_completely_or_not_at_all() {
     let house = House::open().await;
     house.shared_session("s").await;
     let refused = [
@@ -255,7 +255,7 @@ async fn a_patch_is_taken_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_says_what_a_client_can_do_next() {
+async fn a_download_supports_conditional_and_range_requests() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let path = "/v1/sessions/s/artifacts?name=a.txt";
@@ -276,11 +276,11 @@ async fn a_download_says_what_a_client_can_do_next() {
     assert_eq!((past.status, past.header("content-range")), (416, Some("bytes */10")));
     let unknown = format!("/v1/sessions/s/blobs/{}", "0".repeat(64));
     let unknown = house.ask(Ask { path: &unknown, headers: &[("if-none-match", "*")], ..get }).await;
-    assert_eq!(unknown.status, 404, "what is not there has not stayed the same");
+    assert_eq!(unknown.status, 404, "an unknown blob is not found, even with if-none-match");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_is_no_member() {
+async fn the_owner_cannot_be_added_as_a_member() {
     let house = House::open().await;
     house.shared_session("s").await;
     let before = house.get("ana", "/v1/sessions/s/members").await.json();
@@ -302,9 +302,9 @@ async fn metadata_is_replaced_only_by_metadata() {
     assert_eq!(house.post("ana", "/v1/responses", &too_much).await.status, 400);
 }
 
-/// A store whose file is gone takes every write and keeps none.
+/// A store whose file is gone accepts every write and loses it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_store_was_taken_away_is_not_ready_and_says_no_path() {
+async fn a_server_with_a_removed_store_is_not_ready_and_reveals_no_path() {
     let house = House::open().await;
     let ready = || house.ask(Ask { method: "GET", path: "/readyz", key: None, headers: &[], body: b"" });
     let began = std::time::Instant::now();
@@ -315,7 +315,7 @@ async fn a_server_whose_store_was_taken_away_is_not_ready_and_says_no_path() {
     std::fs::rename(&file, &away).unwrap();
     let mut answer = ready().await;
     while answer.status == 200 {
-        assert!(began.elapsed() < crate::wire::PATIENCE, "nobody noticed");
+        assert!(began.elapsed() < crate::wire::PATIENCE, "the missing store was not noticed");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         answer = ready().await;
     }
@@ -323,7 +323,7 @@ async fn a_server_whose_store_was_taken_away_is_not_ready_and_says_no_path() {
     assert!(!String::from_utf8_lossy(&answer.body).contains("s.db"));
     std::fs::rename(&away, &file).unwrap();
     while ready().await.status != 200 {
-        assert!(began.elapsed() < crate::wire::PATIENCE, "it is there again");
+        assert!(began.elapsed() < crate::wire::PATIENCE, "the restored store was not noticed");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let left: Vec<_> =

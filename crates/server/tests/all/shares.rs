@@ -1,5 +1,5 @@
-//! What one caller can hold of the server: a share of its connections and streams. Health checks, other callers and operators
-//! are served while one caller opens as many as it can.
+//! Limits per caller: a share of the connections and streams. Health checks, other callers and operators are still
+//! served while one caller opens as many as it can.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::wire::{Answer, PATIENCE, open};
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const EVENTS: &str = "/v1/sessions/s/events";
-/// More than any of the servers in these tests takes.
+/// More than the limits of any server in these tests.
 const ATTEMPTS: usize = 400;
-/// Connections of the servers in these tests: one principal gets a half, and a quarter as streams.
+/// Connection limit of the servers in these tests. One principal gets half of it, and a quarter as streams.
 const CONNECTIONS_MAX: usize = 16;
 
 fn small() -> Settings {
@@ -33,7 +33,7 @@ async fn follow(house: &House, key: Option<&str>) -> Opened {
     open(house.addr, &house.bytes_of(get(EVENTS, key))).await
 }
 
-/// Opens event streams until one is refused.
+/// Opens event streams until one is rejected.
 async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
     let mut streams = Vec::new();
     for _ in 0..ATTEMPTS {
@@ -43,7 +43,7 @@ async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
         }
         streams.push(opened);
     }
-    panic!("{} streams were opened, and none was refused", streams.len());
+    panic!("{} streams were opened, and none was rejected", streams.len());
 }
 
 async fn assert_probes_answer(house: &House) {
@@ -52,7 +52,7 @@ async fn assert_probes_answer(house: &House) {
     }
 }
 
-/// Whether a stream can be opened within the time that a test waits: a server sees a while later that a client is gone.
+/// Retries until a stream can be opened, because the server notices only later that a client has disconnected.
 async fn opens_in_time(house: &House, key: Option<&str>) -> Option<Opened> {
     let again = async {
         loop {
@@ -84,7 +84,7 @@ async fn metric(house: &House, name: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_opens_its_share_of_event_streams_and_all_others_are_served() {
+async fn one_key_gets_its_share_of_event_streams_and_other_callers_are_served() {
     let house = House::open_with(small()).await;
     house.shared_session("s").await;
     let (streams, refused) = open_all(&house, Some("ana-reads")).await;
@@ -92,17 +92,20 @@ async fn one_key_opens_its_share_of_event_streams_and_all_others_are_served() {
     assert_refused(refused, 429, "share.exceeded").await;
     assert_refused(follow(&house, Some("ana")).await, 429, "share.exceeded").await;
     assert_probes_answer(&house).await;
-    assert_eq!(house.get("ana-reads", "/v1/sessions/s").await.status, 200, "what is not a stream is served");
+    assert_eq!(house.get("ana-reads", "/v1/sessions/s").await.status, 200, "other requests are served");
     let others: Vec<Opened> = vec![follow(&house, Some("rex")).await, follow(&house, Some("operator")).await];
-    assert!(others.iter().all(|(head, _)| head.status == 200), "other users' streams are opened");
+    assert!(others.iter().all(|(head, _)| head.status == 200), "streams of other users can be opened");
     assert_eq!(metric(&house, "sapwood_http_refused_total{reason=\"share\"}").await, 2);
     assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64 / 4 + 2);
     drop(streams);
-    assert!(opens_in_time(&house, Some("ana-reads")).await.is_some(), "what was closed can be opened again");
+    assert!(
+        opens_in_time(&house, Some("ana-reads")).await.is_some(),
+        "a stream can be opened after others are closed"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_server_is_full_probes_and_operators_are_served() {
+async fn probes_and_operators_are_served_while_the_server_is_full() {
     let (all, reserved) = (Some(CONNECTIONS_MAX), 3);
     let settings = Settings {
         connections_per_principal_max: all,
@@ -119,7 +122,7 @@ async fn while_the_server_is_full_probes_and_operators_are_served() {
     assert_refused(follow(&house, Some("rex")).await, 503, "server.full").await;
     assert_refused(open(house.addr, &house.bytes_of(get("/openapi.json", None))).await, 503, "server.full")
         .await;
-    assert_eq!(house.get("unknown", "/v1/sessions").await.status, 401, "a bad key is told so");
+    assert_eq!(house.get("unknown", "/v1/sessions").await.status, 401, "an invalid key is still reported");
     assert_probes_answer(&house).await;
     assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64);
     let (operated, refused) = open_all(&house, Some("operator")).await;
@@ -133,7 +136,7 @@ async fn while_the_server_is_full_probes_and_operators_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operate_key_of_a_user_whose_share_is_taken_has_the_reserve() {
+async fn an_operator_key_uses_the_reserve_when_its_users_share_is_taken() {
     let mut house = House::open_with(Settings { operate_connections_reserved: 2, ..small() }).await;
     house.shared_session("s").await;
     house.add_key("ana-operates", "local", "ana", &[Grant::Operate], None).await;
@@ -143,7 +146,7 @@ async fn an_operate_key_of_a_user_whose_share_is_taken_has_the_reserve() {
     assert_refused(refused, 429, "share.exceeded").await;
 }
 
-/// An answered request on a connection that is kept alive.
+/// Sends a request and keeps its connection alive.
 async fn keep_alive(house: &House, key: &str) -> TcpStream {
     let mut stream = TcpStream::connect(house.addr).await.unwrap();
     let request = format!(
@@ -158,7 +161,7 @@ async fn keep_alive(house: &House, key: &str) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_kept_alive_make_room_for_new_ones() {
+async fn idle_keep_alive_connections_are_closed_for_new_ones() {
     let house = House::open_with(small()).await;
     house.shared_session("s").await;
     let mut idle = Vec::new();
@@ -176,7 +179,7 @@ async fn connections_that_are_kept_alive_make_room_for_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections_keep_no_one_out_of_a_server_that_is_full() {
+async fn silent_connections_do_not_block_a_full_server() {
     let all = Some(CONNECTIONS_MAX);
     let settings = Settings { connections_per_principal_max: all, streams_per_principal_max: all, ..small() };
     let house = House::open_with(settings).await;
@@ -198,13 +201,13 @@ async fn silent_connections_keep_no_one_out_of_a_server_that_is_full() {
     for _ in 0..Settings::default().operate_connections_reserved {
         operated.push(follow(&house, Some("operator")).await);
     }
-    assert!(operated.iter().all(|(head, _)| head.status == 200), "N connections for operators");
+    assert!(operated.iter().all(|(head, _)| head.status == 200), "the operator reserve is available");
     drop(streams);
-    assert!(opens_in_time(&house, Some("rex")).await.is_some(), "silent connections take none of the places");
+    assert!(opens_in_time(&house, Some("rex")).await.is_some(), "silent connections take no capacity");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_not_sent_to_their_end_have_a_share_too() {
+async fn incomplete_requests_count_toward_the_share() {
     let house = House::open_with(small()).await;
     house.shared_session("s").await;
     let head = format!(
@@ -218,7 +221,7 @@ async fn requests_that_are_not_sent_to_their_end_have_a_share_too() {
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = [0; 12];
         tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 100", "the body is asked for, so the request is in flight");
+        assert_eq!(&answer, b"HTTP/1.1 100", "the server wants the body, so the request is in flight");
         slow.push(stream);
     }
     let refused = open(house.addr, &house.bytes_of(get("/v1/sessions/s", Some("ana-reads")))).await;
@@ -250,7 +253,7 @@ async fn open_socket(house: &House, key: &str) -> Result<Socket, (u16, String)> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn websockets_count_for_the_share_until_they_are_closed() {
+async fn websockets_count_toward_the_share_until_they_are_closed() {
     let house = House::open_with(small()).await;
     house.shared_session("s").await;
     let (mut sockets, mut refused) = (Vec::new(), None);
@@ -265,13 +268,16 @@ async fn websockets_count_for_the_share_until_they_are_closed() {
     assert_refused(follow(&house, Some("ana-reads")).await, 429, "share.exceeded").await;
     assert_probes_answer(&house).await;
     assert!(open_socket(&house, "rex").await.is_ok());
-    assert!(metric(&house, "sapwood_connections ").await >= sockets.len() as u64, "an upgraded one is open");
+    assert!(
+        metric(&house, "sapwood_connections ").await >= sockets.len() as u64,
+        "upgraded connections count as open"
+    );
     drop(sockets);
     assert!(opens_in_time(&house, Some("ana-reads")).await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_the_local_user_has_a_share_like_any_other() {
+async fn the_local_user_without_keys_has_a_share_too() {
     let house = House::bare(small()).await;
     let ask = Ask { method: "POST", path: "/v1/sessions", key: None, headers: JSON, body: b"{\"id\":\"s\"}" };
     assert_eq!(house.ask(ask).await.status, 201);
@@ -284,9 +290,9 @@ async fn without_keys_the_local_user_has_a_share_like_any_other() {
     assert!(opens_in_time(&house, None).await.is_some());
 }
 
-/// There are places for 32 uploads.
+/// The server accepts 32 uploads at a time.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_uploads_of_one_key_leave_places_to_others() {
+async fn slow_uploads_of_one_key_leave_capacity_for_others() {
     let house = House::open().await;
     house.shared_session("s").await;
     let head = format!(
@@ -300,7 +306,7 @@ async fn slow_uploads_of_one_key_leave_places_to_others() {
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    // All of them are in flight before another caller comes.
+    // Wait until all of them are in flight.
     let taken = async {
         while metric(&house, "sapwood_connections ").await < 40 {
             tokio::time::sleep(Duration::from_millis(20)).await;

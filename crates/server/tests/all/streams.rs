@@ -1,4 +1,4 @@
-//! Event streams and WebSockets: everything once, in order, whatever happens to the reader.
+//! Event streams and WebSockets: every event once and in order, even for slow or reconnecting readers.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn follow<'a>(path: &'a str, headers: &'a [(&'a str, &'a str)]) -> Ask<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_replays_after_the_cursor_and_then_is_live() {
+async fn a_stream_replays_after_the_cursor_and_continues_live() {
     let house = House::open().await;
     house.shared_session("s").await;
     let head = house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"].as_u64().unwrap() as u32;
@@ -31,7 +31,7 @@ async fn a_stream_replays_after_the_cursor_and_then_is_live() {
     let event = next_event(&mut events).await.unwrap();
     assert_eq!((event.id, event.name.as_str()), (Some(head + 1), "session:message"));
 
-    // The header wins over the query, as a browser sends both.
+    // The header takes precedence over the query, because a browser sends both.
     let seen = head.to_string();
     let headers = [("last-event-id", seen.as_str())];
     let (_, mut events) =
@@ -42,7 +42,7 @@ async fn a_stream_replays_after_the_cursor_and_then_is_live() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_the_right_to_read() {
+async fn a_stream_ends_when_the_right_to_read_is_revoked() {
     let settings = sapwood_server::Settings {
         rate: None,
         heartbeat: Duration::from_millis(100),
@@ -71,9 +71,9 @@ async fn a_stream_ends_with_the_right_to_read() {
     assert_eq!((last.name.as_str(), last.data["code"].as_str()), ("error", Some("session.not_found")));
 }
 
-/// The reader takes nothing: what it is owed stays in the store, and the writer does not notice.
+/// Unread events stay in the store, and the writer is not affected.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_stands_still_slows_nobody_and_holds_nothing() {
+async fn a_stalled_reader_slows_no_other_client_and_buffers_nothing() {
     const ENTRIES: usize = 3_000;
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
@@ -90,11 +90,15 @@ async fn a_reader_that_stands_still_slows_nobody_and_holds_nothing() {
     let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
     let line = metrics.lines().find(|line| line.starts_with("sapwood_events_sent_total ")).unwrap();
     let sent: usize = line.rsplit(' ').next().unwrap().parse().unwrap();
-    // What was taken from the store for them is what the sockets' buffers hold, and no more.
-    assert!(sent < 20 * ENTRIES / 2, "{sent} events were taken for readers that take none");
+    // Only as many events are read from the store as the socket buffers hold.
+    assert!(sent < 20 * ENTRIES / 2, "{sent} events were read for stalled readers");
     let (_, reader) = &mut readers[0];
     for seq in 1..=ENTRIES as u32 {
-        assert_eq!(next_event(reader).await.unwrap().id, Some(seq), "and it misses nothing when it goes on");
+        assert_eq!(
+            next_event(reader).await.unwrap().id,
+            Some(seq),
+            "it misses nothing when it resumes reading"
+        );
     }
 }
 
@@ -138,7 +142,7 @@ async fn hear(socket: &mut Socket) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_feed_is_replayed_in_pieces_that_make_the_whole() {
+async fn a_long_feed_is_replayed_in_chunks() {
     const PIECE_BYTES_MAX: usize = 600_000;
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
@@ -170,9 +174,9 @@ async fn a_long_feed_is_replayed_in_pieces_that_make_the_whole() {
     assert_eq!(json!(items), house.get("ana", "/v1/sessions/s/feed").await.json()["items"]);
 }
 
-/// Whoever takes it slowly has a piece of it in memory. A feed whose length is told was written before it was sent.
+/// Only a part of the feed is in memory. A `Content-Length` would show that it was written completely before sending.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_feed_is_sent_as_it_is_read_and_is_the_whole() {
+async fn a_feed_is_streamed_while_it_is_read() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let call = |id: &str| {
@@ -189,7 +193,7 @@ async fn a_feed_is_sent_as_it_is_read_and_is_the_whole() {
     assert_eq!((feed.status, feed.header("content-length")), (200, None));
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
     let mut whole = json!(house.engine.feed(&scope, &"s".parse().unwrap()).await.unwrap());
-    // Its outcome is further away than anybody waits: it is at the end, under the same id.
+    // The outcome comes too late to wait for, so the item is repeated at the end with the same id.
     let found = whole[0].clone();
     (whole[0]["type"], whole[0]["text"]) = (json!("tool"), json!("{}"));
     whole.as_array_mut().unwrap().push(found);
@@ -197,12 +201,12 @@ async fn a_feed_is_sent_as_it_is_read_and_is_the_whole() {
     assert_eq!(house.get("bob", "/v1/sessions/s/feed").await.code(), "session.not_found");
     house.post("ana", "/v1/sessions", &json!({ "id": "empty" })).await;
     let empty = house.get("ana", "/v1/sessions/empty/feed").await;
-    assert!(empty.header("content-length").is_some(), "what is short has a length");
+    assert!(empty.header("content-length").is_some(), "a short feed has a content length");
     assert!(empty.json()["items"].is_array(), "{}", empty.json());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_feed_that_is_under_way_ends_with_the_key() {
+async fn a_feed_download_ends_when_the_key_is_revoked() {
     let settings = sapwood_server::Settings {
         rate: None,
         heartbeat: Duration::from_millis(1),
@@ -210,7 +214,7 @@ async fn a_feed_that_is_under_way_ends_with_the_key() {
     };
     let mut house = House::open_with(settings).await;
     house.shared_session("s").await;
-    // More than the sockets' buffers hold.
+    // More than the socket buffers hold.
     let batch: Vec<Value> =
         (0..100).map(|_| json!({ "role": "user", "content": "x".repeat(100_000) })).collect();
     for _ in 0..4 {
@@ -230,7 +234,7 @@ async fn a_feed_that_is_under_way_ends_with_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_key_can_say_nothing_more_on_an_open_socket() {
+async fn a_revoked_key_cannot_send_on_an_open_socket() {
     let mut house = House::open().await;
     house.shared_session("s").await;
     let grants = [sapwood::core::port::keys::Grant::Read, sapwood::core::port::keys::Grant::Write];
@@ -250,7 +254,7 @@ async fn a_revoked_key_can_say_nothing_more_on_an_open_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_has_the_rate_of_its_caller() {
+async fn a_socket_counts_toward_its_callers_rate_limit() {
     let rate = Some(sapwood_server::Rate { per_second: 1, burst: 30 });
     let house = House::open_with(sapwood_server::Settings { rate, ..Default::default() }).await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
@@ -268,7 +272,7 @@ async fn a_socket_has_the_rate_of_its_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_the_log_end_by_their_bytes() {
+async fn pages_of_the_log_are_limited_in_bytes() {
     let house = House::open().await;
     house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let messages: Vec<Value> =
@@ -285,7 +289,7 @@ async fn pages_of_the_log_end_by_their_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_replays_the_feed_then_is_live_and_takes_words() {
+async fn a_socket_replays_the_feed_continues_live_and_accepts_input() {
     let house = House::open().await;
     house.shared_session("s").await;
     let mut request = format!("ws://{}/v1/sessions/s/ws", house.addr).into_client_request().unwrap();

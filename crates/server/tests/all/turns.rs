@@ -1,4 +1,4 @@
-//! Turns over HTTP: begun, streamed, cancelled, answered.
+//! Turns over HTTP: started, streamed, cancelled, answered.
 
 use serde_json::{Value, json};
 
@@ -14,11 +14,11 @@ async fn wait_for(house: &House, session: &str, turn: &str, status: &str) -> Val
         }
         tokio::time::sleep(std::time::Duration::from_millis(25)).await;
     }
-    panic!("the turn never became {status}");
+    panic!("the turn did not reach {status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_answers_with_its_id_and_goes_on_alone() {
+async fn starting_a_turn_returns_its_id_and_the_turn_runs_in_the_background() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("cole", "/v1/sessions/s/turns", &json!({ "input": "hi" })).await;
@@ -59,7 +59,7 @@ async fn a_turn_can_be_streamed_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_turn_is_refused_or_queued_and_a_cancelled_one_keeps_what_it_said() {
+async fn a_second_turn_is_rejected_or_queued_and_a_cancelled_one_keeps_its_output() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
@@ -76,7 +76,7 @@ async fn a_second_turn_is_refused_or_queued_and_a_cancelled_one_keeps_what_it_sa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_that_waited_are_whoevers_who_sent_them() {
+async fn queued_input_keeps_its_original_sender() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
@@ -97,11 +97,11 @@ async fn words_that_waited_are_whoevers_who_sent_them() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(25)).await;
     }
-    panic!("the words were never taken up");
+    panic!("the queued input was not processed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_waits_for_a_person_and_goes_on_when_answered() {
+async fn a_turn_waits_for_a_person_and_continues_when_answered() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please ask" })).await;
@@ -117,7 +117,7 @@ async fn a_turn_waits_for_a_person_and_goes_on_when_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stops_waits_for_its_turns_and_leaves_the_rest_resumable() {
+async fn a_stopping_server_waits_for_its_turns_and_leaves_the_rest_resumable() {
     let settings = sapwood_server::Settings {
         rate: None,
         grace: std::time::Duration::from_millis(200),
@@ -131,14 +131,14 @@ async fn a_server_that_stops_waits_for_its_turns_and_leaves_the_rest_resumable()
     let (_, mut events) = open(house.addr, &house.bytes_of(follow)).await;
     house.stop();
     while next_event(&mut events).await.is_some() {}
-    assert_eq!(house.state.turns_running(), 1, "it hangs, and is left");
+    assert_eq!(house.state.turns_running(), 1, "the hanging turn is left");
     let scope = sapwood::Scope::user(sapwood::TenantId::local(), "ana".parse().unwrap());
     let summary = house.engine.summary(&scope, &"s".parse().unwrap()).await.unwrap();
-    assert!(summary.open_turn.is_some(), "whoever comes next can resume it");
+    assert!(summary.open_turn.is_some(), "another process can resume it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_not_archived_under_a_turn_that_runs() {
+async fn a_session_with_a_running_turn_cannot_be_archived() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please hang" })).await;
@@ -152,14 +152,14 @@ async fn a_session_is_not_archived_under_a_turn_that_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_waits_ends_when_its_session_is_archived() {
+async fn archiving_a_session_cancels_its_waiting_turn() {
     let house = House::open().await;
     house.shared_session("s").await;
     let begun = house.post("ana", "/v1/sessions/s/turns", &json!({ "input": "please ask" })).await;
     let turn = begun.json()["turn"].as_str().unwrap().to_owned();
     wait_for_approval(&house, "s").await;
     wait_for(&house, "s", &turn, "waiting").await;
-    // The turn has asked, and leaves the session in a moment.
+    // The turn has asked and releases the session a moment later.
     let mut archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
     while archived.code() == "turn.running" {
         archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
@@ -168,9 +168,9 @@ async fn a_turn_that_waits_ends_when_its_session_is_archived() {
     wait_for(&house, "s", &turn, "cancelled").await;
 }
 
-/// Whoever names a turn means that one, also if another was begun since they looked.
+/// A request names one turn. It must not affect a later turn that has started in the meantime.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_to_a_turn_that_is_over_reaches_no_other() {
+async fn steering_or_cancelling_an_ended_turn_does_not_affect_the_next() {
     let house = House::open().await;
     house.shared_session("s").await;
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
@@ -193,7 +193,11 @@ async fn what_is_said_to_a_turn_that_is_over_reaches_no_other() {
     let steered = house.engine.steer_turn(&scope, &session, over, words).await.unwrap_err();
     let cancelled = house.engine.cancel_turn(&scope, &session, over).await.unwrap_err();
     assert_eq!((steered.code(), cancelled.code()), ("turn.ended", "turn.ended"));
-    assert_eq!(house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"], before, "nothing was said");
+    assert_eq!(
+        house.get("ana", "/v1/sessions/s").await.json()["head"]["seq"],
+        before,
+        "nothing was appended"
+    );
     let path = format!("/v1/sessions/s/turns/{}/steer", turns[1]);
     assert_eq!(house.post("ana", &path, &json!({ "input": "gently" })).await.status, 202);
     let path = format!("/v1/sessions/s/turns/{}/cancel", turns[1]);
@@ -202,7 +206,7 @@ async fn what_is_said_to_a_turn_that_is_over_reaches_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_begun_leaves_no_session() {
+async fn a_failed_start_leaves_no_session() {
     let settings = sapwood_server::Settings { body_bytes_max: 64 << 20, rate: None, ..Default::default() };
     let house = House::open_with(settings).await;
     let item = json!({ "role": "user", "content": "x".repeat(17 << 20) });

@@ -1,4 +1,4 @@
-//! A small HTTP client: what goes over the wire is what the test wrote, also when that is wrong.
+//! A small HTTP client that sends exactly the bytes of the test, even if they are invalid.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// How long a test waits for anything.
+/// Timeout for everything a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How often a test looks for something, 25 ms apart.
+/// Maximum number of polls, 25 ms apart.
 pub const LOOKS_MAX: u32 = 4_800;
 
 #[derive(Debug, Clone)]
@@ -34,21 +34,21 @@ impl Answer {
     }
 }
 
-/// Sends these bytes and reads one answer to its end.
+/// Sends these bytes and reads the whole response.
 pub async fn exchange(addr: SocketAddr, request: &[u8]) -> Answer {
     let (head, mut reader) = open(addr, request).await;
     let mut body = Vec::new();
-    tokio::time::timeout(PATIENCE, reader.read_to_end(&mut body)).await.expect("an answer in time").ok();
+    tokio::time::timeout(PATIENCE, reader.read_to_end(&mut body)).await.expect("a response in time").ok();
     Answer { body, ..head }
 }
 
-/// Sends these bytes and reads the head of the answer; what follows is the body, as HTTP/1.0 has it: plain.
+/// Sends these bytes and reads the response head. The body follows unencoded, as in HTTP/1.0.
 pub async fn open(addr: SocketAddr, request: &[u8]) -> (Answer, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    // A server that refuses may close before everything was sent.
+    // A server that rejects the request may close before everything was sent.
     let _ = stream.write_all(request).await;
     let mut reader = BufReader::new(stream);
-    let head = tokio::time::timeout(PATIENCE, read_head(&mut reader)).await.expect("an answer in time");
+    let head = tokio::time::timeout(PATIENCE, read_head(&mut reader)).await.expect("a response in time");
     (head, reader)
 }
 
@@ -84,7 +84,7 @@ pub struct Event {
     pub data: Value,
 }
 
-/// The next event of a stream; none when it ends.
+/// Reads the next event of a stream. Returns `None` at the end.
 pub async fn next_event(reader: &mut BufReader<TcpStream>) -> Option<Event> {
     let (mut event, mut has_data) = (Event::default(), false);
     loop {

@@ -130,7 +130,11 @@ pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl 
     );
     assert_eq!(read(operator(), times[299], 10).await, []);
     assert_eq!(read(operator(), TimestampMs(0), 2).await, [times[297], times[294]]);
-    assert_eq!(read(operator(), TimestampMs(0), 1_000).await.len(), 101, "all lines and the one from creation");
+    assert_eq!(
+        read(operator(), TimestampMs(0), 1_000).await.len(),
+        101,
+        "all lines and the one from creation"
+    );
     assert_eq!(read(foreign_ana(), TimestampMs(0), 1_000).await, []);
     let nowhere = world.store.read_audit_since(&operator(), &id("nowhere"), TimestampMs(0), 10).await;
     assert!(nowhere.unwrap().is_empty());

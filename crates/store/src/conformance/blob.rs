@@ -124,7 +124,7 @@ pub async fn two_users_can_put_the_same_bytes(harness: &impl Harness) {
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
     world.append(&ana(), &hers, vec![said_with(blob)]).await;
     let stolen = world.try_append(&bob(), &his, vec![said_with(blob)]).await;
-    assert_eq!(code(stolen), "blob.not_found", "knowing the hash is not having the bytes (I9)");
+    assert_eq!(code(stolen), "blob.not_found", "the hash alone grants no access (I9)");
     world.store.put_blob(&bob(), b"abc".to_vec()).await.unwrap();
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
     world.append(&bob(), &his, vec![said_with(blob)]).await;

@@ -95,7 +95,7 @@ async fn run(harness: &impl Harness, seed: u64) {
         check(session, &log, &notes);
     }
     for (first, again) in notes.iter().flat_map(|notes| &notes.repeated) {
-        assert_eq!(first, again, "a key gives the first answer (I5)");
+        assert_eq!(first, again, "a repeated key returns the first answer (I5)");
     }
 }
 
@@ -170,8 +170,11 @@ impl Client {
             Err(error) => panic!("{error}"),
         };
         if let (Some(told), Some(_)) = (&told, key) {
-            let again =
-                self.store.append(&ana(), append).await.expect("a repeated append gets the first answer (I5)");
+            let again = self
+                .store
+                .append(&ana(), append)
+                .await
+                .expect("a repeated append gets the first answer (I5)");
             self.notes.repeated.push((told.clone(), again));
         }
         if let Some(told) = &told {
@@ -226,7 +229,11 @@ fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
                 continue;
             };
             let (seq, entry) = answer.entries[0];
-            assert_eq!(entries.get(&seq), Some(&(entry, noted.text.clone())), "acknowledged, but not in the log");
+            assert_eq!(
+                entries.get(&seq),
+                Some(&(entry, noted.text.clone())),
+                "acknowledged, but not in the log"
+            );
             assert!(seq > last, "{}: entries of one client are out of order", noted.text);
             if let Expect::Head(head) = noted.expect {
                 assert_eq!(seq, head.next(), "{}: written after a different head (I5)", noted.text);

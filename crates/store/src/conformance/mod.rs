@@ -63,42 +63,49 @@ macro_rules! conformance_cases {
         $crate::$then! { $harness;
             append: seqs_are_1_2_3_without_gaps_i1, ids_grow_even_when_the_clock_goes_back_i13,
                 parents_are_older_than_their_children_i2, a_batch_with_one_bad_draft_writes_nothing_i4,
-                a_wrong_head_conflicts_and_writes_nothing_i5, one_of_two_concurrent_writers_wins_i5, limits_are_enforced,
-                references_are_checked, an_archived_session_refuses_until_it_is_reopened,
+                a_wrong_head_conflicts_and_writes_nothing_i5, one_of_two_concurrent_writers_wins_i5,
+                limits_are_enforced, references_are_checked, an_archived_session_refuses_until_it_is_reopened,
                 a_message_reopens_a_closed_session, drafts_keep_their_id_time_author_and_turn,
                 every_kind_of_body_reads_back_byte_for_byte;
             idempotency: a_repeated_key_returns_the_first_answer_i5, a_key_belongs_to_one_session_i5,
                 a_key_is_remembered_after_reopening_i5, a_key_with_another_request_is_refused_i5,
                 a_refused_append_does_not_consume_its_key_i5;
             lease: a_lease_guards_the_leaf, a_new_holder_gets_a_higher_fence, a_stale_fence_is_refused,
-                a_lease_expires, the_callers_clock_does_not_affect_a_lease, a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
+                a_lease_expires, the_callers_clock_does_not_affect_a_lease,
+                a_holder_renews_and_keeps_its_fence, a_released_lease_is_free,
                 a_lease_needs_a_holder_and_a_valid_ttl, fences_survive_reopening;
-            read: read_after_returns_pages_in_order, a_page_ends_with_the_record_that_fills_it, read_kinds_returns_only_those_kinds, read_entry_finds_exactly_the_existing_entries,
+            read: read_after_returns_pages_in_order, a_page_ends_with_the_record_that_fills_it,
+                read_kinds_returns_only_those_kinds, read_entry_finds_exactly_the_existing_entries,
                 find_entries_by_prefix, nth_message_counts_along_the_path,
                 heads_returns_only_sessions_the_caller_can_read, the_change_mark_changes_after_a_write;
-            path: until_root_entries_and_context_start, dead_branches_are_not_on_the_path, a_reset_empties_the_path,
-                only_the_latest_compaction_counts, settings_before_come_from_the_path,
-                a_path_to_an_unknown_entry_is_an_error, a_path_includes_ended_turns_and_the_open_turn;
+            path: until_root_entries_and_context_start, dead_branches_are_not_on_the_path,
+                a_reset_empties_the_path, only_the_latest_compaction_counts,
+                settings_before_come_from_the_path, a_path_to_an_unknown_entry_is_an_error,
+                a_path_includes_ended_turns_and_the_open_turn;
             list: newest_first_in_pages, an_append_moves_a_session_to_the_front,
-                filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends, a_made_up_cursor_is_refused,
-                create_is_idempotent, the_summary_has_the_creation_fields;
+                filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends,
+                a_made_up_cursor_is_refused, create_is_idempotent, the_summary_has_the_creation_fields;
             narrow: filters_by_agent, filters_by_owner, filters_by_title, filters_by_time,
-                the_time_filter_uses_the_last_entry,
-                a_filtered_list_pages_to_its_end_in_both_orders, no_filter_reveals_other_users_sessions_i9;
-            search: words_phrases_and_prefixes, long_words_are_found_whole, newest_first_with_a_cursor, within_one_session,
-                special_characters_are_never_an_error, tool_calls_are_found, names_and_summaries_are_found,
-                a_fork_does_not_find_shared_entries_twice, shared_entries_of_an_erased_source_are_found_in_forks,
+                the_time_filter_uses_the_last_entry, a_filtered_list_pages_to_its_end_in_both_orders,
+                no_filter_reveals_other_users_sessions_i9;
+            search: words_phrases_and_prefixes, long_words_are_found_whole, newest_first_with_a_cursor,
+                within_one_session, special_characters_are_never_an_error, tool_calls_are_found,
+                names_and_summaries_are_found, a_fork_does_not_find_shared_entries_twice,
+                shared_entries_of_an_erased_source_are_found_in_forks,
                 a_fork_finds_entries_of_an_unreadable_source;
             blob: put_and_get, an_unknown_blob_is_refused_i4, a_blob_is_erased_with_its_last_reference,
-                a_blob_stays_while_a_fork_refers_to_it, every_reference_counts, a_blob_is_read_through_a_session, two_users_can_put_the_same_bytes;
-            pieces: any_chunking_gives_the_same_blob, any_range_is_a_slice_of_the_bytes, an_unfinished_upload_is_not_visible,
-                a_blob_that_is_too_large_is_refused_during_the_upload, concurrent_uploads_of_the_same_bytes_are_one_blob,
-                a_chunked_blob_is_read_through_a_session_and_erased_with_it_i9, a_chunked_blob_survives_reopening_i3;
+                a_blob_stays_while_a_fork_refers_to_it, every_reference_counts,
+                a_blob_is_read_through_a_session, two_users_can_put_the_same_bytes;
+            pieces: any_chunking_gives_the_same_blob, any_range_is_a_slice_of_the_bytes,
+                an_unfinished_upload_is_not_visible, a_blob_that_is_too_large_is_refused_during_the_upload,
+                concurrent_uploads_of_the_same_bytes_are_one_blob,
+                a_chunked_blob_is_read_through_a_session_and_erased_with_it_i9,
+                a_chunked_blob_survives_reopening_i3;
             erase: an_erased_session_is_not_found, forks_are_intact_i8, forks_of_erased_forks_are_readable_i8,
                 an_erased_id_can_be_used_again, the_audit_records_an_erasure_without_content;
-            audit: lines_are_chained, audit_lines_are_written_with_their_append, a_line_has_the_time_it_was_written,
-                pages_and_sessions, the_latest_lines_of_a_session_are_read_from_the_end,
-                only_the_operator_reads_all_lines;
+            audit: lines_are_chained, audit_lines_are_written_with_their_append,
+                a_line_has_the_time_it_was_written, pages_and_sessions,
+                the_latest_lines_of_a_session_are_read_from_the_end, only_the_operator_reads_all_lines;
             authority: entries_written_by_callers_are_own, imported_entries_stay_marked,
                 an_imported_turn_is_not_open, a_fork_shares_the_marks_of_its_path,
                 a_fork_starts_with_its_drafts, a_named_model_is_recorded_and_nothing_else_changes,
@@ -112,18 +119,21 @@ macro_rules! conformance_cases {
                 a_forgotten_memory_is_deleted_and_audited,
                 a_superseded_memory_becomes_current_when_the_newer_is_deleted,
                 erasing_a_session_erases_memories_with_no_other_source;
-            isolation: another_tenants_session_looks_unknown_i9,
-                an_unshared_session_looks_unknown_i9, the_same_id_in_two_tenants_is_two_sessions_i9,
-                lists_and_searches_stay_inside_the_tenant_i9, blobs_stay_inside_the_tenant_i9;
+            isolation: another_tenants_session_looks_unknown_i9, an_unshared_session_looks_unknown_i9,
+                the_same_id_in_two_tenants_is_two_sessions_i9, lists_and_searches_stay_inside_the_tenant_i9,
+                blobs_stay_inside_the_tenant_i9;
             rights: a_reader_reads_and_does_not_write, a_collaborator_writes_and_does_not_own,
                 a_removed_member_sees_nothing, the_operator_may_do_everything;
-            fork: a_fork_shares_the_entries_before_it_at_any_depth_i8, a_fork_and_its_source_have_independent_lengths_i8, a_fork_of_a_fork_i8,
+            fork: a_fork_shares_the_entries_before_it_at_any_depth_i8,
+                a_fork_and_its_source_have_independent_lengths_i8, a_fork_of_a_fork_i8,
                 a_fork_at_a_shared_entry_i8, a_fork_of_a_branched_source, labels_are_copied_as_drafts,
-                the_source_and_the_fork_grow_independently_i8, a_fork_of_an_empty_session, a_fork_onto_an_existing_id_is_refused,
-                a_fork_at_an_unknown_entry_is_refused, labels_of_unshared_entries_are_left_out, children_and_lineage,
+                the_source_and_the_fork_grow_independently_i8, a_fork_of_an_empty_session,
+                a_fork_onto_an_existing_id_is_refused, a_fork_at_an_unknown_entry_is_refused,
+                labels_of_unshared_entries_are_left_out, children_and_lineage,
                 nothing_but_the_path_is_inherited, compactions_reach_into_the_shared_part;
-            lives_on: a_healthy_store_is_writable, summaries_are_equal_after_reopening_i3, logs_are_equal_after_reopening_i3,
-                forks_survive_reopening_i3, an_erased_session_stays_erased_i3, blobs_and_audit_survive_reopening_i3,
+            lives_on: a_healthy_store_is_writable, summaries_are_equal_after_reopening_i3,
+                logs_are_equal_after_reopening_i3, forks_survive_reopening_i3,
+                an_erased_session_stays_erased_i3, blobs_and_audit_survive_reopening_i3,
                 appends_continue_after_reopening_i3, two_open_stores_see_each_others_appends;
             model: random_sessions_equal_the_naive_model, random_forks_equal_the_naive_model,
                 any_batch_size_gives_the_same_log_i4, the_summary_is_the_fold_of_the_log_i10,

@@ -68,8 +68,8 @@ pub async fn filters_by_agent(harness: &impl Harness) {
     fill(&world).await;
     assert_eq!(names(&world, &operator(), by_agent("coder")).await, ["b1", "a1"]);
     assert_eq!(names(&world, &operator(), by_agent("writer")).await, ["a2"]);
-    for nobody in ["", "code", "CODER", "%", "' OR ''='"] {
-        assert!(names(&world, &operator(), by_agent(nobody)).await.is_empty(), "{nobody:?}");
+    for agent in ["", "code", "CODER", "%", "' OR ''='"] {
+        assert!(names(&world, &operator(), by_agent(agent)).await.is_empty(), "{agent:?}");
     }
 }
 
@@ -185,7 +185,10 @@ pub async fn no_filter_reveals_other_users_sessions_i9(harness: &impl Harness) {
     }
     for owner in [bob(), foreign_ana()] {
         let seen = names(&world, &ana(), by_owner(&owner)).await;
-        assert!(seen.iter().all(|name| name.starts_with('a')), "{seen:?}: the same name in another tenant is a different user");
+        assert!(
+            seen.iter().all(|name| name.starts_with('a')),
+            "{seen:?}: the same name in another tenant is a different user"
+        );
     }
     assert!(names(&world, &bob(), by_owner(&ana())).await.is_empty());
     assert_eq!(names(&world, &foreign_ana(), by_owner(&ana())).await, ["f1"]);

@@ -132,14 +132,22 @@ pub async fn concurrent_uploads_of_the_same_bytes_are_one_blob(harness: &impl Ha
     hers.write(rest).await.unwrap();
     his.write(rest).await.unwrap();
     let blob = hers.finish().await.unwrap();
-    assert_eq!(code(world.store.blob_size(&bob(), blob).await), "blob.not_found", "bob's upload is not finished");
+    assert_eq!(
+        code(world.store.blob_size(&bob(), blob).await),
+        "blob.not_found",
+        "bob's upload is not finished"
+    );
     assert_eq!(his.finish().await.unwrap(), blob);
     for scope in [ana(), bob()] {
         assert!(world.store.get_blob(&scope, blob).await.unwrap() == bytes);
     }
     world.append(&ana(), &session, vec![said_with(blob)]).await;
     world.store.erase(&ana(), &session, world.now()).await.unwrap();
-    assert_eq!(code(world.store.get_blob(&operator(), blob).await), "blob.not_found", "both uploads share one blob");
+    assert_eq!(
+        code(world.store.get_blob(&operator(), blob).await),
+        "blob.not_found",
+        "both uploads share one blob"
+    );
     assert_sound(&world).await;
 }
 

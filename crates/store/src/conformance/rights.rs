@@ -33,7 +33,11 @@ pub async fn a_reader_reads_and_does_not_write(harness: &impl Harness) {
     check_reads(&world, &bob(), &session).await;
     let denied = "session.denied";
     assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), denied);
-    assert_eq!(code(world.try_append(&bob(), &session, Vec::new()).await), denied, "permissions are checked first");
+    assert_eq!(
+        code(world.try_append(&bob(), &session, Vec::new()).await),
+        denied,
+        "permissions are checked first"
+    );
     assert_eq!(code(world.store.fork(&bob(), world.fork_of(&session, None, "f")).await), denied);
     assert_eq!(code(world.store.take_lease(&bob(), &session, "b", 10).await), denied);
     assert_eq!(code(world.store.erase(&bob(), &session, world.now()).await), denied);

@@ -119,8 +119,12 @@ impl TenantDir {
         let (summary, len) = (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
         self.index.load(&self.layout)?;
         self.index.put(&file.stem, len, &summary);
-        // The index is only a cache.
-        let _ = self.index.save(&self.layout);
+        // Only a cache. The shared lock keeps sessions that another process erases from coming back.
+        if let Ok(lock_file) = self.lock_file()
+            && let Ok(Some(_locked)) = disk::try_lock(&lock_file, LockKind::Shared, &self.layout.lock())
+        {
+            let _ = self.index.save(&self.layout);
+        }
         Ok(authority)
     }
 }

@@ -105,7 +105,10 @@ impl Header {
         let header: Header = serde_json::from_slice(line)
             .map_err(|error| damaged(format!("{place}:1"), format!("failed to parse the header: {error}")))?;
         if header.kind != TYPE {
-            return Err(damaged(format!("{place}:1"), format!("the header has the unknown type {:?}", header.kind)));
+            return Err(damaged(
+                format!("{place}:1"),
+                format!("the header has the unknown type {:?}", header.kind),
+            ));
         }
         if header.version > LOG_VERSION {
             let found = header.version;

@@ -161,8 +161,8 @@ impl SessionLog {
         let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
         for (key, answer) in self.log.answers() {
             let entries = &answer.appended.entries;
-            let goes_on = Extra { more: true, ..Extra::default() };
-            keyed.extend(entries.iter().map(|(_, id)| (*id, goes_on)));
+            let has_more = Extra { more: true, ..Extra::default() };
+            keyed.extend(entries.iter().map(|(_, id)| (*id, has_more)));
             let ends = Extra { key: Some(key), request: answer.request.as_deref(), ..Extra::default() };
             keyed.extend(entries.last().map(|(_, id)| (*id, ends)));
         }

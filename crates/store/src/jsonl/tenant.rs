@@ -179,7 +179,10 @@ impl TenantDir {
         let Some(file) = LogFile::open(self.layout.log(stem), stem)? else { return Ok(None) };
         let opened = Opened::read(file)?;
         if id_of_stem(stem).as_ref() != Some(&opened.header.id) || opened.header.erased {
-            return Err(damaged(format!("{}:1", opened.file.place()), "the header belongs to another session"));
+            return Err(damaged(
+                format!("{}:1", opened.file.place()),
+                "the header belongs to another session",
+            ));
         }
         let base = self.base_of(&opened.header, depth)?;
         let (mut book, torn) = opened.into_book(base)?;
@@ -193,7 +196,8 @@ impl TenantDir {
     fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
         let Some(base) = &header.base else { return Ok(None) };
         if depth > FORKS_DEEP_MAX {
-            let what = format!("it is a fork nested more than {FORKS_DEEP_MAX} levels deep, or a fork of itself");
+            let what =
+                format!("it is a fork nested more than {FORKS_DEEP_MAX} levels deep, or a fork of itself");
             return Err(damaged(self.layout.log(&base.file).display(), what));
         }
         self.shelf_of(&base.file, base.seq, depth + 1)
@@ -244,10 +248,7 @@ impl TenantDir {
         let torn = self.layout.torn(&file.stem);
         match file.cut(end, &torn, self.options.durability) {
             Ok(bytes) => {
-                let what = format!(
-                    "{bytes} bytes of an unfinished append were moved to {}",
-                    torn.display()
-                );
+                let what = format!("{bytes} bytes of an unfinished append were moved to {}", torn.display());
                 self.warn("torn", file.place(), what);
                 Ok(())
             }

@@ -38,18 +38,18 @@ pub(super) struct CachedSession {
 }
 
 /// One session's cache slot. The appending caller holds its lock.
-type Seat = Arc<AsyncMutex<Option<CachedSession>>>;
+type Slot = Arc<AsyncMutex<Option<CachedSession>>>;
 
 #[derive(Default)]
-pub(super) struct AppendCache(Mutex<HashMap<(TenantId, SessionId), Seat>>);
+pub(super) struct AppendCache(Mutex<HashMap<(TenantId, SessionId), Slot>>);
 
 impl AppendCache {
-    fn seat(&self, scope: &Scope, session: &SessionId) -> Seat {
-        let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seats.len() >= SESSIONS_MAX {
-            seats.retain(|_, seat| Arc::strong_count(seat) > 1);
+    fn slot(&self, scope: &Scope, session: &SessionId) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= SESSIONS_MAX {
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        seats.entry((scope.tenant.clone(), session.clone())).or_default().clone()
+        slots.entry((scope.tenant.clone(), session.clone())).or_default().clone()
     }
 }
 
@@ -66,8 +66,8 @@ enum Memory {
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
     let packed = pack_bodies(&append.drafts)?;
-    let seat = store.append_cache.seat(scope, &append.session);
-    let mut held = seat.lock().await;
+    let slot = store.append_cache.slot(scope, &append.session);
+    let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;
     for _ in 0..TRIES_MAX {
         let (mut cached, memory) = match held.take() {

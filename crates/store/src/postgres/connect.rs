@@ -138,7 +138,7 @@ pub(super) struct Home(Option<tokio::runtime::Runtime>);
 
 impl Home {
     pub fn new() -> Result<Self> {
-        let failed = |source| StoreError::Io { place: "the database's threads".to_owned(), source };
+        let failed = |source| StoreError::Io { place: "the database runtime".to_owned(), source };
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("sapwood-postgres")

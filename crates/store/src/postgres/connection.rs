@@ -51,7 +51,7 @@ impl StoreConnection {
     }
 
     fn client(&self) -> &Object {
-        self.client.as_ref().expect("a db has its connection until it is closed")
+        self.client.as_ref().expect("the connection exists until it is closed")
     }
 
     async fn batch(&self, sql: &str) -> Result<()> {

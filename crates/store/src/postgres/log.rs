@@ -209,7 +209,8 @@ impl<'d> LogRows<'d> {
                 }
             }
             if visited == 0 {
-                let what = format!("session {pk} has no entry {wanted}, which is the parent of other entries (I2)");
+                let what =
+                    format!("session {pk} has no entry {wanted}, which is the parent of other entries (I2)");
                 return Err(self.db.damaged(what));
             }
             let is_dense = visited * 2 > rows.len();

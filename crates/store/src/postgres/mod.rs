@@ -1,11 +1,17 @@
 //! A store for multiple servers on one PostgreSQL database.
 //!
-//! [`connect`] opens connections. A [`connection`] is a connection in a transaction with its tenant
-//! set, and the other modules are plain functions of it: [`schema`] the layout, [`append`] with
-//! [`append_batch`] and [`prefetch`], [`writer`] the group commit, [`log`] and [`path`] the
-//! entries, [`session`] session rows and lists, [`search`] full-text search, [`blob`] and
-//! [`blob_upload`] blobs, [`erase`] erasure, [`notify`] wake-ups for readers in other processes,
-//! [`check`] the checks of `sapwood doctor`.
+//! [`connect`] opens connections. A [`connection`] is a connection in a transaction with its tenant set. The other modules
+//! are plain functions of it:
+//!
+//! - [`schema`]: the layout
+//! - [`append`], [`append_batch`], [`prefetch`], [`writer`]: appends and their group commit
+//! - [`log`] and [`path`]: the entries
+//! - [`session`]: session rows and lists
+//! - [`search`]: full-text search
+//! - [`blob`] and [`blob_upload`]: blobs
+//! - [`erase`]: erasure
+//! - [`notify`]: wake-ups for readers in other processes
+//! - [`check`]: the checks of `sapwood doctor`
 //!
 //! Every statement names the tenant, and row-level security guards against one that does not (I9).
 //! An append is one round trip. Leases, fences, expected heads and rights are checked by the rules
@@ -77,7 +83,7 @@ pub struct PgStore {
     acting: Acting,
     pool: Pool,
     writer: Writer,
-    mouth: Notifier,
+    notifier: Notifier,
     append_cache: AppendCache,
     /// Dropped last: the other fields run in it.
     home: Home,
@@ -137,7 +143,7 @@ macro_rules! writing {
                         Ok($db) => match async { $work }.await {
                             Ok(answer) => match $db.commit().await {
                                 Ok(()) => {
-                                    $store.mouth.tell_others();
+                                    $store.notifier.tell_others();
                                     break Ok(answer);
                                 }
                                 Err(error) => $crate::postgres::connection::not_known(error),
@@ -166,9 +172,10 @@ impl PgStore {
         let home = Home::new()?;
         let acting = home.block_on(prepare(&server))?;
         let pool = server.pool(acting)?;
-        let mouth = Notifier::new(pool.clone(), home.handle().clone());
-        let writer = Writer::new(pool.clone(), server.place.clone(), mouth.clone(), home.handle().clone());
-        let store = Self { server, acting, pool, writer, mouth, append_cache: AppendCache::default(), home };
+        let notifier = Notifier::new(pool.clone(), home.handle().clone());
+        let writer = Writer::new(pool.clone(), server.place.clone(), notifier.clone(), home.handle().clone());
+        let store =
+            Self { server, acting, pool, writer, notifier, append_cache: AppendCache::default(), home };
         // Only disk space is at stake: a standby cannot delete uploads, and the next upload tries
         // again.
         let _ = store.home.block_on(store.sweep_uploads());
@@ -245,9 +252,9 @@ async fn prepare(server: &Server) -> Result<Acting> {
 
 impl Drop for PgStore {
     fn drop(&mut self) {
-        if self.mouth.is_due() {
+        if self.notifier.is_due() {
             self.home.block_on(async {
-                let _ = tokio::time::timeout(LAST_WORDS, self.mouth.flush()).await;
+                let _ = tokio::time::timeout(LAST_WORDS, self.notifier.flush()).await;
             });
         }
     }
@@ -296,11 +303,11 @@ impl Sessions for PgStore {
     }
 
     async fn change_mark(&self) -> Result<Option<u64>> {
-        Ok(self.mouth.mark(&self.server, self.acting))
+        Ok(self.notifier.mark(&self.server, self.acting))
     }
 
     async fn changed(&self, mark: u64) {
-        self.mouth.changed(mark).await;
+        self.notifier.changed(mark).await;
     }
 }
 
@@ -515,7 +522,7 @@ impl Upkeep for PgStore {
     }
 
     async fn flush(&self) -> Result<()> {
-        self.home.inside(self.mouth.flush()).await;
+        self.home.inside(self.notifier.flush()).await;
         Ok(())
     }
 

@@ -123,7 +123,7 @@ impl Prefetched {
                 Err(Stop::Want(want)) => self.fetch(log, want).await?,
             }
         }
-        Err(log.db.damaged(format!("the tree of session {} has no end", log.pk())))
+        Err(log.db.damaged(format!("the tree of session {} is cyclic", log.pk())))
     }
 
     async fn fetch(&mut self, log: &LogRows<'_>, want: Want) -> Result<()> {

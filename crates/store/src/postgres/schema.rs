@@ -1,9 +1,10 @@
-//! The database's layout. Steps are forward only, each in one transaction, under a lock that all processes share; one that
-//! fails leaves everything as it was, and a newer layout is refused. Beside the tables there is a role that owns nothing, for
-//! whom the policies hold.
+//! The layout of the database. Migration steps are forward-only and run in one transaction each,
+//! under a lock that all processes share. A failed step changes nothing, and a newer layout is
+//! rejected. In addition to the tables there is a role that owns nothing, so that row-level
+//! security applies to it.
 //!
-//! A step sees the rows of all tenants, also where the policies are forced on the tables' owner: they are lifted for as long
-//! as it runs, in its own transaction.
+//! A step sees the rows of all tenants, even where the policies are forced on the owner of the
+//! tables: they are lifted while it runs, within its transaction.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
@@ -12,27 +13,27 @@ use tokio_postgres::Client;
 use super::connect::{Acting, ROLE, Server};
 use super::error::translate;
 
-/// Each step leads from the layout of its number to the next. Never change one that was released.
+/// Each step migrates the layout of its number to the next. Never change a released step.
 const STEPS: &[&str] =
     &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
-/// Columns that servers of the previous version neither read nor write. They are no step, so that servers can be upgraded
-/// one by one.
+/// Columns that servers of the previous version neither read nor write. They are not a step, so
+/// that servers can be upgraded one by one.
 const ADDITIONS: &str = "ALTER TABLE sapwood.sessions ADD COLUMN IF NOT EXISTS authority text";
 const HAS_ADDITIONS: &str =
     "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
                                             AND attname = 'authority' AND NOT attisdropped)";
 
-/// "Sapwood", as a number that no other program is likely to lock.
+/// "Sapwood" as a number, which other programs are unlikely to lock.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
 
-/// While a step runs, the owner is not bound by the policies; others are.
+/// While a step runs, the policies do not apply to the owner, but still to other roles.
 const LIFT_FENCE: &str = "DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity LOOP
       EXECUTE format('ALTER TABLE %I NO FORCE ROW LEVEL SECURITY', name);
     END LOOP;
   END $$;";
-/// Every table with a policy but the search index: see the first step.
+/// All tables with a policy except the search index: see the first step.
 const FORCE_FENCE: &str = "DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relrowsecurity
                                                AND relname <> 'texts' LOOP
@@ -40,7 +41,7 @@ const FORCE_FENCE: &str = "DO $$ DECLARE name text; BEGIN
     END LOOP;
   END $$;";
 
-/// Brings the layout up to date, and says whom the pool can act as.
+/// Migrates the layout. Returns the role that the pool can act as.
 pub(super) async fn migrate(server: &Server) -> Result<Acting> {
     migrate_by(server, STEPS).await
 }
@@ -71,7 +72,7 @@ impl Run<'_> {
         self.client.batch_execute(sql).await.map_err(|error| translate(&error, self.place))
     }
 
-    /// How many steps were taken. None in an empty database.
+    /// Returns how many steps the database has, or `None` if it is empty.
     async fn found(&self) -> Result<Option<usize>> {
         let fault = |error| translate(&error, self.place);
         let sql = "SELECT to_regclass('sapwood.layout') IS NOT NULL";
@@ -124,8 +125,9 @@ impl Run<'_> {
     }
 }
 
-/// Makes the role if we may, and lets it at the rows. Where we may not, an administrator can make it beforehand, or the
-/// pool acts as the owner, for whom the policies are forced.
+/// Creates the role if permitted, and grants it access to the rows. If not permitted, an
+/// administrator can create the role beforehand. Otherwise the pool acts as the owner, on which the
+/// policies are forced.
 fn grants() -> String {
     format!(
         "DO $$ BEGIN
@@ -160,11 +162,11 @@ mod tests {
     use crate::postgres::connect::Home;
 
     const TENANTS: [&str; 2] = ["acme", "globex"];
-    /// A step that looks at the rows of every tenant, and that cannot be taken twice.
+    /// A step that reads the rows of every tenant, and that fails if it runs twice.
     const NEXT: &str = "ALTER TABLE sessions ADD COLUMN told integer;
         UPDATE sessions s SET told = (SELECT count(*) FROM entries e WHERE e.tenant = s.tenant AND e.session = s.pk);
         CREATE TABLE taken (by integer); INSERT INTO taken VALUES (pg_backend_pid())";
-    /// One that fails when it has changed something.
+    /// A step that fails after it has changed something.
     const FAILING: &str =
         "ALTER TABLE sessions ADD COLUMN half text; UPDATE sessions SET head = 7; SELECT 1 / 0";
 
@@ -172,7 +174,7 @@ mod tests {
         STEPS.iter().copied().chain([next]).collect()
     }
 
-    /// Climbs as a server of its own does that starts.
+    /// Migrates like a separate server that starts.
     fn climb(url: &str, steps: &[&str]) -> Result<()> {
         let (server, home) = (Server::parse(url)?, Home::new()?);
         home.block_on(migrate_by(&server, steps)).map(|_| ())
@@ -186,7 +188,7 @@ mod tests {
         "s".parse().unwrap()
     }
 
-    /// A database of the present layout, in which each tenant has said two things.
+    /// Creates a database of the current layout in which each tenant has two messages.
     fn filled(url: &str) {
         let store = PgStore::open(url).unwrap();
         for tenant in TENANTS {
@@ -212,7 +214,7 @@ mod tests {
         cluster::shared().sql(url.rsplit('/').next().unwrap(), sql).trim().to_owned()
     }
 
-    /// An owner whom the policies bind, because he may make no role.
+    /// Creates an owner to which the policies apply, because it may not create roles.
     fn bound_owner(cluster: &Cluster, url: &str) -> String {
         let database = url.rsplit('/').next().unwrap();
         cluster.sql("postgres", "CREATE ROLE bound LOGIN NOSUPERUSER NOCREATEROLE");
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_changes_a_database_in_place_and_keeps_what_is_in_it() {
+    fn a_step_changes_a_database_in_place_and_keeps_its_rows() {
         let url = cluster::shared().new_database();
         filled(&url);
         climb(&url, &steps_and(NEXT)).unwrap();
@@ -245,19 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn a_step_reaches_every_tenant_also_for_an_owner_whom_the_policies_bind() {
+    fn a_step_sees_every_tenant_even_if_the_policies_apply_to_the_owner() {
         let url = bound_owner(cluster::shared(), &cluster::shared().new_database());
         filled(&url);
         let forced = "SELECT count(*) FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity";
         let before = ask(&url, forced);
         climb(&url, &steps_and(NEXT)).unwrap();
         assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
-        assert_eq!(ask(&url, forced), before, "afterwards the policies hold again");
+        assert_eq!(ask(&url, forced), before, "the policies apply again afterwards");
         assert_ne!(before, "0");
     }
 
     #[test]
-    fn servers_that_start_at_once_take_a_step_once() {
+    fn servers_that_start_concurrently_run_a_step_once() {
         let url = cluster::shared().new_database();
         filled(&url);
         std::thread::scope(|scope| {
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_fails_leaves_the_database_as_it_was_and_the_lock_free() {
+    fn a_failed_step_changes_nothing_and_releases_the_lock() {
         let url = cluster::shared().new_database();
         filled(&url);
         let failed = climb(&url, &steps_and(FAILING)).unwrap_err();
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_the_last_version_refuses_what_a_newer_one_has_changed() {
+    fn an_older_server_rejects_a_newer_layout() {
         let url = cluster::shared().new_database();
         filled(&url);
         climb(&url, &steps_and(NEXT)).unwrap();

@@ -121,8 +121,8 @@ fn question(query: &Query, marks: &[String]) -> Option<String> {
     let mut words = Vec::new();
     for term in &query.terms {
         for (at, word) in term.words.iter().enumerate() {
-            let goes_on = word.len() > WORD_BYTES_MAX || term.prefix && at + 1 == term.words.len();
-            words.push(format!("'{}'{}", cut(word), if goes_on { ":*" } else { "" }));
+            let is_prefix = word.len() > WORD_BYTES_MAX || term.prefix && at + 1 == term.words.len();
+            words.push(format!("'{}'{}", cut(word), if is_prefix { ":*" } else { "" }));
         }
     }
     let marks: Vec<String> = marks.iter().map(|mark| format!("'{mark}'")).collect();

@@ -57,7 +57,9 @@ impl Terms {
         let (kept, proof) = match (mode, roots) {
             ("disable" | "prefer", None) => (mode, Proof::Nothing),
             ("disable" | "prefer", Some(_)) => {
-                return Err(format!("sslrootcert has no effect with sslmode={mode}: use sslmode=verify-full"));
+                return Err(format!(
+                    "sslrootcert has no effect with sslmode={mode}: use sslmode=verify-full"
+                ));
             }
             ("require", None) => ("require", Proof::Nothing),
             ("require" | "verify-ca", Some(_)) => ("require", Proof::Issuer),

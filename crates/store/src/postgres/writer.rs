@@ -57,7 +57,7 @@ struct Queue {
     state: Mutex<State>,
     pool: Pool,
     place: Arc<str>,
-    mouth: Notifier,
+    notifier: Notifier,
 }
 
 #[derive(Default)]
@@ -75,8 +75,8 @@ struct Waiting {
 }
 
 impl Writer {
-    pub fn new(pool: Pool, place: Arc<str>, mouth: Notifier, handle: Handle) -> Self {
-        let queue = Queue { state: Mutex::default(), pool, place, mouth };
+    pub fn new(pool: Pool, place: Arc<str>, notifier: Notifier, handle: Handle) -> Self {
+        let queue = Queue { state: Mutex::default(), pool, place, notifier };
         Self { queue: Arc::new(queue), handle }
     }
 
@@ -160,7 +160,7 @@ impl Queue {
     async fn write_batch(&self, tenant: &TenantId, batch: Vec<Waiting>) {
         match self.persist(tenant, &batch).await {
             Ok(ends) => {
-                self.mouth.tell_others();
+                self.notifier.tell_others();
                 for (waiting, end) in batch.into_iter().zip(ends) {
                     // The caller may be cancelled; its entries stay written.
                     let _ = waiting.tell.send(Ok(end));

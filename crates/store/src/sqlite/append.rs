@@ -163,7 +163,8 @@ fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Opti
     let mut select = db.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
     let json: Option<String> = select.query_row(params![pk, key], |row| row.get(0)).optional().at(&db.path)?;
     let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
-    let answer = json.map(read).transpose().map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
+    let answer =
+        json.map(read).transpose().map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
     let Some(StoredAnswer { head, entries, request }) = answer else { return Ok(None) };
     validate::check_request(append, request.as_deref())?;
     Ok(Some(Appended { head, entries }))

@@ -215,7 +215,10 @@ impl<'d> LogRows<'d> {
                 parent => return Ok(ControlFlow::Continue(parent)),
             }
         }
-        Err(db.damaged(format!("session {} has no entry {wanted}, which is the parent of other entries (I2)", self.pk)))
+        Err(db.damaged(format!(
+            "session {} has no entry {wanted}, which is the parent of other entries (I2)",
+            self.pk
+        )))
     }
 
     /// Returns the entries after a seq, in order.

@@ -1,11 +1,17 @@
 //! The embedded default: one file, in SQLite.
 //!
-//! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read
-//! connections. The other modules are plain functions of a [`connection`]: [`schema`] the layout,
-//! [`append`] and [`log`] the entries, [`path`] the entries of a context, [`session`] session rows
-//! and lists, [`search`] and [`index`] full-text search, [`blob`] and [`blob_upload`] blobs,
-//! [`erase`] erasure, [`sync`] and [`checkpoint`] the write-ahead log, [`check`] the checks of
-//! `sapwood doctor`. Several processes may use the same file at once.
+//! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read connections. Several
+//! processes may use the same file at once. The other modules are plain functions of a [`connection`]:
+//!
+//! - [`schema`]: the layout
+//! - [`append`] and [`log`]: the entries
+//! - [`path`]: the entries of a context
+//! - [`session`]: session rows and lists
+//! - [`search`] and [`index`]: full-text search
+//! - [`blob`] and [`blob_upload`]: blobs
+//! - [`erase`]: erasure
+//! - [`sync`] and [`checkpoint`]: the write-ahead log
+//! - [`check`]: the checks of `sapwood doctor`
 
 mod append;
 mod append_cache;

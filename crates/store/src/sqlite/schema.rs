@@ -200,10 +200,10 @@ CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session I
 
 /// The log of layout 1, clustered by session.
 const LOG_1: &str = "
--- The log. The key is the session's pk in the high half and the seq in the low half, so a session's
--- entries are adjacent and need no second index. depth, jump, messages and settings are the entry's
--- links (see sapwood_core::tree); snapshot holds the settings where they change. doc is the entry's
--- number in the search index. The body is last, so that walking over an entry does not read it.
+-- The log. The key is the session's pk in the high half and the seq in the low half. So a session's entries are adjacent
+-- and need no second index. depth, jump, messages and settings are the entry's links (see sapwood_core::tree). snapshot
+-- holds the settings where they change. doc is the entry's number in the search index. The body is last, so that walking
+-- over an entry does not read it.
 CREATE TABLE entries (
   key      INTEGER PRIMARY KEY,
   id       BLOB NOT NULL,

@@ -248,8 +248,7 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// Runs `erase`, which deletes entries and returns their numbers, and removes their texts from the
-/// index without a trace.
+/// Runs `work`, which deletes entries and collects their numbers, and removes their texts from the index without a trace.
 pub(super) fn really_forgetting(
     db: &StoreConnection,
     work: impl FnOnce(&mut HashSet<i64>) -> Result<()>,

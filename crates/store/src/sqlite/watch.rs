@@ -15,7 +15,7 @@ use super::writer::blocking;
 use crate::Key;
 
 /// A connection that only checks whether other connections have written. SQLite counts that per
-/// connection, so it is never replaced.
+/// connection, so the same one is always used.
 pub(super) struct Watcher {
     db: Mutex<Option<StoreConnection>>,
     path: PathBuf,

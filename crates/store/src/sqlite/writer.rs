@@ -383,7 +383,6 @@ impl Group {
 
 fn rolled_back(db: &StoreConnection) -> StoreError {
     let place = db.path.display().to_string();
-    let what =
-        "a write failed halfway, and its whole transaction was rolled back".to_owned();
+    let what = "a write failed halfway, and its whole transaction was rolled back".to_owned();
     StoreError::Backend { place, what }
 }

@@ -96,7 +96,10 @@ fn an_erased_word_is_nowhere_in_the_files() {
         assert!(!holds(&bytes_of(&dir), "quagmire"), "the word is gone while the store is open");
     });
     let bytes = bytes_of(&dir);
-    assert!(holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"), "the word is gone after the store is closed");
+    assert!(
+        holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"),
+        "the word is gone after the store is closed"
+    );
 }
 
 #[cfg(unix)]

@@ -1,12 +1,14 @@
-//! A coding agent's transcript, made from a seed: as many messages as one likes, one at a time.
+//! Generates a coding agent's transcript from a seed: any number of messages, one at a time.
 //!
-//! What makes it like the real thing, as far as a store can tell: lengths (a user's few words, an answer of a page,
-//! tool output from half a kilobyte to twenty), words (a few that come all the time, thousands of identifiers, numbers
-//! and hashes that never come again), and repetition (the same few files are read, searched, patched and quoted over
-//! and over for a while, then others). A message alone shrinks to about 0.4 of its size under `zstd -3`, the whole
-//! to about 0.2.
+//! The corpus resembles real transcripts in the properties that matter to a store:
 //!
-//! Two words are planted where [`has_rare`] and [`has_common`] say, and occur nowhere else.
+//! - Lengths: short user messages, answers of about a page, tool output of half a kilobyte to twenty.
+//! - Words: a few very frequent ones, thousands of identifiers, and unique numbers and hashes.
+//! - Repetition: the same few files are read, searched, patched and quoted repeatedly for a while, then others.
+//!
+//! `zstd -3` compresses a single message to about 0.4 of its size, and the whole transcript to about 0.2.
+//!
+//! Two words are planted in the messages selected by [`has_rare`] and [`has_common`], and occur nowhere else.
 
 mod rng;
 mod words;
@@ -14,9 +16,9 @@ mod world;
 
 use world::World;
 
-/// In about 10 of 100,000 messages.
+/// Occurs in about 10 of 100,000 messages.
 pub const RARE_WORD: &str = "quillwort";
-/// In about 30 % of them.
+/// Occurs in about 30 % of the messages.
 pub const COMMON_WORD: &str = "invariant";
 
 pub fn has_rare(number: u64) -> bool {
@@ -27,7 +29,7 @@ pub fn has_common(number: u64) -> bool {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (u64::from(u32::MAX) / 10) * 3
 }
 
-/// What one message says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     User { text: String },
@@ -51,11 +53,11 @@ impl Said {
     }
 }
 
-/// Endless; take as many as needed.
+/// An endless iterator over messages.
 pub struct Corpus {
     world: World,
     number: u64,
-    /// Rounds left in this turn; none means that the user speaks next.
+    /// Remaining rounds of this turn. The user writes next when there are none.
     rounds: usize,
     open: Option<(String, &'static str)>,
 }
@@ -105,7 +107,7 @@ impl Iterator for Corpus {
 mod tests {
     use super::*;
 
-    /// The bytes somebody wrote: text and tool input, without any envelope.
+    /// Size of text and tool input, without the envelope.
     fn content_bytes(said: &Said) -> usize {
         match said {
             Said::User { text } | Said::Tool { text, .. } => text.len(),
@@ -114,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_words() {
+    fn equal_seeds_give_equal_text() {
         let first: Vec<Said> = Corpus::new(7).take(200).collect();
         assert_eq!(first, Corpus::new(7).take(200).collect::<Vec<_>>());
         assert_ne!(first, Corpus::new(8).take(200).collect::<Vec<_>>());
     }
 
     #[test]
-    fn planted_words_are_where_they_should_be_and_nowhere_else() {
+    fn planted_words_occur_only_in_the_selected_messages() {
         for (number, mut said) in Corpus::new(1).take(20_000).enumerate() {
             let number = number as u64;
             assert_eq!(said.text_mut().contains(RARE_WORD), has_rare(number), "message {number}");
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_the_length_of_a_real_one() {
+    fn a_message_has_a_realistic_length() {
         let total: usize = Corpus::new(3).take(20_000).map(|said| content_bytes(&said)).sum();
         let mean = total / 20_000;
         assert!((1_550..1_900).contains(&mean), "{mean} bytes a message");

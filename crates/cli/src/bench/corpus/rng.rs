@@ -1,6 +1,6 @@
-//! Chance with a seed: the same corpus on every machine, so that figures can be compared.
+//! A seeded random generator: the same corpus on every machine, so that figures are comparable.
 
-/// SplitMix64: small, quick, and good enough to pick words with.
+/// SplitMix64: small, fast, and good enough to pick words.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -17,7 +17,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`, which is at least 1.
+    /// A number below `bound`, which must be at least 1.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
@@ -34,16 +34,16 @@ impl Rng {
         &items[self.below(items.len())]
     }
 
-    /// Like word frequencies: the n-th item about n times rarer than the first.
+    /// Pick with Zipf-like frequencies: the n-th item is about n times rarer than the first.
     pub fn pick_skewed<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        // 2^(u·log2 n) without a logarithm: choose an octave, then a place in it.
+        // 2^(u·log2 n) without a logarithm: choose an octave, then a position in it.
         let octaves = usize::BITS - items.len().leading_zeros();
         let top = 1usize << self.below(octaves as usize);
         let index = top - 1 + self.below(top);
         items.get(index).unwrap_or_else(|| self.pick(items))
     }
 
-    /// Lengths as they occur: many near the median, a few several times as long.
+    /// A realistic length: mostly near the median, sometimes several times as long.
     pub fn log_normal(&mut self, median: f64, sigma: f64, low: usize, high: usize) -> usize {
         let sum: f64 = (0..12).map(|_| self.next() as f64 / u64::MAX as f64).sum();
         let length = median * (sigma * (sum - 6.0)).exp();

@@ -1,8 +1,8 @@
-//! The vocabulary: English words for prose, stems that identifiers are composed of, templates with slots.
+//! The vocabulary: English words for prose, stems for identifiers, and templates with slots.
 
 use super::rng::Rng;
 
-/// Most frequent first.
+/// Sorted by frequency, most frequent first.
 const PROSE: &str = "the a to of and in is it that this for with on as be not are we now so from by when if but which \
 an can will was should test file error code call function after before only same first each into then than also all \
 no one two more has have does because where there value fails type here need check using return them line change \
@@ -56,9 +56,9 @@ const SYLLABLES: &str = "ka zo mi ter vel dra quin sol pax nor lum bre gan thi r
 
 pub struct Vocabulary {
     pub prose: Vec<&'static str>,
-    /// snake_case, several thousand.
+    /// Several thousand names in snake_case.
     pub names: Vec<String>,
-    /// PascalCase.
+    /// Names in PascalCase.
     pub types: Vec<String>,
     /// Directories and packages.
     pub modules: Vec<String>,
@@ -108,8 +108,8 @@ fn shuffle(items: &mut [String], rng: &mut Rng) {
     }
 }
 
-/// Slots: %i a name of the file at hand, %I any name, %T a type, %m a module, %w a word, %n a small number, %N a big
-/// one, %p a path, %h a short hash, %u a UUID, %t a time, %% nothing.
+/// Templates. Slots: %i a name of the current file, %I any name, %T a type, %m a module, %w a word, %n a small
+/// number, %N a large number, %p a path, %h a short hash, %u a UUID, %t a time, %% nothing.
 pub const SENTENCES: &[&str] = &[
     "The problem is in `%i`: it calls `%i` before `%I` has %w the %w.",
     "I %w the %w in `%p` and the %w %w are gone.",

@@ -1,4 +1,4 @@
-//! The project the agent works in: files that exist for a while, and what people, models and tools say about them.
+//! The simulated project: files that exist for a while, and the messages and tool output about them.
 
 use std::fmt::Write as _;
 
@@ -6,19 +6,19 @@ use super::Call;
 use super::rng::Rng;
 use super::words::{ASKS, CODE, JSON_LINES, LISTING, LOGS, SENTENCES, TRACES, Vocabulary};
 
-/// Files that are at hand at one time.
+/// Number of files in use at a time.
 const FILES: usize = 40;
-/// After so many messages one of them gives way to another.
+/// Number of messages after which one file is replaced by another.
 const MESSAGES_PER_FILE: u64 = 60;
-/// Midnight before the first message, in seconds.
+/// Midnight before the first message, in Unix seconds.
 const DAY: u64 = 1_760_000_000;
 
 struct SourceFile {
     path: String,
-    /// The names and types this file is about; the slots %i and %T take one of them.
+    /// Names and types used in this file, for the slots %i and %T.
     names: Vec<String>,
     types: Vec<String>,
-    /// The package it belongs to, for the slot %m.
+    /// The file's package, for the slot %m.
     package: String,
     lines: Vec<String>,
 }
@@ -69,7 +69,7 @@ impl World {
         file
     }
 
-    /// The file somebody talks about: a few of them most of the time.
+    /// Pick the file of a message. A few files are picked most of the time.
     fn file(&mut self) -> usize {
         self.rng.below(FILES).min(self.rng.below(FILES))
     }
@@ -128,7 +128,7 @@ impl World {
         self.block(text, file, from, count);
     }
 
-    /// The same few lines twice, as answers do that propose a change.
+    /// Write the same few lines twice, like an answer that proposes a change.
     fn before_and_after(&mut self, text: &mut String, file: usize) {
         let count = self.rng.between(4, 12);
         let from = self.rng.below(self.files[file].lines.len());
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// What a tool answers.
+    /// Generate the output of a tool.
     pub(super) fn output(&mut self, tool: &str) -> String {
         let target = self.rng.log_normal(1_470.0, 0.8, 500, 20_000);
         let mut out = String::with_capacity(target + 300);
@@ -277,7 +277,7 @@ impl World {
     }
 }
 
-/// Writes a template with its slots filled: see [`super::words`].
+/// Write a template with its slots filled, see [`super::words`].
 fn fill(out: &mut String, template: &str, rng: &mut Rng, words: &Vocabulary, file: &SourceFile, clock: u64) {
     let mut pieces = template.split('%');
     out.push_str(pieces.next().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Durable appends. One at a time against a file that is appended to and synced; 64 writers that share commits; at the
-//! weaker durability against plain SQLite at the same setting; and at the end of a long log against a short one.
+//! Durable appends: a single writer vs. a file that is appended to and synced, 64 writers that share commits, weaker
+//! durability vs. plain SQLite with the same setting, and the end of a long log vs. a short one.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "append";
 const STREAMS: usize = 64;
-/// Threads of the runtime that they are tasks of.
+/// Number of runtime threads for the tasks.
 const WORKERS: usize = 2;
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
@@ -23,7 +23,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// One median per thing measured.
+/// Measured rates, one list per kind.
 #[derive(Default)]
 struct Rates {
     raw: Vec<f64>,
@@ -42,7 +42,7 @@ async fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
     let said: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
     let lines: Vec<Vec<u8>> = said.iter().map(line_of).collect();
     let mut rates = Rates::default();
-    // Floors and figures take turns, so that a slow moment of the disk hits both.
+    // Baselines and measurements alternate, so that a slow moment of the disk affects both.
     for _ in 0..stage.sizes.rounds {
         measure_floors(stage, &lines, &mut rates)?;
         rates.one_full.push(one_stream(stage, &said, Durability::Full).await?);
@@ -58,12 +58,12 @@ fn figures_of(rates: Rates) -> Vec<Figure> {
     let sqlite_normal = median(rates.sqlite_normal);
     let figure = |name: &str, value: f64| Figure::new(AXIS, name, value, "/s");
     vec![
-        figure("floor: append and fdatasync each", raw),
-        figure("floor: the same, preallocated", median(rates.preallocated)),
-        figure("floor: 64 records a sync", median(rates.grouped)),
-        figure("floor: plain SQLite, FULL", median(rates.sqlite_full)),
-        figure("floor: plain SQLite, NORMAL", sqlite_normal),
-        figure("floor: plain SQLite, FULL, 64 rows a commit", median(rates.sqlite_grouped)),
+        figure("baseline: append and fdatasync each", raw),
+        figure("baseline: the same, preallocated", median(rates.preallocated)),
+        figure("baseline: 64 records per sync", median(rates.grouped)),
+        figure("baseline: plain SQLite, FULL", median(rates.sqlite_full)),
+        figure("baseline: plain SQLite, NORMAL", sqlite_normal),
+        figure("baseline: plain SQLite, FULL, 64 rows per commit", median(rates.sqlite_grouped)),
         figure("one stream, full", median(rates.one_full)).over(raw).goal(Goal::AtLeast(0.5)),
         figure("64 streams as tasks, full", median(rates.many_tasks)).over(raw).goal(Goal::AtLeast(6.0)),
         figure("64 streams with a thread each, full", median(rates.many_threads)).over(raw),
@@ -103,16 +103,16 @@ async fn one_stream(stage: &Stage, said: &[Body], durability: Durability) -> any
     Ok(rate)
 }
 
-/// How the streams run beside each other.
+/// How the concurrent streams run.
 #[derive(Debug, Clone, Copy)]
 enum Beside {
-    /// As tasks of a runtime with two threads, as in a server.
+    /// As tasks on a runtime with two threads, as in a server.
     Tasks,
-    /// Each on a thread of its own, which the system has to wake for every answer.
+    /// Each on its own thread, which the system has to wake for every answer.
     Threads,
 }
 
-/// Each stream waits for its own append before it makes the next; commits are shared between them.
+/// Each stream waits for its append before it makes the next. Streams share commits.
 async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::Result<f64> {
     let engine = stage.open("append.db", Durability::Full)?;
     let each = (said.len() * 4 / STREAMS).max(4);
@@ -143,7 +143,8 @@ pub fn run_as_tasks(
         }
         Ok(())
     };
-    // On a thread of its own: the bench itself runs on a runtime, and another one can neither run nor end within it.
+    // On a separate thread: the benchmark itself runs on a runtime, in which another one can neither run nor be
+    // dropped.
     std::thread::scope(|scope| {
         let run =
             || tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?.block_on(all);
@@ -176,7 +177,7 @@ pub(super) async fn one_of_many(
     Ok(())
 }
 
-/// What an append costs at the end of a huge log, as a multiple of what it costs at the end of a small one.
+/// Cost of an append at the end of a huge log, relative to a small one.
 async fn cost_at_length(stage: &mut Stage) -> anyhow::Result<Figure> {
     let engine = stage.huge(|_| ()).await?;
     let small = stage.session(&engine, "small").await?;
@@ -189,7 +190,7 @@ async fn cost_at_length(stage: &mut Stage) -> anyhow::Result<Figure> {
         at_huge.push(time_appends(stage, &engine, &huge, &said).await?);
     }
     stage.close("huge.db", engine)?;
-    let name = format!("an append to {} entries, beside one to {}", stage.sizes.huge, stage.sizes.small);
+    let name = format!("an append to {} entries, vs. one to {}", stage.sizes.huge, stage.sizes.small);
     Ok(Figure::new(AXIS, name, median(at_huge), "µs").over(median(at_small)).goal(Goal::AtMost(1.3)))
 }
 

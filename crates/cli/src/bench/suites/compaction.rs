@@ -1,9 +1,9 @@
-//! What survives compaction. A coding agent's transcript from a seed gets planted items, each with a mark that occurs
-//! nowhere else; it is compacted several times in a row while it goes on, and in the end the context is searched for the
-//! marks. Nothing in the strategies knows the marks.
+//! What survives compaction. A generated transcript contains planted items, each with a unique marker. It is
+//! compacted several times while it grows. At the end the context is searched for the markers. The strategies know
+//! nothing about the markers.
 //!
-//! The scripted summariser stands in for a model. It sees what a model would be given and nothing else: it keeps the
-//! sentences that a reader would call a fact, a decision or an open item, by their words.
+//! A scripted summariser replaces the model. It gets the same input as a model, and keeps the sentences whose words
+//! mark a fact, a decision or an open item.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,10 +24,10 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "compaction";
-/// How often each session is compacted, and how much is said before each time.
+/// Number of compactions per session, and of messages before each.
 const ROUNDS: usize = 4;
 const MESSAGES_PER_ROUND: usize = 80;
-/// Planted items of each kind per round.
+/// Number of planted items of each kind per round.
 const PLANTED: usize = 5;
 const SEED: u64 = 11;
 const PLANS: usize = 9;
@@ -71,7 +71,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Compacts a session over and over, and looks for what was planted.
+/// Compact a session repeatedly, and search for the planted items.
 async fn survivors(method: Method, name: &str) -> anyhow::Result<Vec<Figure>> {
     let (sapwood, session) = open().await?;
     let mut said = bodies(SEED);
@@ -89,9 +89,9 @@ async fn survivors(method: Method, name: &str) -> anyhow::Result<Vec<Figure>> {
     let (tokens, text) = counted(&sapwood, &session).await?;
     let mut figures = Vec::new();
     if let Some(last) = last {
-        let what = format!("{name}: tokens of {said_tokens} said, after {ROUNDS} compactions");
+        let what = format!("{name}: final tokens of {said_tokens}, after {ROUNDS} compactions");
         figures.push(Figure::new(AXIS, what, tokens as f64, "tokens"));
-        let what = format!("{name}: tokens before and after the last");
+        let what = format!("{name}: tokens after vs. before the last compaction");
         figures.push(
             Figure::new(AXIS, what, last.tokens_after as f64, "tokens").over(last.tokens_before as f64),
         );
@@ -105,7 +105,7 @@ fn survivor_figure(kind: Planted, method: Method, name: &str, text: &str) -> Fig
     let found = (0..count).filter(|number| text.contains(&kind.mark(*number))).count();
     let share = 100.0 * found as f64 / count as f64;
     let figure = Figure::new(AXIS, format!("{name}: survivors, {count} {}", kind.name()), share, "%");
-    // What the assistant decided, and which files it changed, must never be lost but by a line per message.
+    // Only truncate, which keeps one line per message, may lose items. No strategy may lose file edits.
     let is_promised = method != Method::Truncate || kind == Planted::FileEdit;
     if is_promised { figure.goal(Goal::AtLeast(100.0)) } else { figure }
 }
@@ -116,7 +116,7 @@ async fn open() -> anyhow::Result<(Sapwood, SessionId)> {
     Ok((sapwood, session))
 }
 
-/// The context's tokens, and everything in it as one text.
+/// The context's token count and its whole text.
 async fn counted(sapwood: &Sapwood, session: &SessionId) -> anyhow::Result<(u64, String)> {
     let context = sapwood.context(session).await?;
     let text: Vec<String> = context.messages.iter().map(sapwood_text).collect();
@@ -130,7 +130,7 @@ fn sapwood_text(message: &sapwood::core::project::context::Message) -> String {
         .fold(message.text(), |text, input| format!("{text}\n{input}"))
 }
 
-/// Ordinary messages with planted ones among them; the task comes first of all and is never answered.
+/// Add ordinary messages with planted ones among them. The task is the first message and stays open.
 async fn say_round(
     sapwood: &Sapwood,
     session: &SessionId,
@@ -151,7 +151,7 @@ async fn say_round(
     Ok(())
 }
 
-/// One item of each kind, in the middle of longer texts, without any mark that a strategy would look for.
+/// One item of each kind, inside longer texts, without anything that a strategy could recognise.
 fn planted(number: usize) -> Vec<Body> {
     let filler = "The rest of this is as it was before, and nothing depends on it. ".repeat(4);
     let fact = format!("{filler}By the way, the staging port is {}. {filler}", Planted::Fact.mark(number));
@@ -188,10 +188,10 @@ fn planted(number: usize) -> Vec<Body> {
 }
 
 fn said_nothing() -> AssistantMessage {
-    serde_json::from_str(r#"{"parts":[]}"#).expect("an assistant's message needs nothing but parts")
+    serde_json::from_str(r#"{"parts":[]}"#).expect("an assistant message requires only parts")
 }
 
-/// Reads what it is given, sentence by sentence, and keeps those that say something.
+/// A summariser that keeps the sentences with certain words.
 struct Reader;
 
 #[async_trait::async_trait]
@@ -219,7 +219,7 @@ impl Summariser for Reader {
     }
 }
 
-/// Deciding what a compaction of a long path will be: the path is in memory, nothing is written.
+/// Time to plan a compaction of a long path in memory. Nothing is written.
 async fn plans(entries: usize) -> anyhow::Result<Vec<Figure>> {
     let (sapwood, session) = open().await?;
     let mut said = short_bodies(SEED);

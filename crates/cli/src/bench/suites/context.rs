@@ -1,4 +1,4 @@
-//! The context of the last messages after a compaction: the same in a short and in a huge session, with dead branches in
+//! The context of the last messages after a compaction: in a short and in a huge session, with dead branches in
 //! between, and from a cold process.
 
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use crate::bench::table::{Figure, Goal};
 const AXIS: &str = "context";
 const RUNS: usize = 201;
 const COLD_RUNS: usize = 15;
-/// Dead branches behind each of the kept messages: 100 in all.
+/// Number of dead branches after each kept message: 100 in total.
 const BRANCHES_EACH: usize = 2;
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
@@ -40,12 +40,12 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     add_branches(stage, &engine, &large).await?;
     let time = time_context(stage, &engine, &large).await?;
     times.push(time);
-    let name = format!("last {KEPT} with {} dead branches between", KEPT * BRANCHES_EACH);
+    let name = format!("last {KEPT} with {} dead branches in between", KEPT * BRANCHES_EACH);
     figures.push(Figure::new(AXIS, name, time, "ms").goal(Goal::AtMost(1.0)));
     let (least, most) =
         (times.iter().copied().fold(f64::MAX, f64::min), times.iter().copied().fold(0.0, f64::max));
     figures.push(
-        Figure::new(AXIS, "slowest beside fastest of these", most, "ms").over(least).goal(Goal::AtMost(2.0)),
+        Figure::new(AXIS, "slowest vs. fastest of these", most, "ms").over(least).goal(Goal::AtMost(2.0)),
     );
     stage.close("huge.db", engine)?;
     figures.extend(cold(stage)?);
@@ -57,13 +57,13 @@ async fn floor_figure(stage: &Stage) -> anyhow::Result<Figure> {
     let said = short_bodies(8).take(stage.sizes.huge / 10 - KEPT).chain(bodies(5).take(KEPT));
     floor::write_lines(&path, said.map(|body| line_of(&body)))?;
     let time = median_millis(RUNS, || async { floor::parse_last(&path, KEPT) }).await?;
-    Ok(Figure::new(AXIS, format!("floor: read and parse the last {KEPT} lines"), time, "ms"))
+    Ok(Figure::new(AXIS, format!("baseline: read and parse the last {KEPT} lines"), time, "ms"))
 }
 
 async fn time_context(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<f64> {
     median_millis(RUNS, || async {
         let context = engine.context(&stage.scope, session, None).await?;
-        // The kept messages, the summary, and the results that calls without one are given.
+        // The kept messages, the summary, and placeholder results for calls without one.
         anyhow::ensure!(
             (KEPT + 1..=KEPT + 2).contains(&context.messages.len()),
             "{} messages",
@@ -74,7 +74,7 @@ async fn time_context(stage: &Stage, engine: &Engine, session: &SessionId) -> an
     .await
 }
 
-/// Appends messages, each with dead branches behind it, and a compaction that keeps them.
+/// Append messages, each followed by dead branches, and a compaction that keeps them.
 async fn add_branches(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<()> {
     let mut first = None;
     let mut dead = short_bodies(9);
@@ -91,7 +91,7 @@ async fn add_branches(stage: &Stage, engine: &Engine, session: &SessionId) -> an
     Ok(())
 }
 
-/// The whole program, from its start to its last byte.
+/// Run the whole program, from its start to its last byte.
 fn cold(stage: &Stage) -> anyhow::Result<Option<Figure>> {
     let program = std::env::current_exe()?;
     let mut times = Vec::with_capacity(COLD_RUNS);

@@ -1,4 +1,4 @@
-//! The whole context of a long session without a compaction, against parsing the same messages from lines.
+//! The whole context of a long session without a compaction vs. parsing the same messages from lines.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let lines = stage.scratch.file("long.jsonl");
     let engine = stage.open("long.db", Durability::Normal)?;
     let session = stage.session(&engine, LONG).await?;
-    // They take turns, so that a slow moment of the machine hits both.
+    // They alternate, so that a slow moment of the machine affects both.
     let (mut parsed, mut built) = (Vec::new(), Vec::new());
     for _ in 0..stage.sizes.rounds {
         let start = Instant::now();
@@ -29,6 +29,6 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
         anyhow::ensure!(context.messages.len() >= stage.sizes.long, "{} messages", context.messages.len());
     }
     stage.close("long.db", engine)?;
-    let name = format!("context of {} messages, beside parsing their lines", stage.sizes.long);
+    let name = format!("context of {} messages, vs. parsing their lines", stage.sizes.long);
     Ok(vec![Figure::new(AXIS, name, median(built), "ms").over(median(parsed)).goal(Goal::AtMost(1.0))])
 }

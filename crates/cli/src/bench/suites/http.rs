@@ -1,7 +1,7 @@
-//! The API from another process: the server runs as the program it is, and this process asks it over 64 connections that are
-//! kept open, on one thread, so that the client takes as little as it can of what both have to share. The floors are measured
-//! in the same run: the same client against an empty route of the same framework, on the same kind of runtime and also a process
-//! of its own, and the same appends without HTTP, in this process.
+//! The API from another process. The server runs as a separate process, and this process sends requests over 64
+//! persistent connections. The client uses one thread, because client and server share the machine. The baselines are
+//! measured in the same run: the same client with an empty route of the same framework, also in a separate process on
+//! the same kind of runtime, and the same appends in this process without HTTP.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -24,18 +24,18 @@ use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
-/// Appends of one connection at least: with fewer, sessions are still being met for the first time.
+/// Minimum number of appends per connection. With fewer, first accesses to sessions would dominate.
 const EACH_MIN: usize = 256;
-/// Reads are so much quicker than durable appends that more of them are measured.
+/// Reads per append. Reads are much faster than durable appends, so more of them are measured.
 const READS_PER_APPEND: usize = 4;
-/// Which corpus the texts are from.
+/// Seed of the corpus for the texts.
 const SEED: u64 = 14;
-/// How long the client waits for one answer.
+/// Client timeout for one response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Largest answer that is read.
+/// Maximum size of a response.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// One measurement: how many a second, and how long each took.
+/// One measurement: requests per second, and the duration of each.
 #[derive(Debug, Default)]
 struct Load {
     rates: Vec<f64>,
@@ -77,8 +77,8 @@ fn figures_of(loads: [Load; 3], in_process: f64) -> Vec<Figure> {
     let rate = |name: &str, value| Figure::new(AXIS, name, value, "/s");
     let late = |name: &str, value| Figure::new(AXIS, name, value, "ms");
     vec![
-        rate("floor: an empty route, 64 connections", empty),
-        rate("floor: 64 streams of durable appends in the process", in_process),
+        rate("baseline: an empty route, 64 connections", empty),
+        rate("baseline: 64 in-process streams of durable appends", in_process),
         rate("small reads, 64 connections", read).over(empty).goal(Goal::AtLeast(0.5)),
         rate("durable injects, 64 connections", inject).over(in_process).goal(Goal::AtLeast(0.5)),
         late("an empty route, p99", empty_late),
@@ -91,13 +91,13 @@ fn appends_each(stage: &Stage) -> usize {
     (stage.sizes.appends / CONNECTIONS).max(EACH_MIN)
 }
 
-/// What is said on each connection: texts of the corpus, of people and of models in turn.
+/// The messages of each connection: texts of the corpus, alternating between users and models.
 fn texts() -> Vec<String> {
     let texts = bodies(SEED).filter(|body| matches!(body, Body::UserMessage(_) | Body::AssistantMessage(_)));
     texts.map(|body| body.text()).filter(|text| !text.is_empty()).take(CONNECTIONS).collect()
 }
 
-/// The same appends without HTTP.
+/// Make the same appends without HTTP.
 async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f64> {
     let engine = stage.open("http.db", Durability::Full)?;
     let each = appends_each(stage);
@@ -127,7 +127,7 @@ async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f6
     Ok(per_second(each * CONNECTIONS, took))
 }
 
-/// A process of this program that listens; it ends with this.
+/// A server process of this program. Killed on drop.
 struct Served {
     child: Child,
     addr: SocketAddr,
@@ -136,15 +136,15 @@ struct Served {
 impl Served {
     fn start(args: &[&str], stage: &Stage) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        // Nobody's own configuration is part of this.
+        // Do not read the user's configuration.
         command.args(args).env("HOME", stage.scratch.path()).current_dir(stage.scratch.path());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("it has an output")?).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().context("the server has no stdout")?).read_line(&mut line)?;
         let said: Value = serde_json::from_str(&line).unwrap_or_default();
         let addr = said["addr"].as_str().and_then(|addr| addr.parse().ok());
         let mut served = Self { child, addr: SocketAddr::from(([127, 0, 0, 1], 0)) };
-        served.addr = addr.ok_or_else(|| anyhow!("the server said {line:?}"))?;
+        served.addr = addr.ok_or_else(|| anyhow!("unexpected output of the server: {line:?}"))?;
         Ok(served)
     }
 }
@@ -156,7 +156,7 @@ impl Drop for Served {
     }
 }
 
-/// Serves an empty route until it is killed: the floor, as a process of its own.
+/// Serve an empty route until killed: the baseline, in a separate process.
 pub async fn serve_empty(out: &mut dyn Write) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     writeln!(out, "{}", serde_json::json!({ "addr": listener.local_addr()?.to_string() }))?;
@@ -177,7 +177,7 @@ fn post(path: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Each connection asks its own question again and again, and waits for each answer.
+/// Each connection repeats its own request and waits for each response.
 fn measure(
     load: &mut Load,
     addr: SocketAddr,
@@ -207,7 +207,7 @@ fn measure(
     Ok(())
 }
 
-/// As light as a client can be: what it takes, the server has not.
+/// Run the client on one thread, to leave as much CPU time as possible to the server.
 fn on_one_thread<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
@@ -226,17 +226,17 @@ async fn ask_again(mut stream: TcpStream, ask: Vec<u8>, times: usize) -> anyhow:
     Ok(took)
 }
 
-/// Reads one answer that says how long it is.
+/// Read one response with a content length.
 async fn read_answer(stream: &mut TcpStream, answer: &mut Vec<u8>) -> anyhow::Result<()> {
     answer.clear();
     loop {
         if stream.read_buf(answer).await? == 0 || answer.len() > ANSWER_BYTES_MAX {
-            bail!("the server hung up, or said too much");
+            bail!("the server closed the connection, or its response is too large");
         }
         let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let head = std::str::from_utf8(&answer[..end])?;
         if !head.starts_with("HTTP/1.1 2") {
-            bail!("the server answered {}", head.lines().next().unwrap_or_default());
+            bail!("the server returned {}", head.lines().next().unwrap_or_default());
         }
         let length = head.lines().filter_map(|line| line.split_once(": "));
         let mut length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));

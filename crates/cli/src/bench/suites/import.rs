@@ -1,5 +1,5 @@
-//! Files of Claude Code and Codex, taken in: the readers alone and all the way into a store, beside reading the lines and
-//! parsing them as JSON; and memory while the whole file goes by.
+//! Imports of Claude Code and Codex files: the readers alone and imports into a store, vs. reading the lines and
+//! parsing them as JSON. Also measures memory during an import.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -23,9 +23,9 @@ use crate::cmd::import::take_quietly;
 use crate::lines::read_line;
 
 const AXIS: &str = "import";
-/// How quick the readers must be.
+/// Minimum speed of the readers.
 const MB_PER_SECOND_MIN: f64 = 100.0;
-/// How much more the whole file may take than its first tenth, in MB: the table of keys is all that grows.
+/// Maximum memory growth after the first tenth of the file, in MB. Only the table of keys grows.
 const GROWTH_MB_MAX: f64 = 64.0;
 const SESSION: &str = "be9c4000-0000-4000-8000-000000000001";
 const STEPS: usize = 512;
@@ -48,7 +48,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
         let name = format.as_str();
         figures.push(Figure::new(
             AXIS,
-            format!("{name}: lines read and parsed as JSON, alone"),
+            format!("{name}: only reading lines and parsing JSON"),
             parsed,
             "MB/s",
         ));
@@ -57,13 +57,18 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
                 .goal(Goal::AtLeast(MB_PER_SECOND_MIN)),
         );
         figures.push(
-            Figure::new(AXIS, format!("{name}: into entries, beside the lines alone"), read, "MB/s")
+            Figure::new(AXIS, format!("{name}: into entries, vs. only parsing lines"), read, "MB/s")
                 .over(parsed),
         );
         let rate = take_as_the_command(stage, &file, format, megabytes).await?;
         figures.push(
-            Figure::new(AXIS, format!("{name}: into a store, as `sapwood import` does it"), rate, "MB/s")
-                .goal(Goal::AtLeast(MB_PER_SECOND_MIN)),
+            Figure::new(
+                AXIS,
+                format!("{name}: into a store, the way `sapwood import` does it"),
+                rate,
+                "MB/s",
+            )
+            .goal(Goal::AtLeast(MB_PER_SECOND_MIN)),
         );
         figures.extend(take_in(stage, &file, format, megabytes).await?);
         stage.scratch.remove("foreign.jsonl");
@@ -71,18 +76,18 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Every line as a value, as any reader of them has to.
+/// Parse every line as a value, the minimum work of any reader.
 fn parse_lines(path: &Path) -> anyhow::Result<()> {
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut line = Vec::new();
     while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
         let value: Value = serde_json::from_slice(&line)?;
-        anyhow::ensure!(value.is_object(), "a line is no object");
+        anyhow::ensure!(value.is_object(), "a line is not an object");
     }
     Ok(())
 }
 
-/// Lines into drafts, which are dropped.
+/// Convert lines to drafts, which are dropped.
 fn read_file(path: &Path, format: Format) -> anyhow::Result<()> {
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut reader = reader(format, SESSION).ok_or_else(|| anyhow::anyhow!("no reader"))?;
@@ -110,7 +115,7 @@ fn grow(harvest: &mut StepBatch, grower: &mut Reconciler, drafts: &mut Vec<Draft
     drafts.clear();
 }
 
-/// How quick the whole command is, its threads and its syncs included.
+/// Speed of the whole command, including its threads and syncs.
 async fn take_as_the_command(
     stage: &Stage,
     path: &Path,
@@ -131,7 +136,7 @@ async fn take_as_the_command(
     Ok(median(rates))
 }
 
-/// All the way into a store, with memory sampled on the way.
+/// Import into a store, and sample the memory.
 async fn take_in(stage: &Stage, path: &Path, format: Format, megabytes: f64) -> anyhow::Result<Vec<Figure>> {
     let engine = stage.open("foreign.db", Durability::Normal)?;
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
@@ -164,7 +169,7 @@ async fn take_in(stage: &Stage, path: &Path, format: Format, megabytes: f64) -> 
         Figure::new(AXIS, format!("{name}: into a store, one thread"), rate, "MB/s"),
         Figure::new(
             AXIS,
-            format!("{name}: {megabytes:.0} MB, peak, mapped files apart"),
+            format!("{name}: {megabytes:.0} MB, peak without mapped files"),
             all.anonymous,
             "MB",
         ),
@@ -173,7 +178,7 @@ async fn take_in(stage: &Stage, path: &Path, format: Format, megabytes: f64) -> 
     ])
 }
 
-/// A transcript as the program itself would have left it.
+/// Write a transcript in the format of the other program.
 fn write_file(path: &Path, format: Format, bytes_max: u64) -> anyhow::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut bytes = 0;

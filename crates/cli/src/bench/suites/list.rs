@@ -1,4 +1,4 @@
-//! The newest of many sessions.
+//! Listing the newest of many sessions.
 
 use sapwood::core::port::store::ListFilter;
 use sapwood::store::Durability;

@@ -1,6 +1,6 @@
-//! Facts that people let drop in fifty sessions, among small talk, and asked for later in other words: how many are
-//! learned by rules, how many are found, and whether anything crosses to another user or tenant. The questions were
-//! written before the first run and are not tuned to it.
+//! Facts mentioned in fifty sessions among small talk, queried later in other words: how many are learned by rules,
+//! how many are found, and whether any is visible to another user or tenant. The questions were written before the
+//! first run and not tuned afterwards.
 
 use std::time::Instant;
 
@@ -13,15 +13,15 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "memories";
-/// People of one tenant, among whom the facts are spread; and of another, with the first one's name.
+/// Users of one tenant, among whom the facts are spread, and a user of another tenant with the first one's name.
 const PEOPLE: [(&str, &str); 6] =
     [("acme", "ana"), ("acme", "bob"), ("acme", "cyd"), ("acme", "dan"), ("acme", "eve"), ("globex", "ana")];
-/// Other memories of each person, so that there is something to be confused with.
+/// Number of other memories per user, as distractors.
 const OTHERS: usize = 40;
-/// How many answers are looked at.
+/// Number of answers that are checked.
 const FIRST: usize = 5;
 
-/// What is said, how it is asked for later, and a word of the answer.
+/// A fact, a rephrased question about it, and a word of the answer.
 const FACTS: [(&str, &str, &str); 50] = [
     ("Our staging database is called heron.", "Which db do we point staging at?", "heron"),
     ("I prefer tabs over spaces in Makefiles.", "How should I indent a makefile?", "tabs"),
@@ -83,7 +83,7 @@ const FACTS: [(&str, &str, &str); 50] = [
     ("From now on write commit messages in the imperative.", "How should I phrase commits?", "imperative"),
 ];
 
-/// Said around the facts, and worth nothing later.
+/// Small talk around the facts.
 const TALK: [&str; 6] = [
     "Hello, can you help me with something?",
     "That looks good, thank you.",
@@ -93,7 +93,7 @@ const TALK: [&str; 6] = [
     "Could you explain the second part again?",
 ];
 
-/// Things that other memories are about; each is a memory of everybody's own.
+/// Subjects of the other memories. Each user has their own.
 const SUBJECTS: [&str; 8] =
     ["gateway", "scheduler", "mailer", "catalogue", "importer", "renderer", "indexer", "translator"];
 
@@ -102,7 +102,7 @@ fn scope_of(person: usize) -> anyhow::Result<Scope> {
     Ok(Scope::user(tenant.parse()?, user.parse()?))
 }
 
-/// Facts are spread over the people of one tenant; the last person has none.
+/// Facts are spread over the users of one tenant. The last user has none.
 fn owner_of(fact: usize) -> usize {
     fact % (PEOPLE.len() - 1)
 }
@@ -129,19 +129,29 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let share = |count: usize| 100.0 * count as f64 / FACTS.len() as f64;
     let facts = FACTS.len();
     Ok(vec![
-        Figure::new(AXIS, format!("of {facts} facts, learned by rules"), share(tally.learned), "%")
+        Figure::new(AXIS, format!("facts learned by rules, of {facts}"), share(tally.learned), "%")
             .goal(Goal::AtLeast(90.0)),
-        Figure::new(AXIS, "asked in other words, the first answer is right", share(tally.first), "%"),
-        Figure::new(AXIS, format!("asked in other words, among the first {FIRST}"), share(tally.among), "%")
-            .goal(Goal::AtLeast(70.0)),
-        Figure::new(AXIS, "the same questions, by all their words", share(tally.by_all_words), "%"),
-        Figure::new(AXIS, "crossed to another user or tenant", tally.crossed as f64, "")
+        Figure::new(AXIS, "rephrased question, first answer is right", share(tally.first), "%"),
+        Figure::new(
+            AXIS,
+            format!("rephrased question, right answer among the first {FIRST}"),
+            share(tally.among),
+            "%",
+        )
+        .goal(Goal::AtLeast(70.0)),
+        Figure::new(
+            AXIS,
+            "the same questions by plain search (all words must match)",
+            share(tally.by_all_words),
+            "%",
+        ),
+        Figure::new(AXIS, "memories visible to another user or tenant", tally.crossed as f64, "")
             .goal(Goal::AtMost(0.0)),
-        Figure::new(AXIS, "one question", median(tally.times), "ms"),
+        Figure::new(AXIS, "time per question", median(tally.times), "ms"),
     ])
 }
 
-/// A session per fact, in which it is said among other things; and what everybody knows besides.
+/// Create a session per fact, which mentions it among other things, and each user's other memories.
 async fn plant(engine: &Engine) -> anyhow::Result<()> {
     for (fact, (said, ..)) in FACTS.iter().enumerate() {
         let scope = scope_of(owner_of(fact))?;
@@ -191,7 +201,7 @@ async fn ask_owner(
     Ok(())
 }
 
-/// Everybody else looks everywhere where memories show: lists, searches, questions, what a new session is told.
+/// Query as all other users, everywhere memories appear: lists, searches, questions, prompts of new sessions.
 async fn ask_others(
     engine: &Engine,
     owner: usize,
@@ -202,7 +212,7 @@ async fn ask_others(
         let scope = scope_of(other)?;
         let mut seen = String::new();
         let owned = Belongs::To(scope_of(owner)?.principal);
-        // Of the same name in another tenant there is one whose own memories these would be.
+        // The user with the same name in the other tenant must not see these memories as their own.
         for whose in [Whose::Any, Whose::For(scope.principal.clone()), Whose::Only(owned)] {
             let standing = Standing::Any;
             let filter = MemoryFilter { whose, standing, text: answer.to_owned(), ..MemoryFilter::default() };

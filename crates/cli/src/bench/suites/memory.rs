@@ -1,5 +1,5 @@
-//! Memory while a huge session is appended to, exported and imported: what it takes at a tenth of the way is what it
-//! takes at the end.
+//! Memory while a huge session is appended to, exported and imported: it should be the same after a tenth of the
+//! entries and at the end.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
@@ -17,11 +17,11 @@ use crate::bench::stage::{HUGE, Stage};
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "memory";
-/// How much more the whole may take than a tenth of it, in MB.
+/// Maximum memory growth after the first tenth, in MB.
 const GROWTH_MB_MAX: f64 = 32.0;
 const PAGE: usize = 1_000;
 
-/// The peak of the first tenth, and of everything.
+/// The peak of the first tenth, and the overall peak.
 #[derive(Default)]
 struct Growth {
     tenth: Peak,
@@ -44,7 +44,7 @@ impl Growth {
             Figure::new(AXIS, format!("{what} {total} entries, peak"), self.all.resident, "MB"),
             Figure::new(AXIS, format!("{what}: growth {steps}"), growth, "MB")
                 .goal(Goal::AtMost(GROWTH_MB_MAX)),
-            Figure::new(AXIS, format!("{what}: growth {steps}, mapped files apart"), anonymous, "MB"),
+            Figure::new(AXIS, format!("{what}: growth {steps}, without mapped files"), anonymous, "MB"),
         ]
     }
 }

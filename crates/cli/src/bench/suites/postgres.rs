@@ -1,5 +1,5 @@
-//! Many sessions over PostgreSQL, beside plain inserts with a commit each from as many connections in the same database; and
-//! what a context and a fork cost at the end of a short and of a long session.
+//! Many sessions on PostgreSQL vs. plain inserts with one commit each, from as many connections in the same database.
+//! Also measures a context and a fork at the end of a short and of a long session.
 
 use std::time::Instant;
 
@@ -18,13 +18,13 @@ const AXIS: &str = "postgres";
 const STREAMS: usize = 64;
 const RUNS: usize = 101;
 const FORKS: usize = 64;
-/// A short session, and a long one is so much longer.
+/// Number of entries in the short session, and the factor for the long one.
 const SHORT: usize = 1_000;
 const LONGER: usize = 100;
 
 pub async fn run(stage: &mut Stage, url: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     let admin = url.context(
-        "the axis postgres needs a server: --postgres postgres://USER@HOST/postgres, where USER may make databases",
+        "the axis postgres needs a server: --postgres postgres://USER@HOST/postgres, where USER may create databases",
     )?;
     let name = format!("sapwood_bench_{}", std::process::id());
     baseline::run(admin, &format!("CREATE DATABASE {name}")).map_err(anyhow::Error::msg)?;
@@ -33,10 +33,10 @@ pub async fn run(stage: &mut Stage, url: Option<&str>) -> anyhow::Result<Vec<Fig
     measured
 }
 
-/// The same server's URL with another database.
+/// The URL of another database on the same server.
 fn at_database(url: &str, name: &str) -> anyhow::Result<String> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
-    let server = address.rsplit_once('/').context("the URL names no database")?.0;
+    let server = address.rsplit_once('/').context("the database is missing in the URL")?.0;
     Ok(format!("{server}/{name}?{options}").trim_end_matches('?').to_owned())
 }
 
@@ -75,7 +75,7 @@ async fn rates(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
         anyhow::Ok(per_second(count, taken))
     };
     let (mut floor_one, mut floor_many, mut one, mut many) = (vec![], vec![], vec![], vec![]);
-    // Floors and figures take turns, so that a slow moment of the machine hits both.
+    // Baselines and measurements alternate, so that a slow moment of the machine affects both.
     for round in 0..stage.sizes.rounds {
         floor_one.push(inserts(1, said.len().min(lines.len()) / 4)?);
         floor_many.push(inserts(STREAMS, lines.len())?);
@@ -85,14 +85,14 @@ async fn rates(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
     let (floor_one, floor_many) = (median(floor_one), median(floor_many));
     let figure = |name: &str, value: f64| Figure::new(AXIS, name, value, "/s");
     Ok(vec![
-        figure("floor: plain inserts, one connection", floor_one),
-        figure("floor: plain inserts, 64 connections", floor_many),
+        figure("baseline: plain inserts, one connection", floor_one),
+        figure("baseline: plain inserts, 64 connections", floor_many),
         figure("one session", median(one)).over(floor_one).goal(Goal::AtLeast(0.5)),
         figure("64 sessions", median(many)).over(floor_many).goal(Goal::AtLeast(0.5)),
     ])
 }
 
-/// Each stream waits for its own append before it makes the next.
+/// Each stream waits for its append before it makes the next.
 async fn streams(stage: &Stage, url: &str, said: &[Body], count: usize, round: usize) -> anyhow::Result<f64> {
     let engine = sapwood::open_engine(url, StoreOptions::default())?;
     let each = if count == 1 { said.len() } else { said.len() * 4 / count };
@@ -107,8 +107,8 @@ async fn streams(stage: &Stage, url: &str, said: &[Body], count: usize, round: u
     Ok(per_second(each * count, start.elapsed()))
 }
 
-/// The median time of a fork of each session. They take turns, because the database still works on what was filled in: a slow
-/// moment hits both.
+/// The median time of a fork of each session. The sessions alternate, because the database may still be processing
+/// the inserts: a slow moment affects both.
 async fn time_forks(
     stage: &Stage,
     engine: &Engine,

@@ -1,5 +1,4 @@
-//! Full-text search over a long session: the newest hits for a word that is almost nowhere and for one that is almost
-//! everywhere.
+//! Full-text search in a long session: the newest hits for a rare and for a frequent word.
 
 use sapwood::Engine;
 use sapwood::core::port::store::SearchQuery;
@@ -21,14 +20,14 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let rare = messages.clone().filter(|number| has_rare(*number)).count();
     let common = messages.filter(|number| has_common(*number)).count();
     let mut figures = vec![
-        Figure::new(AXIS, "messages a second, written in batches", long.messages_per_second, "/s"),
-        Figure::new(AXIS, "the first search, catching up included", long.catch_up_ms, "ms"),
+        Figure::new(AXIS, "messages per second, written in batches", long.messages_per_second, "/s"),
+        Figure::new(AXIS, "the first search, including index catch-up", long.catch_up_ms, "ms"),
     ];
     for (word, expected) in [(RARE_WORD, rare), (COMMON_WORD, common)] {
         let found = hits(stage, &engine, word).await?;
-        anyhow::ensure!(found == expected.min(HITS), "{word}: {found} hits, and there are {expected}");
+        anyhow::ensure!(found == expected.min(HITS), "{word}: {found} hits instead of {expected}");
         let time = median_millis(RUNS, || hits(stage, &engine, word)).await?;
-        let name = format!("newest {HITS} of {expected} in {} messages", stage.sizes.long);
+        let name = format!("newest {HITS} of {expected} matches in {} messages", stage.sizes.long);
         figures.push(Figure::new(AXIS, name, time, "ms").goal(Goal::AtMost(3.0)));
     }
     stage.close("long.db", engine)?;

@@ -1,5 +1,5 @@
-//! Delivery over event streams: from the beginning of a durable append to the moment a subscriber over HTTP has the event.
-//! Server and subscribers share this process and two threads, so the figures hold the subscribers' own work too.
+//! Delivery over event streams: from the start of a durable append until a subscriber over HTTP has received the
+//! event. Server and subscribers share this process and two threads, so the figures include the subscribers' work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::bench::table::Figure;
 const AXIS: &str = "stream";
 const SUBSCRIBERS: &[usize] = &[1, 100, 2_000];
 const WORKERS: usize = 2;
-/// Between two appends, so that each is delivered before the next one: this, and more for each subscriber.
+/// Minimum pause between two appends, plus more for each subscriber, so that each event is delivered before the next.
 const PAUSE: Duration = Duration::from_millis(150);
 const PAUSE_PER_SUBSCRIBER: Duration = Duration::from_micros(500);
-/// How long a subscriber waits for one event.
+/// Timeout of a subscriber for one event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
@@ -48,7 +48,7 @@ fn figures_of(subscribers: usize, mut times_ms: Vec<f64>) -> [Figure; 2] {
     [figure("median", median(times_ms)), figure("p99", late)]
 }
 
-/// The bench runs on a runtime of one thread; a server has more.
+/// Run on a multi-threaded runtime like a server's. The benchmark itself runs on a single-threaded one.
 pub fn on_own_runtime<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let run = || {
@@ -59,7 +59,7 @@ pub fn on_own_runtime<T: Send>(work: impl Future<Output = anyhow::Result<T>> + S
     })
 }
 
-/// Every subscriber's time to every event.
+/// The delivery time of every event to every subscriber.
 async fn deliver(
     engine: Engine,
     scope: Scope,
@@ -75,7 +75,7 @@ async fn deliver(
     let (session, _) = engine.open(&scope, sapwood::OpenOptions::default()).await?;
     let mut readers = JoinSet::new();
     for _ in 0..subscribers {
-        let stream = subscribe(addr, &session).await.context("are enough files allowed? ulimit -n 8192")?;
+        let stream = subscribe(addr, &session).await.context("failed to subscribe; try `ulimit -n 8192`")?;
         readers.spawn(read_times(stream, events));
     }
     let pause = PAUSE + PAUSE_PER_SUBSCRIBER * u32::try_from(subscribers)?;
@@ -95,7 +95,7 @@ async fn deliver(
     Ok(times)
 }
 
-/// Subscribed once the server has said hello.
+/// Subscribe and wait for the server's first response.
 async fn subscribe(addr: SocketAddr, session: &SessionId) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr).await?;
     let request = format!("GET /v1/sessions/{session}/events HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n");
@@ -103,12 +103,12 @@ async fn subscribe(addr: SocketAddr, session: &SessionId) -> anyhow::Result<TcpS
     let mut hello = [0; 1024];
     let length = stream.read(&mut hello).await?;
     if !hello[..length].starts_with(b"HTTP/1.0 200") {
-        bail!("the server answered {}", String::from_utf8_lossy(&hello[..length]));
+        bail!("the server returned {}", String::from_utf8_lossy(&hello[..length]));
     }
     Ok(stream)
 }
 
-/// When each event came, by the line that has its id.
+/// The arrival time of each event, detected by the line with its id.
 async fn read_times(mut stream: TcpStream, events: usize) -> anyhow::Result<Vec<Instant>> {
     let (mut times, mut rest, mut buffer) = (Vec::with_capacity(events), Vec::new(), [0; 4096]);
     while times.len() < events {

@@ -1,6 +1,5 @@
-//! What the engine itself takes of a round: everything but the model and the tool. Both answer at once here, so the time of
-//! a turn is the engine's own. Each round writes two durable batches: the answer with its intent, the result with the next
-//! round's.
+//! The engine's own time per round. Model and tool return at once, so that only the engine is measured. Each round
+//! writes two durable batches: the answer with its intent, and the result with the next round's intent.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +22,7 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "turn";
-/// Rounds of a turn, the last of which answers.
+/// Number of rounds per turn. The last one is the final answer.
 const ROUNDS: usize = 16;
 const TURNS: usize = 15;
 
@@ -40,13 +39,13 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let figure = |name: String, value: f64| Figure::new(AXIS, name, value, "ms");
     Ok(vec![
         figure("a round, in memory".to_owned(), in_memory).goal(Goal::AtMost(1.0)),
-        figure(format!("a round, durable, behind {short} entries"), durable[0]).goal(Goal::AtMost(3.0)),
-        figure(format!("a round, durable, behind {long} entries"), durable[1]).goal(Goal::AtMost(3.0)),
-        figure("long beside short".to_owned(), durable[1]).over(durable[0]).goal(Goal::AtMost(1.3)),
+        figure(format!("a round, durable, after {short} entries"), durable[0]).goal(Goal::AtMost(3.0)),
+        figure(format!("a round, durable, after {long} entries"), durable[1]).goal(Goal::AtMost(3.0)),
+        figure("long vs. short".to_owned(), durable[1]).over(durable[0]).goal(Goal::AtMost(1.3)),
     ])
 }
 
-/// The median time of a round, in a session that has so many entries before a compaction already.
+/// The median time of a round, in a session with this many entries before a compaction.
 async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) -> anyhow::Result<f64> {
     let world =
         Backends { model: Arc::new(Instant_), tools: Arc::new(Instant_), default_model: "instant".into() };
@@ -58,7 +57,7 @@ async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) 
     stage.fill(&engine, &session, short_bodies(17), entries, |_| ()).await?;
     let mut times = Vec::with_capacity(TURNS);
     for _ in 0..TURNS {
-        // Turns begin alike: what the last one said does not count.
+        // Compact first, so that all turns start with the same context.
         stage.compact_behind(&engine, &session).await?;
         times.push(time_turn(stage, &engine, &session).await? / ROUNDS as f64);
     }
@@ -75,7 +74,7 @@ async fn time_turn(stage: &Stage, engine: &Engine, session: &SessionId) -> anyho
     Ok(millis(start.elapsed()))
 }
 
-/// A model and a tool that take no time.
+/// A model and a tool that return at once.
 struct Instant_;
 
 #[async_trait]

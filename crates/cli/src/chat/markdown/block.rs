@@ -1,4 +1,4 @@
-//! What a line of markdown is. Pure. A line that is still coming may not be decided yet.
+//! Classifies lines of markdown. Pure. The kind of an incomplete line may still be undecided.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind<'a> {
@@ -12,14 +12,14 @@ pub enum Kind<'a> {
     Text { indent: usize, text: &'a str },
 }
 
-/// Whether more of the line may come.
+/// Whether the line may still grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     Whole,
     Growing,
 }
 
-/// What the line is, as soon as nothing that follows can change it.
+/// The kind of the line, or None while further text could change it.
 pub fn kind_of(line: &str, state: Line) -> Option<Kind<'_>> {
     let text = line.trim_start();
     let indent = line.len() - text.len();
@@ -82,7 +82,7 @@ fn bullet(text: &str, indent: usize, state: Line) -> Bullet<'_> {
         return item("");
     }
     let Some(content) = rest.strip_prefix(' ').map(str::trim_start) else { return Bullet::None };
-    // `- - -` is a rule until something else comes, and a task's box is decided when it is closed.
+    // `- - -` is a rule unless other text follows, and a task's checkbox is decided when it is closed.
     let may_be_rule = content.is_empty() || content.chars().all(|c| text.starts_with(c) || c == ' ');
     let may_be_task = content.starts_with('[') && content.len() < 4;
     match state {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_what_it_begins_with() {
+    fn a_line_is_classified_by_its_beginning() {
         let whole = |line| kind_of(line, Line::Whole).unwrap();
         assert_eq!(whole("  - a"), Kind::Item { indent: 2, marker: "-", text: "a" });
         assert_eq!(whole("12) b"), Kind::Item { indent: 0, marker: "12)", text: "b" });
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_decided_early_stays_what_it_is() {
+    fn an_early_decision_never_changes() {
         let lines = [
             "- item",
             "* item",

@@ -1,12 +1,12 @@
-//! The styles within a block: emphasis, code, links. Pure. Of a text that is still coming it also says up to where
-//! nothing that follows can change it.
+//! Inline styles of a block: emphasis, code, links. Pure. For an incomplete text it also returns the position up to
+//! which further text cannot change the result.
 
 use anstyle::Style;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::render::{CYAN, DIM};
 
-/// A piece of one style, and where in the source it begins.
+/// A piece of text in one style, with its offset in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub text: String,
@@ -16,11 +16,11 @@ pub struct Span {
 
 pub struct Inline {
     pub spans: Vec<Span>,
-    /// What begins before this place in the source is decided.
+    /// Spans that begin before this offset are final.
     pub decided: usize,
 }
 
-/// The spans of a block's text, on top of the block's own style.
+/// Parse a block's text into spans, on top of the block's own style.
 pub fn parse(source: &str, base: Style) -> Inline {
     let mut walk = Walk { spans: Vec::new(), styles: vec![base], links: Vec::new(), open: None, source };
     for (event, range) in Parser::new_ext(source, Options::ENABLE_STRIKETHROUGH).into_offset_iter() {
@@ -34,7 +34,7 @@ struct Walk<'a> {
     spans: Vec<Span>,
     styles: Vec<Style>,
     links: Vec<(String, usize)>,
-    /// The first character that may yet turn out to open something.
+    /// Offset of the first character that may still open a span.
     open: Option<usize>,
     source: &'a str,
 }
@@ -87,7 +87,7 @@ impl Walk<'_> {
                 self.styles.pop();
                 let Some((url, from)) = self.links.pop() else { return };
                 let shown: String = self.spans[from..].iter().map(|span| span.text.as_str()).collect();
-                // Where a link leads is always to be seen: its text is somebody else's claim.
+                // Always show the target of a link: its text is untrusted and may name another target.
                 if shown != url && !url.is_empty() {
                     self.add(&format!(" ({url})"), DIM, at);
                 }
@@ -96,7 +96,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Characters that are text now, and that later ones could turn into markup.
+    /// Find characters that are plain text now but that further text could turn into markup.
     fn look_for_openers(&mut self, text: &str, at: usize) {
         if self.open.is_some() {
             return;

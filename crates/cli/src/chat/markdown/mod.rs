@@ -1,7 +1,7 @@
-//! Markdown for a terminal, while it streams in. Lines come out as soon as nothing that follows can change them, and are
-//! never printed twice; what is not decided yet is [`Markdown::pending`]. Pure: text in, lines out.
+//! Renders streaming markdown for a terminal. A line is returned once, as soon as further text cannot change it. The
+//! undecided rest is available from [`Markdown::pending`]. Pure.
 //!
-//! What comes in is untrusted: control characters are taken away first, so the only escapes in the output are our own.
+//! The input is untrusted: control characters are removed first, so the output contains only our own escape sequences.
 
 mod block;
 mod inline;
@@ -16,29 +16,29 @@ use block::{Kind, Line, kind_of};
 use inline::Span;
 use wrap::{Row, wrap};
 
-/// Narrowest text is wrapped to.
+/// Minimum width for wrapping.
 const WIDTH_MIN: usize = 20;
-/// A block that waits for the end of some emphasis is held back for so long, in bytes.
+/// Maximum number of bytes held back while waiting for the end of an emphasis.
 const HELD_BYTES_MAX: usize = 600;
-/// A line without end is cut here.
+/// Maximum length of a line.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// More rows than this are no table to wait for.
+/// Maximum number of buffered table rows.
 const TABLE_ROWS_MAX: usize = 500;
 
 pub struct Markdown {
     width: usize,
-    /// The line that is still coming.
+    /// The current incomplete line.
     line: String,
-    /// Whether its beginning is in the open block already.
+    /// Whether the beginning of the line was already added to the open block.
     is_line_in_flow: bool,
     open: Open,
     gap: Gap,
-    /// How far the text of the last list item is indented.
+    /// Indentation of the last list item's text.
     item_indent: Option<usize>,
     out: Vec<String>,
 }
 
-/// The block that is still coming.
+/// The current incomplete block.
 enum Open {
     None,
     Flow(Flow),
@@ -46,23 +46,23 @@ enum Open {
     Table(Vec<String>),
 }
 
-/// Whether an empty line is due before the next block.
+/// Whether a blank line is due before the next block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// Nothing was printed yet.
+    /// Nothing has been printed yet.
     Top,
     None,
     Due,
 }
 
-/// Running text: a paragraph, an item, a quote, a heading.
+/// Flowing text: a paragraph, an item, a quote or a heading.
 struct Flow {
     text: String,
     style: Style,
     first: String,
     rest: String,
     indent: usize,
-    /// How many of its lines are out.
+    /// Number of lines already printed.
     printed: usize,
     is_quote: bool,
 }
@@ -80,7 +80,7 @@ impl Markdown {
         }
     }
 
-    /// Takes more text, and gives the lines that are decided by it.
+    /// Add text and return the lines that became final.
     pub fn push(&mut self, text: &str) -> Vec<String> {
         let text = clean(text).replace('\t', "    ");
         for piece in text.split_inclusive('\n') {
@@ -96,7 +96,7 @@ impl Markdown {
         std::mem::take(&mut self.out)
     }
 
-    /// Everything that is left.
+    /// End the text and return the remaining lines.
     pub fn finish(&mut self) -> Vec<String> {
         if !self.line.is_empty() || self.is_line_in_flow {
             self.end_line();
@@ -106,7 +106,7 @@ impl Markdown {
         std::mem::take(&mut self.out)
     }
 
-    /// What is there and not decided: at most so many rows, the last ones.
+    /// The last rows of the undecided text, at most `rows_max`.
     pub fn pending(&self, rows_max: usize) -> Vec<String> {
         let mut rows = match &self.open {
             Open::Flow(flow) => flow.rows_left(self.width),
@@ -144,7 +144,7 @@ impl Markdown {
         }
     }
 
-    /// Gives the line to the block it belongs to, as soon as that is known.
+    /// Add the line to its block, once the block is known.
     fn take_line(&mut self, state: Line) {
         let line = std::mem::take(&mut self.line);
         if let Open::Code { mark, length, indent } = self.open {
@@ -253,7 +253,7 @@ impl Markdown {
             self.is_line_in_flow = true;
             return;
         }
-        // After an empty line, indented text still belongs to its item.
+        // After a blank line, indented text still belongs to its item.
         let lead = self.item_indent.filter(|_| indent >= 2).unwrap_or(0);
         if lead == 0 {
             self.item_indent = None;
@@ -270,7 +270,7 @@ impl Markdown {
         self.is_line_in_flow = true;
     }
 
-    /// Prints what is left of the open block.
+    /// Print the rest of the open block.
     fn close(&mut self) {
         self.is_line_in_flow = false;
         let lines = match std::mem::replace(&mut self.open, Open::None) {
@@ -282,7 +282,7 @@ impl Markdown {
         self.out.extend(lines);
     }
 
-    /// The empty line between two blocks, where the source has one.
+    /// Print the blank line between two blocks, if the source has one.
     fn lead(&mut self) {
         if std::mem::replace(&mut self.gap, Gap::None) == Gap::Due {
             self.out.push(String::new());
@@ -306,7 +306,7 @@ impl Flow {
         Self { text: text.to_owned(), style, first, rest, indent: 0, printed: 0, is_quote: false }
     }
 
-    /// A line break is a space, unless the line ends in two spaces or a backslash.
+    /// A line break becomes a space, unless the line ends in two spaces or a backslash.
     fn end_line(&mut self) {
         let is_hard = self.text.ends_with("  ") || self.text.ends_with('\\');
         let kept = self.text.trim_end_matches([' ', '\\']).len();
@@ -331,19 +331,19 @@ impl Flow {
         wrap(spans, width.saturating_sub(self.indent).max(WIDTH_MIN / 2))
     }
 
-    /// All that is not printed.
+    /// All rows that are not printed yet.
     fn rows_left(&self, width: usize) -> Vec<String> {
         let rows = self.wrap(&inline::parse(self.source(), self.style).spans, width);
         self.paint(&rows, self.printed.min(rows.len())..rows.len())
     }
 
-    /// The lines that are full, and that nothing that comes can change. Emphasis that is open for too long is none.
+    /// Take the full lines that further text cannot change. Emphasis that stays open for too long counts as plain text.
     fn take_decided(&mut self, width: usize) -> Vec<String> {
         let inline = inline::parse(self.source(), self.style);
         let rows = self.wrap(&inline.spans, width);
         let is_held = self.text.len() - inline.decided.min(self.text.len()) > HELD_BYTES_MAX;
         let decided = if is_held { self.text.len() } else { inline.decided };
-        // The last row may grow.
+        // The last row may still grow.
         let full = rows.len().saturating_sub(1);
         let done = rows[..full].iter().take_while(|row| row.end <= decided).count();
         let lines = self.paint(&rows, self.printed..done.max(self.printed));
@@ -354,7 +354,7 @@ impl Flow {
         lines
     }
 
-    /// Forgets what is out, so that nothing that comes can change it.
+    /// Drop the printed part, so that further text cannot change it.
     fn cut(&mut self, at: usize) {
         if self.text.is_char_boundary(at) {
             self.text.drain(..at);

@@ -1,4 +1,4 @@
-//! A table, drawn when all of it is there. Pure.
+//! Draws a complete table. Pure.
 
 use anstyle::Style;
 
@@ -6,9 +6,9 @@ use super::inline;
 use super::wrap::{Row, wrap};
 use crate::render::{BOLD, DIM};
 
-/// Narrowest a column gets.
+/// Minimum width of a column.
 const COLUMN_MIN: usize = 6;
-/// Most columns that are drawn as such.
+/// Maximum number of columns drawn as a table.
 const COLUMNS_MAX: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Side {
     Right,
 }
 
-/// The lines of a table, or none if the rows are no table.
+/// The lines of a table, or None if the rows are not a table.
 pub fn draw(rows: &[String], width: usize) -> Option<Vec<String>> {
     let sides = sides_of(rows.get(1)?)?;
     let head = cells_of(&rows[0]);
@@ -47,7 +47,7 @@ fn sides_of(row: &str) -> Option<Vec<Side>> {
     cells_of(row).iter().map(side).collect()
 }
 
-/// A bar in code or behind a backslash is part of its cell.
+/// Split a row into cells. A bar in code or after a backslash belongs to its cell.
 fn cells_of(row: &str) -> Vec<String> {
     let row = row.trim();
     let row = row.strip_prefix('|').unwrap_or(row);

@@ -1,4 +1,4 @@
-//! What comes out does not depend on how the text was cut into pieces.
+//! Tests that the output does not depend on how the text is split.
 
 use super::*;
 
@@ -23,7 +23,7 @@ and a [link](https://example.org/a) that ends.\nSecond line of the same paragrap
 | name | value |\n|---|--:|\n| a | 1 |\n| `b|c` | 22 |\n\n> quoted *words*\n> go on\n\n---\n- [ ] open\n- [x] done\n\nlast *args and **kwargs";
 
 #[test]
-fn pieces_of_any_size_give_the_same_lines() {
+fn the_size_of_the_pieces_does_not_matter() {
     for width in [24, 40, 80] {
         let whole = render(SAMPLE, width, usize::MAX >> 1);
         for piece_chars in [1, 2, 3, 7, 50] {
@@ -88,7 +88,7 @@ fn a_paragraph_streams_line_by_line() {
 }
 
 #[test]
-fn emphasis_that_never_ends_does_not_hold_the_text_back_for_ever() {
+fn emphasis_without_an_end_does_not_block_the_output() {
     let text = format!("*never closed {}", "word ".repeat(400));
     let mut markdown = Markdown::new(40);
     let early = markdown.push(&text);
@@ -99,14 +99,14 @@ fn emphasis_that_never_ends_does_not_hold_the_text_back_for_ever() {
 }
 
 #[test]
-fn text_cannot_command_the_terminal() {
+fn control_sequences_are_removed() {
     let lines = render("a\u{1b}[2Jb \u{9b}31m `\u{7}` \u{1b}]0;x\u{7}", 80, 1);
     let text = lines.join("");
     assert!(!text.contains("\u{1b}[2J") && !text.contains("\u{1b}]") && !text.contains('\u{7}'), "{text:?}");
 }
 
 #[test]
-fn a_link_always_shows_where_it_leads() {
+fn a_link_always_shows_its_target() {
     let text = plain(&render("[https://bank.example](https://evil.example)", 80, 3));
     assert_eq!(text, "https://bank.example (https://evil.example)");
 }

@@ -1,24 +1,24 @@
-//! Lines of a width from spans. Pure. Breaks at spaces, between wide characters, and inside of words only if they are
-//! wider than a line.
+//! Wraps spans into lines of a given width. Pure. Breaks at spaces and between wide characters, and inside a word
+//! only if the word is wider than a line.
 
 use anstyle::Style;
 use unicode_width::UnicodeWidthChar;
 
 use super::inline::Span;
 
-/// One line, without what stands before it.
+/// One line, without its prefix.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     pub pieces: Vec<(String, Style)>,
     pub width: usize,
-    /// Where in the source it begins.
+    /// Offset in the source where the line begins.
     pub at: usize,
-    /// Where in the source what broke it ends: the word that had no room.
+    /// Offset in the source where the word that did not fit ends.
     pub end: usize,
 }
 
 impl Row {
-    /// With our styles, and nothing else that a terminal would obey.
+    /// Render the line with our styles. Contains no other escape sequences.
     pub fn paint(&self) -> String {
         self.pieces.iter().map(|(text, style)| format!("{style}{text}{style:#}")).collect()
     }
@@ -55,7 +55,7 @@ struct Wrapping {
     rows: Vec<Row>,
     row: Row,
     word: Row,
-    /// The style of the space between the row and the word.
+    /// Style of the space between the row and the word.
     gap: Option<Style>,
     width: usize,
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_break_at_spaces_and_inside_of_words_that_are_too_wide() {
+    fn lines_break_at_spaces_and_inside_words_that_are_too_wide() {
         assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
         assert_eq!(wrapped("abcdefghij", 4), ["abcd", "efgh", "ij"]);
         assert_eq!(wrapped("a  b", 8), ["a b"]);

@@ -106,8 +106,8 @@ fn is_hopeless(harvest: &mut StepBatch) -> bool {
     is_hopeless
 }
 
-/// Builds the report of a session. A failure becomes a problem of the session, except for a store failure, which ends the
-/// command.
+/// Builds the report of a session. A failure becomes a problem of the session, except for a store failure, which ends
+/// the command.
 fn report_of(
     format: Format,
     mode: Mode,

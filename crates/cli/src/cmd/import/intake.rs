@@ -13,8 +13,8 @@ use crate::failure::{Failure, Result};
 /// A header line that was read ahead, with its line number.
 type HeaderLine = (Vec<u8>, u64);
 
-/// Imports every session of a file, which may be several concatenated exports. Returns the number of sessions that are in
-/// the store now.
+/// Imports every session of a file, which may be several concatenated exports. Returns the number of sessions that are
+/// in the store now.
 pub async fn take_file(app: &mut App, mut source: Source, mode: Mode) -> Result<u64> {
     let mut taken = 0;
     let mut carried: Option<HeaderLine> = None;

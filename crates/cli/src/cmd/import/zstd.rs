@@ -1,5 +1,5 @@
-//! Streaming Zstandard decompression of all frames of a file, except skippable frames. A truncated or damaged file yields
-//! its valid part and then ends. The reader can check for that with [`Torn`].
+//! Streaming Zstandard decompression of all frames of a file, except skippable frames. A truncated or damaged file
+//! yields its valid part and then ends. The reader can check for that with [`Torn`].
 
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: u32 = 0xfd2f_b528;
 const MAGICS_SKIPPED: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
-/// An empty last block and a checksum, which is not verified. It ends a truncated frame, so that the decoder releases the
-/// data that it buffers for later blocks.
+/// An empty last block and a checksum, which is not verified. It ends a truncated frame, so that the decoder releases
+/// the data that it buffers for later blocks.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Set if the source was truncated or damaged.

@@ -7,7 +7,7 @@ use crate::actors::{assert_healthy, read_log, seed};
 use crate::harness::World;
 use crate::library::{append, look, url};
 
-/// A session whose last batch has three lines, and its file.
+/// Returns a session whose last batch has three lines, and its file.
 fn session_file() -> (World, String, PathBuf) {
     let world = World::new("jsonl");
     let session = seed(&world);
@@ -19,13 +19,13 @@ fn session_file() -> (World, String, PathBuf) {
     (world, session, file)
 }
 
-/// Where each line begins, and the end.
+/// Returns the offset of each line start, and of the end.
 fn line_starts(bytes: &[u8]) -> Vec<usize> {
     let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     std::iter::once(0).chain(ends).collect()
 }
 
-/// The same file in an empty directory, cut off.
+/// Writes truncated bytes to a file of the same name in an empty directory.
 fn cut_copy(file: &Path, bytes: &[u8], into: &Path) -> PathBuf {
     let _ = std::fs::remove_dir_all(into);
     std::fs::create_dir(into).unwrap();
@@ -35,7 +35,7 @@ fn cut_copy(file: &Path, bytes: &[u8], into: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_torn_batch_is_cut_off_and_kept_wherever_it_is_torn() {
+fn a_torn_batch_is_cut_off_and_saved_wherever_it_is_torn() {
     let (world, session, file) = session_file();
     let whole = std::fs::read(&file).unwrap();
     let starts = line_starts(&whole);
@@ -46,7 +46,7 @@ fn a_torn_batch_is_cut_off_and_kept_wherever_it_is_torn() {
         let copy = cut_copy(&file, &whole[..end], &dir);
         let (url, torn) = (url("jsonl", &dir), PathBuf::from(format!("{}.torn", copy.display())));
         let found = look(&url, &session).unwrap();
-        // Only the line break is missing: the line is whole, and so is the batch.
+        // If only the line break is missing, the line and its batch are complete.
         let is_whole = end + 1 == whole.len();
         let kept = if is_whole { 6 } else { 3 };
         assert!(found.log.iter().map(|said| &said.text).eq(&texts[..kept]), "cut at {end}");
@@ -75,7 +75,7 @@ fn a_torn_end_is_reported_by_the_doctor_and_the_next_append_works() {
 }
 
 #[test]
-fn a_bad_line_before_others_is_named_and_left_alone() {
+fn a_bad_line_before_others_is_reported_and_left_unchanged() {
     let (world, session, file) = session_file();
     let whole = std::fs::read(&file).unwrap();
     let starts = line_starts(&whole);

@@ -1,4 +1,4 @@
-//! Damaged files of the SQLite store, and files that are not its own.
+//! Damaged files of the SQLite store, and files of other programs.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use crate::harness::World;
 use crate::library::{append, look, url};
 
 const PAGE_BYTES: usize = 4_096;
-/// Of a write-ahead log: its header, and a page with the header of its frame.
+/// Sizes in a write-ahead log: its header, and a frame, which is a frame header and a page.
 const WAL_HEADER_BYTES: usize = 32;
 const FRAME_BYTES: usize = 24 + PAGE_BYTES;
-/// Where the header of a SQLite file says what version of a program wrote it, and which program.
+/// Offsets of the program's version and of the program's id in the header of a SQLite file.
 const USER_VERSION: usize = 60;
 const APPLICATION_ID: usize = 68;
 
-/// A store at rest, in a directory of its own.
+/// A closed store in its own directory.
 struct Patient {
     world: World,
     session: String,
@@ -49,7 +49,7 @@ impl Patient {
         self.dir.join("store.db-wal")
     }
 
-    /// Leaves a write-ahead log behind, as a process does that is killed.
+    /// Leaves a write-ahead log behind, as a killed process does.
     fn leave_wal(&self, messages: usize) {
         let mut injector = Injector::start(&self.world, &self.session, &[]);
         for number in 1..=messages {
@@ -72,7 +72,7 @@ fn a_closed_store_is_one_file() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_left_unchanged() {
     let patient = Patient::new();
     let mut dice = Dice::roll();
     let garbage: Vec<u8> = (0..50_000).map(|_| dice.below(256) as u8).collect();
@@ -83,7 +83,7 @@ fn a_file_that_is_no_database_is_refused_and_left_alone() {
 }
 
 #[test]
-fn another_programs_database_is_refused_and_left_alone() {
+fn another_programs_database_is_refused_and_left_unchanged() {
     for (application, wal) in [(*b"Note", false), ([0; 4], false), (*b"Note", true)] {
         let patient = Patient::new();
         if wal {
@@ -91,13 +91,13 @@ fn another_programs_database_is_refused_and_left_alone() {
         }
         patient.patch(APPLICATION_ID, &application);
         for message in patient.assert_refused("store.damaged") {
-            assert!(message.contains("not one of Sapwood's"), "{message}");
+            assert!(message.contains("not a Sapwood store"), "{message}");
         }
     }
 }
 
 #[test]
-fn a_newer_versions_file_is_refused_and_left_alone() {
+fn a_file_of_a_newer_version_is_refused_and_left_unchanged() {
     for wal in [false, true] {
         let patient = Patient::new();
         if wal {
@@ -114,7 +114,7 @@ fn a_newer_versions_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_truncated_write_ahead_log_costs_only_what_was_in_the_rest_of_it() {
+fn a_truncated_write_ahead_log_loses_only_the_part_cut_off() {
     const MESSAGES: usize = 12;
     let patient = Patient::new();
     patient.leave_wal(MESSAGES);
@@ -140,16 +140,16 @@ fn a_truncated_write_ahead_log_costs_only_what_was_in_the_rest_of_it() {
         lengths.push((cut, found.log.len()));
     }
     lengths.sort_unstable();
-    assert!(lengths.is_sorted_by_key(|(_, length)| *length), "a longer log held less: {lengths:?}");
+    assert!(lengths.is_sorted_by_key(|(_, length)| *length), "a longer log had fewer messages: {lengths:?}");
     assert_eq!((lengths[0].1, lengths[lengths.len() - 1].1), (2, 2 + MESSAGES));
 }
 
 #[test]
-fn a_truncated_file_is_refused_and_left_alone() {
+fn a_truncated_file_is_refused_and_left_unchanged() {
     let patient = Patient::new();
     let whole = patient.bytes();
     let half = whole.len() / PAGE_BYTES / 2 * PAGE_BYTES;
-    // SQLite takes a file of a single byte for an empty one.
+    // SQLite treats a file of a single byte as empty.
     for len in [2, 99, 100, 511, 512, PAGE_BYTES, half, half + 100, whole.len() - PAGE_BYTES] {
         std::fs::write(&patient.file, &whole[..len]).unwrap();
         let error = patient.world.fail(1, &["ls"]);
@@ -158,8 +158,8 @@ fn a_truncated_file_is_refused_and_left_alone() {
         assert!(error["message"].as_str().unwrap().contains("store.db"), "{error}");
         patient.assert_refused(code);
     }
-    // SQLite takes what is missing of the last page for zeros. If that page is the schema's own, the file is refused when it
-    // is opened; otherwise the doctor looks at the length.
+    // SQLite reads the missing part of the last page as zeros. If that page belongs to the schema, the file is refused
+    // on opening; otherwise the doctor checks the length.
     std::fs::write(&patient.file, &whole[..whole.len() - 1]).unwrap();
     let said = assert_ill(&patient.world, &patient.dir);
     assert!(said.contains("its last 1 bytes are missing") || said.contains("store.damaged"), "{said}");
@@ -168,24 +168,24 @@ fn a_truncated_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_page_of_nonsense_is_found_by_the_doctor_and_never_read_as_something_else() {
+fn a_garbage_page_is_found_by_the_doctor_and_never_read_as_valid_data() {
     let patient = Patient::new();
     let whole = patient.bytes();
     let healthy = read_log(&patient.world, &patient.session);
     for page in 0..whole.len() / PAGE_BYTES {
-        // The first page begins with the file's header; the others with their own.
+        // The first page begins with the file header; the others begin with a page header.
         let start = page * PAGE_BYTES + if page == 0 { 100 } else { 0 };
         let mut bytes = whole.clone();
         bytes[start..start + 12].fill(0xff);
         std::fs::write(&patient.file, &bytes).unwrap();
         match look(&patient.world.url, &patient.session) {
             Ok(found) => {
-                assert!(!found.findings.is_empty(), "nothing is said about page {}", page + 1);
+                assert!(!found.findings.is_empty(), "the doctor does not report page {}", page + 1);
                 assert_eq!(found.log, healthy, "page {}", page + 1);
             }
             Err(error) => assert_eq!(error.code(), "store.damaged", "page {}: {error}", page + 1),
         }
-        assert!(patient.bytes() == bytes, "looking at page {} changed the file", page + 1);
+        assert!(patient.bytes() == bytes, "reading with a damaged page {} changed the file", page + 1);
     }
     let ill = assert_ill(&patient.world, &patient.dir);
     assert!(ill.contains("store.db"), "{ill}");

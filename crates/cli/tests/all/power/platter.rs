@@ -1,13 +1,13 @@
-//! A disk that can lose its power: what is sure to be there, and what may be.
+//! A simulated disk that can lose power: which data must survive, and which may.
 //!
-//! A write, a truncation and a new name are sure to last only after a sync. The rules, chosen to be at least as hard as
-//! ext4 with its default options is:
+//! A write, a truncation and a new name are guaranteed to survive only after a sync. The rules are at least as strict
+//! as ext4 with its default options:
 //!
-//! - A sync of a file makes all its writes last, and its own name too: that is what ext4 does when a new file is synced
-//!   (the name is in the same journal transaction). POSIX alone would ask for a sync of the directory.
-//! - A sync of the directory makes all names, new, gone and changed, last.
-//! - What was not synced is gone ([`Mercy::None`]), or any part of it is there, in sectors of 512 bytes
-//!   ([`Mercy::Some`]), whatever order it was written in.
+//! - A sync of a file makes all its writes durable, and its own name too. ext4 does this when a new file is synced,
+//!   because the name is in the same journal transaction. POSIX alone would require a sync of the directory.
+//! - A sync of the directory makes all added, removed and changed names durable.
+//! - Unsynced data is lost ([`Mercy::None`]), or any part of it survives, in sectors of 512 bytes ([`Mercy::Some`]),
+//!   regardless of the order of the writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::actors::Dice;
 
 const SECTOR_BYTES: usize = 512;
 
-/// What becomes of writes that were not synced.
+/// Whether unsynced writes survive a power cut: none of them, or a random part.
 pub enum Mercy<'a> {
     None,
     Some(&'a mut Dice),
@@ -33,7 +33,7 @@ enum Change {
 struct File {
     lasting: Vec<u8>,
     pending: Vec<Change>,
-    /// With everything that is pending.
+    /// The length after all pending changes.
     len: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct Platter {
 }
 
 impl Platter {
-    /// An empty directory.
+    /// Starts with an empty directory.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), ..Self::default() }
     }
@@ -75,11 +75,11 @@ impl Platter {
     }
 
     fn file(&mut self, path: &Path) -> &mut File {
-        let number = *self.names.get(path).unwrap_or_else(|| panic!("{} was never made", path.display()));
+        let number = *self.names.get(path).unwrap_or_else(|| panic!("{} was never created", path.display()));
         &mut self.files[number]
     }
 
-    /// Writes what a power cut now would leave into a directory, which is emptied first.
+    /// Writes the files that a power cut now would leave to the directory `into`, which is emptied first.
     pub fn cut_power(&self, mut mercy: Mercy<'_>, into: &Path) {
         let _ = std::fs::remove_dir_all(into);
         std::fs::create_dir_all(into).unwrap();
@@ -148,7 +148,7 @@ fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
     bytes[offset..offset + new.len()].copy_from_slice(new);
 }
 
-/// Each sector of the write, as sectors lie on the disk, makes it or does not.
+/// Applies a random selection of the disk sectors of a write.
 fn put_some_sectors(bytes: &mut Vec<u8>, offset: usize, new: &[u8], dice: &mut Dice) {
     let mut at = 0;
     while at < new.len() {

@@ -1,20 +1,20 @@
-//! What a process asked of the file system, recorded by strace: the order of writes, syncs and acknowledgements.
+//! The file system calls of a process, recorded by strace: the order of writes, syncs and acknowledgements.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Everything that can change a file or a directory, and the calls that would do it behind our back.
+/// All calls that can change a file or a directory, including those that this harness rejects.
 const CALLS: &str = "trace=openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,\
                      ftruncate,truncate,fallocate,unlink,unlinkat,rename,renameat,renameat2,link,linkat,mmap,\
                      copy_file_range,sendfile";
 
-/// One thing that happened, when it was done.
+/// One completed call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Create {
         path: PathBuf,
     },
-    /// Without an offset: behind the end.
+    /// A write at an offset, or at the end of the file if there is none.
     Write {
         path: PathBuf,
         offset: Option<usize>,
@@ -24,7 +24,7 @@ pub enum Step {
         path: PathBuf,
         len: usize,
     },
-    /// Of a file, or of a directory.
+    /// A sync of a file or of a directory.
     Sync {
         path: PathBuf,
     },
@@ -35,13 +35,13 @@ pub enum Step {
         from: PathBuf,
         to: PathBuf,
     },
-    /// The process said so on stdout.
+    /// A write to stdout.
     Said {
         bytes: Vec<u8>,
     },
 }
 
-/// The same command under strace, which writes to `output`.
+/// Wraps a command in strace, which writes to `output`.
 pub fn traced(inner: &Command, output: &Path) -> Command {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-y", "-ttt", "-xx", "-s", "100000000", "-e", CALLS, "-o"]).arg(output);
@@ -56,7 +56,7 @@ pub fn traced(inner: &Command, output: &Path) -> Command {
     strace
 }
 
-/// The test means nothing without strace, so it does not pass without it.
+/// Fails the test if strace does not work: without it the test would check nothing.
 pub fn require_strace() {
     let ran = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
     let why = match ran {
@@ -65,19 +65,19 @@ pub fn require_strace() {
         Err(error) => error.to_string(),
     };
     panic!(
-        "this test needs strace and the right to trace its own children: apt-get install strace; in a container, \
+        "this test needs strace and permission to trace its own children: apt-get install strace; in a container, \
          docker run --cap-add SYS_PTRACE. strace said: {why}"
     );
 }
 
-/// Reads traces of processes that ran at the same time. Only what lies under `root` counts; the shared-memory file of a
-/// SQLite database is made anew after a crash and is no part of its state.
+/// Reads and merges traces of processes that ran at the same time. Only calls for paths under `root` count. The
+/// shared-memory file of a SQLite database is ignored because SQLite recreates it after a crash.
 pub fn read_traces(files: &[PathBuf], root: &Path) -> Vec<Step> {
     let mut steps: Vec<(f64, Step)> = Vec::new();
     for file in files {
         steps.extend(read_trace(&std::fs::read_to_string(file).unwrap(), root));
     }
-    // Each process's own steps stay in order: the sort is stable.
+    // The sort is stable, so the steps of each process stay in order.
     steps.sort_by(|a, b| a.0.total_cmp(&b.0));
     steps.into_iter().map(|(_, step)| step).collect()
 }
@@ -116,7 +116,7 @@ fn is_about(step: &Step, root: &Path) -> bool {
     }
 }
 
-/// `name(arguments) = result`; nothing for a call that failed, or that changed nothing.
+/// Parses `name(arguments) = result`. Returns `None` for a call that failed or changed nothing.
 fn read_call(call: &str) -> Option<Step> {
     let (name, rest) = call.split_once('(')?;
     let (arguments, result) = rest.rsplit_once(" = ")?;
@@ -128,7 +128,7 @@ fn read_call(call: &str) -> Option<Step> {
     let path = || path_of_fd(parts[0]);
     match name {
         "openat" => read_open(&parts, result),
-        // The allocator looks at the system's settings.
+        // The allocator reads system settings.
         "open" if parts[1] == "O_RDONLY" => None,
         "write" if parts[0].starts_with("1<") => Some(Step::Said { bytes: unhex(parts[1]) }),
         "write" => Some(Step::Write { path: path()?, offset: None, bytes: written(parts[1], result) }),
@@ -147,7 +147,7 @@ fn read_call(call: &str) -> Option<Step> {
             assert!(mapped.to_string_lossy().ends_with("-shm"), "{} is written by mmap", mapped.display());
             None
         }
-        other => panic!("this harness does not know what {other} does to a disk: {call}"),
+        other => panic!("this harness does not support {other}: {call}"),
     }
 }
 
@@ -155,12 +155,12 @@ fn read_open(parts: &[&str], result: &str) -> Option<Step> {
     let path = path_of_fd(result)?;
     assert!(
         !parts[2].contains("O_TRUNC") || !path.is_absolute() || path.starts_with("/dev"),
-        "{path:?} is cut by open"
+        "{path:?} is truncated by open"
     );
     parts[2].contains("O_CREAT").then_some(Step::Create { path })
 }
 
-/// strace may write a length in hex.
+/// Parses a length, which strace may write in hex.
 fn read_len(text: &str) -> usize {
     match text.strip_prefix("0x") {
         Some(hex) => usize::from_str_radix(hex, 16).unwrap(),
@@ -168,7 +168,7 @@ fn read_len(text: &str) -> usize {
     }
 }
 
-/// `4</path>`, with the path in hex.
+/// Parses `4</path>`, with the path in hex.
 fn path_of_fd(text: &str) -> Option<PathBuf> {
     let (_, rest) = text.split_once('<')?;
     Some(String::from_utf8(unhex(rest.split_once('>')?.0)).ok()?.into())
@@ -178,14 +178,14 @@ fn quoted(text: &str) -> PathBuf {
     String::from_utf8(unhex(text)).unwrap().into()
 }
 
-/// As many of the bytes as were taken.
+/// Returns the bytes that the call actually wrote.
 fn written(text: &str, result: &str) -> Vec<u8> {
     let mut bytes = unhex(text);
     bytes.truncate(result.parse().unwrap());
     bytes
 }
 
-/// `"\x41\x42"`, with the quotes or without.
+/// Decodes `"\x41\x42"`, with or without the quotes.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |byte: u8| (byte as char).to_digit(16).unwrap() as u8;
     let text = text.trim_matches('"').as_bytes();

@@ -15,7 +15,7 @@ pub fn summarise_told(text: &str) -> Option<String> {
     let mut summary = format!("## Goal\n- {goal}\n");
     let sections = [
         ("Facts", kept),
-        ("Asked since", rest.to_vec()),
+        ("Later requests", rest.to_vec()),
         ("Answered", answered),
         ("Done", called.into_iter().map(|call| format!("called {call}")).collect()),
     ];

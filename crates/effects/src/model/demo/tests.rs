@@ -126,10 +126,7 @@ fn reports_tool_results_and_calls_no_more_tools() {
     request.messages.push(result("read_file", "the content", false));
     request.messages.push(result("run_command", "denied", true));
     let answer = text(&request);
-    assert!(
-        answer.contains("the content") && answer.contains("run_command failed: denied"),
-        "{answer}"
-    );
+    assert!(answer.contains("the content") && answer.contains("run_command failed: denied"), "{answer}");
     assert_eq!(whole(&request).stop, Some(Stop::Stop));
 }
 

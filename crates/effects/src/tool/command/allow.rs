@@ -1,20 +1,20 @@
-//! Which commands an agent may run. Pure.
+//! The allowlist of commands that an agent may run. Pure.
 //!
-//! A pattern is a command line. It is compared word by word with the words that are really run, so that no quoting and no
-//! separator inside an argument makes one command look like another. In a word, `*`, `?` and `[…]` stand for characters of
-//! that one argument, but not for a slash (`**` does); a `*` alone as the last word stands for any further arguments. A
-//! word that begins with such a sign does not fit an argument that begins with `-`, because that would be an option nobody
-//! thought of.
+//! A pattern is a command line. It is compared word by word with the actual arguments, so that quotes or separators
+//! inside an argument cannot make one command look like another. In a word, `*`, `?` and `[…]` match characters of
+//! that argument except a slash, which only `**` matches. A single `*` as the last word matches any further
+//! arguments. A word that begins with a wildcard does not match an argument that begins with `-`, because that could
+//! be an unintended option.
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::words::split_words;
 
-/// Stands for any further arguments, as the last word.
+/// Matches any further arguments, as the last word.
 const REST: &str = "*";
 const WILD: &[char] = &['*', '?', '[', '{'];
 
-/// The commands of one grant.
+/// The allowed commands of one grant.
 pub struct Allowlist(Vec<Pattern>);
 
 struct Pattern {
@@ -41,7 +41,7 @@ enum Begins {
 }
 
 impl Allowlist {
-    /// Reads the patterns; says which cannot be read, and why.
+    /// Parse the patterns. An error returns the invalid pattern and the reason.
     pub fn read(patterns: &[String]) -> Result<Self, (String, String)> {
         let read = |text: &String| Pattern::read(text).map_err(|why| (text.clone(), why));
         patterns.iter().map(read).collect::<Result<_, _>>().map(Self)
@@ -51,7 +51,7 @@ impl Allowlist {
         self.0.iter().any(|pattern| pattern.fits(command))
     }
 
-    /// The patterns, for whoever was refused.
+    /// The patterns as text for the error message of a refused command.
     pub fn describe(&self) -> String {
         self.0.iter().map(|pattern| pattern.text.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -66,10 +66,10 @@ impl Pattern {
             further = Further::Any;
         }
         if words.is_empty() || words[0].is_empty() {
-            return Err("it names no program".to_owned());
+            return Err("the program is missing".to_owned());
         }
         if words[0].starts_with(WILD) {
-            return Err("it would allow every program: name the program".to_owned());
+            return Err("it matches every program: name a specific program".to_owned());
         }
         let words = words.iter().map(|word| Word::read(word)).collect::<Result<_, _>>()?;
         Ok(Self { text: text.to_owned(), words, further })
@@ -99,7 +99,7 @@ impl Word {
         match self {
             Word::Exact(word) => word == argument,
             Word::Glob { begins: Begins::Wild, .. } if argument.starts_with('-') => false,
-            // A path that climbs would fit a glob of the directory it climbs out of.
+            // `..` could escape the directory of the glob.
             Word::Glob { .. } if argument.split('/').any(|part| part == "..") => false,
             Word::Glob { glob, .. } => glob.is_match(argument),
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_signs_is_one_command_exactly() {
+    fn a_pattern_without_wildcards_matches_one_exact_command() {
         assert!(allows("git status", &["git", "status"]));
         assert!(allows("echo 'a b'", &["echo", "a b"]));
         for other in [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_at_the_end_is_any_further_arguments() {
+    fn a_star_at_the_end_matches_any_further_arguments() {
         assert!(allows("git log *", &["git", "log"]));
         assert!(allows("git log *", &["git", "log", "--all", "a/b"]));
         assert!(!allows("git log *", &["git", "push", "log"]));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_stay_within_their_argument_and_their_directory() {
+    fn wildcards_stay_within_their_argument_and_directory() {
         assert!(allows("cat src/*.rs", &["cat", "src/a.rs"]));
         for escape in [
             &["cat", "src/a", "b.rs"][..],
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_allows_everything_or_nothing_is_refused() {
+    fn a_pattern_that_matches_every_program_or_none_is_rejected() {
         for pattern in ["*", "* *", "?", "", "  ", "a; b", "a 'b", "a [b"] {
             assert!(Allowlist::read(&[pattern.to_owned()]).is_err(), "{pattern:?}");
         }

@@ -1,4 +1,4 @@
-//! `run_command`: a program from the agent's list, without a shell, confined, within limits.
+//! `run_command`: runs a program from the agent's allowlist, without a shell, in the sandbox and within limits.
 
 mod allow;
 mod words;
@@ -40,17 +40,17 @@ impl Tool for RunCommand {
         let schema = json!({
             "type": "object",
             "properties": {
-                "command": {"anyOf": [line, words], "description": "the program and its arguments, as one line or as words"},
+                "command": {"anyOf": [line, words], "description": "the program and its arguments, as one line or as a list of words"},
                 "directory": {"type": "string", "minLength": 1,
-                              "description": "where to run it; the working directory if left out"},
+                              "description": "directory to run it in; default: the working directory"},
                 "timeout_s": {"type": "integer", "minimum": 1, "maximum": TIME_MAX_S}
             },
             "required": ["command"],
             "additionalProperties": false
         });
         let description = format!(
-            "Runs a program. There is no shell: no pipes, redirections, variables or several commands at once. Allowed \
-             are: {}",
+            "Runs a program. There is no shell: no pipes, redirections, variables or multiple commands. Allowed \
+             commands: {}",
             self.allowlist.describe()
         );
         spec("run_command", &description, &schema, Touch::Acts, Replay::Never)
@@ -69,13 +69,13 @@ impl Tool for RunCommand {
         };
         match run(&self.workplace.launcher, &program).await {
             Ok(finished) => self.report(&finished, time_max),
-            Err(why) => ToolOutput::error(format!("{} cannot be started: {why}", words[0])),
+            Err(why) => ToolOutput::error(format!("failed to start {}: {why}", words[0])),
         }
     }
 }
 
 impl RunCommand {
-    /// The words of an allowed command.
+    /// Parse a command and check that it is allowed.
     fn read_command(&self, command: &Value) -> Result<Vec<String>, String> {
         let words = match command {
             Value::String(line) => split_words(line)?,
@@ -88,10 +88,10 @@ impl RunCommand {
         if words.iter().any(|word| word.contains('\0'))
             || words.iter().map(String::len).sum::<usize>() > LINE_BYTES_MAX
         {
-            return Err("the command is too long, or has a NUL in it".to_owned());
+            return Err("the command is too long or contains a NUL character".to_owned());
         }
         if !self.allowlist.allows(&words) {
-            return Err(format!("{words:?} is not allowed. Allowed are: {}", self.allowlist.describe()));
+            return Err(format!("{words:?} is not allowed. Allowed commands: {}", self.allowlist.describe()));
         }
         Ok(words)
     }
@@ -101,7 +101,7 @@ impl RunCommand {
         let (_, real) = workplace.root.open_dir(directory).map_err(|refusal| refusal.to_string())?;
         let directory = workplace.root.path_of(&real);
         let path = find_program(&words[0], &workplace.search_path, &directory)
-            .ok_or_else(|| format!("there is no program {} on {}", words[0], workplace.search_path))?;
+            .ok_or_else(|| format!("no program {} on the search path {}", words[0], workplace.search_path))?;
         let (args, env) = (words[1..].to_vec(), workplace.env());
         Ok(Program { path, args, directory, env, confinement: workplace.confinement(), time_max })
     }
@@ -118,12 +118,11 @@ impl RunCommand {
         let end = match finished.end {
             End::Exited(code) => format!("exit status {code}"),
             End::Killed => "killed by a signal".to_owned(),
-            End::TimedOut => format!("ended after {} s, with everything it started", time_max.as_secs()),
+            End::TimedOut => format!("killed after {} s, with everything it started", time_max.as_secs()),
         };
         text += &format!("[{end}, {:.1} s]", finished.took.as_secs_f64());
         if !self.workplace.launcher.confines() {
-            text +=
-                "\n[there is no operating system sandbox here: the command had all rights of Sapwood itself]";
+            text += "\n[this system has no sandbox: the command ran with all rights of Sapwood itself]";
         }
         ToolOutput { is_error: finished.end != End::Exited(0), ..ToolOutput::text(text) }
     }

@@ -1,13 +1,13 @@
-//! A command line as words, without a shell. Pure. Quotes and backslashes work as in a shell; nothing is expanded, and
-//! what only a shell could do is refused rather than passed on as an argument.
+//! Splits a command line into words without a shell. Pure. Quotes and backslashes work as in a shell. Nothing is
+//! expanded. Syntax that only a shell could execute is an error instead of an argument.
 
-/// What a shell would act on, outside of quotes.
+/// Characters that are shell syntax outside of quotes.
 const OPERATORS: &[char] = &[';', '&', '|', '<', '>', '`', '(', ')', '\n', '\r'];
-/// Most words of one command, and longest of all together, in bytes.
+/// Maximum number of words of a command, and maximum size of all words, in bytes.
 pub const WORDS_MAX: usize = 1_000;
 pub const LINE_BYTES_MAX: usize = 100_000;
 
-/// Splits a command line into its words.
+/// Split a command line into words.
 pub fn split_words(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -15,12 +15,12 @@ pub fn split_words(line: &str) -> Result<Vec<String>, String> {
     while let Some(c) = chars.next() {
         match c {
             '\'' | '"' => take_quoted(c, &mut chars, word.get_or_insert_default())?,
-            '\\' => word.get_or_insert_default().push(chars.next().ok_or("it ends in a backslash")?),
+            '\\' => word.get_or_insert_default().push(chars.next().ok_or("the command ends in a backslash")?),
             c if OPERATORS.contains(&c) => {
-                return Err(format!("there is no shell here, so {c:?} has no meaning"));
+                return Err(format!("there is no shell, so {c:?} is not supported"));
             }
             '$' if matches!(chars.peek(), Some('(' | '{')) => {
-                return Err("there is no shell here, so nothing is put in for $".to_owned());
+                return Err("there is no shell, so $ is not expanded".to_owned());
             }
             ' ' | '\t' => words.extend(word.take()),
             c => word.get_or_insert_default().push(c),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_split_as_a_shell_splits_them() {
+    fn splits_words_like_a_shell() {
         for (line, expected) in [
             ("git status", vec!["git", "status"]),
             ("  a   b\tc ", vec!["a", "b", "c"]),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_shell_can_do_is_refused() {
+    fn rejects_shell_syntax() {
         for line in
             ["a; b", "a && b", "a | b", "a > f", "a < f", "a `b`", "a $(b)", "a ${B}", "a\nb", "(a)", "a &"]
         {

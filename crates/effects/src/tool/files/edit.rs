@@ -1,4 +1,4 @@
-//! `edit_file`: one text in a file for another, exactly.
+//! `edit_file`: replaces an exact text in a file.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::write::CONTENT_BYTES_MAX;
 use crate::tool::blocking::run_blocking;
 use crate::tool::{Tool, spec, text_field};
 
-/// Longest diff that is shown, in lines, and longest time to look for a small one.
+/// Maximum number of diff lines to show, and time limit for computing a minimal diff.
 const DIFF_LINES_MAX: usize = 120;
 const DIFF_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -47,14 +47,14 @@ impl Tool for EditFile {
             "properties": {
                 "path": {"type": "string", "minLength": 1, "description": "relative to the working directory"},
                 "old_text": {"type": "string", "minLength": 1, "description": "exactly as it is in the file"},
-                "new_text": {"type": "string", "description": "what stands there afterwards"},
-                "replace_all": {"type": "boolean", "description": "every place, not only one"}
+                "new_text": {"type": "string", "description": "the replacement"},
+                "replace_all": {"type": "boolean", "description": "replace every occurrence"}
             },
             "required": ["path", "old_text", "new_text"],
             "additionalProperties": false
         });
-        let description = "Replaces a text in a file by another. The text must be in the file exactly once, with its \
-                           white space, unless replace_all is set. Shows what changed.";
+        let description = "Replaces a text in a file by another. The text must occur in the file exactly once, including \
+                           its white space, unless replace_all is set. Returns a diff.";
         spec("edit_file", description, &schema, Touch::Edits, Replay::Never)
     }
 
@@ -77,7 +77,7 @@ fn apply(root: &Root, edit: &Edit) -> Result<ToolOutput, Refusal> {
     let path = &edit.path;
     let opened = root.reader().open_file(path)?;
     if opened.bytes > CONTENT_BYTES_MAX as u64 {
-        return Ok(ToolOutput::error(format!("{path} has {} bytes, too many to edit", opened.bytes)));
+        return Ok(ToolOutput::error(format!("{path} has {} bytes, too large to edit", opened.bytes)));
     }
     let mut before = Vec::new();
     let mut content = opened.file.take(CONTENT_BYTES_MAX as u64);
@@ -88,7 +88,10 @@ fn apply(root: &Root, edit: &Edit) -> Result<ToolOutput, Refusal> {
     let after = match replace(&before, edit) {
         Ok(after) if after.len() <= CONTENT_BYTES_MAX => after,
         Ok(after) => {
-            return Ok(ToolOutput::error(format!("{path} would have {} bytes, too many", after.len())));
+            return Ok(ToolOutput::error(format!(
+                "{path} would have {} bytes, which is too large",
+                after.len()
+            )));
         }
         Err(why) => return Ok(ToolOutput::error(why)),
     };
@@ -102,11 +105,11 @@ fn replace(before: &str, edit: &Edit) -> Result<String, String> {
         return Err("old_text and new_text are the same".to_owned());
     }
     match (before.matches(&edit.old_text).count(), edit.which) {
-        (0, _) => Err(format!("old_text is not in {path}: read the file and copy it exactly")),
+        (0, _) => Err(format!("old_text does not occur in {path}: read the file and copy the text exactly")),
         (1, _) | (_, Which::All) => Ok(before.replace(&edit.old_text, &edit.new_text)),
-        (places, Which::OnlyOne) => Err(format!(
-            "old_text is in {path} {places} times: give more of its surroundings, or set replace_all"
-        )),
+        (places, Which::OnlyOne) => {
+            Err(format!("old_text occurs {places} times in {path}: include more context, or set replace_all"))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `list_directory`: what is in one directory.
+//! `list_directory`: lists the entries of a directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::root::{Refusal, Root};
 use crate::tool::blocking::{Stop, run_blocking};
 use crate::tool::{Tool, spec};
 
-/// Most entries shown, and most looked at.
+/// Maximum number of entries shown, and of entries read.
 const ENTRIES_MAX: usize = 1_000;
 const ENTRIES_READ_MAX: usize = 100_000;
 
@@ -31,12 +31,11 @@ impl Tool for ListDirectory {
         let schema = json!({
             "type": "object",
             "properties": {
-                "path": {"type": "string", "minLength": 1, "description": "a directory; the working directory if left out"}
+                "path": {"type": "string", "minLength": 1, "description": "a directory; default: the working directory"}
             },
             "additionalProperties": false
         });
-        let description =
-            "Lists a directory: directories end in /, links in @, files have their size in bytes.";
+        let description = "Lists a directory: directories end in /, links end in @, files are followed by their size in bytes.";
         spec("list_directory", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -64,7 +63,7 @@ fn list(root: &Root, path: &str, stop: &Stop) -> Result<ToolOutput, Refusal> {
     let all = lines.len();
     lines.truncate(ENTRIES_MAX);
     if all > ENTRIES_MAX {
-        lines.push(format!("[{} more; find_files finds them by name]", all - ENTRIES_MAX));
+        lines.push(format!("[{} more; use find_files to find them by name]", all - ENTRIES_MAX));
     }
     if all == 0 {
         lines.push(format!("[{path} is empty]"));

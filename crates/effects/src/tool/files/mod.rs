@@ -1,4 +1,4 @@
-//! The file tools. All of them go through a [`Root`](root::Root), and so none can leave the session's scope.
+//! The file tools. All of them work through a [`Root`](root::Root), so none can leave the session's scope.
 
 mod edit;
 mod list;

@@ -1,14 +1,14 @@
-//! Names that the project scope never touches: version control's own files, keys and credentials. Pure.
+//! Protected file names, which are off limits in the project scope: version control data, keys and credentials. Pure.
 //!
-//! A name is compared as a careless file system would compare it: without case, without trailing dots and spaces, without
-//! characters that are not drawn, and without an alternate stream. So no spelling that opens a protected file is let by.
+//! Names are compared the way a lenient file system would: ignoring case, trailing dots and spaces, invisible
+//! characters and alternate streams. This covers every spelling that opens a protected file.
 
 use std::path::{Component, Path};
 use std::sync::LazyLock;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// Globs over one component of a path, in lower case. Git reads them too: see [`exclusions`].
+/// Lower-case globs for one path component. Git uses them too: see [`exclusions`].
 const PROTECTED: &[&str] = &[
     ".git",
     "git~[0-9]",
@@ -51,18 +51,18 @@ const PROTECTED: &[&str] = &[
     "service-account*.json",
 ];
 
-/// Examples have no secrets, and agents need them.
+/// Example files contain no secrets, and agents need them.
 const OPEN: &[&str] = &[".env.example", ".env.sample", ".env.template"];
 
 static SET: LazyLock<GlobSet> = LazyLock::new(|| {
     let mut set = GlobSetBuilder::new();
     for pattern in PROTECTED {
-        set.add(Glob::new(pattern).expect("the list above is made of globs"));
+        set.add(Glob::new(pattern).expect("PROTECTED contains valid globs"));
     }
-    set.build().expect("the list above is small")
+    set.build().expect("PROTECTED is small")
 });
 
-/// Whether any part of a path is protected.
+/// Whether any component of a path is protected.
 pub fn is_protected(path: &Path) -> bool {
     path.components().any(|part| match part {
         Component::Normal(name) => is_protected_name(&name.to_string_lossy()),
@@ -81,13 +81,13 @@ fn plain_name(name: &str) -> String {
     drawn.trim_end_matches(['.', ' ']).trim_start_matches(' ').to_lowercase()
 }
 
-/// Characters that some file systems leave out when they compare names.
+/// Invisible characters that some file systems ignore in names.
 fn is_undrawn(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }
 
-/// The same list as pathspecs that leave it out.
+/// The same list as git pathspecs that exclude it.
 pub fn exclusions() -> impl Iterator<Item = String> {
     PROTECTED.iter().flat_map(|glob| {
         [format!(":(top,exclude,icase,glob)**/{glob}"), format!(":(top,exclude,icase,glob)**/{glob}/**")]
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protected_names_are_found_in_any_spelling_and_at_any_depth() {
+    fn protected_names_match_in_any_spelling_and_at_any_depth() {
         for path in [
             ".git/config",
             ".GIT/config",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_names_are_free() {
+    fn ordinary_names_are_not_protected() {
         for path in [
             "src/main.rs",
             ".github/ci.yml",

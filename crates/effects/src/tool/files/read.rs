@@ -1,4 +1,4 @@
-//! `read_file`: lines of a text, or a picture or document as it is.
+//! `read_file`: returns lines of a text file, or an image or document as it is.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::root::{OpenFile, Refusal, Root};
 use crate::tool::blocking::{Stop, run_blocking};
 use crate::tool::{Tool, spec, text_field};
 
-/// Most lines and bytes of a text in one answer.
+/// Maximum number of lines and bytes of text in one result.
 const LINES_MAX: u64 = 2_000;
 const TEXT_BYTES_MAX: usize = 256 << 10;
-/// Largest text that is looked through for lines.
+/// Maximum size of a text file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Largest picture or document.
+/// Maximum size of an image or document.
 const MEDIA_BYTES_MAX: u64 = 10 << 20;
-/// How much is looked at to tell text from bytes.
+/// Number of bytes read to distinguish text from binary data.
 const SNIFF_BYTES: u64 = 8 << 10;
 
 pub struct ReadFile(Arc<Root>);
@@ -36,14 +36,14 @@ impl Tool for ReadFile {
             "type": "object",
             "properties": {
                 "path": {"type": "string", "minLength": 1, "description": "relative to the working directory"},
-                "offset": {"type": "integer", "minimum": 1, "description": "first line, from 1"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": LINES_MAX, "description": "how many lines"}
+                "offset": {"type": "integer", "minimum": 1, "description": "first line to read, starting at 1"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": LINES_MAX, "description": "maximum number of lines"}
             },
             "required": ["path"],
             "additionalProperties": false
         });
         let description =
-            "Reads a text file, whole or some of its lines. Pictures and PDFs are returned as they are.";
+            "Reads a text file or a range of its lines. Images and PDFs are returned as they are.";
         spec("read_file", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -70,12 +70,10 @@ fn read(root: &Root, path: &str, first: u64, limit: u64, stop: &Stop) -> Result<
         return read_media(path, mime, bytes, head, file).map_err(io);
     }
     if head.contains(&0) {
-        return Ok(ToolOutput::error(format!("{path} is not text: {bytes} bytes of something else")));
+        return Ok(ToolOutput::error(format!("{path} is a binary file of {bytes} bytes")));
     }
     if bytes > FILE_BYTES_MAX {
-        return Ok(ToolOutput::error(format!(
-            "{path} has {bytes} bytes, over the {FILE_BYTES_MAX} that are read"
-        )));
+        return Ok(ToolOutput::error(format!("{path} has {bytes} bytes, but the limit is {FILE_BYTES_MAX}")));
     }
     let text = BufReader::new(head.as_slice().chain(file.take(FILE_BYTES_MAX)));
     read_lines(path, text, first, limit, stop).map_err(io)
@@ -89,7 +87,7 @@ fn read_media(
     rest: impl Read,
 ) -> std::io::Result<ToolOutput> {
     if bytes > MEDIA_BYTES_MAX {
-        let why = format!("{path} ({mime}) has {bytes} bytes, over the {MEDIA_BYTES_MAX} that are returned");
+        let why = format!("{path} ({mime}) has {bytes} bytes, but the limit is {MEDIA_BYTES_MAX}");
         return Ok(ToolOutput::error(why));
     }
     let mut content = head;
@@ -110,13 +108,13 @@ fn media_type(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What was read of a text, and what there is more of.
+/// The lines read from a text, and whether there are more.
 #[derive(Default)]
 struct Lines {
     text: Vec<u8>,
     kept: u64,
     total: u64,
-    /// The last line that was kept was too long to be kept whole.
+    /// Whether the last line was truncated.
     is_cut: bool,
 }
 
@@ -163,10 +161,14 @@ impl Lines {
         let last = first + self.kept.max(1) - 1;
         let mut notes = Vec::new();
         if last < self.total {
-            notes.push(format!("lines {first} to {last} of {}; go on with offset {}", self.total, last + 1));
+            notes.push(format!(
+                "lines {first} to {last} of {}; continue with offset {}",
+                self.total,
+                last + 1
+            ));
         }
         if self.is_cut && self.kept == 1 {
-            notes.push(format!("line {first} is longer than {TEXT_BYTES_MAX} bytes and was cut"));
+            notes.push(format!("line {first} is longer than {TEXT_BYTES_MAX} bytes and was truncated"));
         }
         let text = String::from_utf8_lossy(&self.text);
         if matches!(text, std::borrow::Cow::Owned(_)) {

@@ -1,9 +1,9 @@
-//! A directory that cannot be left. Every file tool works through a [`Root`]; it touches the file system below its
-//! directory handle and nothing else.
+//! A directory handle that cannot be escaped. Every file tool works through a [`Root`], which accesses the file
+//! system only below its directory handle.
 //!
-//! How a path is opened: it is cleaned as text, then resolved to its real path, and that real path is walked from the
-//! root's handle one component at a time without following any link. What was checked (the real path's names) is thus what
-//! is opened; a link that appears in between makes the walk fail.
+//! To open a path, it is normalised as text and resolved to its real path. The real path is then opened from the
+//! root's handle, one component at a time, without following links. So the path that was checked is the path that is
+//! opened: a link that appears in between makes the open fail.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -19,41 +19,41 @@ use sapwood_core::port::tool::FsScope;
 
 use super::protected::is_protected;
 
-/// Longest path, in bytes, and deepest, in components.
+/// Maximum length of a path, in bytes, and maximum depth, in components.
 const PATH_BYTES_MAX: usize = 4_096;
 const PATH_DEPTH_MAX: usize = 64;
-/// Most entries looked at to find out whether a file with several names is a protected one.
+/// Maximum number of entries scanned to find out whether a file with several hard links is protected.
 const LINK_SEARCH_ENTRIES_MAX: usize = 200_000;
-/// Tries to find a free name for a file that is being written.
+/// Maximum number of attempts to find a free temporary file name.
 const TEMP_NAMES_MAX: u32 = 16;
 
-/// Why a path is not touched, in words for the model that asked.
+/// Why a path is refused, worded for the model.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    #[error("{path} lies outside of what this session may touch, which is {root}")]
+    #[error("{path} is outside of this session's scope, {root}")]
     Outside { path: String, root: String },
-    #[error("{path} is protected: version control's own files, keys and credentials are not for tools")]
+    #[error("{path} is protected: tools cannot access version control data, keys and credentials")]
     Protected { path: String },
     #[error("{path} does not exist")]
     NotFound { path: String },
     #[error("{path} is {kind}, not {wanted}")]
     WrongKind { path: String, kind: &'static str, wanted: &'static str },
-    #[error("{path} has other names (hard links), perhaps outside of this session's files: it is left alone")]
+    #[error("{path} has hard links, possibly outside of this session's files, and cannot be accessed")]
     Linked { path: String },
-    #[error("{path} changed while it was being opened, or leads nowhere: a link is in the way")]
+    #[error("{path} is a broken link, or changed while it was being opened")]
     Changed { path: String },
-    #[error("{path} is no path that can be used: {why}")]
+    #[error("{path} is not a valid path: {why}")]
     Invalid { path: String, why: &'static str },
     #[error("{path}: {why}")]
     Io { path: String, why: io::Error },
 }
 
-/// A scope's directory, held open.
+/// An open handle to a scope's directory.
 pub struct Root {
     dir: Dir,
-    /// Its real path, for people and for commands.
+    /// The real path, for messages and for commands.
     path: PathBuf,
-    /// Where relative paths begin, below the handle: only `full` has its handle elsewhere than its beginning.
+    /// Base of relative paths, below the handle. Differs from the handle's directory only in scope `full`.
     start: PathBuf,
     scope: FsScope,
 }
@@ -65,7 +65,7 @@ pub struct OpenFile {
 }
 
 impl Root {
-    /// Opens the directory that a scope works in. `full` works there too, and reaches all the rest.
+    /// Open the directory that a scope works in. Scope `full` starts there too, but can reach every other path.
     pub fn open(path: &Path, scope: FsScope) -> io::Result<Self> {
         let path = std::fs::canonicalize(path)?;
         let (handle, start) = match scope {
@@ -81,7 +81,7 @@ impl Root {
     pub fn scope(&self) -> FsScope {
         self.scope
     }
-    /// The whole path of a real path, for a program that is told where to work.
+    /// The absolute path for a real path, for use as a program's working directory.
     pub fn path_of(&self, real: &Path) -> PathBuf {
         match self.scope {
             FsScope::Full => Path::new("/").join(real),
@@ -92,7 +92,7 @@ impl Root {
         Reader { root: self, protected_files: OnceCell::new() }
     }
 
-    /// The real path of something that exists, from the handle.
+    /// The real path of an existing file or directory, relative to the handle.
     pub fn resolve(&self, given: &str) -> Result<PathBuf, Refusal> {
         let clean = self.clean(given)?;
         self.real_path(&clean, given)
@@ -103,19 +103,18 @@ impl Root {
         Ok((self.walk_to(&real, given)?, real))
     }
 
-    /// A path below the working directory, as text, whether or not it exists.
+    /// A path below the working directory, as text. It need not exist.
     pub fn relative_path(&self, given: &str) -> Result<PathBuf, Refusal> {
         let whole = self.path_of(&self.clean(given)?);
         whole.strip_prefix(&self.path).map(Path::to_owned).map_err(|_| self.outside(given))
     }
 
-    /// Opens a directory by its real path.
+    /// Open a directory by its real path.
     pub fn open_real_dir(&self, real: &Path) -> Result<Dir, Refusal> {
         self.walk_to(real, &real.to_string_lossy())
     }
 
-    /// Puts a whole file in place of what was there, or nothing at all. Directories that are missing are made; the
-    /// permissions of the file that was there are kept.
+    /// Replace a file atomically. Creates missing directories and keeps the permissions of the replaced file.
     pub fn write_file(&self, given: &str, content: &[u8]) -> Result<Wrote, Refusal> {
         let clean = self.clean(given)?;
         let io = |why| Refusal::Io { path: given.to_owned(), why };
@@ -137,7 +136,7 @@ impl Root {
         Ok(metadata)
     }
 
-    /// The directory a file is to be written in, and the file's name there.
+    /// The directory to write a file in, and the file's name. Creates the directory if necessary.
     fn make_parent(&self, clean: &Path, given: &str) -> Result<(Dir, OsString), Refusal> {
         let (existing, missing) = self.split_missing(clean, given)?;
         let mut names: Vec<&OsStr> = missing.iter().collect();
@@ -162,7 +161,7 @@ impl Root {
         Ok((dir, name))
     }
 
-    /// The real path of the longest part that exists, and the rest.
+    /// The real path of the longest existing prefix, and the rest.
     fn split_missing(&self, clean: &Path, given: &str) -> Result<(PathBuf, PathBuf), Refusal> {
         let mut existing = clean.to_owned();
         loop {
@@ -177,11 +176,12 @@ impl Root {
         }
     }
 
-    /// The path as text: relative to the handle, with every `.` and `..` worked out, and below it.
+    /// Normalise the path as text: relative to the handle, with `.` and `..` resolved. Fails if it leads out of the
+    /// handle.
     fn clean(&self, given: &str) -> Result<PathBuf, Refusal> {
         let invalid = |why| Err(Refusal::Invalid { path: given.escape_debug().take(100).collect(), why });
         if given.contains('\0') {
-            return invalid("it has a NUL");
+            return invalid("it contains a NUL character");
         }
         if given.is_empty() || given.len() > PATH_BYTES_MAX {
             return invalid("it is empty or longer than 4096 bytes");
@@ -196,7 +196,7 @@ impl Root {
             }
         }
         if clean.components().count() > PATH_DEPTH_MAX {
-            return invalid("it is deeper than 64 directories");
+            return invalid("it is nested deeper than 64 directories");
         }
         self.check_protected(&clean, given)?;
         Ok(clean)
@@ -218,7 +218,7 @@ impl Root {
         };
         let real = real.map_err(|why| match why.kind() {
             io::ErrorKind::NotFound => Refusal::NotFound { path: given.to_owned() },
-            // cap-std says this without an error of the system's own when a link leads out.
+            // cap-std reports a link that leads out without an OS error code.
             io::ErrorKind::PermissionDenied if why.raw_os_error().is_none() => self.outside(given),
             _ => Refusal::Io { path: given.to_owned(), why },
         })?;
@@ -251,10 +251,10 @@ pub enum Wrote {
     Replaced,
 }
 
-/// Opens files for one call. What it learns about hard links is as old as the call at most.
+/// Opens files during one call. Its knowledge of hard links is never older than the call.
 pub struct Reader<'a> {
     root: &'a Root,
-    /// Device and inode of every protected file, or nothing if there are too many to say.
+    /// Device and inode of every protected file, or `None` if there are too many entries to scan.
     protected_files: OnceCell<Option<HashSet<(u64, u64)>>>,
 }
 
@@ -267,10 +267,10 @@ impl Reader<'_> {
         self.open_in(&parent, name, given)
     }
 
-    /// Opens a file by its name in a directory that was walked to.
+    /// Open a file by its name in an already opened directory.
     pub fn open_in(&self, parent: &Dir, name: &OsStr, given: &str) -> Result<OpenFile, Refusal> {
         let io = |why| map_open_error(why, given);
-        // Looked at before it is opened, because opening a device can already do something; and once more after.
+        // Check before opening, because opening a device can have side effects, and again after opening.
         check_regular(given, parent.symlink_metadata(name).map_err(io)?.file_type())?;
         let mut options = OpenOptions::new();
         options.read(true).follow(FollowSymlinks::No).nonblock(true);
@@ -281,7 +281,7 @@ impl Reader<'_> {
         Ok(OpenFile { file, bytes: metadata.len() })
     }
 
-    /// A file with several names may be one that is protected, or somebody else's.
+    /// Refuse a file with several hard links if it may be a protected file or a file outside of the scope.
     fn check_links(&self, metadata: &Metadata, given: &str) -> Result<(), Refusal> {
         if metadata.nlink() <= 1 || self.root.scope == FsScope::Full {
             return Ok(());
@@ -335,7 +335,8 @@ fn check_regular(given: &str, kind: FileType) -> Result<(), Refusal> {
     }
 }
 
-/// Writes beside the target and moves the whole over it, so that no reader sees a half and no link is written through.
+/// Write a temporary file next to the target and rename it, so that readers see no partial file and no link is
+/// followed.
 fn replace_whole(parent: &Dir, name: &OsStr, content: &[u8], replaced: Option<&Metadata>) -> io::Result<()> {
     let (mut file, temp) = create_temp(parent)?;
     let written = (|| {
@@ -347,7 +348,7 @@ fn replace_whole(parent: &Dir, name: &OsStr, content: &[u8], replaced: Option<&M
         parent.rename(&temp, parent, name)
     })();
     if written.is_err() {
-        // What went wrong is reported; a file left behind is not worth a second error.
+        // Report the original error. A leftover file is not worth a second one.
         let _ = parent.remove_file(&temp);
     }
     written
@@ -369,14 +370,14 @@ fn create_temp(parent: &Dir) -> io::Result<(File, String)> {
     }
 }
 
-/// Every protected file below a directory, or nothing where there is too much to look through.
+/// Find every protected file below a directory. `None` if there are too many entries to scan.
 fn find_protected_files(dir: &Dir) -> Option<HashSet<(u64, u64)>> {
     let mut found = ProtectedFiles { files: HashSet::new(), seen: 0 };
     found.gather(dir, Below::Open, PATH_DEPTH_MAX)?;
     Some(found.files)
 }
 
-/// Whether a directory's files are protected because it is.
+/// Whether files are protected because one of their parent directories is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Below {
     Open,
@@ -389,7 +390,7 @@ struct ProtectedFiles {
 }
 
 impl ProtectedFiles {
-    /// As many handles are open at once as directories are nested, which is why the depth is bounded.
+    /// Keeps one handle open per nested directory, so the depth is limited.
     fn gather(&mut self, dir: &Dir, below: Below, depth_left: usize) -> Option<()> {
         for entry in dir.entries().ok()? {
             let entry = entry.ok()?;

@@ -1,5 +1,5 @@
-//! Walks through the directories of a scope by their handles, and so cannot be led out of it by a link that appears on
-//! the way. What `.gitignore` files leave out, what is protected, and `.git` itself are not visited; links are not followed.
+//! Walks the directories of a scope by their handles, so that a link that appears during the walk cannot lead out of
+//! it. Skips files ignored by `.gitignore`, protected files and `.git` itself. Does not follow links.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -16,16 +16,16 @@ use super::protected::is_protected;
 use super::root::{Reader, Refusal, Root};
 use crate::tool::blocking::Stop;
 
-/// Most entries one walk looks at.
+/// Maximum number of entries per walk.
 const WALK_ENTRIES_MAX: usize = 200_000;
-/// Deepest directory a walk goes into.
+/// Maximum depth of a walk.
 const WALK_DEPTH_MAX: usize = 64;
-/// Longest `.gitignore` that is read.
+/// Maximum size of a `.gitignore` file.
 const IGNORE_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A file that the walk came by.
+/// A file found by the walk.
 pub struct WalkedFile<'a> {
-    /// As the model would write it.
+    /// The path as the model would write it.
     pub path: &'a str,
     pub dir: &'a Dir,
     pub name: &'a OsString,
@@ -35,13 +35,13 @@ pub struct WalkedFile<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walked {
     All,
-    /// The visitor had enough.
+    /// The visitor stopped the walk.
     Enough,
-    /// Time, entries or depth ran out.
+    /// The time, entry or depth limit was reached.
     CutShort,
 }
 
-/// Visits every file below a directory, in the order of their names.
+/// Visit every file below a directory, sorted by name.
 pub fn walk_files(
     root: &Root,
     reader: &Reader<'_>,
@@ -73,7 +73,7 @@ struct Walk<'a> {
     reader: &'a Reader<'a>,
     stop: &'a Stop,
     visit: &'a mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
-    /// From the outermost directory inwards.
+    /// From the outermost directory to the innermost.
     ignores: Vec<Gitignore>,
     seen: usize,
     is_cut: bool,
@@ -140,7 +140,7 @@ impl Walk<'_> {
         is_hidden || name == ".git" || self.is_ignored(real, is_dir)
     }
 
-    /// The innermost file that has something to say about a path decides.
+    /// The innermost ignore file that matches a path decides.
     fn is_ignored(&self, real: &Path, is_dir: bool) -> bool {
         for ignore in self.ignores.iter().rev() {
             match ignore.matched(real, is_dir) {
@@ -169,14 +169,14 @@ impl Walk<'_> {
         }
         let mut builder = GitignoreBuilder::new(real);
         for line in String::from_utf8_lossy(&text).lines() {
-            // A line that is no pattern leaves nothing out, as with git.
+            // An invalid line ignores nothing, as in git.
             let _ = builder.add_line(None, line);
         }
         self.ignores.extend(builder.build());
     }
 }
 
-/// Where something is: from the handle, and as the model sees it.
+/// A location: relative to the handle, and as shown to the model.
 struct WalkPosition {
     real: PathBuf,
     shown: String,

@@ -1,4 +1,4 @@
-//! `write_file`: a whole file, put in place at once.
+//! `write_file`: writes a whole file atomically.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::root::{Root, Wrote};
 use crate::tool::blocking::run_blocking;
 use crate::tool::{Tool, spec, text_field};
 
-/// Longest content that is written.
+/// Maximum size of the content.
 pub(super) const CONTENT_BYTES_MAX: usize = 8 << 20;
 
 pub struct WriteFile(Arc<Root>);
@@ -28,13 +28,13 @@ impl Tool for WriteFile {
             "type": "object",
             "properties": {
                 "path": {"type": "string", "minLength": 1, "description": "relative to the working directory"},
-                "content": {"type": "string", "description": "the whole file"}
+                "content": {"type": "string", "description": "the complete content of the file"}
             },
             "required": ["path", "content"],
             "additionalProperties": false
         });
-        let description = "Writes a whole file, in place of what was there. Missing directories are made.";
-        // The same bytes again change nothing; but somebody may have changed the file in between.
+        let description = "Creates or replaces a file. Missing directories are created.";
+        // Writing the same bytes again is harmless, but the file may have been changed in between.
         spec("write_file", description, &schema, Touch::Edits, Replay::Never)
     }
 
@@ -49,7 +49,7 @@ fn write(root: &Root, path: &str, content: &str) -> ToolOutput {
     let bytes = content.len();
     if bytes > CONTENT_BYTES_MAX {
         return ToolOutput::error(format!(
-            "the content has {bytes} bytes, over the limit of {CONTENT_BYTES_MAX}"
+            "the content has {bytes} bytes, but the limit is {CONTENT_BYTES_MAX}"
         ));
     }
     match root.write_file(path, content.as_bytes()) {

@@ -1,4 +1,4 @@
-//! A server's program: started without a shell, with a clean environment, in a process group that dies with its handle.
+//! A server's program: started without a shell, with a clean environment, in a process group that is killed on drop.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -11,16 +11,16 @@ use tokio::task::JoinHandle;
 
 use crate::secret::Secrets;
 
-/// All that a program inherits: where it finds programs and its home, and how to print. Nothing that could be a key.
+/// Inherited variables: search path, home and locale. None of them can contain a key.
 const INHERITED_VARIABLES: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT"];
-/// How much of what a program prints as errors is kept to explain its end.
+/// Number of bytes of standard error that are kept to explain an exit.
 const STDERR_BYTES_KEPT: usize = 4 << 10;
-/// How often and how long they are waited for.
+/// Maximum number of waits for that output, and duration of each.
 const LAST_WORDS_WAITS_MAX: u32 = 10;
 const LAST_WORDS_WAIT_MS: u64 = 20;
 
-/// A running program. Dropping it kills the program and all it started.
+/// A running program. Dropping it kills the program and its descendants.
 pub(super) struct ServerChild {
     child: Child,
     stderr: Arc<Mutex<Vec<u8>>>,
@@ -48,18 +48,19 @@ impl ServerChild {
         }
         #[cfg(unix)]
         program.process_group(0);
-        let mut child = program.spawn().map_err(|error| format!("{command} cannot be started: {error}"))?;
+        let mut child = program.spawn().map_err(|error| format!("failed to start {command}: {error}"))?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(format!("{command} has no pipes"));
+            return Err(format!("failed to open the pipes of {command}"));
         };
         let kept = Arc::new(Mutex::new(Vec::new()));
         let reader = tokio::spawn(keep_last(stderr, kept.clone()));
         Ok((Self { child, stderr: kept, reader }, stdout, stdin))
     }
 
-    /// The last it printed as errors, for a person to read. A program that has just died may still have words in the pipe.
+    /// The end of its standard error, for messages. Waits a moment, because output of a dead program may still be in
+    /// the pipe.
     pub(super) async fn last_words(&self) -> String {
         for _ in 0..LAST_WORDS_WAITS_MAX {
             if self.reader.is_finished() {
@@ -71,7 +72,7 @@ impl ServerChild {
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    /// Ends the whole group at once.
+    /// Kill the whole process group.
     pub(super) fn kill(&self) {
         #[cfg(unix)]
         if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())) {
@@ -86,7 +87,7 @@ impl Drop for ServerChild {
     }
 }
 
-/// Reads until the program closes the pipe, keeping the end: a program whose errors nobody reads would block.
+/// Read until the program closes the pipe, keeping the end. Without a reader, a program with much output would block.
 async fn keep_last(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
     let mut piece = [0; 1_024];
     while let Ok(count @ 1..) = stderr.read(&mut piece).await {

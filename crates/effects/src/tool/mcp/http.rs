@@ -1,7 +1,7 @@
-//! A server over HTTP: what the protocol's library asks for, sent through [`Egress`]. Redirects are not followed, answers
-//! are bounded, and the server's headers with their secrets are added here, so that the library never sees them.
+//! MCP over HTTP: sends the protocol library's messages through [`Egress`]. Does not follow redirects and limits the
+//! size of responses. The server's headers with their secrets are added here, so that the library never sees them.
 //!
-//! The stream on which a server may speak unasked is not opened: nothing it could say there would be heeded.
+//! The stream for unsolicited server messages is not opened, because none of them would be processed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use sse_stream::{Sse, SseStream};
 
 use crate::egress::{Egress, EgressError, read_failure};
 
-/// Longest answer to one message, however it is sent.
+/// Maximum size of the response to one message, streamed or not.
 pub(super) const ANSWER_BYTES_MAX: usize = 16 << 20;
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const ACCEPTED: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -113,7 +113,7 @@ fn header_text(response: &Response, name: &HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// The answer as one JSON message. What a server says to a notification is of no interest.
+/// Read the response as one JSON message. The response to a notification is ignored.
 async fn read_message(
     response: Response,
     asked: &ClientJsonRpcMessage,
@@ -137,13 +137,13 @@ fn read_events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> 
     SseStream::from_bytes_stream(bounded(response).map_ok(std::io::Cursor::new)).boxed()
 }
 
-/// The body's pieces, and an error where it passes the limit.
+/// The chunks of the body, with an error once it exceeds the limit.
 fn bounded(response: Response) -> BoxStream<'static, Result<Vec<u8>, EgressError>> {
     let step = |(mut response, left): (Response, usize)| async move {
         let Some(piece) = response.chunk().await.map_err(read_failure)? else { return Ok(None) };
         match left.checked_sub(piece.len()) {
             Some(left) => Ok(Some((piece.to_vec(), (response, left)))),
-            None => Err(EgressError::TooLarge { what: "the server's answer", max: ANSWER_BYTES_MAX }),
+            None => Err(EgressError::TooLarge { what: "the server's response", max: ANSWER_BYTES_MAX }),
         }
     };
     stream::try_unfold((response, ANSWER_BYTES_MAX), step).boxed()

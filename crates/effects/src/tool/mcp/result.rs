@@ -1,20 +1,20 @@
-//! From a server's result to a tool's output. Pure.
+//! Converts a server's result to a tool output. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
 
-/// Most parts of one result.
+/// Maximum number of parts in a result.
 const PARTS_MAX: usize = 256;
 
 pub(super) fn read_result(result: CallToolResult) -> ToolOutput {
     let left_out = result.content.len().saturating_sub(PARTS_MAX);
     let mut parts: Vec<OutputPart> = result.content.into_iter().take(PARTS_MAX).map(read_block).collect();
     if left_out > 0 {
-        parts.push(OutputPart::Text(format!("({left_out} more parts were left out)")));
+        parts.push(OutputPart::Text(format!("({left_out} more parts were omitted)")));
     }
-    // Servers repeat structured content as text for clients that do not know it; where they do not, it is the answer.
+    // Servers should repeat structured content as text. If they do not, the structured content is the output.
     if let (true, Some(value)) = (parts.is_empty(), result.structured_content) {
         parts.push(OutputPart::Text(value.to_string()));
     }
@@ -34,16 +34,16 @@ fn read_block(block: ContentBlock) -> OutputPart {
                 let mime = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());
                 read_media(mime, Some(uri), &blob)
             }
-            _ => OutputPart::Text("(a resource of a kind that is not known)".to_owned()),
+            _ => OutputPart::Text("(a resource of an unknown kind)".to_owned()),
         },
         ContentBlock::ResourceLink(link) => OutputPart::Text(format!("resource {}: {}", link.name, link.uri)),
-        _ => OutputPart::Text("(content of a kind that is not known)".to_owned()),
+        _ => OutputPart::Text("(content of an unknown kind)".to_owned()),
     }
 }
 
 fn read_media(mime: String, name: Option<String>, data: &str) -> OutputPart {
     match STANDARD.decode(data) {
         Ok(bytes) => OutputPart::Media { mime, name, bytes },
-        Err(_) => OutputPart::Text(format!("({mime} that is not valid base64)")),
+        Err(_) => OutputPart::Text(format!("({mime} with invalid base64)")),
     }
 }

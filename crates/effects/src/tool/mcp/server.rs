@@ -1,5 +1,5 @@
-//! One server: its connection, its death and its return. A call that was under way when the server died is not made again,
-//! because it may have acted; the next call starts the server anew, a limited number of times.
+//! One server: its connection, its failures and its restarts. A call that was running when the server died is not
+//! retried, because it may have had effects. The next call restarts the server, a limited number of times.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use super::{McpLimits, SERVER_TOOLS_MAX};
 use crate::egress::{Egress, check_headers, parse_header};
 use crate::secret::Secrets;
 
-/// Most pages of a list of tools.
+/// Maximum number of pages in a list of tools.
 const TOOL_PAGES_MAX: usize = 64;
-/// How long a server that let a call time out has to show that it is alive.
+/// Ping timeout for a server after a call timed out.
 const PING_MS_MAX: u64 = 3_000;
 
 pub(super) struct Server {
@@ -36,7 +36,7 @@ pub(super) struct Server {
     egress: Egress,
     secrets: Arc<Secrets>,
     limits: McpLimits,
-    /// Held while a connection is made, so that callers who meet start one server and not two.
+    /// Held while connecting, so that concurrent callers start only one server.
     life: Mutex<Life>,
 }
 
@@ -46,7 +46,7 @@ struct Life {
     starts: u32,
 }
 
-/// Dropping it closes the session and ends the program.
+/// Dropping it closes the session and kills the program.
 struct Connection {
     service: RunningService<RoleClient, InitializeRequestParams>,
     child: Option<ServerChild>,
@@ -88,12 +88,12 @@ impl Server {
         &self.name
     }
 
-    /// What the server says about itself, without the secrets it was given.
+    /// Redact the server's secrets in a text that it sent.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.scrub(text).into_owned()
     }
 
-    /// Starts the server and asks for its tools.
+    /// Start the server and list its tools.
     pub(super) async fn list_tools(&self) -> Result<Vec<RemoteTool>, String> {
         let list = async {
             let connection = self.connect().await?;
@@ -105,11 +105,11 @@ impl Server {
         self.within(self.limits.start_ms_max, list).await.map_err(|why| self.scrub(&why))
     }
 
-    /// Calls a tool. Whatever goes wrong is told to the model.
+    /// Call a tool. Every error is reported to the model.
     pub(super) async fn call(&self, params: CallToolRequestParams) -> ToolOutput {
         let output = match self.within(self.limits.start_ms_max, self.connect()).await {
             Ok(connection) => self.call_on(&connection, params).await,
-            Err(why) => Err(format!("MCP server {} did not run the call: {why}", self.name)),
+            Err(why) => Err(format!("MCP server {} could not run the call: {why}", self.name)),
         };
         self.secrets.scrub_output(output.unwrap_or_else(ToolOutput::error))
     }
@@ -123,37 +123,40 @@ impl Server {
         let limit = Duration::from_millis(self.limits.call_ms_max);
         match tokio::time::timeout(limit, peer.call_tool_once(params)).await {
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(read_result(result)),
-            Ok(Ok(_)) => Err(format!("MCP server {} asks for input, which is not supported", self.name)),
+            Ok(Ok(_)) => Err(format!("MCP server {} requests input, which is not supported", self.name)),
             Ok(Err(ServiceError::McpError(error))) => {
-                Err(format!("MCP server {} refused the call: {}", self.name, error.message))
+                Err(format!("MCP server {} rejected the call: {}", self.name, error.message))
             }
             Ok(Err(error)) => {
                 self.forget(connection).await;
                 let why = connection.explain(&error).await;
-                Err(format!("MCP server {} failed during the call, which may have acted: {why}", self.name))
+                Err(format!(
+                    "MCP server {} failed during the call, which may have had effects: {why}",
+                    self.name
+                ))
             }
             Err(_) => {
                 self.end_if_silent(connection).await;
                 let limit_ms = self.limits.call_ms_max;
                 Err(format!(
-                    "MCP server {} gave no result within {limit_ms} ms; the call may have acted",
+                    "MCP server {} returned no result within {limit_ms} ms; the call may have had effects",
                     self.name
                 ))
             }
         }
     }
 
-    /// A slow tool is no dead server: only one that does not even answer a ping is ended.
+    /// A slow tool does not mean a dead server: the connection ends only if the server does not answer a ping.
     async fn end_if_silent(&self, connection: &Arc<Connection>) {
         let ping = connection.service.peer().send_request(ClientRequest::PingRequest(PingRequest::default()));
         let answer = tokio::time::timeout(Duration::from_millis(PING_MS_MAX), ping).await;
-        // An error is an answer too, unless it says that nobody is there.
+        // An MCP error is an answer too. Other errors mean that the connection is dead.
         if !matches!(answer, Ok(Ok(_) | Err(ServiceError::McpError(_)))) {
             self.forget(connection).await;
         }
     }
 
-    /// Ends a connection for everybody who uses it.
+    /// Drop a connection for all its users.
     async fn forget(&self, connection: &Arc<Connection>) {
         if let Some(child) = &connection.child {
             child.kill();
@@ -171,7 +174,7 @@ impl Server {
         }
         if life.starts > self.limits.restarts_max {
             return Err(format!(
-                "it ended too often and is not started again ({} restarts)",
+                "it exited too often and is not restarted again ({} restarts)",
                 life.starts - 1
             ));
         }
@@ -240,7 +243,7 @@ fn introduce() -> InitializeRequestParams {
 }
 
 fn with_last_words(why: &str, last_words: &str) -> String {
-    if last_words.is_empty() { why.to_owned() } else { format!("{why}; it printed: {last_words}") }
+    if last_words.is_empty() { why.to_owned() } else { format!("{why}; stderr: {last_words}") }
 }
 
 async fn read_tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, ServiceError> {

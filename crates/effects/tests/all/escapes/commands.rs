@@ -1,4 +1,4 @@
-//! Escapes by the words of a command.
+//! Escapes through the words of a command.
 
 use sapwood_core::port::tool::FsScope;
 use serde_json::json;
@@ -62,7 +62,7 @@ async fn no_injection_runs_a_second_command() {
 }
 
 #[tokio::test]
-async fn arguments_reach_the_program_untouched() {
+async fn arguments_reach_the_program_unchanged() {
     let desk = guarded_desk();
     desk.put("a.txt", "");
     let toolbox = desk.open(FsScope::Project, &["echo *"]).await;
@@ -85,7 +85,7 @@ async fn arguments_reach_the_program_untouched() {
 }
 
 #[tokio::test]
-async fn a_program_planted_among_the_files_does_not_stand_in_for_another() {
+async fn a_program_planted_in_the_project_is_not_run() {
     let desk = guarded_desk();
     let planted = desk.put("echo", "#!/bin/sh\ntouch pwned\n");
     std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -95,7 +95,7 @@ async fn a_program_planted_among_the_files_does_not_stand_in_for_another() {
 }
 
 #[tokio::test]
-async fn a_command_does_not_begin_in_a_directory_outside() {
+async fn a_command_does_not_start_in_a_directory_outside() {
     let desk = guarded_desk();
     std::os::unix::fs::symlink(desk.outside("vault"), desk.project().join("link")).unwrap();
     let toolbox = desk.open(FsScope::Project, &["ls *", "pwd"]).await;

@@ -1,4 +1,4 @@
-//! Escapes by the spelling of a path, by links, and by files that are none.
+//! Escapes through path spellings, links and special files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use super::{CANARY, assert_refused, assert_vault_is_whole, attempts, bounded, gu
 use crate::tool_harness::read;
 
 #[tokio::test]
-async fn no_spelling_of_a_path_leads_out() {
+async fn no_path_spelling_leads_out() {
     let desk = guarded_desk();
     let vault = desk.outside("vault/secret").display().to_string();
     for (_, toolbox) in bounded(&desk).await {
@@ -150,7 +150,7 @@ async fn no_spelling_opens_a_protected_file() {
 }
 
 #[tokio::test]
-async fn no_hard_link_leads_to_what_is_not_the_sessions() {
+async fn no_hard_link_gives_access_to_files_outside_the_session() {
     let desk = guarded_desk();
     desk.put(".env", CANARY);
     desk.put(".git/deep/key", CANARY);
@@ -185,7 +185,7 @@ async fn no_hard_link_leads_to_what_is_not_the_sessions() {
 }
 
 #[tokio::test]
-async fn pipes_sockets_and_devices_are_refused_without_waiting() {
+async fn pipes_sockets_and_devices_are_refused_without_blocking() {
     let desk = guarded_desk();
     for (files, toolbox) in bounded(&desk).await {
         assert!(Command::new("mkfifo").arg(files.join("pipe")).status().unwrap().success());
@@ -216,7 +216,7 @@ async fn a_scratch_directory_that_is_a_link_is_refused() {
     fs::create_dir_all(session.parent().unwrap()).unwrap();
     symlink(desk.outside("vault"), &session).unwrap();
     let host = Host::new(desk.settings.clone());
-    let refused = host.open(&desk.grant(FsScope::Sandboxed, &[])).await.err().expect("it was opened");
+    let refused = host.open(&desk.grant(FsScope::Sandboxed, &[])).await.err().expect("the box was opened");
     assert_eq!(refused.code(), "tool.no_directory");
     assert_vault_is_whole(&desk);
 }

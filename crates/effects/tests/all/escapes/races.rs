@@ -1,4 +1,4 @@
-//! Escapes by changing a path between the look and the leap: a thread swaps it while the tools use it.
+//! Escapes through a race between check and use: a thread swaps a path while the tools use it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,10 +13,10 @@ use serde_json::json;
 use super::{CANARY, assert_vault_is_whole, guarded_desk};
 use crate::tool_harness::text_of;
 
-/// Calls of each tool while the path changes.
+/// Number of calls per tool while the path changes.
 const ROUNDS: usize = 400;
 
-/// Swaps two names for as long as it lives.
+/// Swaps two names until it is dropped.
 struct Swapper {
     stop: Arc<AtomicBool>,
     swaps: Arc<AtomicU64>,
@@ -43,7 +43,7 @@ impl Swapper {
     }
 }
 
-/// Both names are there at every moment, each with the one or the other content.
+/// Exchange the names atomically, so that both always exist.
 #[cfg(target_os = "linux")]
 fn exchange(name: &Path, spare: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -58,14 +58,14 @@ fn exchange(name: &Path, spare: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_becomes_a_link_leads_nowhere() {
+async fn a_directory_that_becomes_a_link_does_not_lead_out() {
     let desk = guarded_desk();
     for scope in [FsScope::Project, FsScope::Sandboxed] {
         let toolbox = desk.open(scope, &[]).await;
         let files = if scope == FsScope::Project { desk.project() } else { desk.scratch() };
         fs::create_dir(files.join("d")).unwrap();
         fs::write(files.join("d/secret"), "inside").unwrap();
-        // Beside the files, so that a walk does not come by the link under its other name.
+        // Outside of the project, so that a walk does not find the link under its other name.
         let spare = desk.outside(&format!("spare-{scope:?}"));
         symlink(desk.outside("vault"), &spare).unwrap();
         let swapper = Swapper::start(files.join("d"), spare);
@@ -87,7 +87,7 @@ async fn a_directory_that_becomes_a_link_leads_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_becomes_a_link_to_a_protected_one_is_not_read() {
+async fn a_file_that_becomes_a_link_to_a_protected_file_is_not_read() {
     let desk = guarded_desk();
     desk.put(".env", CANARY);
     desk.put("f", "plain");

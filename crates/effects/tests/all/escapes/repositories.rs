@@ -1,4 +1,4 @@
-//! Escapes by a repository that would have git run programs.
+//! Escapes through repositories that make git run programs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use super::{CANARY, guarded_desk};
 use crate::git::{git, repository};
 use crate::tool_harness::Desk;
 
-/// A program that leaves a mark, and what git may ask of it.
+/// Plant a program that records its execution and behaves the way git expects.
 fn plant(desk: &Desk) -> String {
     let program = desk.outside("evil");
     let script = format!("#!/bin/sh\necho \"$0 $*\" >>{}\ncat\n", desk.outside("pwned").display());
@@ -20,7 +20,7 @@ fn plant(desk: &Desk) -> String {
     program.display().to_string()
 }
 
-/// A repository with every setting we know of that names a program.
+/// A repository with every known setting that names a program.
 fn hostile() -> Desk {
     let desk = repository();
     let evil = plant(&desk);
@@ -66,7 +66,7 @@ fn hostile() -> Desk {
     for (key, value) in [("commit.gpgSign", "true"), ("core.hooksPath", ".git/hooks"), ("gc.auto", "1")] {
         git(&desk.project(), &["config", key, value]);
     }
-    // The mark may have been left by git while this was set up.
+    // Git may have run the program during this setup.
     desk.put("a.txt", "changed\n");
     desk.put("new.txt", "new\n");
     desk.put(".gitattributes", "* diff=evil\n");
@@ -76,13 +76,14 @@ fn hostile() -> Desk {
 
 fn assert_nothing_ran(desk: &Desk) {
     let mark = fs::read_to_string(desk.outside("pwned")).unwrap_or_default();
-    assert_eq!(mark, "", "the repository had something run");
+    assert_eq!(mark, "", "git ran a planted program");
 }
 
 #[tokio::test]
 async fn no_setting_of_a_repository_runs_a_program() {
     let mut desk = hostile();
-    // Without the sandbox, so that only git's deafness is tested: confined, the programs could not leave their mark anyway.
+    // Without the sandbox, so that only the git settings are tested: in the sandbox the programs could not leave a
+    // mark.
     desk.settings.launcher = Launcher::None;
     let toolbox = desk.open(FsScope::Project, &[]).await;
     assert!(toolbox.does("git_status", json!({})).await.contains(" M a.txt"));
@@ -156,6 +157,6 @@ async fn a_repository_does_not_point_git_elsewhere() {
     for path in ["--output=pwned", "-O../evil", "--no-index"] {
         toolbox.call("git_diff", json!({"path": path})).await;
         toolbox.call("git_commit", json!({"message": path, "paths": [path]})).await;
-        assert!(!desk.project().join("pwned").exists(), "an option came in as a path");
+        assert!(!desk.project().join("pwned").exists(), "a path was interpreted as an option");
     }
 }

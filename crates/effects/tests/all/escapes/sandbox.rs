@@ -1,5 +1,5 @@
-//! Escapes of a program that already runs: files, environment, network, and outliving its call. Where the system has no
-//! sandbox only the environment and the ending of programs are held to.
+//! Escapes of a running program: files, environment, network, and outliving its call. On a system without a sandbox,
+//! only the environment and the termination of programs are tested.
 
 use std::fs;
 use std::io::Read;
@@ -24,10 +24,7 @@ async fn shell(toolbox: &Tools, script: &str) -> String {
 async fn a_program_sees_nothing_of_sapwoods_environment() {
     let desk = guarded_desk();
     let known = ["PATH", "HOME", "TMPDIR", "LANG", "TERM", "NO_COLOR", "PWD", "SHLVL", "_"];
-    assert!(
-        std::env::var("CARGO_PKG_NAME").is_ok(),
-        "cargo gives the tests an environment that must not be seen"
-    );
+    assert!(std::env::var("CARGO_PKG_NAME").is_ok(), "cargo sets variables that the program must not see");
     for scope in [FsScope::Sandboxed, FsScope::Project, FsScope::Full] {
         let toolbox = desk.open(scope, &["env", "bash -c *"]).await;
         let env = toolbox.does("run_command", json!({"command": "env"})).await;
@@ -121,10 +118,10 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
         let text = shell(&toolbox, script).await;
         assert!(!text.contains("reached"), "{script}: {text}");
     }
-    assert!(udp.recv(&mut [0; 16]).is_err(), "a packet came through");
+    assert!(udp.recv(&mut [0; 16]).is_err(), "a packet arrived");
     assert!(shell(&toolbox, pair).await.contains("paired"));
 
-    // The same scripts do reach what they try to where the network is open, so that the refusals above mean something.
+    // With an open network the same scripts succeed, which shows that the refusals above are meaningful.
     desk.settings.network = Network::Open;
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for script in [&by_tcp, &by_udp, &by_unix] {
@@ -133,10 +130,10 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
     }
 }
 
-/// Grows a file for as long as something lives.
+/// Appends to a file while the process is alive.
 const HEARTBEAT: &str = "while :; do echo x >>heartbeat; sleep 0.02; done";
 
-/// Ways to get away from one's parent.
+/// Ways to detach from the parent process.
 async fn detached(toolbox: &Tools) -> Vec<String> {
     let mut ways = vec![
         format!("({HEARTBEAT}) &"),
@@ -147,33 +144,33 @@ async fn detached(toolbox: &Tools) -> Vec<String> {
         ),
         format!("setsid setsid bash -c 'exec >/dev/null 2>&1 <&-; {HEARTBEAT}' & disown -a"),
     ];
-    // Kernels before 6.12 do not keep a program's signals to itself.
+    // Kernels before 6.12 do not restrict a program's signals.
     if shell(toolbox, "kill -0 $PPID || echo refused").await.contains("refused") {
         ways.push(format!("kill -9 $PPID; kill -STOP $PPID; setsid bash -c '{HEARTBEAT}' &"));
     }
     ways
 }
 
-/// Waits for the first beat.
+/// Wait for the first heartbeat.
 async fn heart_beats(desk: &Desk) {
     while !desk.project().join("heartbeat").exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The heart beat, and does not beat any more.
+/// Assert that the process was alive and is dead now.
 fn assert_dead(desk: &Desk, how: &str) {
     let file = desk.project().join("heartbeat");
     let beats = || fs::metadata(&file).map_or(0, |found| found.len());
     std::thread::sleep(Duration::from_millis(100));
     let before = beats();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(beats(), before, "it lives on: {how}");
-    fs::remove_file(&file).unwrap_or_else(|_| panic!("it never lived: {how}"));
+    assert_eq!(beats(), before, "still alive: {how}");
+    fs::remove_file(&file).unwrap_or_else(|_| panic!("never started: {how}"));
 }
 
 #[tokio::test]
-async fn nothing_outlives_a_call_that_ends() {
+async fn no_process_outlives_a_finished_call() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
@@ -183,11 +180,11 @@ async fn nothing_outlives_a_call_that_ends() {
 }
 
 #[tokio::test]
-async fn nothing_outlives_a_call_whose_time_is_over() {
+async fn no_process_outlives_a_timed_out_call() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
-        // On a busy machine the heart may need longer than a second to begin.
+        // On a busy machine the first heartbeat may take longer than a second.
         for timeout_s in [1, 5, 25] {
             let command =
                 json!({"command": ["bash", "-c", format!("{way}\nsleep 600")], "timeout_s": timeout_s});
@@ -201,13 +198,13 @@ async fn nothing_outlives_a_call_whose_time_is_over() {
 }
 
 #[tokio::test]
-async fn nothing_outlives_a_call_that_is_dropped() {
+async fn no_process_outlives_a_dropped_call() {
     let desk = guarded_desk();
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for way in detached(&toolbox).await {
         let script = format!("{way}\nsleep 600");
         tokio::select! {
-            _ = shell(&toolbox, &script) => panic!("it ended by itself: {way}"),
+            _ = shell(&toolbox, &script) => panic!("the call ended by itself: {way}"),
             () = heart_beats(&desk) => {}
         }
         assert_dead(&desk, &way);
@@ -215,10 +212,10 @@ async fn nothing_outlives_a_call_that_is_dropped() {
 }
 
 #[test]
-fn nothing_outlives_the_process_that_made_the_call() {
+fn no_process_outlives_the_calling_process() {
     let desk = guarded_desk();
     let confinement = Confinement { files: FileRights::Open, network: Network::Open };
-    // When a process dies, however it dies, its end of the pipe closes; that is all the launcher goes by.
+    // When a process dies for any reason, its end of the pipe closes. The launcher relies only on this.
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_sapwood-launcher"))
         .args(["__sandbox", "supervise", &serde_json::to_string(&confinement).unwrap()])
         .args(["/bin/bash", "-c", &format!("setsid bash -c '{HEARTBEAT}' & echo begun; sleep 60")])
@@ -237,7 +234,7 @@ fn nothing_outlives_the_process_that_made_the_call() {
 }
 
 #[test]
-fn a_launcher_without_sense_starts_nothing() {
+fn a_launcher_with_invalid_arguments_starts_nothing() {
     for args in [
         &["__sandbox"][..],
         &["__sandbox", "enter"],

@@ -1,4 +1,4 @@
-//! Anthropic's wire, both ways.
+//! Requests to Anthropic and responses from it.
 
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
@@ -9,7 +9,7 @@ use super::*;
 
 pub const NAME: &str = "anthropic/claude-sonnet-4-5";
 
-/// Reasoning with its signature in two pieces, redacted reasoning, text, two calls, counts of the cache.
+/// Reasoning with its signature in two pieces, redacted reasoning, text, two calls, cache counts.
 pub const WHOLE: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","model":"claude-sonnet-4-5-20250929","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":12,"cache_creation_input_tokens":300,"cache_read_input_tokens":4000,"output_tokens":1}}}
 
@@ -79,7 +79,7 @@ data: {"type":"message_stop"}
 "#;
 
 #[tokio::test]
-async fn a_reply_with_reasoning_text_and_two_calls_is_read_whole() {
+async fn decodes_a_reply_with_reasoning_text_and_two_calls() {
     let (heard, _) = play("anthropic", &request(NAME), Exchange::events(WHOLE)).await;
     let reply = heard.reply();
     assert_eq!(text_of(&reply), "I look twice.");
@@ -99,7 +99,7 @@ async fn a_reply_with_reasoning_text_and_two_calls_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_request_is_written_as_the_provider_wants_it() {
+async fn encodes_a_request_in_the_providers_format() {
     let (_, seen) = play("anthropic", &rich_request(NAME), Exchange::events(WHOLE)).await;
     assert_eq!(seen.line, "POST /v1/messages HTTP/1.1");
     assert_eq!(seen.header("x-api-key").unwrap(), KEY);
@@ -145,7 +145,7 @@ fn signed(text: &str, signature: &str) -> RequestPart {
 }
 
 #[tokio::test]
-async fn signed_reasoning_goes_back_within_a_turn_and_other_providers_signatures_do_not() {
+async fn signed_reasoning_is_sent_back_within_a_turn_and_other_providers_signatures_are_not() {
     let mut request = request(NAME);
     request.thinking = Thinking::Medium;
     request.messages.push(message(
@@ -171,7 +171,7 @@ async fn signed_reasoning_goes_back_within_a_turn_and_other_providers_signatures
 }
 
 #[tokio::test]
-async fn thinking_is_asked_for_in_the_way_of_each_model() {
+async fn thinking_is_requested_in_the_way_of_each_model() {
     let mut adaptive = request("anthropic/claude-opus-4-7");
     adaptive.thinking = Thinking::High;
     let (_, seen) = play("anthropic", &adaptive, Exchange::events(WHOLE)).await;
@@ -188,7 +188,7 @@ async fn thinking_is_asked_for_in_the_way_of_each_model() {
     assert_eq!(seen.body["thinking"], json!({"type": "enabled", "budget_tokens": 2048}));
     assert_eq!(seen.body["max_tokens"], json!(4096));
 
-    // A restart has lost the signatures: such a model would refuse to think on.
+    // The signatures were lost in a restart, so the model would reject thinking.
     small.messages.push(message(Role::Assistant, vec![call_part("c1", "list_directory", "{}")]));
     small.messages.push(result("c1", "list_directory", vec![text_part("a")], false));
     let (_, seen) = play("anthropic", &small, Exchange::events(WHOLE)).await;
@@ -207,7 +207,7 @@ fn with_input(first: &str, second: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_calls_input_is_the_same_wherever_the_provider_cuts_it() {
+async fn a_calls_input_does_not_depend_on_how_it_is_split() {
     let input = r#"{"path":"ä \"b\" \u00e9","n":[1,2.5]}"#;
     for (at, _) in input.char_indices() {
         let (first, second) = input.split_at(at);
@@ -218,7 +218,7 @@ async fn a_calls_input_is_the_same_wherever_the_provider_cuts_it() {
 }
 
 #[tokio::test]
-async fn a_stop_has_the_reason_that_the_provider_gives() {
+async fn maps_each_stop_reason() {
     let cases = [
         ("end_turn", Stop::Stop),
         ("stop_sequence", Stop::Stop),

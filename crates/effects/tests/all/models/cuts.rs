@@ -1,5 +1,5 @@
-//! Streams that are cut: every provider, at every byte. A connection may deliver bytes in any pieces, and may end anywhere;
-//! the first must not matter, and the second must never look like a whole reply.
+//! Streams cut at every byte, for every provider. A connection may split bytes anywhere, which must not change the
+//! result. It may also close anywhere, which must never look like a complete reply.
 
 use sapwood_core::port::model::{Model, Piece};
 
@@ -50,7 +50,7 @@ impl Case {
         self.play_all(vec![exchange]).await.remove(0).pieces
     }
 
-    /// How many bytes it takes until the reply is whole: each provider's last object says so.
+    /// Number of bytes after which the reply is complete: up to the end of the provider's last object.
     fn bytes_needed(&self) -> usize {
         self.wire.rfind('}').unwrap() + 1
     }
@@ -78,11 +78,15 @@ impl Case {
                 continue;
             }
             assert_eq!(heard.code(), "model.cut", "{} closed after byte {at}", self.provider);
-            assert!(whole.starts_with(&heard.pieces), "{} made something up at byte {at}", self.provider);
+            assert!(
+                whole.starts_with(&heard.pieces),
+                "{} returned invented pieces at byte {at}",
+                self.provider
+            );
         }
     }
 
-    /// At the boundary of each frame, the connection breaks rather than closes.
+    /// Break the connection, instead of closing it, at each frame boundary.
     async fn check_tears(&self) {
         let separator = if self.kind.contains("ndjson") { "\n" } else { "data: " };
         let places: Vec<usize> = self.wire.match_indices(separator).map(|(at, _)| at).collect();
@@ -96,7 +100,7 @@ impl Case {
     }
 }
 
-/// Ids that we give where a provider gives none are made by chance.
+/// Replace the random id of a call without an id from the provider.
 fn forget_made_up_id(piece: &mut Piece) {
     if let Piece::CallBegan { call_id, .. } = piece
         && call_id.starts_with("call_")
@@ -107,47 +111,47 @@ fn forget_made_up_id(piece: &mut Piece) {
 }
 
 #[tokio::test]
-async fn it_does_not_matter_in_which_pieces_a_stream_of_anthropic_comes() {
+async fn an_anthropic_stream_does_not_depend_on_how_it_is_split() {
     ANTHROPIC.check_pieces().await;
 }
 
 #[tokio::test]
-async fn it_does_not_matter_in_which_pieces_a_stream_of_openai_comes() {
+async fn an_openai_stream_does_not_depend_on_how_it_is_split() {
     OPENAI.check_pieces().await;
 }
 
 #[tokio::test]
-async fn it_does_not_matter_in_which_pieces_a_stream_of_gemini_comes() {
+async fn a_gemini_stream_does_not_depend_on_how_it_is_split() {
     GEMINI.check_pieces().await;
 }
 
 #[tokio::test]
-async fn it_does_not_matter_in_which_pieces_a_stream_of_ollama_comes() {
+async fn an_ollama_stream_does_not_depend_on_how_it_is_split() {
     OLLAMA.check_pieces().await;
 }
 
 #[tokio::test]
-async fn a_stream_of_anthropic_that_ends_anywhere_too_early_was_cut() {
+async fn an_anthropic_stream_that_ends_early_is_cut() {
     ANTHROPIC.check_ends().await;
 }
 
 #[tokio::test]
-async fn a_stream_of_openai_that_ends_anywhere_too_early_was_cut() {
+async fn an_openai_stream_that_ends_early_is_cut() {
     OPENAI.check_ends().await;
 }
 
 #[tokio::test]
-async fn a_stream_of_gemini_that_ends_anywhere_too_early_was_cut() {
+async fn a_gemini_stream_that_ends_early_is_cut() {
     GEMINI.check_ends().await;
 }
 
 #[tokio::test]
-async fn a_stream_of_ollama_that_ends_anywhere_too_early_was_cut() {
+async fn an_ollama_stream_that_ends_early_is_cut() {
     OLLAMA.check_ends().await;
 }
 
 #[tokio::test]
-async fn a_stream_whose_connection_breaks_was_cut() {
+async fn a_stream_whose_connection_breaks_is_cut() {
     for case in [ANTHROPIC, OPENAI, GEMINI, OLLAMA] {
         case.check_tears().await;
     }

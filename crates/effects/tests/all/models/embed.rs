@@ -1,4 +1,4 @@
-//! Embeddings over real HTTP on loopback, in OpenAI's shape and in Ollama's.
+//! Embeddings over real HTTP on loopback, in the formats of OpenAI and Ollama.
 
 use sapwood_core::port::embedder::Embedder;
 use sapwood_effects::model::ModelEmbedder;
@@ -17,7 +17,7 @@ async fn embed(provider: &str, answer: Exchange) -> (Result<Vec<Vec<f32>>, Strin
 }
 
 #[tokio::test]
-async fn directions_come_in_the_order_of_their_texts() {
+async fn vectors_are_returned_in_the_order_of_their_texts() {
     let body = r#"{"object":"list","data":[{"object":"embedding","index":1,"embedding":[0,1]},
         {"object":"embedding","index":0,"embedding":[1,0.5]}],"model":"small","usage":{"prompt_tokens":2}}"#;
     for provider in ["openai", "lab"] {
@@ -34,20 +34,16 @@ async fn directions_come_in_the_order_of_their_texts() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_is_an_error_that_does_not_tell_the_key() {
+async fn an_invalid_response_is_an_error_without_the_key() {
     let torn = [
-        (200, r#"{"data":[{"index":0,"embedding":[1]}]}"#.to_owned(), "not one direction"),
-        (
-            200,
-            r#"{"data":[{"index":0,"embedding":[]},{"index":1,"embedding":[]}]}"#.to_owned(),
-            "not one direction",
-        ),
+        (200, r#"{"data":[{"index":0,"embedding":[1]}]}"#.to_owned(), "one vector"),
+        (200, r#"{"data":[{"index":0,"embedding":[]},{"index":1,"embedding":[]}]}"#.to_owned(), "one vector"),
         (
             200,
             r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1,2]}]}"#.to_owned(),
-            "not one",
+            "one vector",
         ),
-        (200, "[]".to_owned(), "cannot be read"),
+        (200, "[]".to_owned(), "failed to parse"),
         (401, format!("the key {KEY} is wrong"), "401"),
     ];
     for (status, body, expected) in torn {
@@ -58,7 +54,7 @@ async fn an_answer_that_does_not_fit_is_an_error_that_does_not_tell_the_key() {
 }
 
 #[tokio::test]
-async fn a_provider_without_embeddings_says_so() {
+async fn a_provider_without_embeddings_reports_an_error() {
     let models = Arc::new(models_at("anthropic", "http://127.0.0.1:9", 1_000));
     for name in ["anthropic/x", "demo"] {
         let embedder = ModelEmbedder::new(models.clone(), name);

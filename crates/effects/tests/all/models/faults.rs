@@ -1,4 +1,4 @@
-//! What goes wrong, over real HTTP: refusals, pauses, silence, faults in what is sent, addresses that lead elsewhere.
+//! Failures over real HTTP: rejections, retry delays, silence, malformed data, redirects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn error_of(provider: &str, model: &str, exchange: Exchange) -> ModelError
 }
 
 #[tokio::test]
-async fn a_limit_of_rate_says_how_long_to_wait_with_every_provider() {
+async fn a_rate_limit_has_its_retry_delay_with_every_provider() {
     for (provider, model) in ALL {
         let pauses =
             [("retry-after", "7", 7_000), ("retry-after-ms", "120", 120), ("retry-after", "1.5", 1_500)];
@@ -39,7 +39,7 @@ async fn a_limit_of_rate_says_how_long_to_wait_with_every_provider() {
 }
 
 #[tokio::test]
-async fn a_pause_until_a_date_counts_from_the_providers_own_clock() {
+async fn a_retry_date_is_relative_to_the_providers_clock() {
     let headers =
         [("date", "Mon, 16 Nov 2026 01:00:00 GMT"), ("retry-after", "Mon, 16 Nov 2026 01:00:20 GMT")];
     let error = error_of("openai", openai::NAME, Exchange::answer(429, &headers, "{}")).await;
@@ -47,7 +47,7 @@ async fn a_pause_until_a_date_counts_from_the_providers_own_clock() {
 }
 
 #[tokio::test]
-async fn an_overload_passes_by_itself_and_a_refused_key_does_not() {
+async fn an_overload_is_transient_and_a_rejected_key_is_not() {
     for (provider, model) in ALL {
         for (status, code, is_passing) in [
             (500, "model.overloaded", true),
@@ -67,7 +67,7 @@ async fn an_overload_passes_by_itself_and_a_refused_key_does_not() {
 }
 
 #[tokio::test]
-async fn a_provider_that_repeats_the_key_does_not_get_it_into_an_error() {
+async fn a_key_in_a_providers_error_is_redacted() {
     for (provider, model) in ALL {
         let body = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}"}}}}"#);
         let error = error_of(provider, model, Exchange::answer(401, &[], &body)).await;
@@ -77,7 +77,7 @@ async fn a_provider_that_repeats_the_key_does_not_get_it_into_an_error() {
 }
 
 #[tokio::test]
-async fn an_error_in_the_middle_of_a_stream_comes_after_what_was_said_before_it() {
+async fn an_error_inside_a_stream_follows_the_pieces_before_it() {
     let anthropic = "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"Hi\"}}\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let openai = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\ndata: {\"error\":{\"message\":\"The server had an error\",\"type\":\"server_error\"}}\n\n";
     let gemini = "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hi\"}]}}]}\n\ndata: {\"error\":{\"code\":503,\"message\":\"The model is overloaded.\",\"status\":\"UNAVAILABLE\"}}\n\n";
@@ -91,7 +91,7 @@ async fn an_error_in_the_middle_of_a_stream_comes_after_what_was_said_before_it(
 }
 
 #[tokio::test]
-async fn a_piece_that_cannot_be_read_is_an_error_and_not_left_out() {
+async fn a_malformed_piece_is_an_error() {
     let cases = [
         (
             "anthropic",
@@ -138,13 +138,13 @@ async fn a_piece_that_cannot_be_read_is_an_error_and_not_left_out() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_malformed() {
+async fn bytes_that_are_not_text_are_malformed() {
     let exchange = Exchange::stream("text/event-stream", vec![b"data: \xff\xfe\n\n".to_vec()], Ending::Whole);
     assert_eq!(error_of("openai", openai::NAME, exchange).await.code(), "model.malformed");
 }
 
 #[tokio::test]
-async fn a_line_without_an_end_is_given_up() {
+async fn an_endless_line_is_an_error() {
     let chunk = vec![b'x'; FRAME_BYTES_MAX / 2 + 1];
     let exchange = Exchange::stream("text/event-stream", vec![chunk.clone(), chunk], Ending::Whole);
     let error = error_of("openai", openai::NAME, exchange).await;
@@ -162,7 +162,7 @@ fn with_pauses(pause_ms: u64) -> Exchange {
 }
 
 #[tokio::test]
-async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
+async fn a_slow_stream_succeeds_and_a_silent_one_times_out() {
     for (pause_ms, idle_ms, code) in [(150, 20_000, "ok"), (20_000, 150, "model.silent")] {
         let server = Server::start(vec![with_pauses(pause_ms)]).await;
         let models = models_at("openai", &base_url("openai", &server), idle_ms);
@@ -176,14 +176,14 @@ async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_silent() {
+async fn a_server_that_never_answers_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let models = models_at("ollama", &format!("http://{}", listener.local_addr().unwrap()), 100);
     assert_eq!(call(&models, &request(ollama::NAME)).await.code(), "model.silent");
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_unreachable() {
+async fn a_closed_port_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -194,7 +194,7 @@ async fn a_port_where_nobody_listens_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_key_is_not_sent_on_to_another_address() {
+async fn a_key_is_not_sent_to_a_redirect_target() {
     let other = Server::start(vec![Exchange::events(openai::WHOLE)]).await;
     for status in [301, 302, 307, 308] {
         let to = format!("{}/v1/chat/completions", other.url);
@@ -207,7 +207,7 @@ async fn a_key_is_not_sent_on_to_another_address() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_not_taken_for_one() {
+async fn a_response_that_is_not_a_stream_is_an_error() {
     let page =
         Exchange::stream("text/html; charset=utf-8", vec![b"<html>log in</html>".to_vec()], Ending::Whole);
     let error = error_of("openai", openai::NAME, page).await;
@@ -218,14 +218,14 @@ async fn an_answer_that_is_no_stream_is_not_taken_for_one() {
 }
 
 #[tokio::test]
-async fn what_follows_the_end_of_a_reply_means_nothing() {
+async fn data_after_the_end_of_a_reply_is_ignored() {
     let wire = format!("{}data: {{broken\n\ndata: [DONE]\n\n", anthropic::WHOLE);
     let (heard, _) = play("anthropic", &request(anthropic::NAME), Exchange::events(&wire)).await;
     assert_eq!(heard.code(), "ok");
 }
 
 #[tokio::test]
-async fn dropping_a_stream_hangs_up() {
+async fn dropping_a_stream_closes_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let models = models_at("ollama", &format!("http://{}", listener.local_addr().unwrap()), 5_000);
     let server = tokio::spawn(async move {
@@ -235,13 +235,16 @@ async fn dropping_a_stream_hangs_up() {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n";
         let line = "{\"message\":{\"content\":\"Hi\"},\"done\":false}\n";
         socket.write_all(format!("{head}{line}").as_bytes()).await.unwrap();
-        // The rest of the request may still come; then the end does.
+        // The rest of the request may still arrive before the end.
         while socket.read(&mut buffer).await.unwrap_or(0) > 0 {}
     });
     let mut stream = models.call(&request(ollama::NAME)).await.unwrap();
     assert_eq!(stream.next().await, Some(Ok(Piece::Text("Hi".into()))));
     drop(stream);
-    tokio::time::timeout(Duration::from_secs(60), server).await.expect("the client hangs up").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), server)
+        .await
+        .expect("the client did not close the connection")
+        .unwrap();
 }
 
 #[tokio::test]
@@ -257,7 +260,7 @@ async fn a_missing_key_is_named_by_its_variable() {
 }
 
 #[tokio::test]
-async fn a_second_variable_serves_where_the_first_is_not_set() {
+async fn the_second_variable_is_used_if_the_first_is_not_set() {
     let server = Server::start(vec![Exchange::events(gemini::WHOLE)]).await;
     let settings =
         Settings::default().with_variables(|name| (name == "GEMINI_BASE_URL").then(|| server.url.clone()));
@@ -269,14 +272,14 @@ async fn a_second_variable_serves_where_the_first_is_not_set() {
 }
 
 #[tokio::test]
-async fn a_key_that_no_header_can_carry_is_refused_before_anything_is_sent() {
+async fn a_key_with_invalid_header_characters_is_rejected_before_anything_is_sent() {
     let keys = |_: &str| Some(ProviderKey::new("two\nlines".into()));
     let models = Models::new(Settings::default(), Arc::new(keys)).unwrap();
     assert_eq!(call(&models, &request("openai/gpt-5")).await.code(), "model.key_refused");
 }
 
 #[tokio::test]
-async fn an_unknown_provider_is_answered_with_those_there_are() {
+async fn an_unknown_provider_error_lists_the_known_ones() {
     let models = models_at("lab", "http://127.0.0.1:9", 100);
     for name in ["gpt-5", "nowhere/gpt-5", "openai/", ""] {
         let error = call(&models, &request(name)).await.error.unwrap();

@@ -1,4 +1,4 @@
-//! Gemini's wire, both ways.
+//! Requests to Gemini and responses from it.
 
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
@@ -9,14 +9,14 @@ use super::*;
 
 pub const NAME: &str = "gemini/gemini-3.8-flash";
 
-/// A thought, text, two calls of which the first is signed, counts of the cache.
+/// A thought, text, two calls of which the first is signed, cache counts.
 pub const WHOLE: &str = "data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"Two trees 🌳\",\"thought\": true}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"totalTokenCount\": 2000},\"modelVersion\": \"gemini-3.8-flash\"}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"I look\"}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 2,\"totalTokenCount\": 2042,\"thoughtsTokenCount\": 40}}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \" twice.\"},{\"functionCall\": {\"name\": \"list_directory\",\"args\": {\"path\": \"src\"},\"id\": \"fc_1\"},\"thoughtSignature\": \"CiQB\"},{\"functionCall\": {\"name\": \"list_directory\",\"args\": {}}}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 30,\"totalTokenCount\": 2070,\"thoughtsTokenCount\": 40}}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"\"}],\"role\": \"model\"},\"finishReason\": \"STOP\",\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 32,\"totalTokenCount\": 2072,\"cachedContentTokenCount\": 1800,\"thoughtsTokenCount\": 40},\"modelVersion\": \"gemini-3.8-flash\",\"responseId\": \"r\"}\r\n\r\n";
 
 #[tokio::test]
-async fn a_reply_with_a_thought_text_and_two_calls_is_read_whole() {
+async fn decodes_a_reply_with_a_thought_text_and_two_calls() {
     let (heard, _) = play("gemini", &request(NAME), Exchange::events(WHOLE)).await;
     let reply = heard.reply();
     assert_eq!(text_of(&reply), "I look twice.");
@@ -32,7 +32,7 @@ async fn a_reply_with_a_thought_text_and_two_calls_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_request_is_written_as_the_provider_wants_it() {
+async fn encodes_a_request_in_the_providers_format() {
     let mut request = rich_request(NAME);
     request.thinking = Thinking::High;
     request.output_tokens_max = Some(500);
@@ -76,7 +76,7 @@ async fn a_request_is_written_as_the_provider_wants_it() {
 }
 
 #[tokio::test]
-async fn a_calls_signature_goes_back_with_the_call() {
+async fn a_calls_signature_is_sent_back_with_the_call() {
     let mut request = request("gemini/gemini-2.5-pro");
     request.thinking = Thinking::Low;
     let signed =
@@ -100,7 +100,7 @@ async fn a_calls_signature_goes_back_with_the_call() {
 }
 
 #[tokio::test]
-async fn a_stop_has_the_reason_that_the_provider_gives() {
+async fn maps_each_stop_reason() {
     let cases = [
         ("STOP", Stop::Stop),
         ("MAX_TOKENS", Stop::Length),

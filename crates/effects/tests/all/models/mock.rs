@@ -1,5 +1,5 @@
-//! An independent mock of the four providers, from the npm registry, at the version and hash in `tests/mock`. What we say
-//! must be what somebody else's reading of the protocols understands, and the other way round.
+//! An independent mock of the four providers from the npm registry, pinned to the version and hash in `tests/mock`.
+//! It checks that our requests and decoders agree with another implementation of the protocols.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use sapwood_core::port::model::{Piece, Thinking};
 use super::*;
 
 const PROVIDERS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
-/// How often the mock is asked whether it is up.
+/// Maximum number of attempts to reach the mock after its start.
 const KNOCKS_MAX: usize = 2_400;
 
-/// Copied and installed once into the build's own directory, so that the source tree stays clean.
+/// The package, copied to and installed once in the build directory, so that the source tree stays clean.
 static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mock");
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("model-mock");
@@ -59,7 +59,7 @@ impl Mock {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("node can be run");
+            .expect("failed to run node");
         let mock = Self { child, url: format!("http://{address}") };
         for _ in 0..KNOCKS_MAX {
             if tokio::net::TcpStream::connect(address).await.is_ok() {
@@ -67,7 +67,7 @@ impl Mock {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the mock does not come up");
+        panic!("the mock did not start");
     }
 
     async fn call(&self, provider: &str, request: &Request) -> Heard {
@@ -90,21 +90,21 @@ fn asking(provider: &str, text: &str) -> Request {
 }
 
 #[tokio::test]
-async fn an_independent_mock_and_every_adapter_understand_each_other() {
+async fn every_adapter_works_with_an_independent_mock() {
     let mock = Mock::start().await;
     for provider in PROVIDERS {
         let heard = mock.call(provider, &asking(provider, "Hello")).await;
         assert_eq!(heard.code(), "ok", "{provider}: {:?}", heard.error);
         assert_eq!(text_of(&heard.reply()), "Hello from an ümlaut 🌳, in many small pieces.", "{provider}");
         let texts = heard.pieces.iter().filter(|piece| matches!(piece, Piece::Text(_))).count();
-        assert!(texts > 5, "{provider} streams");
+        assert!(texts > 5, "{provider} does not stream");
         assert_eq!(heard.reply().stop, Some(Stop::Stop), "{provider}");
         check_tool_loop(&mock, provider).await;
         check_failures(&mock, provider).await;
     }
 }
 
-/// Two calls at once, then their results: the mock answers otherwise only if it can read them as results.
+/// Two parallel calls, then their results. The mock gives the second answer only if it recognises the results.
 async fn check_tool_loop(mock: &Mock, provider: &str) {
     let mut request = asking(provider, "list both");
     let heard = mock.call(provider, &request).await;
@@ -127,14 +127,14 @@ async fn check_failures(mock: &Mock, provider: &str) {
     let heard = mock.call(provider, &asking(provider, "broken")).await;
     assert_eq!(heard.code(), "model.cut", "{provider}: {:?}", heard.error);
     assert!(text_of(&heard.reply()).starts_with("This"), "{provider}");
-    let heard = mock.call(provider, &asking(provider, "nothing it knows")).await;
+    let heard = mock.call(provider, &asking(provider, "nothing in the fixtures")).await;
     assert!(heard.error.is_some(), "{provider}");
 }
 
 #[tokio::test]
-async fn reasoning_of_the_mock_is_heard_and_its_signature_is_kept() {
+async fn reasoning_of_the_mock_is_decoded_and_its_signature_is_kept() {
     let mock = Mock::start().await;
-    // The mock sends Ollama's reasoning in a field that Ollama itself does not have.
+    // The mock sends Ollama's reasoning in a field that Ollama does not have.
     for provider in PROVIDERS.into_iter().filter(|provider| *provider != "ollama") {
         let mut request = asking(provider, "think");
         request.thinking = Thinking::Low;

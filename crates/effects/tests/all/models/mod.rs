@@ -1,5 +1,5 @@
-//! Models, over real HTTP on loopback: a server that replays exchanges byte for byte, an independent mock, and the models
-//! that need no network.
+//! Models over real HTTP on loopback: a server that replays exchanges byte for byte, an independent mock, and the
+//! models that need no network.
 
 mod anthropic;
 mod cuts;
@@ -27,10 +27,10 @@ use serde_json::{Value, json};
 use server::{Exchange, Server};
 
 const KEY: &str = "canary-key-4711";
-/// Most pieces that a test's stream has.
+/// Maximum number of pieces in a test stream.
 const PIECES_MAX: usize = 10_000;
 
-/// Models whose provider of this name is at this address; every key is there.
+/// Models with this provider at this address and a key for every provider.
 fn models_at(provider: &str, base_url: &str, idle_ms: u64) -> Models {
     let mut settings = Settings { demo_pace_ms: Some(0), ..Settings::default() };
     let place = ProviderSettings {
@@ -42,7 +42,7 @@ fn models_at(provider: &str, base_url: &str, idle_ms: u64) -> Models {
     Models::new(settings, Arc::new(|_: &str| Some(ProviderKey::new(KEY.to_owned())))).unwrap()
 }
 
-/// A server's address as the provider's settings name it.
+/// A server's address in the form of the provider's settings.
 fn base_url(provider: &str, server: &Server) -> String {
     match provider {
         "openai" | "lab" => format!("{}/v1", server.url),
@@ -68,11 +68,11 @@ impl Heard {
     }
 }
 
-/// Hears a stream to its end, and checks what holds for every one: a stop comes exactly once and last, or an error does.
+/// Read a stream to its end. Checks that it ends with exactly one stop or one error.
 async fn hear(mut stream: PieceStream) -> Heard {
     let mut heard = Heard { pieces: Vec::new(), error: None };
     while let Some(item) = stream.next().await {
-        assert!(heard.error.is_none(), "something came after an error");
+        assert!(heard.error.is_none(), "the stream continues after an error");
         assert!(heard.pieces.len() < PIECES_MAX, "the stream does not end");
         match item {
             Ok(piece) => heard.pieces.push(piece),
@@ -92,7 +92,7 @@ async fn call(models: &Models, request: &Request) -> Heard {
     }
 }
 
-/// One call against one exchange, and the body that was sent.
+/// Make one call against one exchange. Returns the reply and the request that was sent.
 async fn play(provider: &str, request: &Request, exchange: Exchange) -> (Heard, server::Seen) {
     let server = Server::start(vec![exchange]).await;
     let models = models_at(provider, &base_url(provider, &server), 5_000);
@@ -152,8 +152,8 @@ fn schema() -> Value {
     json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]})
 }
 
-/// A conversation with all that a provider must be able to carry: pictures and documents, two calls side by side of which
-/// one was malformed, a failed result, a picture as a result, a note of the engine, neighbours of one role.
+/// A conversation with everything that a provider must support: images and documents, two parallel calls of which one
+/// is malformed, a failed result, an image as a result, an engine note, consecutive messages of one role.
 fn rich_request(model: &str) -> Request {
     let mut rich = request(model);
     rich.tools = vec![list_tool()];

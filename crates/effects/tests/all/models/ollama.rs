@@ -1,4 +1,4 @@
-//! Ollama's wire, both ways.
+//! Requests to Ollama and responses from it.
 
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{RequestPart, Signature, Thinking};
@@ -9,7 +9,7 @@ use super::*;
 
 pub const NAME: &str = "ollama/qwen3:8b";
 
-/// A thought, text, two calls in one line, the counts in the last one.
+/// A thought, text, two calls in one line, the counts in the last line.
 pub const WHOLE: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","thinking":"Two trees 🌳"},"done":false}
 {"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"I look"},"done":false}
 {"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":" twice."},"done":false}
@@ -18,7 +18,7 @@ pub const WHOLE: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00
 "#;
 
 #[tokio::test]
-async fn a_reply_with_a_thought_text_and_two_calls_is_read_whole() {
+async fn decodes_a_reply_with_a_thought_text_and_two_calls() {
     let (heard, _) = play("ollama", &request(NAME), Exchange::lines(WHOLE)).await;
     let reply = heard.reply();
     assert_eq!(text_of(&reply), "I look twice.");
@@ -31,7 +31,7 @@ async fn a_reply_with_a_thought_text_and_two_calls_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_request_is_written_as_the_server_wants_it() {
+async fn encodes_a_request_in_the_servers_format() {
     let mut request = rich_request(NAME);
     request.thinking = Thinking::High;
     request.output_tokens_max = Some(500);
@@ -57,7 +57,7 @@ async fn a_request_is_written_as_the_server_wants_it() {
             {"role": "tool", "tool_name": "list_directory", "content": "a.txt\n[s.png: image/png, 3 bytes]"},
             {"role": "tool", "tool_name": "list_directory", "content": "Error: bad input"},
             {"role": "user",
-             "content": "What list_directory returned:\n\n<system_note>\nTime is short.\n</system_note>",
+             "content": "Result of list_directory:\n\n<system_note>\nTime is short.\n</system_note>",
              "images": ["UElD"]},
         ],
     });
@@ -65,7 +65,7 @@ async fn a_request_is_written_as_the_server_wants_it() {
 }
 
 #[tokio::test]
-async fn thinking_is_graded_where_the_model_has_grades_and_goes_back_where_it_came_from() {
+async fn thinking_has_levels_where_supported_and_is_sent_back_to_its_source() {
     let mut request = request("ollama/gpt-oss:20b");
     request.thinking = Thinking::Medium;
     let thought = |signature: &str| RequestPart::Reasoning {
@@ -84,14 +84,14 @@ async fn thinking_is_graded_where_the_model_has_grades_and_goes_back_where_it_ca
 }
 
 #[tokio::test]
-async fn an_answer_that_was_too_long_says_so() {
+async fn a_truncated_answer_has_the_stop_reason_length() {
     let wire = WHOLE.replace("\"done_reason\":\"stop\"", "\"done_reason\":\"length\"");
     let (heard, _) = play("ollama", &request(NAME), Exchange::lines(&wire)).await;
     assert_eq!(heard.reply().stop, Some(Stop::Length));
 }
 
 #[tokio::test]
-async fn the_models_of_a_local_server_can_be_listed_and_a_missing_server_has_none() {
+async fn lists_the_models_of_a_local_server_and_none_of_a_missing_one() {
     let tags = r#"{"models":[{"name":"qwen3:8b","size":1},{"name":"gemma4:latest"}]}"#;
     let server = Server::start(vec![Exchange::answer(200, &[], tags)]).await;
     let models = models_at("ollama", &server.url, 20_000);

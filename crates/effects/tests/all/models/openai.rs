@@ -1,4 +1,4 @@
-//! OpenAI's wire, both ways, and that of servers which speak it too.
+//! Requests to OpenAI and compatible servers, and responses from them.
 
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
@@ -9,7 +9,7 @@ use super::*;
 
 pub const NAME: &str = "openai/gpt-5-mini";
 
-/// Text, two calls whose input comes in turns, counts of the cache in a chunk of their own.
+/// Text, two calls with interleaved input, cache counts in a separate chunk.
 pub const WHOLE: &str = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-5-mini","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}
 
 data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-5-mini","choices":[{"index":0,"delta":{"content":"I look 🌳"},"finish_reason":null}],"usage":null}
@@ -31,7 +31,7 @@ data: [DONE]
 "#;
 
 #[tokio::test]
-async fn a_reply_with_text_and_two_calls_is_read_whole() {
+async fn decodes_a_reply_with_text_and_two_calls() {
     let (heard, _) = play("openai", &request(NAME), Exchange::events(WHOLE)).await;
     let reply = heard.reply();
     assert_eq!(text_of(&reply), "I look 🌳 twice.");
@@ -53,7 +53,7 @@ fn messages(is_own: bool) -> serde_json::Value {
         false => json!({"type": "text", "text": "<system_note>\nTime is short.\n</system_note>"}),
     };
     let mut shown = vec![
-        json!({"type": "text", "text": "What list_directory returned:"}),
+        json!({"type": "text", "text": "Result of list_directory:"}),
         json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,UElD"}}),
     ];
     let mut all = vec![
@@ -83,7 +83,7 @@ fn messages(is_own: bool) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_request_is_written_as_the_provider_wants_it() {
+async fn encodes_a_request_in_the_providers_format() {
     let mut request = rich_request(NAME);
     request.thinking = Thinking::Low;
     request.output_tokens_max = Some(500);
@@ -107,7 +107,7 @@ async fn a_request_is_written_as_the_provider_wants_it() {
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own_is_asked_with_the_names_it_knows() {
+async fn a_compatible_server_gets_the_older_field_names() {
     let mut request = rich_request("lab/org/some-model");
     request.output_tokens_max = Some(500);
     let (heard, seen) = play("lab", &request, Exchange::events(WHOLE)).await;
@@ -119,7 +119,7 @@ async fn a_server_of_ones_own_is_asked_with_the_names_it_knows() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_think_is_not_asked_to() {
+async fn a_model_without_thinking_is_not_asked_to_think() {
     let mut request = request("openai/gpt-4.1");
     request.thinking = Thinking::High;
     let (_, seen) = play("openai", &request, Exchange::events(WHOLE)).await;
@@ -139,7 +139,7 @@ data: [DONE]
 "#;
 
 #[tokio::test]
-async fn reasoning_is_read_where_servers_send_it_and_goes_back_only_where_it_must() {
+async fn reasoning_is_read_from_both_fields_and_sent_back_only_where_required() {
     for (field, signature) in [("reasoning_content", Some("openai:reasoning_content")), ("reasoning", None)] {
         let wire = REASONED.replace("FIELD", field);
         let (heard, _) = play("lab", &request("lab/m"), Exchange::events(&wire)).await;
@@ -171,7 +171,7 @@ async fn reasoning_is_read_where_servers_send_it_and_goes_back_only_where_it_mus
 }
 
 #[tokio::test]
-async fn a_calls_input_is_the_same_wherever_the_provider_cuts_it() {
+async fn a_calls_input_does_not_depend_on_how_it_is_split() {
     let input = r#"{"path":"ä \"b\" \u00e9","n":[1,2.5]}"#;
     let chunk = |call: serde_json::Value| {
         format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}))
@@ -190,7 +190,7 @@ async fn a_calls_input_is_the_same_wherever_the_provider_cuts_it() {
 }
 
 #[tokio::test]
-async fn a_stop_has_the_reason_that_the_provider_gives() {
+async fn maps_each_stop_reason() {
     let cases = [
         (r#"{"content":"x"}"#, "stop", Stop::Stop),
         (r#"{"content":"x"}"#, "length", Stop::Length),
@@ -207,7 +207,7 @@ async fn a_stop_has_the_reason_that_the_provider_gives() {
 }
 
 #[tokio::test]
-async fn a_server_that_leaves_out_indexes_and_ids_is_understood() {
+async fn accepts_calls_without_indexes_and_ids() {
     let wire = r#"data: {"choices":[{"index":0,"delta":{"tool_calls":[{"function":{"name":"a","arguments":{"x":1}}},{"function":{"name":"b","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}
 
 data: [DONE]

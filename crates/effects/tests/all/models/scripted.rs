@@ -1,4 +1,4 @@
-//! Cassettes, and the demo model, as the command line names them.
+//! Cassettes and the demo model, by the names used on the command line.
 
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ impl Player {
 }
 
 #[tokio::test]
-async fn a_cassette_plays_its_calls_in_order_and_then_fails_loudly() {
+async fn a_cassette_plays_its_calls_in_order_and_then_fails() {
     let player = player(CASSETTE, "toml");
     let first = player.call(vec![user("Hello")]).await;
     let calls = calls_of(&first.reply());
@@ -86,7 +86,7 @@ async fn a_cassette_plays_its_calls_in_order_and_then_fails_loudly() {
 }
 
 #[tokio::test]
-async fn by_history_the_request_says_which_call_it_is() {
+async fn by_history_the_request_selects_the_call() {
     let cassette = r#"{"by": "history", "calls": [
         {"pieces": [{"text": "one"}]}, {"pieces": [{"text": "two"}]}
     ]}"#;
@@ -101,14 +101,14 @@ async fn by_history_the_request_says_which_call_it_is() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_what_the_cassette_expects_is_refused() {
+async fn a_call_that_the_cassette_does_not_expect_is_rejected() {
     let player = player(CASSETTE, "toml");
     let heard = player.call(vec![user("Goodbye")]).await;
-    assert!(heard.error.unwrap().to_string().contains("expects \"Hello\""));
+    assert!(heard.error.unwrap().to_string().contains("of the cassette expects"));
 }
 
 #[tokio::test]
-async fn a_cassette_can_be_named_by_its_file_and_a_bad_one_says_what_is_wrong() {
+async fn a_cassette_can_be_named_by_its_file_and_an_invalid_one_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.toml");
     std::fs::write(&file, CASSETTE).unwrap();
@@ -117,7 +117,7 @@ async fn a_cassette_can_be_named_by_its_file_and_a_bad_one_says_what_is_wrong() 
     assert_eq!(super::call(&models, &request(&named)).await.code(), "ok");
 
     std::fs::write(dir.path().join("b.toml"), "[[calls]]\npieces = [{ txt = \"x\" }]").unwrap();
-    for (name, said) in [("b.toml", "txt"), ("c.toml", "No such file")] {
+    for (name, said) in [("b.toml", "not part of a valid cassette"), ("c.toml", "No such file")] {
         let named = format!("scripted:{}", dir.path().join(name).display());
         let error = super::call(&models, &request(&named)).await.error.unwrap();
         assert_eq!(error.code(), "model.unknown");
@@ -129,7 +129,7 @@ async fn a_cassette_can_be_named_by_its_file_and_a_bad_one_says_what_is_wrong() 
 }
 
 #[tokio::test]
-async fn the_demo_model_needs_nothing_and_its_calls_cost_something() {
+async fn the_demo_model_needs_no_settings_and_its_calls_have_a_cost() {
     let player = player(CASSETTE, "toml");
     for name in ["demo", "demo/any"] {
         let heard = super::call(&player.models, &request(name)).await;

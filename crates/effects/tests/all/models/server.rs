@@ -1,5 +1,5 @@
-//! A small HTTP server that replays exchanges: bytes in the pieces it is told, with pauses, ended in order or torn. Each
-//! connection is one exchange.
+//! A small HTTP server that replays exchanges: bytes in given chunks, with pauses, completed or cut. Each connection
+//! is one exchange.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Largest request that is read.
+/// Maximum size of a request.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug, Clone)]
@@ -27,15 +27,15 @@ pub enum Chunk {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Chunked, with the chunk that ends it.
+    /// Chunked, with the final chunk.
     Whole,
-    /// Chunked, and the connection is closed without the chunk that ends it.
+    /// Chunked, but the connection is closed without the final chunk.
     Torn,
-    /// The body is as long as the connection is open.
+    /// Not chunked: the body ends when the connection closes.
     Closed,
 }
 
-/// What a client sent.
+/// A request from the client.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub line: String,
@@ -101,7 +101,7 @@ impl Server {
                 socket.set_nodelay(true).unwrap();
                 let request = read_request(&mut socket).await;
                 noted.lock().unwrap().push(request);
-                // A client that has heard enough hangs up, which is no fault of the exchange.
+                // A client may close the connection early, which is not a failure.
                 let _ = answer(&mut socket, &exchange).await;
             }
         });
@@ -121,7 +121,7 @@ async fn read_request(socket: &mut TcpStream) -> Seen {
             break at + 4;
         }
         let read = socket.read(&mut buffer).await.unwrap();
-        assert!(read > 0 && bytes.len() < REQUEST_BYTES_MAX, "the request's head does not end");
+        assert!(read > 0 && bytes.len() < REQUEST_BYTES_MAX, "the request head does not end");
         bytes.extend_from_slice(&buffer[..read]);
     };
     let head = String::from_utf8(bytes[..head_bytes].to_vec()).unwrap();
@@ -132,7 +132,7 @@ async fn read_request(socket: &mut TcpStream) -> Seen {
     let length = length.unwrap_or(0);
     while bytes.len() < head_bytes + length {
         let read = socket.read(&mut buffer).await.unwrap();
-        assert!(read > 0 && bytes.len() < REQUEST_BYTES_MAX, "the request's body does not end");
+        assert!(read > 0 && bytes.len() < REQUEST_BYTES_MAX, "the request body does not end");
         bytes.extend_from_slice(&buffer[..read]);
     }
     let body = serde_json::from_slice(&bytes[head_bytes..]).unwrap_or(Value::Null);

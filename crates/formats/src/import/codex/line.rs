@@ -1,4 +1,4 @@
-//! The lines of a rollout, as far as they are read.
+//! The parts of rollout lines that are read.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 use crate::import::blocks::Content;
 use crate::import::text::Time;
 
-/// The rollout a fork goes on from.
+/// The rollout that a fork continues.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Base {
     pub thread_id: String,
-    /// Records of the base from this ordinal on are not part of the fork.
+    /// Records of the base from this ordinal on do not belong to the fork.
     pub end_ordinal_exclusive: u64,
 }
 

@@ -1,22 +1,24 @@
-//! Codex's rollouts: lines `{timestamp, ordinal?, type, payload}`.
+//! Import of Codex rollouts: lines `{timestamp, ordinal?, type, payload}`.
 //!
-//! - What the model said and was told is in `response_item`; `event_msg` says most of it a second time for the screen, and
-//!   only what is nowhere else is taken from it: token counts and rollbacks.
-//! - Token counts are cumulative: a response's usage is what they grew by since the one before. They come after the
-//!   response, sometimes after its tools have answered, so a response is held until then. One that the file ends without
-//!   has a key of its own, so that a later import knows that its count is still to come.
-//! - A count that no response is waiting for is what a compaction took, if one follows, or stands by itself.
-//! - `compacted` names the history that replaces the old one: a compaction that keeps nothing, and then that history.
-//! - `thread_rolled_back` drops the last turns, and with them what Codex itself had said right before the first of these: the
-//!   source went back, and what was dropped stays as a branch. What precedes the first turn of all stays. Settings are Codex's,
-//!   and not the thread's, so those that were dropped are told again.
-//! - A fork holds only its own tail and names its base; whoever reads files feeds the base's lines first, through
-//!   [`Importer::push_inherited`]. Their usage counts where they were made. Where a base is missing, or the base of a base,
-//!   responses are known by the fork's own ones before them and by how many bases were found, so that they do not count
-//!   again when another turns up. Older forks begin with copies of their source's records, its `session_meta` first, all
-//!   written at one go: these count there, too.
+//! - Messages to and from the model are in `response_item`. `event_msg` mostly repeats them for the screen,
+//!   so only token counts and rollbacks are read from it.
+//! - Token counts are cumulative: a response's usage is the increase since the previous count. The count
+//!   follows the response, sometimes after its tool results, so a response is buffered until then. A response
+//!   without a count at the end of the file gets a separate key, so that a later import can add the count.
+//! - A count without a pending response belongs to the next compaction, or else becomes a separate usage
+//!   entry.
+//! - `compacted` has the history that replaces the old one. It becomes a compaction that keeps nothing,
+//!   followed by that history.
+//! - `thread_rolled_back` drops the last turns, and Codex's own messages right before the first of them. The
+//!   dropped part stays in the log as a branch. Messages before the very first turn are kept. Settings belong
+//!   to Codex, not to the thread, so dropped settings are added again.
+//! - A fork has only its own tail and names its base. The caller passes the base's lines first, through
+//!   [`Importer::push_inherited`]; their usage counts in the base. If a base is missing, responses are
+//!   identified by the fork's own earlier responses and the number of bases found, so that they are not
+//!   counted again when another base is found. Older forks begin with copies of their source's records,
+//!   starting with its `session_meta` and all written at once. These count in the source, too.
 //!
-//! Memory: one response, the user's words that an old compaction repeats, and a few bytes for each turn.
+//! Memory: one response, the user texts that an old compaction repeats, and a few bytes per turn.
 
 mod line;
 
@@ -41,26 +43,27 @@ use crate::import::{Format, Reader, Trouble, keep_record, read_json_line};
 pub use line::Base;
 use line::{Compacted, Event, Instructions, Item, Line, Output, SessionMeta, TokenInfo, Tokens, TurnContext};
 
-/// How many of the user's words an old compaction repeats, in bytes: Codex itself stops at 20,000 tokens.
+/// Maximum size of the user texts that an old compaction repeats. Codex itself stops at 20,000 tokens.
 const REPEATED_BYTES_MAX: usize = 80_000;
-/// Most bytes that all compactions of a file repeat: a line of a few bytes asks for all of the above.
+/// Maximum total size of repeated texts in a file. A limit is needed because a short line can cause a large
+/// repetition.
 const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
-/// What a repeated message takes besides its words, about.
+/// Approximate size of a repeated message in addition to its text.
 const MESSAGE_BYTES: usize = 200;
-/// Most bytes of a response, and of the results held with it, that are joined.
+/// Maximum size of a response and the results buffered with it.
 const JOINED_BYTES_MAX: usize = 8 << 20;
-/// Most results that wait for their response's usage.
+/// Maximum number of results that wait for the usage of their response.
 const HELD_MAX: usize = 4_096;
-/// Most turns that a rollback can go back.
+/// Maximum number of turns that a rollback can drop.
 const TURNS_MAX: usize = 1 << 20;
-/// Longest pause between records that a fork copies, in milliseconds: they are written at one go.
+/// Maximum pause in milliseconds between records copied by a fork, which are written at once.
 const COPY_PAUSE_MS: i64 = 1_000;
-/// Which part of a response's key one has whose usage is not known yet.
+/// The key part of a response whose usage is not known yet.
 const UNPAID_PART: usize = 1;
-/// The parts of a response's key from here on are for imports that had so many bases, and not all.
+/// The first key part for imports in which only some of the bases were found.
 const FOUND_PART: usize = 1;
 
-/// A response of the model, and the results that came before its usage was known.
+/// A response of the model, and the results that were read before its usage.
 #[derive(Default)]
 struct Response {
     at: Option<TimestampMs>,
@@ -72,20 +75,20 @@ struct Response {
     is_inherited: bool,
 }
 
-/// Usage that no response was waiting for.
+/// Usage without a pending response.
 struct Owed {
     key: RecordKey,
     at: Option<TimestampMs>,
-    /// By the model of its time: the next turn may have another.
+    /// Uses the model at that time, because the next turn may have another one.
     by: WrittenBy,
 }
 
-/// Where a turn of the user's begins.
+/// The start of a user turn.
 struct Turn {
     before: Under,
-    /// How many settings had been told by then.
+    /// The number of settings added before it.
     settings: u32,
-    /// Whether its words are among those that an old compaction repeats.
+    /// Whether its text is among those that an old compaction repeats.
     has_words: bool,
 }
 
@@ -95,9 +98,9 @@ pub struct Importer {
     /// When the first record was written.
     began_at: Option<TimestampMs>,
     open: Option<Response>,
-    /// Every entry's key is made of the one before it: rollouts have no ids, and are only appended to.
+    /// Rollouts have no ids and are append-only, so every key is derived from the previous one.
     last: Option<RecordKey>,
-    /// The last of the file's own responses, by those before it, whatever it goes on from.
+    /// The last of the file's own responses, identified only by the own responses before it.
     last_own: Option<RecordKey>,
     provider: Option<String>,
     model: Option<String>,
@@ -105,7 +108,7 @@ pub struct Importer {
     total: Option<Tokens>,
     owed: Option<Owed>,
     turns: Vec<Turn>,
-    /// What stood before the words of Codex itself that came last, if nothing else followed them.
+    /// The position before the most recent Codex messages, if nothing else followed them.
     prelude: Option<(Under, u32)>,
     settings: u32,
     under: Option<Under>,
@@ -113,13 +116,15 @@ pub struct Importer {
     words_bytes: usize,
     repeated_bytes: usize,
     base: Option<Base>,
-    /// Its counts go on from another rollout's.
+    /// Whether its counts continue those of another rollout.
     is_fork: bool,
-    /// A fork copies its source's records at one go, the source's `session_meta` first: when the last of them was written.
+    /// When the last record copied by a fork was written. A fork copies its source's records at once,
+    /// starting with `session_meta`.
     copied_at: Option<TimestampMs>,
     inherits: bool,
-    /// How many bases came, and whether the first of them goes on from one that did not.
+    /// The number of bases found.
     found: usize,
+    /// Whether the oldest base found has a missing base itself.
     lacks_base: bool,
 }
 
@@ -138,25 +143,27 @@ impl Reader for Importer {
 }
 
 impl Importer {
-    /// `name` is the file's, without its ending: the session's where the first line is lost. Records are known by what
-    /// stands before them, so it must not be taken for the session that the whole file is.
+    /// Create an importer. `name` is the file name without its extension, used as the session name if the
+    /// first line is lost. It must differ from the session of the complete file, because records are
+    /// identified by the records before them.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// The rollout that this one goes on from, once the first line was read.
+    /// Return the rollout that this one continues, after the first line was read.
     pub fn base(&self) -> Option<&Base> {
         self.base.as_ref()
     }
 
-    /// The base of the rollout that begins with this line.
+    /// Return the base of the rollout with this first line.
     pub fn base_of(first_line: &[u8]) -> Option<Base> {
         let line: Line<'_> = serde_json::from_slice(first_line).ok()?;
         let meta: SessionMeta = serde_json::from_str(line.payload?.get()).ok()?;
         meta.history_base.filter(|_| line.kind == "session_meta")
     }
 
-    /// A line of a base. Records from `end_ordinal` on are left out; ordinals count lines where they are not given.
+    /// Read a line of a base. Records from `end_ordinal` on are skipped. Lines without an ordinal are
+    /// counted.
     pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut StepBatch) {
         self.found += usize::from(number == 1);
         let ordinal =
@@ -257,7 +264,7 @@ impl Importer {
         }
     }
 
-    /// A setting is no word of anybody's, so it may stand among those of Codex itself.
+    /// Add a setting. It is not a message, so it does not end a run of Codex messages.
     fn set(&mut self, setting: Body, harvest: &mut StepBatch) {
         let prelude = self.prelude.take();
         self.add(setting, By::Agent, harvest);
@@ -308,7 +315,7 @@ impl Importer {
         }
     }
 
-    /// More of what the model says in this response.
+    /// Add text of the model to the current response.
     fn say(&mut self, parts: Vec<Part>, harvest: &mut StepBatch) {
         if self.open.as_ref().is_some_and(|open| !open.held.is_empty() || open.usage.is_some()) {
             self.close(harvest);
@@ -333,7 +340,7 @@ impl Importer {
         }
         let text = joined_text(&parts);
         if is_context(&text) {
-            // Not the user's words, so not a turn of theirs, nor what a list shows of the session.
+            // Text by Codex is not a user message: it starts no turn and is not shown as the session preview.
             let custom_type = format!("{}:context", Format::Codex.as_str());
             let context = CustomMessage { custom_type, parts, display: false, details: None };
             return self.add_prelude(context.into(), harvest);
@@ -342,7 +349,7 @@ impl Importer {
         self.add_turn(UserMessage { parts, origin: None }, true, harvest);
     }
 
-    /// What Codex says by itself: a rollback of the turn that it precedes drops it, too.
+    /// Add a message by Codex itself. A rollback of the turn after it drops it, too.
     fn add_prelude(&mut self, body: Body, harvest: &mut StepBatch) {
         let before = self.prelude.take().unwrap_or((self.place(), self.settings));
         self.add(body, By::Agent, harvest);
@@ -358,7 +365,7 @@ impl Importer {
         self.add(said.into(), By::Caller, harvest);
     }
 
-    /// The user's latest words, as many as a compaction without a history repeats.
+    /// Remember the latest user texts, up to the amount that a compaction without a history repeats.
     fn remember(&mut self, text: String) {
         self.words_bytes += text.len();
         self.words.push_back(text);
@@ -396,7 +403,7 @@ impl Importer {
                 let count = usize::try_from(event.num_turns.unwrap_or(0)).unwrap_or(usize::MAX);
                 self.roll_back(count, harvest);
             }
-            // Said already by response items, or a matter of the screen.
+            // Repeated in response items, or only for the screen.
             "user_message"
             | "agent_message"
             | "agent_reasoning"
@@ -436,9 +443,9 @@ impl Importer {
         }
         let grew = total.input_tokens >= before.input_tokens && total.output_tokens >= before.output_tokens;
         let tokens = match info.last_token_usage {
-            // A fork whose base is missing: what came before is in the total, and counts there.
+            // A fork with a missing base: the total includes earlier usage, which counts in the base.
             Some(last) if is_first && self.is_fork => last,
-            // Counted from zero again: what is new is what the last call took.
+            // The total was reset, so use the tokens of the last call.
             Some(last) if !grew => last,
             _ if !grew => total,
             _ => total.since(before),
@@ -458,7 +465,7 @@ impl Importer {
         }
     }
 
-    /// What no response took stands by itself.
+    /// Add usage without a response as a separate entry.
     fn count_owed(&mut self, harvest: &mut StepBatch) {
         let Some(owed) = self.owed.take() else { return };
         let at = std::mem::replace(&mut harvest.at, owed.at);
@@ -491,7 +498,7 @@ impl Importer {
         }
     }
 
-    /// No record says this, so the keys of the records that follow are not made of it.
+    /// Add the settings again. No record exists for this, so later keys are not derived from it.
     fn tell_settings_again(&mut self, key: RecordKey, harvest: &mut StepBatch) {
         let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
         let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
@@ -527,12 +534,13 @@ impl Importer {
                 let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
                 let has_words = words.len();
                 if is_too_much {
-                    let why = "the user's words before it, which were repeated too often already".to_owned();
+                    let why =
+                        "the repeated user messages, because the total size limit was reached".to_owned();
                     harvest.report(Trouble::LeftOut { why });
                 }
                 let message = Some(compacted.message).filter(|text| !text.is_empty());
                 for (number, text) in words.into_iter().chain(message).enumerate() {
-                    // The message is a turn as well, but none that the next compaction repeats.
+                    // The message is a turn, too, but the next compaction does not repeat it.
                     let said = UserMessage { parts: vec![Part::text(text)], origin: None };
                     self.add_turn(said, number < has_words, harvest);
                 }
@@ -541,14 +549,14 @@ impl Importer {
         self.close(harvest);
     }
 
-    /// `own` is the key of what it took, as a count that stands by itself.
+    /// Add a compaction. `own` is the key of its usage as a separate entry.
     fn add_compaction(&mut self, own: Option<RecordKey>, body: Body, harvest: &mut StepBatch) {
         let under = self.place();
         let chained = self.next_key(&outline(&body));
         let (mut key, mut counted) = (chained, Vec::new());
         if let Some(own) = own {
             (key, counted) = self.known_as(chained, RecordKey::after(own, b"compaction"));
-            // What an import before this one made of it, and what it was before it was known to be a compaction's.
+            // Keys under which an earlier import may have counted this usage.
             counted.extend([own, chained]);
         }
         let earlier = Earlier { counted, ..Earlier::default() };
@@ -557,7 +565,7 @@ impl Importer {
         (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
     }
 
-    /// The response is over: it and its results go in.
+    /// End the response, and add it with its results.
     fn close(&mut self, harvest: &mut StepBatch) {
         let Some(open) = self.open.take() else { return };
         let (at, line) = (harvest.at, harvest.line);
@@ -578,7 +586,7 @@ impl Importer {
         (harvest.at, harvest.line) = (at, line);
     }
 
-    /// A response is known by one key before its usage came, and by another after that.
+    /// Add a response. It has one key while its usage is unknown, and another one afterwards.
     fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut StepBatch) {
         let is_paid = message.usage.is_some();
         let (body, under) = (Body::from(message), self.place());
@@ -598,8 +606,8 @@ impl Importer {
         (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
     }
 
-    /// The key of what counts, and where an import with fewer bases has counted it: the key of those before it is another as
-    /// soon as more of them are there, `own` is the same.
+    /// Return the key for a response, and the keys under which an import with fewer bases may have counted
+    /// it. The chained key changes when another base is found; `own` does not.
     fn known_as(&self, chained: RecordKey, own: RecordKey) -> (RecordKey, Vec<RecordKey>) {
         if self.base.is_none() {
             return (chained, Vec::new());
@@ -631,8 +639,8 @@ impl Importer {
     }
 }
 
-/// What makes a body this one, besides its place: rollouts are only appended to, so the beginning and the length of what
-/// was said are enough.
+/// Return the content that identifies a body at its position. Rollouts are append-only, so the beginning and
+/// the length are sufficient.
 fn outline(body: &Body) -> Vec<u8> {
     const SHOWN_BYTES: usize = 1_024;
     let mut bytes = body.kind().as_str().as_bytes().to_vec();
@@ -657,7 +665,7 @@ fn outline(body: &Body) -> Vec<u8> {
     bytes
 }
 
-/// What Codex itself puts into the user's mouth.
+/// Whether Codex itself inserted this text as a user message.
 fn is_context(text: &str) -> bool {
     const OPENINGS: &[&str] = &[
         "<environment_context>",
@@ -672,7 +680,7 @@ fn is_context(text: &str) -> bool {
     OPENINGS.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
-/// A tool's output: text, blocks, or an object around either; old versions put JSON into the text.
+/// Read a tool's output: text, blocks, or an object around either. Old versions put JSON into the text.
 fn output_parts(output: Option<&RawValue>, harvest: &mut StepBatch) -> (Vec<Part>, bool) {
     let Some(raw) = output else { return (Vec::new(), false) };
     if raw.get().starts_with('{')

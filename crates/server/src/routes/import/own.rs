@@ -10,7 +10,7 @@ use super::{BATCH_BYTES, BATCH_STEPS, Taking, Telling};
 use crate::problem::{Problem, Result};
 use crate::wire;
 
-/// Limit of sessions per file, because the response has an item for each.
+/// Maximum number of sessions per file, because the response has an item for each.
 const SESSIONS_MAX: usize = 10_000;
 
 pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wire::Imported>> {

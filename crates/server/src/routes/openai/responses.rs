@@ -31,7 +31,7 @@ use crate::sse::Flow;
 use crate::state::{Inner, State};
 use crate::wire::openai as wire;
 
-/// Limit of functions per response.
+/// Maximum number of functions per response.
 const TOOLS_MAX: usize = 128;
 /// How long a cancel request waits for the end of the turn, and its polling interval.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(5);
@@ -247,9 +247,9 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
     }
 }
 
-/// Returns the model to call. A name without a provider, as OpenAI's clients send it, means OpenAI's model if OpenAI is
-/// configured, and otherwise leaves the choice to the session: the response names the model that answered. Scripted models
-/// name a file, so clients cannot choose one that is not listed.
+/// Returns the model to call. A name without a provider, as OpenAI's clients send it, means OpenAI's model if OpenAI
+/// is configured, and otherwise leaves the choice to the session: the response names the model that answered.
+/// Scripted models name a file, so clients cannot choose one that is not listed.
 fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(None) };
     let names = state.engine.models()?;
