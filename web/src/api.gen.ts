@@ -731,7 +731,7 @@ export interface paths {
         };
         /**
          * Stream the events after a cursor, each once and in order, then live ones. The id of a durable event is its seq;
-         *     fragments have none.
+         *     fragments have no id.
          */
         get: operations["follow_events"];
         put?: never;

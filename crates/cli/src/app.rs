@@ -111,7 +111,7 @@ impl App {
         }
     }
 
-    /// The model for sessions and agents that name none.
+    /// The model for sessions and agents that do not set one.
     pub fn default_model(&self) -> String {
         self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }

@@ -40,6 +40,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 ];
 /// The description of clap's own command, which has none before it is built.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
+const HEADING: anstyle::Style = anstyle::Style::new().bold().underline();
 /// Columns of a command's name in the grouped list.
 const NAME_COLUMNS: usize = 12;
 
@@ -57,24 +58,24 @@ pub struct Cli {
 pub struct Global {
     /// Store URL: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
     #[arg(long, global = true, value_name = "URL", env = "SAPWOOD_STORE", hide_env_values = true)]
-    #[arg(help_heading = "Everywhere")]
+    #[arg(help_heading = "Global options")]
     pub store: Option<String>,
     /// Directory of the default store and the user's sapwood.toml
     #[arg(long, global = true, value_name = "DIR", env = "SAPWOOD_HOME", hide_env_values = true)]
-    #[arg(help_heading = "Everywhere")]
+    #[arg(help_heading = "Global options")]
     pub home: Option<PathBuf>,
     /// Tenant to use
-    #[arg(long, global = true, value_name = "TENANT", help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "TENANT", help_heading = "Global options")]
     pub tenant: Option<String>,
     /// Act as this user, who sees only their own and shared sessions
-    #[arg(long = "as", global = true, value_name = "USER", help_heading = "Everywhere")]
+    #[arg(long = "as", global = true, value_name = "USER", help_heading = "Global options")]
     pub as_user: Option<String>,
     /// File with the store's encryption key
     #[arg(long, global = true, value_name = "FILE", env = "SAPWOOD_KEY_FILE", hide_env_values = true)]
-    #[arg(help_heading = "Everywhere")]
+    #[arg(help_heading = "Global options")]
     pub key_file: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, global = true, help_heading = "Everywhere")]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
 }
 
@@ -145,13 +146,14 @@ pub enum Command {
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let groups = group_help(&command);
+    let heading = HEADING;
     command.help_template(format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{heading}Global options:{heading:#}\n{{options}}\n\n{{after-help}}"
     ))
 }
 
 fn group_help(command: &clap::Command) -> String {
-    let heading = anstyle::Style::new().bold().underline();
+    let heading = HEADING;
     let name_style = anstyle::Style::new().bold();
     let mut text = String::new();
     for (title, names) in GROUPS {

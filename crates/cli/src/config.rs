@@ -36,7 +36,7 @@ pub struct Config {
     pub keychain: Option<bool>,
     /// The agent of sessions that are started without one.
     pub agent: Option<String>,
-    /// The model of agents that name none: `PROVIDER/NAME`, or `demo`.
+    /// The model for agents that do not set one: `PROVIDER/NAME`, or `demo`.
     pub model: Option<String>,
     /// Default thresholds of context pressure, for agents that set none.
     pub pressure: Option<Thresholds>,

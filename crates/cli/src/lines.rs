@@ -2,8 +2,8 @@
 
 use std::io::BufRead;
 
-/// Read the next line, with its line break, into `line`. Of a line longer than `limit_bytes`, that many bytes and one
-/// more are kept, so that the caller can detect it. Returns `false` at the end.
+/// Read the next line, with its line break, into `line`. If the line is longer than `limit_bytes`, only
+/// `limit_bytes + 1` bytes are kept, so that the caller can detect it. Returns `false` at the end.
 pub fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>, limit_bytes: usize) -> std::io::Result<bool> {
     line.clear();
     let mut seen = false;

@@ -1,11 +1,12 @@
-//! The binary `sapwood`: a terminal, a configuration and an environment around the engine. It decides nothing about
-//! sessions itself.
+//! The `sapwood` binary: the command line of the engine. It contains no session logic.
 //!
-//! A tour: [`args`] says what can be typed; [`app`] turns options, environment and configuration into an engine and a
-//! scope; [`cmd`] has one file per command; [`render`] is everything that is printed; [`failure`] is everything that can
-//! go wrong, with its exit code and hint.
+//! - [`args`] defines the command-line options.
+//! - [`app`] builds an engine and a scope from options, environment and configuration.
+//! - [`cmd`] has one file per command.
+//! - [`render`] writes all output.
+//! - [`failure`] defines the errors, with their exit codes and hints.
 //!
-//! Data goes to stdout and nothing else does. Errors, notes and progress go to stderr, with `--json` too.
+//! Only data is written to stdout. Errors, notes and progress are written to stderr, also with `--json`.
 
 mod agents;
 mod app;
@@ -31,12 +32,13 @@ use std::process::ExitCode;
 
 use failure::Failure;
 
-/// Long contexts are made of hundreds of thousands of strings, by several threads at once.
+/// mimalloc, because building a long context allocates hundreds of thousands of strings on several threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // A tool's program is started by this very binary, which first gives up what the program may not have.
+    // The sandbox starts a tool's program through this binary, which first drops the rights that the program must
+    // not have.
     if let Some(exit) = sapwood::effects::sandbox::launch_if_asked() {
         return exit;
     }
@@ -52,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: args::Cli) -> Result<(), Failure> {
-    // Commands do one thing; a server does many at once.
+    // Only a server runs many tasks concurrently, so other commands use a single-threaded runtime.
     let mut builder = match &cli.command {
         args::Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
         args::Command::Bench(args) if args.is_server() => tokio::runtime::Builder::new_multi_thread(),

@@ -24,7 +24,7 @@ use crate::render::{Format, note};
 const FLUSH_MS_MAX: u64 = 2_000;
 /// Each of these enables traces. The first non-empty one is used.
 const ENDPOINTS: &[&str] = &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// `true` disables traces, whatever the other variables are.
+/// `true` disables traces, regardless of the other variables.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SERVICE: &str = "sapwood";
 

@@ -17,7 +17,7 @@ pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
 pub const MEMORY_TOKENS_MAX: u32 = 16_000;
 /// Maximum number of links in a fallback chain.
 pub const CHAIN_MAX: usize = 8;
-/// Default limit of turns per session.
+/// Default limit on turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -206,7 +206,7 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Explicit limit of turns per session. The default is [`TURNS_MAX_DEFAULT`]; for a role of a flow, as many as the flow
+    /// Explicit limit on turns per session. The default is [`TURNS_MAX_DEFAULT`]; for a role of a flow, as many as the flow
     /// can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,

@@ -6,7 +6,7 @@
 //! 1. [`entry`]: the immutable records of a session's log, and their encoding.
 //! 2. [`tree`]: the position of new entries, and finding ancestors in logarithmic time.
 //! 3. [`project`]: the folds: the model's context ([`project::context`]), the operator's feed, usage and cost.
-//! 4. [`compact`] and [`pressure`]: replacing older messages by a summary, and when to do so.
+//! 4. [`compact`] and [`pressure`]: replacing older messages with a summary, and when to do so.
 //! 5. [`turn`] and [`flow`]: the state machines of a turn and of a run with several roles; [`memory`]: memories across
 //!    sessions.
 //! 6. [`port`]: the interfaces to the outside. Stores implement [`port::store::Store`]; the conformance suite in

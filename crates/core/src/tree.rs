@@ -55,9 +55,9 @@ pub trait Lookup {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    #[error("a {kind} names entry {id}, which is not in this session", kind = kind.as_str())]
+    #[error("a {kind} refers to entry {id}, which is not in this session", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
-    #[error("a {kind} names entry {id}, which is outside the tree", kind = kind.as_str())]
+    #[error("a {kind} refers to entry {id}, which is outside the tree", kind = kind.as_str())]
     TargetBesideTree { kind: Kind, id: EntryId },
     #[error("a compaction keeps from entry {id}, which is not on its path")]
     KeptOffPath { id: EntryId },

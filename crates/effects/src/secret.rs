@@ -140,7 +140,7 @@ impl Secrets {
         }
     }
 
-    /// Replace every `secret:NAME` in the text by its value. Returns a secret, because the result may contain one.
+    /// Replace every `secret:NAME` in the text with its value. Returns a secret, because the result may contain one.
     pub fn expand(&self, text: &str) -> Result<Secret, SecretError> {
         let (mut filled, mut rest) = (Zeroizing::new(String::new()), text);
         while let Some(at) = rest.find(SECRET_REFERENCE) {
@@ -161,7 +161,7 @@ impl Secrets {
         Ok(Secret(filled))
     }
 
-    /// Replace every known value in the text by `[secret:NAME]`.
+    /// Replace every known value in the text with `[secret:NAME]`.
     pub fn scrub<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.scrub_bytes(text.as_bytes()) {
             Cow::Borrowed(_) => Cow::Borrowed(text),

@@ -2,8 +2,7 @@
 //! entries are shown, searched and continued, but never start anything.
 //!
 //! An imported session has no configuration until its first local turn, which gives it the caller's default
-//! agent and reports that. That agent stays in force whatever the path shows: a reset, a fork or a later
-//! import does not change it.
+//! agent and reports that. That agent stays in force: a reset, a fork or a later import does not change it.
 
 use std::collections::BTreeSet;
 

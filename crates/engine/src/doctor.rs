@@ -80,7 +80,7 @@ impl Engine {
             for line in &lines {
                 if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
                     let place = format!("audit line {}", line.number);
-                    let what = "does not follow from the line before it".to_owned();
+                    let what = "its number or hash does not match the previous line".to_owned();
                     diagnosis.findings.push(Finding { rule: "audit", place, what, repaired: false });
                 }
                 after = line.number;
@@ -165,7 +165,7 @@ impl<'a> Examination<'a> {
             _ => None,
         };
         if let Some(id) = target.filter(|id| !self.in_tree.contains_key(id)) {
-            self.report("I2", format!("seq {} names entry {id}, which does not exist", entry.meta.seq));
+            self.report("I2", format!("seq {} refers to entry {id}, which does not exist", entry.meta.seq));
         }
     }
 

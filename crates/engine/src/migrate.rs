@@ -294,7 +294,7 @@ impl Migration {
             let mut bytes = 0;
             let source = authority.source_of(head.next());
             for record in records {
-                // A batch contains either own or imported entries, never both.
+                // A batch contains either entries that the store wrote itself or imported entries, never both.
                 if authority.source_of(record.meta.seq) != source {
                     break;
                 }

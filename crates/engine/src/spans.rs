@@ -1,4 +1,4 @@
-//! Trace spans of a turn, by the OpenTelemetry conventions for generative AI. Only this file writes span
+//! Trace spans of a turn, following the OpenTelemetry conventions for generative AI. Only this file writes span
 //! attributes, and it never receives content: no prompt, answer, or tool input or output can get into a span
 //! (I12). Without a tracing subscriber a span costs one flag check.
 

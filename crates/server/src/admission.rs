@@ -156,7 +156,7 @@ impl Admission {
         match why {
             Why::Full => {
                 self.full.fetch_add(1, Ordering::Relaxed);
-                Problem::full("the server has reached its limit of requests in flight", RETRY_AFTER_S)
+                Problem::full("the server has reached its limit on requests in flight", RETRY_AFTER_S)
             }
             Why::OverShare { what, max } => {
                 self.over_share.fetch_add(1, Ordering::Relaxed);

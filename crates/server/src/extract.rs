@@ -88,7 +88,7 @@ pub struct Incoming {
     /// When the first read began.
     began: Option<Instant>,
     came_bytes: u64,
-    /// Nothing more can be read: the body timed out, was too large, or broke off.
+    /// Nothing more can be read: the body timed out, was too large, or was interrupted.
     is_broken: bool,
 }
 

@@ -2,7 +2,8 @@
 //! signatures are accepted, and claims are read only after the signature is verified.
 //!
 //! The issuer's keys are fetched when the cached ones are old, or when none of them signed a token, which is how new
-//! keys become known. Only one task fetches at a time, with a minimum pause between fetches, whatever tokens arrive.
+//! keys become known. Only one task fetches at a time, with a minimum pause between fetches, regardless of how many
+//! tokens arrive.
 
 mod published;
 

@@ -49,13 +49,13 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
-    /// The server is out of capacity. This is no internal failure, so the detail is sent to the client.
+    /// The server is out of capacity. This is not an internal failure, so the detail is sent to the client.
     pub fn busy(detail: &str, retry_after_s: u64) -> Self {
         let (detail, retry_after_s) = (detail.to_owned(), Some(retry_after_s));
         Self { code: "server.busy", detail, retry_after_s, inside: None }
     }
 
-    /// The server has reached its limit of requests in flight.
+    /// The server has reached its limit on requests in flight.
     pub fn full(detail: &str, retry_after_s: u64) -> Self {
         Self { code: "server.full", ..Self::busy(detail, retry_after_s) }
     }

@@ -15,7 +15,7 @@ pub enum Disposition {
     Attachment,
 }
 
-/// Returns the media type to serve, from at least the first [`SNIFFED_BYTES`], whatever type was declared.
+/// Returns the media type to serve, from at least the first [`SNIFFED_BYTES`], regardless of the declared type.
 pub fn served_type(bytes: &[u8], called: &str) -> (&'static str, Disposition) {
     let found = magic(bytes).or_else(|| text_type(bytes, called)).unwrap_or("application/octet-stream");
     let disposition = if SHOWN.contains(&found) { Disposition::Inline } else { Disposition::Attachment };

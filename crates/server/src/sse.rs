@@ -1,6 +1,6 @@
-//! A session as server-sent events. A durable event has its seq as id, a fragment has none. A client that reconnects
-//! with `Last-Event-ID` therefore resumes at the last durable event, on any server. Nothing is buffered for a slow
-//! reader: the next event is read from the store when the connection can take it.
+//! Streams a session as server-sent events. A durable event has its seq as id; a fragment has no id. A client that
+//! reconnects with `Last-Event-ID` therefore resumes at the last durable event, on any server. Nothing is buffered for
+//! a slow reader: the next event is read from the store when the connection can take it.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;

@@ -151,8 +151,8 @@ impl LastLease<'_> {
         StoreError::Leased { holder: self.holder.to_owned(), remaining_ms: self.remaining_ms }
     }
 
-    /// Returns whether this is the lease that its holder releases. If not, the holder has lost it,
-    /// which is not an error.
+    /// Returns whether `given` is this lease. If not, the holder of `given` has lost it, and
+    /// releasing it is not an error.
     pub fn is(&self, given: &Lease) -> bool {
         self.fence == given.fence && self.holder == given.holder
     }

@@ -74,7 +74,7 @@ pub struct OpenOptions {
 pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     let invalid = |why: &str| StoreError::Invalid { what: "the store URL", why: format!("{url:?} {why}") };
     match url.split_once(':') {
-        Some(("sqlite" | "jsonl", "")) => Err(invalid("names no file")),
+        Some(("sqlite" | "jsonl", "")) => Err(invalid("has no path")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
         Some(("jsonl", path)) => {
             // A URL comes from a command line or a server. A later process must find the session

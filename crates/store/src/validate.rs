@@ -102,7 +102,7 @@ pub fn check_append(
 
 fn check_size(append: &Append) -> Result<()> {
     if append.drafts.is_empty() {
-        return Err(StoreError::Invalid { what: "an append", why: "it holds no entries".to_owned() });
+        return Err(StoreError::Invalid { what: "an append", why: "it has no entries".to_owned() });
     }
     if append.drafts.len() > APPEND_ENTRIES_MAX {
         return Err(StoreError::TooLarge {
@@ -213,8 +213,8 @@ const ROW_BYTES: usize = 1_024;
 /// Serializes a summary or an audit line for storage.
 pub fn print_json(row: &impl Serialize) -> String {
     let mut json = Vec::with_capacity(ROW_BYTES);
-    serde_json::to_writer(&mut json, row).expect("rows hold strings and numbers only");
-    String::from_utf8(json).expect("JSON is text")
+    serde_json::to_writer(&mut json, row).expect("rows contain only strings and numbers");
+    String::from_utf8(json).expect("serde_json writes valid UTF-8")
 }
 
 /// Builds the search hit for an entry whose text matched.
@@ -410,5 +410,6 @@ pub fn key_note(what: &str, key: &ApiKey) -> AuditNote {
 }
 
 pub fn tenant_note() -> AuditNote {
-    AuditNote { action: AuditAction::TenantChange, session: None, detail: Some("made the tenant".to_owned()) }
+    let detail = Some("created the tenant".to_owned());
+    AuditNote { action: AuditAction::TenantChange, session: None, detail }
 }

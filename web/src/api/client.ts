@@ -143,7 +143,7 @@ export function hintFor(error: unknown): string {
     budget_exceeded: "Raise the agent's budget, or continue in a new session.",
     "rate.limited": "Wait a moment. The page retries automatically.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
-    "server.full": "The server has reached its limit of requests. Try again in a moment.",
+    "server.full": "The server has reached its limit on requests. Try again in a moment.",
     "input.too_large": "Send smaller parts, or raise the limit in sapwood.toml.",
     "input.format": "Run `sapwood import FILE` on the server to import databases and other formats.",
     "model.none": "Start the server with a model: set a provider's key, or use the demo model.",

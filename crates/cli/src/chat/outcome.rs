@@ -42,7 +42,7 @@ fn in_words(code: &str) -> &str {
         "model.overloaded" => "the provider is overloaded",
         "model.unreachable" => "the provider cannot be reached",
         "model.silent" => "the provider stopped sending data",
-        "model.cut" => "the stream was cut",
+        "model.cut" => "the stream was interrupted",
         "model.malformed" => "the provider's stream is malformed",
         "model.key_refused" => "the provider rejected the key",
         "model.no_key" => "the model's provider has no key",

@@ -1,5 +1,5 @@
-//! One file per command; tiny ones that share a noun share a file. A command looks at its options, calls one verb of the
-//! engine, and prints what came of it.
+//! The commands, one file each; small commands on the same subject share a file. A command checks its options, calls one
+//! method of the engine, and prints the result.
 
 pub mod about;
 pub mod agent;
@@ -69,7 +69,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         command => command,
     };
     let mut app = App::open(&global)?;
-    // Boxed: the commands' futures differ in size, and only one of them ever runs.
+    // Boxed, because the futures of the commands differ in size and only one of them runs.
     let done = Box::pin(dispatch(&mut app, command)).await;
     app.engine.hooks_settled().await;
     done?;
@@ -134,7 +134,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
     }
 }
 
-/// The bench makes its own stores, and never opens the user's.
+/// Runs the benchmarks, which create their own stores and never open the user's store.
 async fn bench(args: crate::bench::BenchArgs, format: Format) -> Result<()> {
     let mut out = Out::new(format);
     let met = crate::bench::run(args, format == Format::Json, &mut out).await;
@@ -143,7 +143,7 @@ async fn bench(args: crate::bench::BenchArgs, format: Format) -> Result<()> {
     if met { Ok(()) } else { Err(Failure::new("bench.goals", "not every goal was met")) }
 }
 
-/// What a verb that appends leaves behind: where the log ends now, and where the next entry will hang.
+/// The output of a command that appends: the new head of the log, and the parent of the next entry.
 #[derive(Serialize)]
 struct Change {
     seq: u32,

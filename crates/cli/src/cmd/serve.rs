@@ -83,7 +83,7 @@ fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
 }
 
-/// Raises the soft limit of open files to the hard limit, because every connection needs a file descriptor. Returns the
+/// Raises the soft limit on open files to the hard limit, because every connection needs a file descriptor. Returns the
 /// new limit, or none if there is no known limit.
 fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
@@ -124,7 +124,7 @@ fn idle_ms(app: &App) -> i64 {
     }
 }
 
-/// Extracts memories from idle sessions while the server runs. Each check continues where the last one ended. Several
+/// Extracts memories from idle sessions while the server runs. Each check continues where the previous one ended. Several
 /// servers may process the same session: memory ids are deterministic, so no duplicates are stored.
 async fn learn_from_idle(engine: Engine, idle_ms: i64) {
     if idle_ms == 0 {

@@ -151,7 +151,7 @@ impl Dice {
         self.below(2) == 0
     }
 
-    /// Returns random letters, which hardly compress.
+    /// Returns random letters, which do not compress well.
     pub fn letters(&mut self, count: u64) -> String {
         (0..count).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
     }

@@ -174,7 +174,7 @@ fn a_server_learns_from_sessions_that_have_been_idle() {
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
         let text = log_file("idle", &[(None, user("Our mascot is a badger."))]);
         let text = text.replace("user:ana", "user:tester");
-        // Replace the fixed timestamps, which are long past, by ten minutes ago.
+        // Replace the fixed timestamps, which are long past, with the time ten minutes ago.
         let text = text.replace("1700000000000", &(now - 600_000).to_string());
         let text = text.replace("1700000000001", &(now - 600_000).to_string());
         std::fs::write(world.path("idle.jsonl"), text).unwrap();

@@ -1,4 +1,4 @@
-//! Compaction: replaces older messages in the context by a summary. Everything here is pure; the engine calls models and
+//! Compaction: replaces older messages in the context with a summary. Everything here is pure; the engine calls models and
 //! writes the entry.
 //!
 //! 1. [`plan`] finds the cut and returns the removed part: an [`Archive`].

@@ -64,7 +64,7 @@ impl Method {
 pub enum Detail {
     #[default]
     Everything,
-    /// Skip bare assent, empty results and the engine's own notes. Used from pressure level orange on.
+    /// Skip mere acknowledgements, empty results and the engine's own notes. Used from pressure level orange on.
     WithoutLowValue,
 }
 

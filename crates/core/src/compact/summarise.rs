@@ -16,8 +16,8 @@ use crate::project::context::Message;
 const OUTPUT_CHARS_MAX: usize = 2_000;
 /// Maximum length of a call's input in a request, in characters.
 const INPUT_CHARS_MAX: usize = 600;
-/// Size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in pieces, each
-/// with the summary so far.
+/// Size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in pieces, and
+/// each request includes the summary of the earlier pieces.
 const PIECE_BYTES: usize = 160_000;
 /// Maximum number of pieces. A longer archive gets larger pieces.
 const PIECES_MAX: usize = 16;

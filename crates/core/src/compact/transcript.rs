@@ -4,7 +4,7 @@ use super::shorten::{first_line, one_line};
 use crate::content::{Part, joined_text};
 use crate::project::context::{Message, Role};
 
-/// Phrases of bare assent.
+/// Phrases that only acknowledge.
 const ASSENT: &[&str] = &[
     "ok",
     "okay",
@@ -71,7 +71,7 @@ pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
     said
 }
 
-/// Whether a message has low value: bare assent, results without text, or the engine's own notes.
+/// Whether a message has low value: a mere acknowledgement, results without text, or the engine's own notes.
 pub fn has_low_value(message: &Message) -> bool {
     let text = joined_text(&message.parts);
     let text = text.trim();

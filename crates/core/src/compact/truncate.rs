@@ -76,13 +76,13 @@ fn archive_bytes(archive: &Archive<'_>) -> usize {
     messages.map(|message| text_bytes(&message.parts)).sum::<usize>() + archive.previous.past().len()
 }
 
-/// One line per message, with the greatest length that fits, or else the smallest.
+/// One line per message, with the longest line length at which all lines fit, or the shortest length if none fits.
 fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Vec<String> {
     let worth: Vec<&Message> = messages
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .collect();
-    // Lines are hardly ever shorter than 12 bytes, which limits how many can fit. The first is always kept.
+    // Lines are rarely shorter than 12 bytes, which limits how many can fit. The first is always kept.
     let start = worth.len().saturating_sub(bytes_max / 12 + 1);
     let newest: Vec<&Message> =
         worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
@@ -107,8 +107,8 @@ fn line_of(message: &Message, chars: usize) -> String {
     format!("{}: {text}{brackets}", speaker(message)).trim_end().to_owned()
 }
 
-/// Keep the first line, which usually states the topic, and the last lines that fit. A note between them tells how many
-/// are missing.
+/// Keep the first line, which usually states the topic, and the last lines that fit. A note between them states how
+/// many are missing.
 fn newest_lines(lines: &[String], bytes_max: usize) -> String {
     let all: usize = lines.iter().map(|line| line.len() + 1).sum();
     if all <= bytes_max + 1 {

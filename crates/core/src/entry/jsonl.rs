@@ -129,7 +129,7 @@ pub fn write_line_with(
         request: extra.request,
         more: extra.more,
     };
-    serde_json::to_writer(&mut *out, &envelope).expect("an envelope holds strings and numbers only");
+    serde_json::to_writer(&mut *out, &envelope).expect("an envelope contains only strings and numbers");
     // The envelope's opening brace becomes the comma, and its closing brace is dropped.
     out[envelope_start] = b',';
     out.pop();

@@ -138,7 +138,8 @@ impl Assignment {
         self.handoff == HandoffBy::Tool
     }
 
-    /// The targets that are still owed after these handoffs. With a choice of route, all are listed until one is chosen.
+    /// The targets that still require a handoff after these handoffs. With a choice of route, all are listed until one is
+    /// chosen.
     pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
         let targets = handed.iter().flat_map(|h| &h.targets);
         let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();

@@ -169,7 +169,7 @@ impl RunEvent {
 
 pub(super) fn info_of(custom_type: &str, what: &impl Serialize) -> CustomInfo {
     let versioned = Versioned { v: RUN_VERSION, event: what };
-    let value = serde_json::to_value(versioned).expect("events hold strings, numbers and lists only");
+    let value = serde_json::to_value(versioned).expect("events contain only strings, numbers and lists");
     CustomInfo { custom_type: custom_type.to_owned(), data: Json::from_value(&value) }
 }
 

@@ -20,7 +20,7 @@ pub const FLOW_BYTES_MAX: usize = 15 << 20;
 pub const ID_BYTES_MAX: usize = 64;
 /// Maximum total size of all required readings, in bytes.
 pub const READINGS_BYTES_MAX: usize = 1 << 20;
-/// The agent of nodes that name none.
+/// The agent of nodes that do not set one.
 pub const AGENT_DEFAULT: &str = "default";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -326,7 +326,7 @@ impl Flow {
 
     /// The encoded size of the flow in a run's log.
     fn written_bytes(&self) -> usize {
-        serde_json::to_string(self).expect("a flow holds strings, numbers and lists only").len()
+        serde_json::to_string(self).expect("a flow contains only strings, numbers and lists").len()
     }
 
     fn check_nodes(&self, ways: &GraphIndex, found: &mut CycleSearch) {

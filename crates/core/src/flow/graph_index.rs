@@ -71,7 +71,7 @@ impl GraphIndex {
         self.ranks.get(node).copied().unwrap_or_default()
     }
 
-    /// The outgoing edges of a kind, with their end nodes.
+    /// The outgoing edges of the given kind, with their end nodes.
     pub fn leaving(&self, node: usize, kind: EdgeKind) -> impl Iterator<Item = (usize, usize)> + '_ {
         let edges = self.leaving.get(node).into_iter().flatten().copied();
         let is_meant = move |edge: &usize| self.kinds[*edge] == kind;
@@ -83,7 +83,7 @@ impl GraphIndex {
         self.arriving.get(node).into_iter().flatten().copied()
     }
 
-    /// The edge of a kind from one node to another.
+    /// The edge of the given kind from one node to another.
     pub fn edge(&self, from: &str, to: &str, kind: EdgeKind) -> Option<usize> {
         let ends = self.node(from).zip(self.node(to))?;
         self.places.get(&ends).copied().filter(|edge| self.kinds[*edge] == kind)

@@ -1,5 +1,6 @@
 //! The run state machine. Every method takes an input, adds its events to the step, folds them into the state, and returns
-//! the visits to make once the events are durable. Nothing here waits, and nothing is decided twice.
+//! the visits to make once the events are durable. The machine performs no I/O. Recovery folds the same
+//! events, so a logged decision is never made again.
 
 use std::collections::BTreeSet;
 

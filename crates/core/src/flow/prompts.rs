@@ -87,7 +87,7 @@ fn announcement(flow: &Flow, node: &Node) -> String {
     }
     text.push_str(
         " You work on one node of the flow at a time. When you enter a node, a note tells you what you received and what \
-         you owe. This conversation continues from node to node.",
+         you have to deliver. This conversation continues from node to node.",
     );
     text
 }
@@ -99,7 +99,7 @@ You end your work on a node with the tool `handoff`, and with nothing else. Its 
 - `closed`: why the work ends here without a handoff.
 - `prompt`: a question to a person. You receive the answer and continue.
 - `wait`: what you wait for. You are called again when something is handed to you.
-Every forward target that is owed needs its artifact. An invalid handoff returns an error that says what to fix.";
+Every required forward target needs its artifact. An invalid handoff returns an error that says what to fix.";
 
 fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
     let texts: Vec<String> = names
@@ -113,7 +113,7 @@ fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
 pub fn entry_note(state: &RunState, node: &Node, post: &Assignment) -> String {
     let visit = match (post.visit, post.attempt) {
         (1, 1) => "This is your first visit.".to_owned(),
-        (visit, 1) => format!("You return to it: this is visit {visit}."),
+        (visit, 1) => format!("You are returning to this node: this is visit {visit}."),
         (visit, attempt) => format!("Visit {visit} failed before; this is attempt {attempt}."),
     };
     let mut parts = vec![format!("You enter node {} of the flow {:?}. {visit}", post.node, post.flow)];
@@ -145,7 +145,7 @@ fn received_text(item: &Received) -> String {
     said
 }
 
-/// Describe what the node still owes.
+/// Describe the handoffs that the node still has to make.
 pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
     let owed = post.owed(handed);
     let line = |target: &&super::assignment::Target| match &target.artifact {
@@ -155,13 +155,13 @@ pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
     let names: Vec<String> = owed.iter().map(line).collect();
     let mut text = match names.as_slice() {
         [] if post.forward.iter().all(|target| target.done) => {
-            "Nothing is owed to a later node: end with closed when you are done.".to_owned()
+            "No handoff to a later node is required: end with closed when you are done.".to_owned()
         }
-        [] => "Nothing more is owed.".to_owned(),
+        [] => "No further handoff is required.".to_owned(),
         names if post.route == super::Route::Any => {
-            format!("Owed: a handoff to one of {}.", names.join(", "))
+            format!("Required: a handoff to one of {}.", names.join(", "))
         }
-        names => format!("Owed: a handoff to {}.", names.join(", ")),
+        names => format!("Required: a handoff to {}.", names.join(", ")),
     };
     let done: Vec<&str> = post.forward.iter().filter(|t| t.done).map(|t| t.node.as_str()).collect();
     if !done.is_empty() {

@@ -323,7 +323,7 @@ impl RunState {
         self.settle(touched);
     }
 
-    /// The outgoing edges of a kind, with their indexes.
+    /// The outgoing edges of the given kind, with their indexes.
     pub fn edges_from(&self, id: &str, kind: EdgeKind) -> impl Iterator<Item = (usize, &Edge)> {
         let node = self.ways.node(id).into_iter();
         node.flat_map(move |node| self.ways.leaving(node, kind)).map(|(at, _)| (at, &self.flow.edges[at]))

@@ -136,7 +136,7 @@ impl Visit {
         match (self.handed.is_empty(), &self.last_fault) {
             (true, Some(fault)) => format!("The last handoff was not valid: {fault}"),
             (true, None) => "The turn ended without a handoff.".to_owned(),
-            (false, _) => format!("A handoff is still owed to {}.", owed.join(", ")),
+            (false, _) => format!("A handoff to {} is still required.", owed.join(", ")),
         }
     }
 }

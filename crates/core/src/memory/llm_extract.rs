@@ -113,7 +113,7 @@ fn candidate_of(shown: &Shown, told: Told) -> Result<Candidate, String> {
         }
     }
     if !is_supported {
-        return Err("a memory cites no line of the user".to_owned());
+        return Err("a memory does not cite any line by the user".to_owned());
     }
     let tone = if told.corrects { Tone::Corrects } else { Tone::Plain };
     Ok(Candidate { kind: told.kind, text, entries, tone })

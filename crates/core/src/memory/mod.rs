@@ -61,7 +61,7 @@ pub struct Mark {
 
 impl Mark {
     pub fn to_body(&self) -> Body {
-        let value = serde_json::to_value(self).expect("a mark holds strings and numbers only");
+        let value = serde_json::to_value(self).expect("a mark contains only strings and numbers");
         CustomInfo { custom_type: MARK_TYPE.to_owned(), data: Json::from_value(&value) }.into()
     }
 

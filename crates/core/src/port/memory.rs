@@ -1,9 +1,10 @@
 //! The memory port: facts, preferences, decisions and error patterns, each with the entries it was learned from. A memory
 //! belongs to one principal or to the whole tenant, and no call reaches another tenant's memories (I9).
 //!
-//! Unlike an entry, a memory may be changed and deleted. Writers name the version they have read. A memory's strength is
-//! the number of entries that support it. Erased entries no longer count, and erasing a session deletes the memories that
-//! only this session supported (see [`Sessions::erase`](super::store::Sessions::erase)).
+//! Unlike an entry, a memory may be changed and deleted. An update states the version it is based on, and fails if that
+//! version is not current. A memory's strength is the number of entries that support it. Erased entries no longer
+//! count, and erasing a session deletes the memories that only this session supported (see
+//! [`Sessions::erase`](super::store::Sessions::erase)).
 
 use std::fmt;
 use std::str::FromStr;

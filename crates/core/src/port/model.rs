@@ -188,7 +188,7 @@ pub enum ModelError {
     Unreachable { model: String, why: String },
     #[error("{model}: no data received for {waited_ms} ms")]
     Silent { model: String, waited_ms: u64 },
-    #[error("{model}: the stream broke off: {why}")]
+    #[error("{model}: the stream ended early: {why}")]
     Cut { model: String, why: String },
     #[error("{model}: failed to decode the stream: {what}")]
     Malformed { model: String, what: String },

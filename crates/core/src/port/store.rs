@@ -73,7 +73,7 @@ pub enum StoreError {
     Leased { holder: String, remaining_ms: i64 },
     #[error("{principal} may not do this with session {session}: only {} may", needed.whose())]
     Denied { session: SessionId, principal: Principal, needed: Right },
-    #[error("session {session} is archived and takes no more entries")]
+    #[error("session {session} is archived and accepts no more entries")]
     Archived { session: SessionId },
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -89,7 +89,7 @@ pub enum StoreError {
     Locked { place: String, why: String },
     #[error("{place} cannot be written: {why}")]
     ReadOnly { place: String, why: String },
-    #[error("no space is left for {place}")]
+    #[error("no disk space is left for {place}")]
     DiskFull { place: String },
     #[error("{place} was busy for {waited_ms} ms")]
     Busy { place: String, waited_ms: u64 },

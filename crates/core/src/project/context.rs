@@ -152,7 +152,7 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     context_of(settings, messages, start.compaction, reported)
 }
 
-/// Replace kept results by the shortened texts stored in the compaction.
+/// Replace kept results with the shortened texts stored in the compaction.
 fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
     if compaction.shortened.is_empty() {
         return;

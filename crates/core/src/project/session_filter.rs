@@ -6,7 +6,7 @@ use crate::port::store::ListFilter;
 /// Maximum number of title words to match; further words are ignored.
 const WORDS_MAX: usize = 16;
 
-/// A filter, prepared for many sessions.
+/// A [`ListFilter`], prepared for matching many sessions.
 #[derive(Debug, Clone)]
 pub struct SessionFilter<'a> {
     filter: &'a ListFilter,

@@ -14,7 +14,7 @@ pub const USAGE_INFO: &str = "sapwood.usage";
 
 /// A separate usage entry. `calls` is the number of calls it adds: zero if it completes a counted call.
 pub fn usage_note(by: &WrittenBy) -> CustomInfo {
-    let data = serde_json::to_value(by).expect("counts and a name are JSON");
+    let data = serde_json::to_value(by).expect("counts and a name always serialize");
     CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
 }
 

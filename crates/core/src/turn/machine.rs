@@ -1,5 +1,6 @@
 //! The turn state machine. Every method takes an input, adds its entries to the step, folds them into the state, and
-//! returns the effects to run once the entries are durable. Nothing here waits, and nothing is decided twice.
+//! returns the effects to run once the entries are durable. The machine performs no I/O.
+//! Recovery folds the same entries, so a logged decision is never made again.
 
 use std::collections::{BTreeMap, HashSet};
 

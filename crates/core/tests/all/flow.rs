@@ -379,7 +379,7 @@ fn the_system_prompt_names_the_role_and_each_visit_note_names_the_node() {
         "You enter node a",
         "first visit",
         "Received from in: input (9 bytes)\nthe input",
-        "Owed: a handoff to b.",
+        "Required: a handoff to b.",
     ] {
         assert!(note.contains(part), "{part} is missing: {note}");
     }

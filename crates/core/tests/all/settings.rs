@@ -1,4 +1,5 @@
-//! Settings: the last change on the path wins, an answer sets the model, and links find settings without a walk.
+//! Settings: the last change on the path wins, an answer sets the model, and links locate settings without walking
+//! the path.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ pub use resolve::{Resolver, SystemResolver};
 
 /// Maximum number of redirects to follow.
 pub const REDIRECTS_MAX: usize = 5;
-/// Maximum number of request headers, and of their bytes in total.
+/// Maximum number of request headers, and their maximum total size in bytes.
 pub const REQUEST_HEADERS_MAX: usize = 64;
 pub const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
 /// Maximum size of a request body.

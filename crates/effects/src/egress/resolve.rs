@@ -68,7 +68,7 @@ impl CheckedResolver {
             let reason = closed_reason(*address).map_or("private", Closed::as_str);
             return Err(EgressError::Address { host: host.to_owned(), address: *address, reason });
         }
-        // The client replaces port 0 by the URL's port.
+        // The client replaces port 0 with the URL's port.
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
     }
 }

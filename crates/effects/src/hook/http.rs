@@ -12,7 +12,7 @@ use crate::secret::Secret;
 
 /// Request timeout of the HTTP client. The engine enforces the hook's own timeout.
 const REQUEST_MS_MAX: u64 = 300_000;
-/// Names the hook, so that a server can tell before it reads the body.
+/// Header with the hook's name, so that a server knows the hook before it reads the body.
 const HOOK_HEADER: &str = "sapwood-hook";
 
 pub struct HttpHook {

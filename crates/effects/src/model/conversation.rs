@@ -1,6 +1,6 @@
 //! A request's messages as alternating user and assistant turns, the structure that all providers accept. Pure. Tool
 //! results, engine notes and user messages belong to the user's side. Consecutive messages of one side are merged
-//! into one turn. Results come first in their turn, because they answer the calls of the turn before.
+//! into one turn. Results come first in their turn, because they answer the calls of the previous turn.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -55,14 +55,14 @@ impl ModelEmbedder {
     async fn ask(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError> {
         let route = self.models.route(&self.name).map_err(|error| EmbedderError(error.to_string()))?;
         let Route::Provider { provider, model, .. } = route else {
-            return Err(self.fail("this model offers no embeddings"));
+            return Err(self.fail("this model does not support embeddings"));
         };
         let place = &provider.place;
         let path = match place.kind {
             ProviderKind::Openai | ProviderKind::OpenaiCompatible => "/embeddings",
             ProviderKind::Ollama => "/api/embed",
             ProviderKind::Anthropic | ProviderKind::Gemini => {
-                return Err(self.fail("only OpenAI-compatible providers and Ollama offer embeddings"));
+                return Err(self.fail("only OpenAI-compatible providers and Ollama support embeddings"));
             }
         };
         let key =

@@ -29,7 +29,7 @@ const OVERFLOW_TEXTS: &[&str] = &[
     "request_too_large",
 ];
 const KEY_TEXTS: &[&str] = &["api key not valid", "api_key_invalid", "api key expired", "invalid api key"];
-/// Codes of an exhausted quota. Retrying soon does not help, whatever the status suggests.
+/// Codes of an exhausted quota. Retrying soon does not help, even if the status suggests it.
 const QUOTA_CODES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"];
 
 /// A parsed error response.

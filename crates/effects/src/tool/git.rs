@@ -135,7 +135,7 @@ impl Git {
         let directory = at.root.path().to_owned();
         let directories = find_git_directories(&directory)?;
         let path = find_program("git", &at.search_path, &directory)
-            .ok_or_else(|| format!("no git program on the search path {}", at.search_path))?;
+            .ok_or_else(|| format!("failed to find git on the search path {}", at.search_path))?;
         let program = Program {
             path,
             args: ["--no-pager"].iter().chain(args).map(|arg| (*arg).to_owned()).collect(),

@@ -1,5 +1,5 @@
 //! Tools of the MCP servers that an agent names. A server's tools are listed when the box is opened and do not change
-//! after that, whatever the server announces later. HTTP servers are called through the session's [`Egress`]. Server
+//! after that, even if the server announces changes. HTTP servers are called through the session's [`Egress`]. Server
 //! programs run with a clean environment in their own process group.
 
 mod child;

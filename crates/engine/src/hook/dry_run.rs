@@ -29,7 +29,7 @@ pub struct Rehearsed {
 
 impl Engine {
     /// Call the hooks of a name with a simulated event. The hooks really run, because only they know their
-    /// answer. The event has a flag that tells them.
+    /// answer. A flag in the event marks it as simulated.
     pub async fn rehearse(
         &self,
         name: HookName,

@@ -166,8 +166,8 @@ impl Import {
     }
 
     /// Write the pending entries. If the store keeps the order of appends, the next batch starts before the
-    /// last is done, with at most two in flight. If the last one fails, the next fails too because the head
-    /// does not match.
+    /// previous one is done, with at most two in flight. If the previous one fails, the next fails too because
+    /// the head does not match.
     async fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -525,9 +525,9 @@ impl Intake {
             self.drafts.clear();
             return Ok(());
         };
-        // Blobs that no draft names belong to steps that the store already has.
+        // Blobs that no draft references belong to steps that the store already has.
         let wanted: HashSet<BlobHash> = self.drafts.iter().flat_map(|draft| draft.body.blobs()).collect();
-        // Blobs must be stored before the entries that name them.
+        // Blobs must be stored before the entries that reference them.
         for bytes in blobs {
             if wanted.contains(&BlobHash::of(&bytes)) {
                 self.engine.store.put_blob(&self.scope, bytes).await?;

@@ -144,7 +144,7 @@ impl OwnIntake {
         let blobs = self.blobs_of(&draft);
         match &mut self.target {
             Target::Import(import) => {
-                // Blobs must be stored before the entries that name them.
+                // Blobs must be stored before the entries that reference them.
                 for bytes in blobs {
                     self.engine.store.put_blob(&self.scope, bytes).await?;
                 }

@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Which memories may be put into a session: the owner's if only the owner reads it, else the tenant's.
+    /// Which memories may be put into a session: the owner's if only the owner can read it, else the tenant's.
     /// They become part of its log, which all its members can read.
     pub(crate) fn tellable(&self, scope: &Scope, summary: &Summary) -> Whose {
         let is_alone = summary.members.is_empty() && summary.owner == scope.principal;

@@ -1,5 +1,5 @@
 //! Perform due firings. The holder of the lease of a trigger's log sends the text and waits for the result;
-//! other servers only watch. Every step is in the log before the next one, so another server can continue
+//! other servers only watch. Every step is logged before the next one starts, so another server can continue
 //! after a crash.
 
 use std::collections::BTreeSet;

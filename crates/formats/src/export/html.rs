@@ -136,7 +136,7 @@ fn render_markdown(page: &mut String, text: &str) {
     html::push_html(page, parser.map(make_safe));
 }
 
-/// Turn HTML into text, restrict links to web pages and mail, and replace images by their address.
+/// Turn HTML into text, restrict links to web pages and mail, and replace images with their address.
 fn make_safe(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(raw) | Event::InlineHtml(raw) => Event::Text(raw),

@@ -66,7 +66,7 @@ impl<W: Write> Exporter<W> {
 
     /// Return the blobs that must be written before a record.
     pub fn missing_blobs(&self, record: &Record) -> Result<Vec<BlobHash>, ExportError> {
-        // Most bodies name no blob, so skip decoding them.
+        // Most bodies reference no blob, so skip decoding them.
         if !names_blob(&record.body) {
             return Ok(Vec::new());
         }
@@ -79,7 +79,7 @@ impl<W: Write> Exporter<W> {
     }
 
     /// Write one chunk of a blob that the next record refers to. Chunks are written in order and numbered
-    /// from one. Each except the last has [`PIECE_BYTES_MAX`] bytes. An empty blob has one chunk, too.
+    /// from one. Each except the last has [`PIECE_BYTES_MAX`] bytes. An empty blob also has one chunk.
     pub fn blob_piece(
         &mut self,
         blob: BlobHash,

@@ -212,9 +212,9 @@ pub struct Importer {
     lately: VecDeque<(u64, Usage)>,
     /// Records that were already read.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    /// A boundary of the main path whose summary follows.
+    /// The latest boundary on the main path, until its summary is read.
     main_boundary: Option<(String, CompactMetadata)>,
-    /// A boundary of a subagent's path whose summary follows.
+    /// The latest boundary on a subagent's path, until its summary is read.
     side_boundary: Option<(String, CompactMetadata)>,
     /// Whether this is a subagent's own file, whose side path is the main path.
     is_helper: bool,

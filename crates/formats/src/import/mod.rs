@@ -75,7 +75,7 @@ pub enum Trouble {
     Rehung,
     #[error("its parent is not the current leaf; this has no effect, because it is not in the tree")]
     BesideLeaf,
-    #[error("a {kind} names entry {id}, which is not in the tree; it was skipped", kind = kind.as_str())]
+    #[error("a {kind} refers to entry {id}, which is not in the tree; it was skipped", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
     #[error("a compaction keeps from entry {id}, which is not on its path; it was skipped")]
     KeptOffPath { id: EntryId },
@@ -85,7 +85,7 @@ pub enum Trouble {
     LostParent,
     #[error("duplicate record id; this record was skipped")]
     Repeated,
-    #[error("a {kind} names a record that is not in the file; it was skipped", kind = kind.as_str())]
+    #[error("a {kind} refers to a record that is not in the file; it was skipped", kind = kind.as_str())]
     UnknownSource { kind: Kind },
     #[error("{what}, replaced by U+FFFD")]
     Mended { what: &'static str },

@@ -107,7 +107,7 @@ impl Importer {
     }
 
     /// Whether this line was the header of another session. Removes the problem report, because the caller
-    /// imports that session, too.
+    /// also imports that session.
     pub fn take_end(&mut self, number: u64) -> bool {
         let is_end = |last: &mut Problem| last.line == number && last.what == Trouble::SecondHeader;
         self.problems.pop_if(is_end).is_some()

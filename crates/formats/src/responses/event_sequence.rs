@@ -1,5 +1,5 @@
 //! A turn as the events of a response stream. Only durable entries determine the events and their numbers. A
-//! streamed text takes as many numbers as it has bytes, however it was chunked. So the log alone determines
+//! streamed text takes as many numbers as it has bytes, regardless of its chunks. So the log alone determines
 //! the number of each event, and a reader can resume after the last number it saw, on any server, even in the
 //! middle of a word. Live chunks are only a preview of the entry.
 

@@ -1,5 +1,5 @@
-//! Files that grow between two imports: the second import gives the same result as a fresh one, whatever the
-//! first one saw.
+//! Files that grow between two imports: the second import gives the same result as a fresh one,
+//! regardless of how much the first one read.
 
 use sapwood_core::entry::UserMessage;
 use sapwood_core::fixture::{Dice, MemLog};

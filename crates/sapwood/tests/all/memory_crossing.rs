@@ -156,7 +156,7 @@ impl Town {
         }
     }
 
-    /// Everything a user finds wherever memories are shown.
+    /// Everything that a user sees in all places that show memories.
     async fn seen_by(&self, who: usize) -> String {
         let person = &self.people[who];
         let (engine, scope) = (person.engine(), person.scope());

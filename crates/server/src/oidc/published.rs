@@ -48,7 +48,7 @@ impl JwksUrl {
         };
         let response = self.egress.fetch(request).await.map_err(|error| error.to_string())?;
         match (response.status.is_success(), response.extent) {
-            (false, _) => Err(format!("{} answered {}", self.url, response.status)),
+            (false, _) => Err(format!("{} returned {}", self.url, response.status)),
             (true, Extent::CutAtLimit) => {
                 Err(format!("the response of {} has more than {} bytes", self.url, LIMITS.body_bytes_max))
             }

@@ -180,7 +180,7 @@ impl<'a> Foreign<'a> {
                 self.take_some(upload, lines.held_bytes()).await?;
                 continue;
             }
-            // If the upload broke off, everything before that point is still stored.
+            // If the upload was interrupted, everything before that point is still stored.
             if came.is_ok() {
                 lines.finish(|line, number| self.push_line(line, number));
                 self.read_waiting().await?;

@@ -25,7 +25,7 @@ pub fn routes() -> OpenApiRouter<State> {
 }
 
 /// Stream the events after a cursor, each once and in order, then live ones. The id of a durable event is its seq;
-/// fragments have none.
+/// fragments have no id.
 #[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "streams",
     params(("session" = String, Path), wire::EventsAfter,
         ("Last-Event-ID" = Option<String>, Header, description = "The seq of the last received event")),

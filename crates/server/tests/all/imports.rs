@@ -263,7 +263,7 @@ async fn a_file_without_an_id_becomes_a_session_of_its_sender() {
     }
     for (who, query, session) in &sessions {
         let same = sessions.iter().filter(|(_, _, other)| other == session);
-        // A file with a name is identified by the name, whatever its content.
+        // A file with a name is identified by the name, regardless of its content.
         let expected = if query.contains("name") && *who == "ana" { 2 } else { 1 };
         assert_eq!(same.count(), expected, "{sessions:?}");
     }

@@ -94,7 +94,7 @@ pub async fn an_imported_turn_is_not_open(harness: &impl Harness) {
     assert_eq!(world.summary(&ana(), &session).await.open_turn, None);
 }
 
-/// Forks number shared entries by depth, whatever branch they are taken from.
+/// Forks number shared entries by depth, regardless of their branch.
 pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["own 1", "own 2"]).await;

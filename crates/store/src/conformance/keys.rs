@@ -51,7 +51,7 @@ pub async fn a_key_is_revoked_by_its_owner_and_stays_revoked(harness: &impl Harn
     assert_eq!((found.revoked_at, found.is_valid(TimestampMs(10))), (Some(TimestampMs(9)), false));
     let lines = world.store.read_audit(&operator(), None, 0, 100).await.unwrap();
     let said: Vec<&str> = lines.iter().filter_map(|line| line.detail.as_deref()).collect();
-    assert!(said.iter().any(|detail| detail.starts_with("made key hers")), "{said:?}");
+    assert!(said.iter().any(|detail| detail.starts_with("created key hers")), "{said:?}");
     assert!(said.iter().any(|detail| detail.starts_with("revoked key hers")), "{said:?}");
     let Some(world) = world.reopen(harness).await else { return };
     assert_eq!(world.store.find_key(key.hash).await.unwrap(), Some(found));

@@ -159,7 +159,7 @@ pub async fn memories_stay_with_their_tenant_and_owner_i9(harness: &impl Harness
         let gone = format!("{:?}", world.store.forget_memory(&stranger, hers.id, now).await);
         let never = world.store.forget_memory(&stranger, unknown, now).await;
         assert_eq!(gone, as_unknown(format!("{never:?}")));
-        // In another tenant the id is unknown. For another user of the same tenant it must look unknown, too.
+        // In another tenant the id is unknown. For another user of the same tenant it must also look unknown.
         let stolen = world.store.put_memory(&stranger, hers.clone(), 1, now).await;
         assert_eq!(code(stolen), "memory.not_found");
     }

@@ -10,7 +10,7 @@
 //! after another. The harness expression is evaluated once per case, so every case gets its own location.
 //! Names and comments cite the invariants of `docs/spec/log-format.md`.
 
-// This module is test code that other crates run, too.
+// This module is test code that other crates also run.
 #![allow(clippy::unwrap_used)]
 
 use std::future::Future;

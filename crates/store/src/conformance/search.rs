@@ -84,7 +84,7 @@ pub async fn newest_first_with_a_cursor(harness: &impl Harness) {
         if query.cursor.is_none() {
             break;
         }
-        world.say(&ana(), &sessions[0], "a newer needle does not disturb").await;
+        world.say(&ana(), &sessions[0], "a newer needle does not affect later pages").await;
     }
     assert_eq!(seen, expected);
     query.cursor = Some("made up".to_owned());

@@ -13,7 +13,7 @@ impl Keys for MemoryStore {
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
         let mut state = self.lock();
         let now = key.created_at;
-        state.tenant(scope).write_audit(scope, key_note("made", &key), now);
+        state.tenant(scope).write_audit(scope, key_note("created", &key), now);
         state.keys.push(ApiKey { tenant: scope.tenant.clone(), ..key });
         Ok(())
     }

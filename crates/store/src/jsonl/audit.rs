@@ -41,7 +41,7 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
     for Deferred { by, note, at } in lines {
         let (number, previous) = last.as_ref().map_or((1, ""), |line| (line.number + 1, line.hash.as_str()));
         let line = AuditLine::chained(number, at, by, note, previous);
-        serde_json::to_writer(&mut out, &line).expect("an audit line holds strings and numbers only");
+        serde_json::to_writer(&mut out, &line).expect("an audit line contains only strings and numbers");
         out.push(b'\n');
         last = Some(line);
     }

@@ -68,7 +68,7 @@ impl TenantDir {
                 disk::remove(&path)?;
             }
             sync_dir(&self.layout.log(&stem), self.options.durability)?;
-            // The cached summary contains content, too.
+            // The cached summary also contains content.
             self.index.load(&self.layout)?;
             self.index.remove(&stem);
             self.index.rewrite(&self.layout)?;

@@ -118,7 +118,7 @@ impl Header {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        serde_json::to_writer(&mut *out, self).expect("a header holds strings and numbers only");
+        serde_json::to_writer(&mut *out, self).expect("a header contains only strings and numbers");
         out.push(b'\n');
     }
 

@@ -112,6 +112,6 @@ impl Index {
 }
 
 fn write_line(line: &IndexLine, out: &mut Vec<u8>) {
-    serde_json::to_writer(&mut *out, line).expect("a summary holds strings and numbers only");
+    serde_json::to_writer(&mut *out, line).expect("a summary contains only strings and numbers");
     out.push(b'\n');
 }

@@ -52,7 +52,7 @@ impl JsonlStore {
             file.set_len(end as u64).at(&path)?;
         }
         let key = change(self.read_keys()?)?;
-        let mut line = serde_json::to_vec(&key).expect("a key holds strings and numbers only");
+        let mut line = serde_json::to_vec(&key).expect("a key contains only strings and numbers");
         line.push(b'\n');
         file.write_all(&line).at(&path)?;
         sync(&file, &path, self.options.durability)?;
@@ -69,7 +69,7 @@ impl JsonlStore {
 impl Keys for JsonlStore {
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
         let key = self.change_key(|_| Ok(ApiKey { tenant: scope.tenant.clone(), ..key }))?;
-        self.note(scope, key_note("made", &key), key.created_at).await
+        self.note(scope, key_note("created", &key), key.created_at).await
     }
 
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {

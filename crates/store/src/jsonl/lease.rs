@@ -32,6 +32,6 @@ pub fn read(layout: &Layout, stem: &str) -> Result<Option<StoredLease>> {
 pub fn write(layout: &Layout, stem: &str, lease: &StoredLease, durability: Durability) -> Result<()> {
     let StoredLease { holder, fence, expires_at, term } = lease.clone();
     let bytes = serde_json::to_vec(&LeaseFile { holder, fence, expires_at, term })
-        .expect("a lease holds strings and numbers only");
+        .expect("a lease contains only strings and numbers");
     disk::replace(&layout.lease(stem), &bytes, durability)
 }

@@ -88,7 +88,7 @@ fn read_shelf(layout: &Layout) -> Result<MemoryShelf> {
 fn write_shelf(layout: &Layout, shelf: &MemoryShelf, durability: Durability) -> Result<()> {
     let mut out = Vec::new();
     for memory in shelf.iter() {
-        serde_json::to_writer(&mut out, memory).expect("a memory holds strings and numbers only");
+        serde_json::to_writer(&mut out, memory).expect("a memory contains only strings and numbers");
         out.push(b'\n');
     }
     disk::replace(&layout.memories(), &out, durability)

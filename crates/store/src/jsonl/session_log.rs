@@ -284,7 +284,8 @@ fn commit_batch(
     Ok(())
 }
 
-/// Returns the location of a line's body: only its fields, if this version wrote the line.
+/// Returns the location of a line's body: the range of its body fields if this version would write
+/// the same line, else the whole line.
 fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32) -> Handle {
     let mut written = Vec::with_capacity(placed.raw.len());
     let Line { key, request, more, .. } = &placed.line;

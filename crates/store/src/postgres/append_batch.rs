@@ -31,7 +31,7 @@ impl StoredAnswer {
     pub fn print(answer: &Appended, request: Option<&str>) -> String {
         let request = request.map(str::to_owned);
         let stored = Self { head: answer.head, entries: answer.entries.clone(), request };
-        serde_json::to_string(&stored).expect("numbers and ids always print")
+        serde_json::to_string(&stored).expect("numbers and ids always serialize")
     }
 
     /// Returns the answer if the append is the same request.

@@ -57,7 +57,7 @@ impl PgStore {
 }
 
 async fn put_row(db: &StoreConnection, key: &ApiKey) -> Result<()> {
-    let json = serde_json::to_string(key).expect("a key holds strings and numbers only");
+    let json = serde_json::to_string(key).expect("a key contains only strings and numbers");
     let sql = "INSERT INTO keys (hash, tenant, row) VALUES ($1, $2, $3)
                ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
     db.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &json]).await?;
@@ -66,7 +66,7 @@ async fn put_row(db: &StoreConnection, key: &ApiKey) -> Result<()> {
 
 async fn put(db: &StoreConnection, scope: &Scope, key: &ApiKey) -> Result<()> {
     put_row(db, key).await?;
-    write_line(db, scope, key_note("made", key), key.created_at).await
+    write_line(db, scope, key_note("created", key), key.created_at).await
 }
 
 async fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {

@@ -20,8 +20,8 @@ pub(super) struct PgLease {
     holder: String,
     fence: u64,
     /// The end of the lease or slightly later: cached sessions are compared without a query. A
-    /// lease that still seems live is then looked up again; one that has expired here has expired
-    /// in the database, too.
+    /// lease that still seems live is then looked up again; one that has expired here has also
+    /// expired in the database.
     ends: Instant,
 }
 

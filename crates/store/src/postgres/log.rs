@@ -363,7 +363,7 @@ impl<'d> LogRows<'d> {
         Ok(seq_of(row.get(0)))
     }
 
-    /// Returns the entry with this id, own or shared.
+    /// Returns the entry with this id, including shared entries.
     pub async fn find(&self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
         let last = self.last_seq().await?;
         let seq = self.first_at_or_after(id, last).await?;
@@ -425,8 +425,8 @@ impl<'d> LogRows<'d> {
         Ok(row.map(|row| NodeRow::read(&row)))
     }
 
-    /// Returns the nodes of own entries and the targets of their jump pointers: all that the links
-    /// of the next entry need.
+    /// Returns the nodes of the session's own entries and the targets of their jump pointers: all
+    /// that the links of the next entry need.
     pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
         // LIMIT forces a lookup by the full key: in a plain join the planner may assume a short
         // session and read all of it.

@@ -85,7 +85,7 @@ async fn put(
 /// Writes a memory's row and the sessions that support it.
 async fn store(db: &StoreConnection, memory: &Memory) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(memory.id));
-    let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
+    let json = serde_json::to_string(memory).expect("a memory contains only strings and numbers");
     let sql = "INSERT INTO memories (tenant, id, owner, superseded_by, row) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT (tenant, id) DO UPDATE SET owner = $3, superseded_by = $4, row = $5";
     let superseded_by = memory.superseded_by.map(uuid_of);

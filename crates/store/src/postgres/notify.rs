@@ -95,7 +95,7 @@ impl Notifier {
     }
 
     /// Returns the current mark, or `None` while the listener is not connected. The first call
-    /// starts it.
+    /// starts the listener.
     pub fn mark(&self, server: &Server, acting: Acting) -> Option<u64> {
         if !self.shared.was_asked.swap(true, Ordering::SeqCst) {
             self.handle.spawn(listen(Arc::downgrade(&self.shared), server.clone(), acting));

@@ -42,8 +42,8 @@ pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
     Ok(db.query_opt(sql, &[&db.tenant.as_str()]).await?.is_some())
 }
 
-/// Indexes some entries. Returns whether there were any. Several processes may do this at once:
-/// each takes sessions that no other process has locked.
+/// Indexes a batch of entries. Returns false if no entry was left to index. Several processes may
+/// do this at once: each takes sessions that no other process has locked.
 pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64

@@ -65,7 +65,7 @@ impl Terms {
             ("require" | "verify-ca", Some(_)) => ("require", Proof::Issuer),
             ("verify-ca", None) => {
                 let why = "sslmode=verify-ca without sslrootcert=FILE would accept any certificate";
-                return Err(format!("{why}: name your CA, or use sslmode=verify-full"));
+                return Err(format!("{why}: set sslrootcert to your CA, or use sslmode=verify-full"));
             }
             ("verify-full", _) => ("require", Proof::IssuerAndName),
             (other, _) => {

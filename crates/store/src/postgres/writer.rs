@@ -146,10 +146,10 @@ impl Queue {
         }
     }
 
-    /// Returns how long to wait for more appends. Callers of the last batch usually append again,
-    /// one shortly after another. The first would be written alone, and the others would wait for a
-    /// whole sync. So where syncs are slow and the last batch had several callers, a fraction of a
-    /// sync is spent waiting.
+    /// Returns how long to wait for more appends. Callers of the previous batch usually append
+    /// again, one shortly after another. The first would be written alone, and the others would wait
+    /// for a whole sync. If syncs are slow and the previous batch had several callers, the writer
+    /// therefore waits for a fraction of a sync.
     fn pause(&self) -> Option<Duration> {
         let state = self.lock();
         let waiting: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();

@@ -178,7 +178,7 @@ fn remember_answer(
     answer: &Appended,
 ) -> Result<()> {
     let stored = StoredAnswer { head: answer.head, entries: answer.entries.clone(), request };
-    let json = serde_json::to_string(&stored).expect("numbers and ids always print");
+    let json = serde_json::to_string(&stored).expect("numbers and ids always serialize");
     let mut insert = db.prepare("INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)")?;
     insert.execute(params![pk, key, json]).at(&db.path)?;
     Ok(())

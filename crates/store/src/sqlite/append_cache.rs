@@ -3,7 +3,7 @@
 //!
 //! It is valid only while no other connection writes. SQLite's data version of the file changes
 //! when another connection commits, and the whole cache is then cleared. Any operation other than
-//! an append evicts its session, too.
+//! an append also evicts its session.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ const SETTLED_AT_ONCE: usize = 64;
 pub(super) struct Placing<'d> {
     db: &'d StoreConnection,
     insert: &'static str,
-    /// The first and last row that it has written.
+    /// The first and last row written so far.
     rows: Option<(i64, i64)>,
 }
 

@@ -69,7 +69,7 @@ fn read_key(db: &StoreConnection, json: &str) -> Result<ApiKey> {
 
 fn write(db: &StoreConnection, key: &ApiKey) -> Result<()> {
     let tenant = db.tenant_or_new(&key.tenant)?;
-    let json = serde_json::to_string(key).expect("a key holds strings and numbers only");
+    let json = serde_json::to_string(key).expect("a key contains only strings and numbers");
     let sql = "INSERT INTO keys (hash, tenant, id, row) VALUES (?1, ?2, ?3, ?4)
                ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
     db.prepare(sql)?.execute(params![key.hash.as_bytes().as_slice(), tenant, key.id, json]).at(&db.path)?;
@@ -79,7 +79,7 @@ fn write(db: &StoreConnection, key: &ApiKey) -> Result<()> {
 fn put(db: &StoreConnection, scope: &Scope, key: ApiKey) -> Result<()> {
     let key = ApiKey { tenant: scope.tenant.clone(), ..key };
     write(db, &key)?;
-    write_line(db, scope, key_note("made", &key), key.created_at)
+    write_line(db, scope, key_note("created", &key), key.created_at)
 }
 
 fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {

@@ -93,7 +93,7 @@ fn put(
 /// Writes a memory's row and the sessions that support it.
 fn write(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
     let path = &db.path;
-    let json = serde_json::to_string(memory).expect("a memory holds strings and numbers only");
+    let json = serde_json::to_string(memory).expect("a memory contains only strings and numbers");
     let superseded_by = memory.superseded_by.map(|id| id.as_bytes().to_vec());
     let sql = "UPDATE memories SET owner = ?2, superseded_by = ?3, row = ?4 WHERE pk = ?1";
     db.prepare(sql)?.execute(params![pk, memory.belongs.to_string(), superseded_by, json]).at(path)?;

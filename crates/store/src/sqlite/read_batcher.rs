@@ -2,8 +2,9 @@
 //! that all readers of the file contend for, and several times as long as reading a row.
 //!
 //! Each caller first yields to the other tasks of its thread. The first task to resume serves the
-//! whole batch. So a snapshot never begins before a caller of its batch has asked. Never await
-//! another caller's future here: it may be part of a task that waits for this one.
+//! whole batch. A snapshot therefore begins only after every caller in its batch has made its
+//! request. Never await another caller's future here: it may be part of a task that waits for this
+//! one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -191,7 +191,8 @@ impl Fresh {
         texts.push_back(arrived);
     }
 
-    /// Changes whenever texts were dropped that may have been erased.
+    /// Returns how often all texts were dropped. Texts taken before the count changed may belong to
+    /// erased sessions.
     pub fn forgotten(&self) -> u64 {
         self.forgotten.get()
     }

@@ -134,7 +134,7 @@ impl Writer {
         if turn == Turn::Caller {
             if is_first {
                 // Let other tasks of this thread that are ready to append run first, so that one
-                // commit serves them, too.
+                // commit also serves them.
                 tokio::task::yield_now().await;
             }
             self.get_it_done();
@@ -143,8 +143,8 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Commits the queue on this thread if the writer is free. Remaining jobs are [`Left`] to the
-    /// thread.
+    /// Commits the queue on this thread if the writer is free. The writer thread commits any
+    /// remaining jobs, see [`Left`].
     fn get_it_done(&self) {
         if !self.shared.contended.load(Ordering::Acquire)
             && !self.shared.queue().is_empty()

@@ -191,7 +191,7 @@ fn said_nothing() -> AssistantMessage {
     serde_json::from_str(r#"{"parts":[]}"#).expect("an assistant message requires only parts")
 }
 
-/// A summariser that keeps the sentences with certain words.
+/// A summariser that keeps the sentences that contain certain words.
 struct Reader;
 
 #[async_trait::async_trait]

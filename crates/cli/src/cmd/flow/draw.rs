@@ -11,9 +11,9 @@ use sapwood::engine::flow::{EdgeView, NodeView, RunStatus, RunView};
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit};
 
-/// Number of columns of a role's message that are shown.
+/// Maximum width of a displayed role message, in columns.
 const SAID_COLUMNS: usize = 90;
-/// Number of characters of a result that are shown. `--json` prints all of it.
+/// Maximum length of a displayed result, in characters. `--json` prints the whole result.
 const RESULT_CHARS: usize = 4_000;
 
 pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {

@@ -53,8 +53,8 @@ impl Tool for EditFile {
             "required": ["path", "old_text", "new_text"],
             "additionalProperties": false
         });
-        let description = "Replaces a text in a file by another. The text must occur in the file exactly once, including \
-                           its white space, unless replace_all is set. Returns a diff.";
+        let description = "Replaces text in a file. The old text must occur in the file exactly once, including its \
+                           white space, unless replace_all is set. Returns a diff.";
         spec("edit_file", description, &schema, Touch::Edits, Replay::Never)
     }
 

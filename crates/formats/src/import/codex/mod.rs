@@ -16,7 +16,7 @@
 //!   [`Importer::push_inherited`]; their usage counts in the base. If a base is missing, responses are
 //!   identified by the fork's own earlier responses and the number of bases found, so that they are not
 //!   counted again when another base is found. Older forks begin with copies of their source's records,
-//!   starting with its `session_meta` and all written at once. These count in the source, too.
+//!   starting with its `session_meta` and all written at once. The usage of these copies also counts in the source.
 //!
 //! Memory: one response, the user texts that an old compaction repeats, and a few bytes per turn.
 
@@ -155,7 +155,7 @@ impl Importer {
         self.base.as_ref()
     }
 
-    /// Return the base of the rollout with this first line.
+    /// Parse the first line of a rollout and return its base, if any.
     pub fn base_of(first_line: &[u8]) -> Option<Base> {
         let line: Line<'_> = serde_json::from_slice(first_line).ok()?;
         let meta: SessionMeta = serde_json::from_str(line.payload?.get()).ok()?;
@@ -349,7 +349,7 @@ impl Importer {
         self.add_turn(UserMessage { parts, origin: None }, true, harvest);
     }
 
-    /// Add a message by Codex itself. A rollback of the turn after it drops it, too.
+    /// Add a message by Codex itself. A rollback of the following turn also drops this message.
     fn add_prelude(&mut self, body: Body, harvest: &mut StepBatch) {
         let before = self.prelude.take().unwrap_or((self.place(), self.settings));
         self.add(body, By::Agent, harvest);

@@ -28,7 +28,7 @@ pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wi
             }
             continue;
         }
-        // If the upload broke off, everything before that point is still stored.
+        // If the upload was interrupted, everything before that point is still stored.
         if came.is_ok() {
             lines.finish(|line, number| reading.push_line(line, number));
         }

@@ -22,7 +22,7 @@ pub struct Upload<'a> {
     came_bytes: usize,
     /// Bytes received since the last [`Upload::settle`].
     unsettled_bytes: usize,
-    /// Why the upload broke off, if it did. Reported after the bytes before it are consumed.
+    /// Why the upload was interrupted, if it was. Reported after the bytes before it are consumed.
     broken: Option<Problem>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Upload<'a> {
         &self.head[..self.head.len().min(PEEK_BYTES)]
     }
 
-    /// Takes the error if the upload broke off during format detection.
+    /// Takes the error if the upload was interrupted during format detection.
     pub fn take_broken(&mut self) -> Option<Problem> {
         self.broken.take()
     }

@@ -264,7 +264,7 @@ pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Resu
     Ok(values)
 }
 
-/// Replaces blob references by data URLs, as these clients expect.
+/// Replaces blob references with data URLs, as these clients expect.
 async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
     for key in ["image_url", "file_data"] {
         let Some(named) = part.get(key).and_then(Value::as_str).and_then(|url| url.strip_prefix(BLOB_SCHEME))
