@@ -38,7 +38,7 @@ pub struct AgentFile {
     pub agent: Agent,
 }
 
-/// A mistake in a file.
+/// A mistake in an agent file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     pub file: String,
@@ -66,7 +66,7 @@ impl Agents {
         Self { dirs: vec![project.join(".sapwood/agents"), project.join("agents"), home.join("agents")] }
     }
 
-    /// All agent files, sorted by name. Of several files with one name, only the first is used.
+    /// All agents, sorted by name. If several files define the same name, the first one is used.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut found: Vec<PathBuf> = Vec::new();
         for dir in &self.dirs {
@@ -90,7 +90,7 @@ impl Agents {
         Ok(AgentFile { path: path.clone(), agent })
     }
 
-    /// Select the agent for a new session: the named one, else the configured one, else the default.
+    /// Select the agent for a new session: the named agent, else the configured agent, else the default agent.
     pub fn choose(&self, named: Option<&str>, config: &Config) -> Result<Agent> {
         let mut agent = match named.or(config.agent.as_deref()) {
             Some("default") | None => Agent::default_with(None),
@@ -106,7 +106,7 @@ impl Agents {
     }
 }
 
-/// A project's default agent must ask before it acts: the user did not choose it, and the project may be untrusted.
+/// A project's default agent must ask for approval: the user did not choose it, and the project may be untrusted.
 fn check_tame(agent: &Agent) -> Result<()> {
     let is_local = |server: &McpServer| matches!(server, McpServer::Stdio { .. });
     let why = if agent.approvals > ApprovalMode::Ask {
@@ -186,8 +186,8 @@ pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
     if mistakes.is_empty() { Ok(agent) } else { Err(faults(mistakes)) }
 }
 
-/// Find unknown tools and invalid model names. Tools are not checked if the agent has MCP servers, which bring their
-/// own.
+/// Find unknown tools and invalid model names. Tools are not checked if the agent has MCP servers, because these
+/// provide further tools.
 fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
     let mut found = Vec::new();
     let mut add = |way: &[String], why: String| {

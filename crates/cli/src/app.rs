@@ -1,4 +1,4 @@
-//! Builds the engine and the scope from options, environment and configuration. No other module knows concrete types.
+//! Builds the engine and the scope from options, environment and configuration. Only this module uses concrete types.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub struct App {
     pub place: AppPaths,
     /// The models. Set by [`App::open_backends`].
     pub model: Option<Arc<dyn Model>>,
-    /// The log of a server. None for other commands, which print their results and errors.
+    /// The server log. None for commands other than `serve`, which print their results and errors.
     pub log: Option<Log>,
-    /// Kept until the command ends, because dropping it sends the last spans.
+    /// Kept until the command ends, because dropping it sends the remaining spans.
     telemetry: Option<Telemetry>,
 }
 
@@ -111,7 +111,7 @@ impl App {
         }
     }
 
-    /// The model for sessions and agents that do not set one.
+    /// The model for sessions and agents that do not set a model.
     pub fn default_model(&self) -> String {
         self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }
@@ -131,7 +131,7 @@ impl App {
         }
     }
 
-    /// The id of a recent session that is similar to a mistyped one.
+    /// The id of a recent session that is similar to a mistyped id.
     async fn similar_session(&self, given: &str) -> Option<String> {
         let filter = ListFilter { limit: SUGGESTED_FROM_MAX, ..ListFilter::default() };
         let recent = self.engine.list(&self.scope, &filter).await.ok()?.items;
@@ -145,8 +145,9 @@ impl App {
         Ok(session)
     }
 
-    /// Record a read in the audit log. A store that cannot be written can still be read, because a local user has
-    /// access to its files anyway. A server refuses instead, because its audit log must be complete.
+    /// Record a read in the audit log. If the store is read-only or the disk is full, the read is allowed unrecorded,
+    /// because a local user has access to the files anyway. A server refuses the read
+    /// instead, because its audit log must be complete.
     pub async fn note_read(&self, session: &SessionId) -> Result<()> {
         match self.engine.note_read(&self.scope, session).await {
             Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
@@ -166,7 +167,7 @@ impl AppPaths {
         let config = config::load(&here, &home)?;
         let key_file = global.key_file.clone().filter(|path| !path.as_os_str().is_empty());
         let key_file = key_file.or_else(|| config.key_file.clone());
-        // An empty variable counts as unset, so that it can be disabled for one command.
+        // An empty variable counts as unset, so that users can disable it for one command.
         let given = global.store.clone().filter(|url| !url.is_empty()).or_else(|| config.store.clone());
         let (url, is_store_at_home) = match given {
             Some(url) => (url, false),
@@ -217,7 +218,7 @@ fn scope_of(global: &Global, config: &Config) -> Result<Scope> {
     Ok(Scope::operator(tenant, Principal::User(user)))
 }
 
-/// The user's login name. Some systems have names that Sapwood does not accept.
+/// The user's login name, or `local` if it is missing or not a valid user name.
 fn login_name() -> Result<UserName> {
     let name = std::env::var("USER").or_else(|_| std::env::var("USERNAME")).unwrap_or_default();
     Ok(name.parse().or_else(|_| "local".parse()).map_err(sapwood::Error::from)?)

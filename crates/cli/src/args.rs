@@ -23,7 +23,7 @@ With --json, output is one JSON document or one JSON line per item; errors are
 {\"error\":{\"code\",\"message\",\"hint\"}} on stderr.
 Exit codes: 0 success, 1 failure, 2 usage error, 3 not found, 4 conflict, 5 permission denied.";
 
-/// The commands in the groups that `sapwood --help` shows. A test checks that every command is in one.
+/// The commands in the groups that `sapwood --help` shows. A test checks that every command is in a group.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Talk to a model", &["chat", "send", "resume", "cancel", "approve", "deny"]),
     ("Create and find sessions", &["new", "ls", "search", "info", "rename", "close", "archive", "erase"]),
@@ -38,10 +38,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
     ("Operate", &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"]),
 ];
-/// The description of clap's own command, which has none before it is built.
+/// The description of `help`, which clap generates only when the command line is built.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
 const HEADING: anstyle::Style = anstyle::Style::new().bold().underline();
-/// Columns of a command's name in the grouped list.
+/// Width of the name column in the grouped list.
 const NAME_COLUMNS: usize = 12;
 
 /// Durable, branching, searchable sessions for AI agents.
@@ -142,7 +142,7 @@ pub enum Command {
     Version(cmd::about::VersionArgs),
 }
 
-/// The command line as clap knows it, with its commands in groups.
+/// The clap command, with its subcommands listed in groups.
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let groups = group_help(&command);
@@ -173,7 +173,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed stdout is the reader's choice.
+            // A closed stdout is not an error.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -185,7 +185,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// Whether an invalid command line asked for JSON.
+/// Whether an invalid command line contains `--json`.
 fn wants_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }

@@ -34,28 +34,28 @@ pub struct Config {
     pub key_file: Option<PathBuf>,
     /// Whether to look up the store's key in the OS keychain.
     pub keychain: Option<bool>,
-    /// The agent of sessions that are started without one.
+    /// The default agent of new sessions.
     pub agent: Option<String>,
-    /// The model for agents that do not set one: `PROVIDER/NAME`, or `demo`.
+    /// The model for agents that do not set a model: `PROVIDER/NAME`, or `demo`.
     pub model: Option<String>,
-    /// Default thresholds of context pressure, for agents that set none.
+    /// Default thresholds of context pressure, for agents that do not set them.
     pub pressure: Option<Thresholds>,
-    /// Only in the user's own file, see [`load`].
+    /// Allowed only in the user's file, see [`load`].
     pub providers: BTreeMap<String, ProviderSettings>,
-    /// Only in the user's own file, see [`load`].
+    /// Allowed only in the user's file, see [`load`].
     pub server: Option<ServerSettings>,
-    /// Only in the user's own file, see [`load`].
+    /// Allowed only in the user's file, see [`load`].
     pub memory: Option<MemorySettings>,
     /// Directories of skills, in addition to the project's and those in Sapwood's home.
     pub skills: Vec<PathBuf>,
-    /// Only in the user's own file, see [`load`].
+    /// Allowed only in the user's file, see [`load`].
     pub hooks: Vec<HookSettings>,
-    /// Only in the user's own file, see [`load`].
+    /// Allowed only in the user's file, see [`load`].
     pub triggers: Vec<TriggerSettings>,
     /// Directory of the project's file.
     #[serde(skip)]
     pub project: Option<PathBuf>,
-    /// Whether `agent` comes from the project's file.
+    /// Whether the project's file sets `agent`.
     #[serde(skip)]
     pub agent_is_the_projects: bool,
 }
@@ -64,7 +64,7 @@ pub struct Config {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSettings {
-    /// Requests per second and principal, with bursts of four times as many. 0 means no limit.
+    /// Requests per second and principal, with bursts of up to four times this rate. 0 means no limit.
     pub rate_per_second: Option<u32>,
     pub body_bytes_max: Option<usize>,
     pub upload_bytes_max: Option<usize>,
@@ -75,7 +75,7 @@ pub struct ServerSettings {
     /// Maximum number of event streams and WebSockets per principal. 0 means no limit except
     /// `connections_per_principal_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// Maximum number of connections per address. Beyond it, new connections replace old ones of that address. 0
+    /// Maximum number of connections per address. Above it, new connections replace old connections of that address. 0
     /// means no limit.
     pub connections_per_address_max: Option<usize>,
     /// Concurrent requests reserved for `operate` keys, in addition to `connections_max`.
@@ -111,7 +111,7 @@ pub struct OidcSettings {
 }
 
 /// Load the project's settings, with the user's settings as defaults. A project may be untrusted and must not decide
-/// where keys and messages are sent, who has access, or what runs without asking. So it cannot set providers, memory,
+/// where keys and messages are sent, who has access, or what runs without approval. So it cannot set providers, memory,
 /// server, hooks and triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);

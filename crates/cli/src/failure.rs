@@ -142,7 +142,7 @@ impl From<MessageError> for Failure {
     }
 }
 
-/// Plain I/O errors converted with `?` come from our own output. Use [`Failure::file`] for files, to name the path.
+/// Plain I/O errors converted with `?` are output errors. Use [`Failure::file`] for files, to include the path.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let mut failure = Self::new("output.failed", format!("failed to write the output: {error}"));
@@ -153,31 +153,16 @@ impl From<std::io::Error> for Failure {
     }
 }
 
+/// The hint for a code without one of its own.
+const GENERAL_HINT: &str = "run `sapwood help` to list the commands";
+
 fn hint_for(code: &str) -> &'static str {
     match code {
-        "session.not_found" => "run `sapwood ls` to list your sessions, or `sapwood new` to create one",
-        "session.exists" => "choose another --id, or omit it to generate one",
-        "session.reserved_id" => "choose another --id: this prefix is reserved for flow runs and triggers",
-        "session.not_configured" => {
-            "set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
-        }
-        "session.key_reused" => {
-            "use a new idempotency key for each new request; reuse a key only to retry the same request"
-        }
-        "session.conflict" => {
-            "another client wrote to the session: check it with `sapwood info SESSION`, then retry"
-        }
-        "session.stale_fence" | "session.leased" => {
-            "another process is writing to this session: wait for it to finish, then retry"
-        }
-        "session.denied" => "ask the session's owner to run `sapwood share SESSION USER --role collaborator`",
-        "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
         "input.option" => "run `sapwood help compact` to see the options",
         "compact.no_model" => {
             "choose a model with --model, or use --compact-strategy observation_mask, which needs none"
         }
         "compact.failed" => "retry, or use --compact-strategy observation_mask; the session was not changed",
-        "session.archived" => "run `sapwood archive SESSION --reopen` to reopen it",
         "entry.not_found" => {
             "run `sapwood tree SESSION` to list the entries, then give a seq, an id, a unique prefix or a label"
         }
@@ -229,8 +214,34 @@ fn hint_for(code: &str) -> &'static str {
             "see the table for the missed goals; other load on this machine distorts the results"
         }
         "output.failed" => "check the destination of the output",
+        session if session.starts_with("session.") => session_hint_for(session),
         store if store.starts_with("store.") => store_hint_for(store),
         other => turn_hint_for(other),
+    }
+}
+
+/// Hints for session errors.
+fn session_hint_for(code: &str) -> &'static str {
+    match code {
+        "session.not_found" => "run `sapwood ls` to list your sessions, or `sapwood new` to create one",
+        "session.exists" => "choose another --id, or omit it to generate one",
+        "session.reserved_id" => "choose another --id: this prefix is reserved for flow runs and triggers",
+        "session.not_configured" => {
+            "set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
+        }
+        "session.key_reused" => {
+            "use a new idempotency key for each new request; reuse a key only to retry the same request"
+        }
+        "session.conflict" => {
+            "another client wrote to the session: check it with `sapwood info SESSION`, then retry"
+        }
+        "session.stale_fence" | "session.leased" => {
+            "another process is writing to this session: wait for it to finish, then retry"
+        }
+        "session.denied" => "ask the session's owner to run `sapwood share SESSION USER --role collaborator`",
+        "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
+        "session.archived" => "run `sapwood archive SESSION --reopen` to reopen it",
+        _ => GENERAL_HINT,
     }
 }
 
@@ -304,7 +315,7 @@ fn turn_hint_for(code: &str) -> &'static str {
         "hook.refused" => "run `sapwood hook ls` to list the installed hooks",
         "budget_exceeded" => "raise the agent's budget and start a new session with it",
         "context_overflow" => "run `sapwood compact SESSION` to shrink the context",
-        _ => "run `sapwood help` to list the commands",
+        _ => GENERAL_HINT,
     }
 }
 

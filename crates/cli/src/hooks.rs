@@ -1,5 +1,5 @@
 //! Installs the hooks from the user's `sapwood.toml`. A hook that cannot be prepared, for example because its secret
-//! is missing, is installed too. It fails when it is called, so that its own failure setting applies.
+//! is missing, is also installed. It fails when it is called, so that its `on_failure` setting applies.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,20 +19,20 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::providers::find_secrets;
 
-/// One `[[hooks]]`.
+/// One `[[hooks]]` table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HookSettings {
     pub name: String,
-    /// The events that call it.
+    /// The events that call the hook.
     pub on: OneOrMany<HookName>,
     /// A program and its arguments, as an alternative to `url`.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Working directory of the program. Default: the directory of the file.
+    /// Working directory of the program. Default: the directory of `sapwood.toml`.
     #[serde(default)]
     pub directory: PathBuf,
-    /// Values may be `secret:NAME`.
+    /// Environment variables. Values may be `secret:NAME`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub url: Option<String>,
@@ -45,14 +45,14 @@ pub struct HookSettings {
     pub timeout_ms: Option<u64>,
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Only for calls of these tools.
+    /// Call the hook only for these tools. Default: all tools.
     #[serde(default)]
     pub tools: Vec<String>,
-    /// Only for sessions of this tenant. Default: the configured tenant.
+    /// Call the hook only for sessions of this tenant. Default: the configured tenant.
     pub tenant: Option<String>,
 }
 
-/// A value, or a list of them.
+/// A single value, or a list of values.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMany<T> {
@@ -69,7 +69,7 @@ impl<T: Copy> OneOrMany<T> {
     }
 }
 
-/// Install the configured hooks. The nesting depth is inherited from the process that started this one.
+/// Install the configured hooks. The nesting depth is inherited from the parent process.
 pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine> {
     let depth = std::env::var(DEPTH_VARIABLE).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0);
     let engine = engine.at_depth(depth);

@@ -1,5 +1,5 @@
-//! Finds the key of an encrypted store: in SAPWOOD_KEY, a key file, or the OS keychain, in this order. It is never
-//! taken from the command line, which other users of the machine can read.
+//! Finds the key of an encrypted store: in SAPWOOD_KEY, a key file, or the OS keychain, in this order. The key is
+//! never read from the command line, which other users of the machine can see.
 
 use std::path::Path;
 

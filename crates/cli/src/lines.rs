@@ -1,9 +1,9 @@
-//! Reads lines of limited length, so that an endless line does not fill the memory.
+//! Reads lines of limited length, so that an endless line does not exhaust memory.
 
 use std::io::BufRead;
 
 /// Read the next line, with its line break, into `line`. If the line is longer than `limit_bytes`, only
-/// `limit_bytes + 1` bytes are kept, so that the caller can detect it. Returns `false` at the end.
+/// `limit_bytes + 1` bytes are kept, so that the caller can detect the excess. Returns `false` at the end.
 pub fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>, limit_bytes: usize) -> std::io::Result<bool> {
     line.clear();
     let mut seen = false;

@@ -29,7 +29,7 @@ impl Log {
         Self { format }
     }
 
-    /// As a layer that ignores other targets and lower levels.
+    /// Convert to a layer that ignores other targets and lower levels.
     pub fn layer<S: Subscriber + for<'s> LookupSpan<'s>>(self) -> impl Layer<S> {
         self.with_filter(Targets::new().with_target(TARGETS, LevelFilter::WARN))
     }

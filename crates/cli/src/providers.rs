@@ -22,7 +22,7 @@ const SCRATCH_DIR: &str = "scratch";
 /// Suffixes of variables whose values are redacted from tool output.
 const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
 
-/// How memories are written and found, from the user's own file. No model is called before it is needed.
+/// How memories are written and found, from the user's configuration file. No model is called yet.
 pub fn memory_care(place: &AppPaths) -> Result<MemoryCare> {
     let Some(settings) = &place.config.memory else { return Ok(MemoryCare::default()) };
     let embedder = match &settings.embedding {
@@ -66,7 +66,7 @@ pub fn find_secrets() -> Secrets {
 }
 
 /// Look up a name in the keychain. A keychain that is locked, absent or not built in counts as empty: the caller
-/// reports the missing key and where to put it.
+/// reports the missing key and where to store it.
 fn ask_keychain(name: &str) -> Option<Secret> {
     keychain::find(name).ok().flatten().map(Secret::new)
 }

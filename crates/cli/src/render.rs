@@ -1,7 +1,7 @@
-//! All terminal output. Data goes through [`Out`] to stdout, failures go through [`report`] to stderr.
+//! All terminal output. [`Out`] writes data to stdout, [`report`] writes failures to stderr.
 //!
-//! A transcript is untrusted text: before it reaches a terminal, [`clean`] removes control sequences. All colours are
-//! our own. anstream drops them if stdout is not a terminal or NO_COLOR is set.
+//! A transcript is untrusted text: before it reaches a terminal, [`clean`] removes control sequences. Colours
+//! are added afterwards. anstream drops them if stdout is not a terminal or NO_COLOR is set.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -91,7 +91,7 @@ struct JsonError<'a> {
 /// Print a failure and return the exit code. A closed output pipe is not reported.
 pub fn report(failure: &Failure, format: Format) -> ExitCode {
     let mut stderr = anstream::AutoStream::auto(std::io::stderr());
-    // If stderr fails too, only the exit code reports the failure.
+    // If writing to stderr fails, only the exit code reports the failure.
     let _ = match (failure.exit, format) {
         (Exit::Closed, _) => Ok(()),
         (_, Format::Json) => {
@@ -111,7 +111,7 @@ pub fn report(failure: &Failure, format: Format) -> ExitCode {
     ExitCode::from(failure.exit.status())
 }
 
-/// Print a note on stderr. Silent with `--json`.
+/// Print a note on stderr, except with `--json`.
 pub fn note(format: Format, text: &str) {
     if format == Format::Text {
         let _ = writeln!(anstream::AutoStream::auto(std::io::stderr()), "{DIM}{}{DIM:#}", clean(text));
@@ -196,7 +196,7 @@ fn aligned(cells: &[String], widths: &[usize]) -> String {
     line
 }
 
-/// The age in its largest whole unit.
+/// Format an age in its largest whole unit.
 pub fn age(at_ms: i64, now_ms: i64) -> String {
     let seconds = (now_ms - at_ms).max(0) / 1000;
     match seconds {

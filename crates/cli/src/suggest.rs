@@ -1,9 +1,9 @@
-//! "Did you mean": the known name that is closest to one that was mistyped.
+//! "Did you mean": finds the known name that is closest to a mistyped name.
 
-/// The most edits between a name and a suggestion for it.
+/// Maximum number of edits between a name and its suggestion.
 const EDITS_MAX: usize = 2;
 
-/// The closest known name, if it is at most two edits away and shares something with the given one.
+/// The closest known name, if it is at most [`EDITS_MAX`] edits away and not a complete rewrite of `given`.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let distance = |name: &'a str| (strsim::osa_distance(given, name), name);
     let (edits, name) = known.into_iter().map(distance).min()?;

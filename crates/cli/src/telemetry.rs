@@ -1,5 +1,5 @@
 //! Exports traces with OpenTelemetry if the standard environment variables configure it. Without them nothing is
-//! installed. Only the engine's own spans are exported, and none of them contains text of a session. A missing or
+//! installed. Only the engine's spans are exported, and no span contains text of a session. A missing or
 //! slow collector delays the end of a command by at most [`FLUSH_MS_MAX`] and never makes it fail.
 
 use std::time::Duration;
@@ -20,15 +20,15 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::log::Log;
 use crate::render::{Format, note};
 
-/// Timeout for sending the last spans at the end of a command.
+/// Timeout for sending the remaining spans at the end of a command.
 const FLUSH_MS_MAX: u64 = 2_000;
-/// Each of these enables traces. The first non-empty one is used.
+/// Variables that enable traces. The first non-empty variable is used.
 const ENDPOINTS: &[&str] = &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 /// `true` disables traces, regardless of the other variables.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SERVICE: &str = "sapwood";
 
-/// The span exporter. Dropping it sends the last spans.
+/// The span exporter. Dropping it sends the remaining spans.
 pub struct Telemetry(SdkTracerProvider);
 
 impl Drop for Telemetry {
@@ -38,7 +38,7 @@ impl Drop for Telemetry {
     }
 }
 
-/// Start exporting spans if the environment configures it, and start the log if one is given.
+/// Start exporting spans if the environment configures it, and start the server log if given.
 pub fn start(format: Format, log: Option<Log>) -> Option<Telemetry> {
     let provider = match find_endpoint(variable).map(make_provider) {
         Some(Ok(provider)) => Some(provider),
@@ -93,7 +93,7 @@ fn install(provider: Option<&SdkTracerProvider>, log: Option<Log>) -> anyhow::Re
     Ok(tracing::subscriber::set_global_default(subscriber)?)
 }
 
-/// Endpoint, headers and protocol come from OpenTelemetry's environment variables.
+/// Endpoint, headers and protocol are read from OpenTelemetry's environment variables.
 fn make_exporter(endpoint: String) -> anyhow::Result<SpanExporter> {
     // On a separate thread: a blocking client cannot be created inside the async runtime.
     let made = std::thread::spawn(move || collector_client(&endpoint)).join();

@@ -27,7 +27,7 @@ const POLL_MS_MIN: u64 = 100;
 /// Maximum debounce time: one hour.
 const DEBOUNCE_MS_MAX: u64 = 3_600_000;
 
-/// One `[[triggers]]` table. Exactly one of webhook, cron, watch and event is the cause.
+/// One `[[triggers]]` table. Exactly one of webhook, cron, watch and event must be set.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerSettings {
@@ -40,7 +40,7 @@ pub struct TriggerSettings {
     pub missed: Option<Missed>,
     pub watch: Option<WatchSettings>,
     pub event: Option<EventSettings>,
-    /// The session to send to. Default: a new one for each firing.
+    /// The session to send to. Default: a new session for each firing.
     pub session: Option<String>,
     /// The agent of new sessions.
     pub agent: Option<String>,
@@ -60,7 +60,7 @@ pub struct TriggerSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSettings {
-    /// The secret with which callers without a key sign: `secret:NAME`.
+    /// The secret with which callers without an API key sign requests: `secret:NAME`.
     pub secret: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! An agent: its model, tools and limits. Agents are loaded from strictly validated files. A session freezes the agent it
-//! was started with, so editing a file never changes a running conversation.
+//! An agent: its model, tools and limits. Agents are loaded from strictly validated files. A session freezes the agent
+//! it was started with, so editing a file never changes a running conversation.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::pressure::Thresholds;
 pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of tokens of memories in a session's system prompt.
 pub const MEMORY_TOKENS_MAX: u32 = 16_000;
-/// Maximum number of links in a fallback chain.
+/// Maximum number of models in a fallback chain.
 pub const CHAIN_MAX: usize = 8;
 /// Default limit on turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
@@ -76,11 +76,11 @@ pub struct Agent {
 /// How memories are used. In files, `true` enables everything and `false` nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Token budget for memories in a new session's system prompt. Zero means none.
+    /// Token budget for memories in a new session's system prompt. Zero leaves them out.
     pub tokens: u32,
     /// Whether the agent has the tool `recall`, if it has tools but does not list `recall`.
     pub recall: Recall,
-    /// Whether memories are extracted from its sessions.
+    /// Whether memories are extracted from the agent's sessions.
     pub learn: Learn,
 }
 
@@ -88,7 +88,7 @@ pub struct MemoryUse {
 pub enum Recall {
     #[default]
     Always,
-    /// Only if the agent's tools list it.
+    /// Only if the agent's tools include `recall`.
     IfNamed,
 }
 
@@ -110,7 +110,7 @@ impl MemoryUse {
     pub const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
 }
 
-/// The form in a file.
+/// The `memory` field as written in an agent file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum MemoryWritten {
@@ -179,7 +179,7 @@ fn three() -> u32 {
     3
 }
 
-/// Limits of a session.
+/// Limits on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -206,12 +206,12 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Explicit limit on turns per session. The default is [`TURNS_MAX_DEFAULT`]; for a role of a flow, as many as the flow
-    /// can require.
+    /// Explicit limit on turns per session. The default is [`TURNS_MAX_DEFAULT`]; a flow role may have as many
+    /// as the flow can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
     pub rounds_max: u32,
-    /// Maximum number of rounds per turn with tool input that does not match its schema.
+    /// Maximum number of rounds per turn in which tool input fails its schema check.
     pub corrections_max: u32,
     pub wall_time_s: u32,
 }
@@ -255,7 +255,7 @@ pub enum OnInterrupt {
     Rollback,
 }
 
-/// A session's restrictions of its agent. They never widen anything: see [`Agent::narrowed`].
+/// Restrictions that a session puts on its agent. They never add rights: see [`Agent::narrowed`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Narrowing {
@@ -285,13 +285,13 @@ impl Default for Agent {
 }
 
 impl Agent {
-    /// The agent used when none is named: the demo model and read-only tools in the sandbox.
-    /// All models that the agent names.
+    /// The agent's model and its fallback models.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let chain = self.fallback_chain.iter().map(|link| link.model.as_str());
         self.model.as_deref().into_iter().chain(chain)
     }
 
+    /// The default agent with this model: file tools in the sandbox, no commands and no network access.
     pub fn default_with(model: Option<String>) -> Self {
         let tools = ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_text"];
         Self {
@@ -320,7 +320,7 @@ impl Agent {
         }
     }
 
-    /// All mistakes that can be found without I/O, in field order.
+    /// Validate the agent without I/O. Returns all mistakes, in field order.
     pub fn mistakes(&self) -> Vec<AgentError> {
         let mut found = Vec::new();
         let mut check = |ok: bool, field: &str, why: &str| {

@@ -1,8 +1,8 @@
 //! Which part of a session this store wrote itself.
 //!
 //! History is data: an agent, a model, an open turn or a flow's state in a log records what happened, but grants
-//! nothing. Only entries that this store's engine wrote, under a caller's verified rights, may decide what runs. A store
-//! keeps this record outside the log, so an import cannot write it and an export does not contain it.
+//! nothing. Only entries that this store's engine wrote, under a caller's verified rights, may decide what runs. A
+//! store keeps this record outside the log, so an import cannot write it and an export does not contain it.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use crate::id::{Seq, SessionId};
 use crate::port::store::{AuditAction, AuditLine};
 use crate::tree::Lookup;
 
-/// Maximum number of ranges in a record. Beyond that the closest two are merged, and entries between them lose authority.
+/// Maximum number of ranges in a record. Beyond it, the closest two are merged, and the entries between lose authority.
 const RANGES_MAX: usize = 64;
 /// Maximum number of file-backed models in a record.
 pub const MODELS_MAX: usize = 64;
 /// The prefix of the source id in a `fork` line of the audit.
 const FORKED_FROM: &str = "from ";
 
-/// Where entries come from.
+/// The origin of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
-    /// This store's engine wrote them for its caller.
+    /// Written by this store's engine for its caller.
     #[default]
     Own,
-    /// They come from a file or an upload.
+    /// Imported from a file or an upload.
     Imported,
 }
 
@@ -33,10 +33,10 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authority {
-    /// Imported parts of the log as inclusive ranges, in order. Seq 0 stands for the session's creation.
+    /// Imported parts of the log as inclusive ranges, in order. Seq 0 represents the session's creation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     imported: Vec<(u32, u32)>,
-    /// File-backed models that the local command line named for this session.
+    /// File-backed models that the local command line allowed for this session.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     models: BTreeSet<String>,
 }
@@ -60,7 +60,7 @@ impl Authority {
         !self.imported.iter().any(|(first, last)| (*first..=*last).contains(&seq.0))
     }
 
-    /// Where the entry comes from.
+    /// The origin of the entry.
     pub fn source_of(&self, seq: Seq) -> Source {
         if self.is_own(seq) { Source::Own } else { Source::Imported }
     }
@@ -70,7 +70,7 @@ impl Authority {
         !self.imported.is_empty()
     }
 
-    /// The last entry of the session's imported prefix. Own entries can only follow it.
+    /// The last entry of the session's imported prefix. All entries written by this store follow it.
     pub fn imported_prefix(&self) -> Seq {
         match self.imported.first() {
             Some((0 | 1, last)) => Seq(*last),
@@ -105,7 +105,7 @@ impl Authority {
         self.imported[closest].1 = last;
     }
 
-    /// Remove ranges after the end of the log: an import was recorded but not written.
+    /// Remove ranges after the end of the log. They belong to imports that were recorded but never written.
     pub fn clip(&mut self, head: Seq) -> bool {
         let before = self.imported.clone();
         self.imported.retain(|(first, _)| *first <= head.0);
@@ -115,17 +115,17 @@ impl Authority {
         self.imported != before
     }
 
-    /// Whether the local command line named this file-backed model for the session.
+    /// Whether the local command line allowed this file-backed model for the session.
     pub fn names_model(&self, model: &str) -> bool {
         self.models.contains(model)
     }
 
-    /// The file-backed models that the local command line named for the session.
+    /// The file-backed models that the local command line allowed for the session.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(String::as_str)
     }
 
-    /// Allow a file-backed model that the local command line named. A full record ignores new models.
+    /// Allow a file-backed model at the request of the local command line. A full record ignores new models.
     pub fn grant_model(&mut self, model: String) {
         if self.models.len() < MODELS_MAX {
             self.models.insert(model);
@@ -138,8 +138,8 @@ impl Authority {
         Self { imported, models: self.models.clone() }
     }
 
-    /// The record of a fork that shares the path to `at`. A fork numbers shared entries by depth, so each imported range is
-    /// mapped to a range of depths.
+    /// The record of a fork that shares the path to `at`. A fork numbers shared entries by depth, so each imported
+    /// range is mapped to a range of depths.
     pub fn forked<L: Lookup>(&self, at: Seq, log: &mut L) -> Result<Self, L::Error> {
         let mut forked = self.of_creation();
         for (first, last) in &self.imported {
@@ -172,9 +172,9 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
     }
 }
 
-/// Determines the origin of a session that was written before stores kept records. Sessions with an `import` line in the
-/// audit, and their forks, are imported; all others are own. Feed it the lines about [`Trace::wanted`] until that is
-/// `None`.
+/// Determines the origin of a session that was written before stores kept records. Sessions with an `import` line in
+/// the audit, and their forks, count as imported; all others as written here. The caller passes in the audit lines
+/// about [`Trace::wanted`] until that is `None`.
 #[derive(Debug)]
 pub struct Trace {
     wanted: Option<SessionId>,
@@ -198,7 +198,7 @@ impl Trace {
         self.wanted.as_ref()
     }
 
-    /// Whether a line is relevant; all others may be skipped.
+    /// Whether a line is relevant. The caller may skip irrelevant lines.
     pub fn is_about_origin(line: &AuditLine) -> bool {
         use AuditAction::{Create, Erase, Fork, Import};
         matches!(line.action, Create | Import | Fork | Erase)
@@ -229,7 +229,7 @@ impl Trace {
         self.has_begun
     }
 
-    /// The result, once [`Trace::wanted`] is `None`.
+    /// The session's origin. Final once [`Trace::wanted`] is `None`.
     pub fn source(&self) -> Source {
         self.source
     }

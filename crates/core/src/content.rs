@@ -72,13 +72,13 @@ pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Deserialize a field that is present. Otherwise an extension's explicit `null` would be read as an absent field and
-/// lost when the entry is written again.
+/// Deserialize a present field as `Some`, even if it is `null`. Otherwise an extension's explicit `null` would be lost
+/// when the entry is written again.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
-/// One piece of a message.
+/// One part of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
@@ -121,8 +121,8 @@ pub fn joined_text(parts: &[Part]) -> String {
     joined
 }
 
-// Written by hand because serde's tagged enums first copy every field into a buffer, and this is the hottest loop when
-// a full context is read. Our encoder always writes "type" first, so the other fields can be read directly.
+// Implemented manually because serde's tagged enums first copy every field into a buffer, and this is the hottest loop
+// when a full context is read. Our encoder always writes "type" first, so the other fields can be read directly.
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(PartVisitor)

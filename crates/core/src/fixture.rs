@@ -7,7 +7,7 @@
 //! token  = entry | move | label | turn
 //! entry  = letter [number] ["(" arguments ")"] ["@" model] ["!"]
 //! move   = ("L→" | "L->") (number | "none")            the leaf moves there; none: the next entry is a new root
-//! label  = number "=" [text]                           names an entry; without a text it removes the name
+//! label  = number "=" [text]                           labels an entry; without a text it removes the label
 //! turn   = "["                                         a turn starts: later entries belong to it
 //!        | "]" ["completed" | "cancelled" | "failed" | "limited"]      it ends (completed)
 //!        | "|"                                         the process died: nothing is written, the turn stays open
@@ -15,7 +15,7 @@
 //!
 //! | entry | is |
 //! |---|---|
-//! | `u1` `u1(text)` | a user message; without a text its text is its own name, `u1` |
+//! | `u1` `u1(text)` | a user message; the default text is the token itself, `u1` |
 //! | `a2` `a2(text)` | an assistant's text |
 //! | `C3(x,y)` | an assistant's tool calls, without text |
 //! | `A4(x)` | an assistant's text and tool calls |
@@ -27,11 +27,11 @@
 //! | `M(model)` `H(level)` `S(a,b)` `Y(text)` | settings: model, thinking, skills, system prompt |
 //! | `N(title)` | the session's name; outside the tree |
 //!
-//! `@model` names the model of an assistant message, which then also has usage (100 tokens in, 10 out) and a cost (1000
+//! `@model` sets the model of an assistant message, which then also has usage (100 tokens in, 10 out) and a cost (1000
 //! nano-dollars). `!` on an assistant message means `stop = error`.
 //!
 //! Later tokens refer to an entry by its number. The number is not a seq: `u1 N(x) a2` has `a2` at seq 3. An unused
-//! number refers to an entry that is in no log, so that a script can test refusals.
+//! number refers to an entry that does not exist, so that a script can test refusals.
 //!
 //! # Examples
 //!
@@ -49,8 +49,8 @@
 //! assert_eq!(fork.show(&fork.context()), "u1 a2 u5 a6");
 //! ```
 //!
-//! A shown context lists messages by letter and number, and summaries by text. `?(x)` is the synthesized result of call
-//! `x`, which has none.
+//! A shown context lists messages by letter and number, and summaries by text. `?(x)` is the synthesized result of a
+//! call `x` without a result.
 
 mod log;
 mod notation;
@@ -63,7 +63,7 @@ pub use random::{Dice, random_script, spoil};
 use crate::entry::Draft;
 use crate::project::context::OpenTurn;
 
-/// The drafts of a script, each with its own id, so that they can be appended to any store in batches of any size.
+/// The drafts of a script. Each has an id, so that they can be appended to any store in batches of any size.
 pub fn drafts(script: &str) -> Vec<Draft> {
     Notation::default().read(script).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -79,7 +79,7 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// A session's name within its tenant. Minted as a UUIDv7 if the caller gives none.
+    /// A session's name within its tenant. A UUIDv7 is minted if the caller supplies no name.
     SessionId,
     "session id"
 );
@@ -188,7 +188,8 @@ uuid_type!(
 );
 
 impl EntryId {
-    /// The next id of a log whose newest id is `last`. It is always greater, even if the clock was set back (I13).
+    /// The next id of a log whose newest id is `last`. The new id is always greater, even if the clock was set back
+    /// (I13).
     pub fn after(last: Option<EntryId>, at: TimestampMs, random: u128) -> Self {
         let fresh = Self::mint(at, random);
         match last {

@@ -1,15 +1,15 @@
-//! Sapwood's data types and logic. Nothing here accesses a clock, a file, a socket or a database: every function is pure,
-//! so everything can be tested with tables and properties.
+//! Sapwood's data types and logic. Nothing here accesses a clock, a file, a socket or a database: every function is
+//! pure, so everything can be tested with tables and properties.
 //!
 //! A tour, in reading order:
 //!
 //! 1. [`entry`]: the immutable records of a session's log, and their encoding.
 //! 2. [`tree`]: the position of new entries, and finding ancestors in logarithmic time.
-//! 3. [`project`]: the folds: the model's context ([`project::context`]), the operator's feed, usage and cost.
+//! 3. [`project`]: folds of the log: the model's context ([`project::context`]), the operator's feed, usage and cost.
 //! 4. [`compact`] and [`pressure`]: replacing older messages with a summary, and when to do so.
 //! 5. [`turn`] and [`flow`]: the state machines of a turn and of a run with several roles; [`memory`]: memories across
 //!    sessions.
-//! 6. [`port`]: the interfaces to the outside. Stores implement [`port::store::Store`]; the conformance suite in
+//! 6. [`port`]: the interfaces to external systems. Stores implement [`port::store::Store`]; the conformance suite in
 //!    `sapwood-store` defines the contract.
 //!
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.

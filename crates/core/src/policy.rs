@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::port::tool::{FsScope, ToolSpec, Touch};
 
-/// How much may happen without a person's approval, in order of increasing freedom.
+/// Which calls may run without a person's approval, from strictest to most permissive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalMode {
-    /// Refuse all changes, and tell the model to plan instead.
+    /// Refuse all changes, and instruct the model to plan instead.
     Plan,
-    /// A person has to agree to every change.
+    /// Every change needs a person's approval.
     #[default]
     Ask,
-    /// Edit files in scope freely; a person has to agree to other changes.
+    /// Edits of files in scope need no approval; other changes do.
     AcceptEdits,
     /// Run everything that the allow lists permit.
     Auto,
@@ -33,7 +33,7 @@ pub enum Decision {
 /// Decide one call. Edits in the sandbox need no approval, because its files are temporary.
 pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decision {
     match (spec.touch, mode) {
-        // A question always goes to a person, in every mode.
+        // A question is put to a person in every mode.
         (Touch::Asks, _) => Decision::Ask,
         (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,

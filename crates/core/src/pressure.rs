@@ -29,7 +29,8 @@ impl Level {
     }
 }
 
-/// The thresholds of the levels, in percent of the budget: yellow and orange start at theirs, red above its own.
+/// The thresholds of the levels, in percent of the budget: yellow and orange start at their threshold, red starts above
+/// its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
@@ -89,10 +90,10 @@ pub enum Relief {
 }
 
 impl Pressure {
-    /// Measure the pressure. `None` if the window is unknown; then nothing is done automatically.
+    /// Measure the pressure. `None` if the window is unknown; then no action is taken.
     pub fn measure(used_tokens: u64, budget_tokens: Option<u64>, thresholds: Thresholds) -> Option<Self> {
         let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
-        // Integers, so that thresholds are exact.
+        // Use integers, so that thresholds are exact.
         let used = u128::from(used_tokens) * 100;
         let edge = |percent: u8| u128::from(budget_tokens) * u128::from(percent);
         let level = if used > edge(thresholds.red_percent) {
@@ -129,7 +130,7 @@ impl Pressure {
         CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
     }
 
-    /// Decode such an entry; `None` for other entries.
+    /// Decode a level change; `None` for other entries.
     pub fn from_info(info: &CustomInfo) -> Option<Self> {
         let is_pressure = info.custom_type == PRESSURE_INFO;
         is_pressure.then(|| serde_json::from_str(info.data.get()).ok()).flatten()

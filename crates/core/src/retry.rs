@@ -1,5 +1,5 @@
-//! Retry policy for failed model calls. Pure: the attempt number and a random number are arguments. Only transient errors
-//! are retried, and only by callers that have not shown any output yet.
+//! Retry policy for failed model calls. Pure: the attempt number and a random number are arguments. Only transient
+//! errors are retried, and only by callers that have not shown any output yet.
 
 use crate::port::model::ModelError;
 
@@ -7,7 +7,7 @@ use crate::port::model::ModelError;
 pub const FIRST_PAUSE_MS_MAX: u64 = 500;
 /// Maximum length of a backoff pause.
 pub const PAUSE_MS_MAX: u64 = 30_000;
-/// Maximum pause that a provider may request. Beyond that, the next model of the chain is a better choice than waiting.
+/// Maximum pause that a provider may request. For longer pauses, the next model of the chain is tried instead.
 pub const ASKED_PAUSE_MS_MAX: u64 = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum Retry {
 }
 
 /// Decide whether to retry. `attempt` is the failed attempt, starting at 1. A pause requested by the provider takes
-/// precedence over the backoff. The backoff is uniformly random up to a ceiling that doubles, so that callers that failed
-/// together do not retry together.
+/// precedence over the backoff. The backoff is uniformly random up to a ceiling that doubles, so that callers that
+/// failed together do not retry together.
 pub fn decide_retry(error: &ModelError, attempt: u32, attempts_max: u32, chance: u64) -> Retry {
     if !error.is_passing() || attempt >= attempts_max {
         return Retry::GiveUp;

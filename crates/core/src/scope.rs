@@ -1,4 +1,4 @@
-//! Scopes: the caller's principal, tenant and rights. Every call of every port takes a scope.
+//! Scopes: the caller's principal, tenant and rights. Every port method requires a scope.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,12 +72,12 @@ pub enum Right {
     Read,
     /// Append, branch, fork, call tools.
     Write,
-    /// Share, archive, reopen, erase, extend by an import.
+    /// Share, archive, reopen, erase, import into.
     Own,
 }
 
 impl Right {
-    /// The role that has this right, for error messages.
+    /// The lowest role with this right, for error messages.
     pub fn whose(self) -> &'static str {
         match self {
             Right::Read => "a reader",
@@ -109,9 +109,9 @@ impl Role {
 /// The reach of a scope within its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Sessions that the principal owns or that were shared with it. The default, except for the operator.
+    /// Sessions that the principal owns or that were shared with it. The default for all callers but the operator.
     Own,
-    /// Every session of the tenant: for the owner of a local store, and for the system's own maintenance.
+    /// Every session of the tenant. For the owner of a local store and for the engine's maintenance tasks.
     Tenant,
 }
 
@@ -135,7 +135,7 @@ impl Scope {
         Self { tenant, principal, reach: Reach::Tenant }
     }
 
-    /// The caller's role in a session of its own tenant. `None` means that the session must appear not to exist (I9).
+    /// The caller's role in a session of its own tenant. For `None`, the session must be reported as not found (I9).
     pub fn role_in(&self, owner: &Principal, members: &Members) -> Option<Role> {
         if self.reach == Reach::Tenant || *owner == self.principal {
             return Some(Role::Owner);

@@ -1,6 +1,6 @@
-//! Detects texts that look like keys. Context variables are plain text in the log, so a value that looks like a secret is
-//! refused (I12). This is a heuristic based on known key formats and the character mix of random tokens. Hashes and ids
-//! are allowed: they are random but not secret. `secret:NAME` needs no heuristic.
+//! Detects texts that look like keys. Context variables are plain text in the log, so a value that looks like a secret
+//! is refused (I12). This is a heuristic based on known key formats and the character mix of random tokens. Hashes and
+//! ids are allowed: they are random but not secret. A reference `secret:NAME` is always allowed.
 
 /// Key prefixes of known issuers, and the minimum number of characters that follow.
 const PREFIXES: &[(&str, usize)] = &[
@@ -40,7 +40,7 @@ const RANDOM_CHARS_MIN: usize = 32;
 const AWS_ID_PREFIXES: &[&str] = &["AKIA", "ASIA"];
 const AWS_ID_CHARS: usize = 20;
 
-/// A description of the key that the text seems to contain; `None` if it contains none.
+/// A description of the key that the text seems to contain, if any.
 pub fn looks_like_key(text: &str) -> Option<&'static str> {
     if holds_private_key(text) {
         return Some("a private key");
@@ -97,7 +97,8 @@ fn is_aws_id(token: &str) -> bool {
         && token.bytes().all(|byte| byte.is_ascii_uppercase() || is_digit(byte))
 }
 
-/// Whether the token is an AWS secret key. Its alphabet includes the slash, so its pieces may be too short to detect.
+/// Whether the token is an AWS secret key. Its alphabet includes the slash, so the parts between slashes may be too
+/// short to detect.
 fn is_aws_secret(token: &str) -> bool {
     token.len() == 40 && !token.starts_with('/') && !token.contains(['.', '-', '_']) && is_random(token)
 }
@@ -112,8 +113,8 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit()
 }
 
-/// Whether a piece looks random. Random tokens often switch between upper case, lower case and digits. Names made of words
-/// rarely do, and hexadecimal digits and UUIDs have one case only.
+/// Whether a text looks random. Random tokens often switch between upper case, lower case and digits. Names made of
+/// words rarely do, and hexadecimal digits and UUIDs have one case only.
 fn is_random(piece: &str) -> bool {
     let bytes = piece.as_bytes();
     let has = |class: fn(&u8) -> bool| bytes.iter().any(class);

@@ -1,4 +1,4 @@
-//! Small folds used by other folds: the settings of a path and the labels of a log.
+//! Two folds that other folds use: the settings of a path and the labels of a log.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ fn replace_if_given<T: Clone>(current: &mut Option<T>, given: &Option<T>) {
     }
 }
 
-/// The labels of entries. The last label wins; a label without text removes the name.
+/// The labels of entries. The last label wins; a label entry without text removes the label.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(BTreeMap<EntryId, String>);
 

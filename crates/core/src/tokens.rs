@@ -1,5 +1,5 @@
-//! Token counting. Text is counted by a [`Tokenizer`], media by size. The whole request counts: the system prompt, the
-//! tool schemas, reasoning, and every part.
+//! Token counting. Text is counted by a [`Tokenizer`], media by size. The count covers the whole request: the system
+//! prompt, the tool schemas, reasoning, and every part.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const IMAGE_TOKENS_MIN: u64 = 85;
 const IMAGE_TOKENS_MAX: u64 = 1_600;
 const AUDIO_TOKENS_PER_SECOND: u64 = 32;
 const VIDEO_TOKENS_PER_SECOND: u64 = 263;
-/// Documents contain fonts and images in addition to text.
+/// Higher than for plain text, because documents also contain fonts and images.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 16;
 
 /// Estimates four bytes per token.
@@ -37,7 +37,7 @@ impl Tokenizers for Estimate {
     }
 }
 
-/// Counts tokens for a plan. The engine's implementation caches counts; a plain tokenizer does not.
+/// Counts tokens when planning a compaction. The engine's implementation caches counts; a plain tokenizer does not.
 pub trait Count: Send + Sync {
     fn message(&self, message: &Message) -> u64;
     fn text(&self, text: &str) -> u64;
@@ -87,18 +87,19 @@ fn media_tokens(media: &BlobRef) -> u64 {
     }
 }
 
-/// Count the whole request. `extra_tokens` covers what the caller sends in addition to the context, such as tool schemas.
+/// Count the whole request. `extra_tokens` covers the data that the caller sends in addition to the context, such as
+/// tool schemas.
 pub fn count_request(context: &Context, extra_tokens: u64, count: &dyn Count) -> u64 {
     let system = context.system.as_deref().map_or(0, |system| count.text(system));
     extra_tokens + system + count_messages(&context.messages, count)
 }
 
 pub fn count_messages(messages: &[Message], count: &dyn Count) -> u64 {
-    // In reverse: a counter that becomes approximate after a limit should be exact for the newest messages.
+    // Iterate in reverse, so that a counter that becomes approximate after a limit is exact for the newest messages.
     messages.iter().rev().map(|message| count.message(message)).sum()
 }
 
-/// Tokens in use: the provider's last report plus the messages after it, or the count of the whole request, whichever is
+/// Tokens in use: the provider's last report plus the messages after it, or the count of the whole request if that is
 /// greater. A report from before the latest compaction is ignored, because it describes an old context.
 pub fn count_in_use(context: &Context, extra_tokens: u64, count: &dyn Count) -> u64 {
     let whole = count_request(context, extra_tokens, count);

@@ -1,11 +1,11 @@
 //! The entry tree. Every store places new entries with [`place`], so all stores build the same tree.
 //!
-//! In addition to its parent, each entry in the tree has [`Links`]: its depth, and a jump pointer to an ancestor, chosen
-//! so that any ancestor is reached in O(log depth) steps (Myers' skew-binary scheme). Links are derived data: fixed
-//! when the entry is appended, and rebuilt from the log when missing.
+//! In addition to its parent, each entry in the tree has [`Links`]: its depth, and a jump pointer to an ancestor,
+//! chosen so that any ancestor is reached in O(log depth) steps (Myers' skew-binary scheme). Links are derived data:
+//! fixed when the entry is appended, and rebuilt from the log when missing.
 //!
-//! A fork starts with its source's path by reference. These first `inherited` entries are numbered by depth, so inside a
-//! fork `seq == depth` for them, and no pointer of the fork's own entries crosses the boundary.
+//! A fork starts with its source's path by reference. These first `inherited` entries are numbered by depth, so inside
+//! a fork `seq == depth` for them, and no pointer of an unshared entry crosses the boundary.
 
 use crate::entry::{Body, Draft, Entry, Kind, Meta, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
@@ -24,7 +24,7 @@ pub struct Head {
 pub struct Links {
     /// The number of entries on the path to this entry, including itself.
     pub depth: u32,
-    /// The jump pointer to an ancestor; the entry itself at the start of a fork's own part of the tree.
+    /// The jump pointer to an ancestor; the entry itself for a root or a child of a shared entry.
     pub jump: Seq,
     /// The number of messages on the path, including this entry.
     pub messages: u32,
@@ -40,10 +40,10 @@ pub struct Node {
     pub links: Links,
 }
 
-/// The log queries that placing and walking need. Stores read their rows, tests read a vector.
+/// The log queries that placing and walking need. Stores implement this trait over their rows, tests over a vector.
 pub trait Lookup {
     type Error: From<PlaceError>;
-    /// The node of an entry in the tree; an error if there is none at that seq.
+    /// The node of the entry at this seq; an error if no entry in the tree has this seq.
     fn node(&mut self, seq: Seq) -> Result<Node, Self::Error>;
     /// The entry with this id, inside or outside the tree.
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Self::Error>;
@@ -148,7 +148,7 @@ fn next_id(
 ) -> Result<EntryId, PlaceError> {
     let id = given.unwrap_or_else(|| EntryId::after(last, at, random()));
     match last {
-        // Also check minted ids: an import may contain the greatest possible id, and no id follows it.
+        // Also check minted ids: after an import with the greatest possible id, no greater id can be minted.
         Some(last) if id <= last => Err(PlaceError::IdNotNewer { id, last }),
         _ => Ok(id),
     }

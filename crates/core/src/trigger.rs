@@ -1,6 +1,6 @@
-//! Triggers: an event opens a session or sends input to one. Each trigger has a log session with one entry per firing and
-//! one per result. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the next steps without side
-//! effects, so another server can take over after a crash.
+//! Triggers: an event opens a session or sends input to one. Each trigger has a log session with one entry per firing
+//! and one per result. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the next steps
+//! without side effects, so another server can take over after a crash.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,11 +25,11 @@ const FIELD_CHARS_MAX: usize = 16_000;
 const PROMPT_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of firings that run in parallel.
 pub const PARALLEL_MAX: usize = 16;
-/// The longest time a firing is debounced while others keep arriving, as a multiple of the debounce.
+/// Maximum debounce delay while further firings keep arriving, as a multiple of the debounce interval.
 const DEBOUNCES_MAX: i64 = 10;
 const HOUR_MS: i64 = 3_600_000;
 
-/// What to do with a firing while an earlier one is running.
+/// What to do with a firing while an earlier firing is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conflict {
@@ -57,7 +57,7 @@ pub enum Missed {
 pub enum Target {
     /// A new session for each firing.
     New,
-    /// This session, which is created if it does not exist.
+    /// The session with this id, which is created if it does not exist.
     Session(SessionId),
 }
 
@@ -72,12 +72,12 @@ pub struct Trigger {
     /// Firings closer together than this are merged.
     pub debounce_ms: u64,
     pub conflict: Conflict,
-    /// Hourly limit. It stops triggers that fire each other in an endless loop.
+    /// Hourly limit. It stops endless loops of triggers that fire each other.
     pub per_hour_max: u32,
 }
 
 impl Trigger {
-    /// Why the trigger is invalid, if it is.
+    /// Validate the trigger. Returns why it is invalid, if it is.
     pub fn mistake(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
@@ -196,7 +196,7 @@ pub struct Mark {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum TriggerNote {
-    /// The trigger watches its source from here on.
+    /// The trigger was armed and watches its source from this entry on.
     Armed {
         mark: Mark,
     },
@@ -260,7 +260,7 @@ pub struct Firing {
     pub seq: Seq,
     pub at: TimestampMs,
     pub payload: Value,
-    /// Where the prompt was sent; `None` until then.
+    /// Where the prompt was sent; `None` before it is sent.
     pub sent: Option<SentTo>,
 }
 
@@ -271,7 +271,7 @@ pub struct SentTo {
     pub input: EntryId,
 }
 
-/// The last firing that ended.
+/// The latest firing that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LastFiring {
     pub firing: Seq,
@@ -293,7 +293,7 @@ pub struct TriggerState {
     /// Firings that have not ended, oldest first.
     pub open: BTreeMap<Seq, Firing>,
     pub last: Option<LastFiring>,
-    /// When the firings of the last hour were sent.
+    /// The times of the firings that were sent within the last hour.
     sent_at: VecDeque<TimestampMs>,
 }
 
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!((none, wait), (Vec::new(), Some(3_000)));
         let merged = FiringStep::Skip(Seq(1), "merged into 2".to_owned());
         assert_eq!(steps(&debounced, &[due(), due()], 8_000), [merged]);
-        // A firing arrives every second, and one is still sent eventually.
+        // Although a firing arrives every second, one is sent eventually.
         let many: Vec<TriggerNote> = (0..60).map(|_| due()).collect();
         assert!(!steps(&debounced, &many, 60_000).is_empty());
     }

@@ -1,6 +1,6 @@
 //! Core's tests: tables in the fixture notation, and properties over random sessions. One binary, to link only once.
 
-// The attribute tells Clippy that helpers in this module may unwrap.
+// With this attribute, Clippy allows `unwrap` in the helpers of this module.
 #[cfg(test)]
 mod all {
     mod bodies;
@@ -20,7 +20,7 @@ mod all {
 
     use proptest::test_runner::Config;
 
-    /// The number of random cases per property. Failures are turned into tests by hand, not into a regression file.
+    /// The number of random cases per property. Failures are added manually as tests, not to a regression file.
     fn cases_of(count: u32) -> Config {
         Config { failure_persistence: None, ..Config::with_cases(count) }
     }

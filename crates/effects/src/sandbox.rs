@@ -1,8 +1,8 @@
 //! The sandbox for programs that tools start, and the launcher that enforces it.
 //!
-//! A process must drop its own rights after `fork` and before `exec`. Code at that point would be `unsafe`, which
-//! this workspace forbids. So the tools start a launcher instead: a Sapwood binary with [`ARGUMENT`] as its first
-//! argument. It runs as two processes: a supervisor that kills every process the program leaves behind
+//! A process must drop its rights after `fork` and before `exec`. Code at that point would be `unsafe`, which this
+//! workspace forbids. So the tools start a launcher instead: a Sapwood binary with [`ARGUMENT`] as its first
+//! argument. The launcher runs as two processes: a supervisor that kills every remaining process of the program
 //! ([`supervise`]), and its child, which drops its rights and becomes the program ([`restrict`]).
 //!
 //! A binary is a launcher if its `main` begins with [`launch_if_asked`].
@@ -33,9 +33,9 @@ pub struct Confinement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileRights {
-    /// Everything that Sapwood itself may access.
+    /// All files that Sapwood itself may access.
     Open,
-    /// These paths and everything below them. Paths that do not exist are skipped.
+    /// These paths and all paths below them. Paths that do not exist are skipped.
     Confined { read: Vec<PathBuf>, write: Vec<PathBuf> },
 }
 
@@ -52,7 +52,7 @@ pub enum Network {
 pub enum Launcher {
     /// A binary whose `main` calls [`launch_if_asked`].
     Binary(PathBuf),
-    /// Start programs directly: without a sandbox, and only their own process group is killed with them.
+    /// Start programs directly, without a sandbox. Only the program's process group is killed when it ends.
     None,
 }
 
@@ -82,8 +82,8 @@ fn is_available() -> bool {
     false
 }
 
-/// Run as a launcher if this process was started as one, and return the exit code. Must be the first call in `main`,
-/// because it expects a single-threaded process.
+/// Run as a launcher if this process was started as a launcher, and return the exit code. Must be the first call in
+/// `main`, because it expects a single-threaded process.
 pub fn launch_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != ARGUMENT {

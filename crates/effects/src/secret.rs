@@ -1,6 +1,6 @@
-//! Secret values exist only at the edge (I12). Everything else uses `secret:NAME`. A value is inserted when a request
-//! is sent or a process starts, and removed from all output. Values come from variables named `SAPWOOD_SECRET_NAME`,
-//! so that no agent can read the rest of the environment, or from a lookup such as the OS keychain.
+//! Secret values exist only at the edge (I12). All other code uses `secret:NAME`. A value is inserted when a request is
+//! sent or a process starts, and redacted from all output. Values are read from variables named `SAPWOOD_SECRET_NAME`,
+//! so that agents cannot read the rest of the environment, or from a lookup such as the OS keychain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,11 +11,11 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use sapwood_core::port::tool::{OutputPart, ToolOutput};
 use zeroize::Zeroizing;
 
-/// Prefix of the environment variables that hold secrets.
+/// Prefix of the environment variables that contain secrets.
 pub const SECRET_VARIABLE_PREFIX: &str = "SAPWOOD_SECRET_";
 /// Prefix of a reference to a secret in a text.
 pub const SECRET_REFERENCE: &str = "secret:";
-/// Minimum length of a value. A shorter one cannot be distinguished from ordinary text and so not be redacted.
+/// Minimum length of a value. Shorter values cannot be redacted, because they may occur in ordinary text.
 pub const SECRET_BYTES_MIN: usize = 8;
 /// Maximum length of a value, and of a name.
 pub const SECRET_BYTES_MAX: usize = 64 << 10;
@@ -113,7 +113,7 @@ impl Secrets {
     }
 
     /// Redact a value from every output without making it available to tools. Used for provider keys. Ignores values
-    /// that are too short to be distinguished from ordinary text.
+    /// shorter than [`SECRET_BYTES_MIN`].
     pub fn guard(&self, name: &str, secret: Secret) {
         if secret.expose().len() >= SECRET_BYTES_MIN {
             self.remember(name, secret, Source::Guarded);
@@ -271,8 +271,8 @@ fn encode_url(value: &str, space: &str, case: HexCase) -> String {
     value.bytes().map(encode).collect()
 }
 
-/// The base64 characters that depend only on the value if `offset` bytes (modulo three) precede it. This finds a
-/// password inside `user:password` too.
+/// The base64 characters that depend only on the value if `offset` bytes (modulo three) precede it. They also match a
+/// password inside `user:password`.
 fn encode_base64_core(alphabet: &impl Engine, value: &str, offset: usize) -> String {
     let mut padded = Zeroizing::new(vec![0; offset]);
     padded.extend_from_slice(value.as_bytes());

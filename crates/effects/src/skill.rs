@@ -1,6 +1,5 @@
 //! Skills in folders: `NAME/SKILL.md` with front matter, and other files that the instructions refer to. Folders are
-//! read through a directory handle that cannot be escaped, within limits. A folder that is not a valid skill is
-//! reported.
+//! read through a confined directory handle, within limits. Folders that are not valid skills are reported.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,7 +18,7 @@ use crate::tool::files::root::Root;
 const FILE_NAME: &str = "SKILL.md";
 /// Maximum number of folders read per directory.
 const FOLDERS_MAX: usize = 500;
-/// Maximum size of the instructions, and of any other file.
+/// Maximum size of `SKILL.md`, and of any other file.
 const SKILL_BYTES_MAX: u64 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of files listed per folder, and maximum depth.
@@ -131,7 +130,7 @@ fn read_card(folder: &Path) -> Result<SkillCard, String> {
     if body.trim().is_empty() {
         return Err("there are no instructions after the front matter".to_owned());
     }
-    // In the prompt it is a single line in a list.
+    // The prompt lists each description on a single line.
     let description = description.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(SkillCard { name: front.name, description, place: Some(folder.display().to_string()) })
 }

@@ -1,5 +1,5 @@
-//! The tokenizers of OpenAI's models, and an approximation for all others. Loading a tokenizer takes a moment, so
-//! each is loaded on first use and then shared.
+//! The tokenizers of OpenAI's models, and an approximation for all others. Loading a tokenizer is slow, so
+//! each tokenizer is loaded on first use and then shared.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const O200K: &[&str] =
 /// Prefixes of model names that use the previous encoding.
 const CL100K: &[&str] = &["gpt-4", "gpt-3.5", "text-embedding-3", "text-embedding-ada"];
 
-/// Selects a tokenizer by model. Anthropic, Google and most others publish none.
+/// Selects a tokenizer by model. Anthropic, Google and most other providers publish no tokenizer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KnownTokenizers;
 

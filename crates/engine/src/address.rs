@@ -1,5 +1,5 @@
-//! Resolve the names that users type: a session by its id, a unique prefix of it or `@last`; an entry by its
-//! seq, its id, a unique prefix of its id, or a label.
+//! Resolve the names that users type: a session by its id, a unique id prefix or `@last`; an entry by its seq, its
+//! id, a unique prefix of its id, or a label.
 
 use sapwood_core::entry::Stance;
 use sapwood_core::port::store::{ListFilter, StoreError};
@@ -8,7 +8,7 @@ use sapwood_core::{EntryId, Record, Scope, Seq, SessionId};
 
 use crate::{Engine, EngineError, Result};
 
-/// Shortest accepted id prefix. A shorter one could match by a typo.
+/// Shortest accepted id prefix. A shorter prefix could match because of a typo.
 const PREFIX_CHARS_MIN: usize = 4;
 
 impl Engine {

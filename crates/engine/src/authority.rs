@@ -1,8 +1,8 @@
-//! Which entries may decide how a turn runs. Only entries written by this store's engine count. Imported
-//! entries are shown, searched and continued, but never start anything.
+//! Decide which entries may configure a turn. Only entries written by this store's engine count. Imported entries
+//! can be shown, searched and continued, but never trigger an action.
 //!
-//! An imported session has no configuration until its first local turn, which gives it the caller's default
-//! agent and reports that. That agent stays in force: a reset, a fork or a later import does not change it.
+//! An imported session has no configuration until its first local turn, which assigns the caller's default agent
+//! and reports the assignment. The agent stays in force: a reset, a fork or a later import does not change it.
 
 use std::collections::BTreeSet;
 
@@ -17,24 +17,24 @@ use crate::backends::Backends;
 use crate::turn::settings_of;
 use crate::{Engine, EngineError, Result};
 
-/// Defaults for sessions that have no configuration of their own.
+/// Defaults for sessions without a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct SessionDefaults {
-    /// `None` if the configured agent cannot be used; sessions without their own agent are then refused.
+    /// `None` if the configured agent cannot be used; sessions without an agent are then refused.
     pub agent: Option<Agent>,
     pub cwd: Option<String>,
 }
 
-/// Which file-backed models may be called. Naming one in a request or an import is never enough: the name
-/// could point to any file that the process can read.
+/// Which file-backed models may be called. A model name in a request or an import is not enough, because it could
+/// point to any file that the process can read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum FileModels {
     /// The process acts for the user who started it: any model that this user named, now or earlier, is
     /// allowed.
     #[default]
     Local,
-    /// A server: only models named in its operator's configuration and agent files, or for a session by the
-    /// local command line.
+    /// The process is a server: only models in its operator's configuration and agent files are allowed, and models
+    /// that the local command line recorded for the session.
     Named(BTreeSet<String>),
 }
 
@@ -43,9 +43,9 @@ pub enum FileModels {
 pub(crate) struct Configured {
     pub settings: Settings,
     pub authority: Authority,
-    /// Entries that put this configuration in force on the path, if the path shows another.
+    /// Entries that apply this configuration on the path, if the path has a different configuration.
     pub changes: Vec<Body>,
-    /// A notice for the caller, if the configuration differs from what the path shows.
+    /// A notice for the caller, if the configuration differs from the one on the path.
     pub notice: Option<String>,
     /// Models named by entries that this store wrote.
     named: BTreeSet<String>,
@@ -78,7 +78,7 @@ impl OwnEntries {
 }
 
 impl Engine {
-    /// Set the defaults for sessions without a configuration of their own.
+    /// Set the defaults for sessions without a configuration.
     pub fn with_session_defaults(mut self, defaults: SessionDefaults) -> Self {
         self.defaults = defaults;
         self
@@ -90,7 +90,7 @@ impl Engine {
         self
     }
 
-    /// Which part of a session this store wrote itself.
+    /// Return which part of a session this store wrote.
     pub(crate) async fn authority_of(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
         match &summary.authority {
             Some(authority) => Ok(authority.clone()),
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Visit the entries of some kinds that this store wrote itself.
+    /// Visit the entries of the given kinds that this store wrote.
     pub(crate) async fn each_own_of_kinds(
         &self,
         scope: &Scope,
@@ -118,7 +118,7 @@ impl Engine {
         .await
     }
 
-    /// The settings in force at the leaf, without those that imported entries set.
+    /// The settings at the leaf, excluding settings from imported entries.
     pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let summary = self.store.summary(scope, session).await?;
         Ok(self.configuration(scope, &summary).await?.settings)
@@ -163,7 +163,7 @@ impl Engine {
         Ok(own)
     }
 
-    /// The session's configuration, if a fork at this entry would not inherit it. The fork then gets a copy.
+    /// The session's configuration, if a fork at this entry would not inherit it. The fork then gets a copy of it.
     pub(crate) async fn configuration_beyond(
         &self,
         scope: &Scope,
@@ -175,7 +175,7 @@ impl Engine {
         if at.is_some() && source.agent.is_none() && !authority.has_imports() {
             return Ok(None);
         }
-        // In a session with imports, the settings on the path may come from imported entries.
+        // In a session with imports, the settings on the path may be set by imported entries.
         if at.is_some()
             && !authority.has_imports()
             && self.shown_settings(scope, &source.id, at).await?.agent.is_some()
@@ -186,7 +186,7 @@ impl Engine {
         Ok(Some(own.context).filter(|context| context.agent.is_some()))
     }
 
-    /// Give an imported session the caller's default agent on its first local turn.
+    /// Assign the caller's default agent to an imported session on its first local turn.
     async fn fix_configuration(
         &self,
         scope: &Scope,
@@ -208,7 +208,7 @@ impl Engine {
         ))
     }
 
-    /// The settings on the path, including imported ones.
+    /// The settings on the path, including imported settings.
     async fn shown_settings(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, at, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
@@ -216,8 +216,8 @@ impl Engine {
         Ok(settings)
     }
 
-    /// Refuse a chain with a file-backed model that only a request or an import names. A model that the local
-    /// command line names is recorded, so that a server may take over the turn.
+    /// Refuse a model chain with a file-backed model that is named only by a request or an import. A model named by
+    /// the local command line is recorded, so that a server may take over the turn.
     pub(crate) async fn check_chain(
         &self,
         scope: &Scope,
@@ -257,8 +257,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Let a session call the file-backed models that were recorded for another one: a role those of its run, a
-    /// sub-session those of its parent.
+    /// Let a session call the file-backed models recorded for another session: a role's session gets its run's
+    /// models, a sub-session its parent's.
     pub(crate) async fn share_models(
         &self,
         scope: &Scope,
@@ -298,7 +298,7 @@ impl Engine {
 }
 
 impl OwnEntries {
-    /// Put this configuration in force in `settings`. Returns the entries that the path needs to show it.
+    /// Apply this configuration to `settings`. Returns the entries that apply it on the path.
     fn put_in_force(&self, settings: &mut Settings, own_cwd: Option<String>) -> Vec<Body> {
         let shown = settings.clone();
         let context = &self.context;
@@ -329,7 +329,7 @@ impl Configured {
         Self { settings, authority, changes: Vec::new(), notice: None, named: BTreeSet::new() }
     }
 
-    /// Record that this call itself names a model.
+    /// Record that the current call names a model.
     pub(crate) fn name_model(&mut self, model: Option<&str>) {
         self.named.extend(model.map(str::to_owned));
     }

@@ -37,7 +37,7 @@ impl BlobReader {
         self
     }
 
-    /// How many bytes are left to read.
+    /// The number of bytes left to read.
     pub fn left(&self) -> u64 {
         self.end - self.at
     }

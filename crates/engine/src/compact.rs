@@ -1,7 +1,7 @@
-//! Compact a session, undo a compaction, and prune. A compaction reads the context, decides how to summarize
-//! its older part, and appends one compaction entry. Entries appended in the meantime stay in the context,
-//! after the messages that the compaction keeps. Only if the session moved to another branch, or another
-//! caller compacted it, is the compaction planned again.
+//! Compact a session, undo a compaction, and prune. A compaction reads the context, decides how to summarize its
+//! older part, and appends one compaction entry. Entries appended in the meantime stay in the context, after the
+//! messages that the compaction keeps. The compaction is planned again only if the session moved to another branch
+//! or another caller compacted it.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::summarise::{Metered, summarise};
 use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
-/// How often a compaction is planned again because the session switched branches in the meantime.
+/// Maximum number of plans for one compaction; a branch switch in the meantime requires a new plan.
 const PLANS_MAX: u32 = 3;
-/// How often the append is retried because of concurrent writes.
+/// Maximum number of append attempts under concurrent writes.
 const APPENDS_MAX: u32 = 64;
-/// Divisors of the hard limit for what each attempt keeps; the last attempt keeps only the last message.
+/// Divisors of the hard limit: each attempt keeps less context, and the final attempt only the latest message.
 const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
 /// Assumed bytes per token for summaries under a hard limit.
 const HARD_BYTES_PER_TOKEN: u64 = 3;
-/// Items of each kind that a summary lists under a hard limit, fewer with each attempt.
+/// Maximum items of each kind in a summary under a hard limit, by attempt.
 const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
 /// How many messages a prune keeps by default.
 pub const PRUNE_KEEP_LAST: usize = 12;
@@ -55,7 +55,7 @@ pub struct Compacting {
     pub hook: Option<Arc<dyn CompactHook>>,
     /// Fence of the lease that the caller holds.
     pub fence: Option<u64>,
-    /// The running turn, if the compaction is part of one.
+    /// The running turn that the compaction is part of, if any.
     pub turn: Option<TurnId>,
     pub writing: Writing,
     /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
@@ -111,7 +111,7 @@ pub struct Compacted {
     /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
     pub compaction: Option<Compaction>,
     pub entry: Option<(Seq, EntryId)>,
-    /// The reason a hook gave for cancelling the compaction.
+    /// The hook's reason for cancelling the compaction.
     pub cancelled: Option<String>,
 }
 
@@ -141,8 +141,7 @@ enum Outcome {
     Cancelled(String),
 }
 
-/// The session state that a compaction was planned on. The plan stays valid if entries were only appended
-/// since.
+/// The session state that a compaction was planned on. The plan stays valid if later writes only appended entries.
 struct Looked {
     head: Seq,
     leaf: Option<EntryId>,
@@ -235,7 +234,7 @@ impl Engine {
             let append = Append {
                 expect: Expect::Head(head),
                 fence: how.fence,
-                // A compaction inside a turn is part of that turn and gets no audit line of its own.
+                // A compaction inside a turn is part of that turn and gets no separate audit line.
                 audit: how.turn.is_none().then(|| edit(session, "compact")),
                 ..Append::new(session.clone(), now, vec![draft])
             };
@@ -332,7 +331,7 @@ impl Engine {
         }
     }
 
-    /// Make one cut and its summary, after asking the hook.
+    /// Choose one cut and write its summary, after calling the hook.
     async fn pass(
         &self,
         context: &Context,
@@ -372,7 +371,7 @@ impl Engine {
         Ready { after: preview(context, cut, id, &compaction), compaction, archived }
     }
 
-    /// No message leaves the context, but tool results in it may have to be shortened.
+    /// Plan a compaction that keeps all messages and only shortens tool results.
     fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<Ready> {
         let start = context.summaries();
         let kept = &context.messages[start..];
@@ -392,7 +391,7 @@ impl Engine {
         Some(self.ready(context, cut, compaction, 0))
     }
 
-    /// Apply the hard limit's strategy until the context fits or only the last message is left.
+    /// Apply the hard limit's strategy until the context fits or only the latest message is left.
     async fn press(
         &self,
         context: &Context,
@@ -403,7 +402,7 @@ impl Engine {
     ) -> Result<Option<Ready>> {
         let method = how.options.hard_limit_strategy.unwrap_or(Method::Truncate);
         let mut best = first;
-        // The hook was already asked when the compaction began, and its decision stays valid.
+        // The hook was already called when the compaction began, and its decision stays valid.
         let mut harder = Compacting { hook: None, ..how.clone() };
         for share in HARD_SHARES {
             let current = best.as_ref().map_or(context, |ready| &ready.after);
@@ -426,8 +425,7 @@ impl Engine {
         Ok(self.squeeze_summary(context, best, limit, method, &harder, count))
     }
 
-    /// Shorten what remains when no message can leave the context: kept outputs and, with `truncate`, the
-    /// summary.
+    /// Shorten the kept outputs and, with `truncate`, the summary, when no more messages can be archived.
     fn squeeze_summary(
         &self,
         context: &Context,
@@ -470,8 +468,8 @@ impl Engine {
         self.ready(&ready.after, cut, ready.compaction, ready.archived)
     }
 
-    /// Move the leaf to just before a compaction: the latest on the path, or the one at `at`. This restores
-    /// the earlier context. Messages after the compaction stay in the log, on their own branch.
+    /// Move the leaf to just before a compaction: the latest compaction on the path, or the compaction at `at`.
+    /// This restores the earlier context. Messages after the compaction stay in the log, on a separate branch.
     pub async fn uncompact(
         &self,
         scope: &Scope,
@@ -507,7 +505,7 @@ impl Engine {
         Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
     }
 
-    /// Remove old messages from the context of a session that was idle long enough. The log keeps them.
+    /// Remove old messages from the context of a session that was idle long enough. The log keeps these messages.
     pub async fn prune(&self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
         let looked = self.store.summary(scope, session).await?;
         let idle_ms = (self.clock.now().0 - looked.updated_at.0).max(0);
@@ -533,7 +531,7 @@ impl Engine {
             tokens_after: plan.tokens_after.unwrap_or_default(),
         };
         if how.writing == Writing::Write {
-            // A concurrent write shows that the session is in use, so the conflict is the right answer.
+            // A concurrent write means that the session is in use, so return the conflict.
             let now = self.clock.now();
             let drafts = vec![Draft::new(now, Body::Compaction(plan))];
             let expect = Expect::Head(looked.head.seq);
@@ -557,7 +555,7 @@ pub struct Uncompacted {
     pub left: usize,
 }
 
-/// When and how far to prune a session.
+/// The conditions and extent of a prune.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruning {
     pub inactive_for_ms: i64,
@@ -567,7 +565,7 @@ pub struct Pruning {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// Time since the last write.
+    /// Time since the latest write.
     pub idle_ms: i64,
     pub kept: usize,
     pub removed: usize,
@@ -589,8 +587,8 @@ fn made_by(strategy: Strategy, instead_of: Option<Strategy>, how: &Compacting, f
     Made { strategy, trigger: how.trigger, from_hook, instead_of }
 }
 
-/// Summarize an archive with a strategy. Returns the strategy that was used in the end: an empty summary
-/// falls back to one line per message.
+/// Summarize an archive with a strategy. Also returns the strategy that was used, and the one it replaced: an empty
+/// summary falls back to one line per message.
 async fn write_digest(
     archive: &Archive<'_>,
     method: Method,

@@ -14,10 +14,10 @@ use crate::{Engine, EngineError, Result};
 
 /// Sessions and audit lines per page.
 const PAGE_ROWS: usize = 500;
-/// Most findings reported per session; the first few are enough to locate the problem.
+/// Maximum number of findings reported per session; the first few are enough to locate the problem.
 const FINDINGS_PER_SESSION_MAX: usize = 20;
 
-/// What the doctor checked and found.
+/// The checks and findings of one doctor run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Diagnosis {
     pub sessions: u64,
@@ -160,7 +160,7 @@ impl<'a> Examination<'a> {
         let target = match &entry.body {
             Body::Label(label) => Some(label.target),
             Body::LeafMoved(moved) => moved.to,
-            // A fork shares a path, and a compaction's first kept entry is always on it.
+            // A compaction's first kept entry is always on its path, and a fork shares the whole path.
             Body::Compaction(compaction) => compaction.first_kept,
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! Export a session: what exporters need from the store, and the entry that records an export.
+//! Export sessions: read the data for exporters from the store, and append the entry that records an export.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use sapwood_formats::workflow;
 
 use crate::{Engine, EngineError, Result};
 
-/// Most media bytes embedded in one page or document.
+/// Maximum number of media bytes embedded in one page or document.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
 /// Formats that render the whole active path or context as one document.
@@ -71,7 +71,7 @@ impl Engine {
         Ok(self.store.read_path(scope, session, None, Until::Root).await?.entries)
     }
 
-    /// The media that entries refer to, up to a limit. Media over the limit, or erased, is left out.
+    /// The media that entries refer to, up to a limit. Erased media and media over the limit are left out.
     pub async fn media_of(
         &self,
         scope: &Scope,
@@ -94,8 +94,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Append an entry that tells followers about the export. A caller without write access, or an archived
-    /// session, gets no such entry; the audit line is written in any case.
+    /// Append an entry that notifies followers of the export. The entry is omitted if the caller lacks write access
+    /// or the session is archived; the audit line is always written.
     pub async fn mark_export(
         &self,
         scope: &Scope,

@@ -10,7 +10,7 @@ use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 use crate::wakeups::{Page, SharedPage, Watch};
 use crate::{Engine, Result};
 
-/// Most records per read; the store limits the bytes.
+/// Maximum number of records per read; the store limits their total size.
 const PAGE_RECORDS_MAX: usize = 256;
 
 /// A reader of one session, with its cursor.
@@ -33,7 +33,7 @@ enum BufferedRecords {
 }
 
 impl Engine {
-    /// Follow a session from after `cursor`. A cursor past the head is an error: it comes from a different
+    /// Follow a session from after `cursor`. A cursor past the head is an error, because it belongs to a different
     /// log.
     pub async fn follow(&self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
         let watch = self.tail.watch(&self.store, &scope.tenant, session);
@@ -114,8 +114,8 @@ impl Follower {
         Ok(is_end)
     }
 
-    /// Take the page that another follower has read, or read it for all of them. A follower that lags far
-    /// behind, or has lost access to the session, reads from the store itself.
+    /// Use the page that another follower has read, or read it for all followers. A follower whose cursor is before
+    /// the shared page, or that has lost access to the session, reads directly from the store.
     async fn share_page(&mut self, shared: &SharedPage, wakes: u64) -> Result<bool> {
         let mut held = shared.lock().await;
         let is_behind = held.as_ref().is_some_and(|page| page.after > self.cursor);
@@ -140,7 +140,7 @@ impl Follower {
         Ok(is_end)
     }
 
-    /// Read the members after the page, so that a principal who loses access within the page does not see it.
+    /// Read the members after the page, so that a principal who loses access within the page does not receive the page.
     async fn read_for_all(&self, wakes: u64) -> Result<Page> {
         let store = &self.engine.store;
         let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);

@@ -1,5 +1,5 @@
-//! Live fragments of a turn: pieces of a streaming answer, tools as they start. Fragments are for display
-//! only: they are not durable, a lagging reader loses some, and no decision depends on them.
+//! Live fragments of a turn: chunks of a streaming answer, and tool starts. Fragments are for display only: they
+//! are not durable, a lagging reader loses some, and no decision depends on them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,23 @@ use sapwood_core::{Seq, SessionId, TenantId, TimestampMs, TurnId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// How many fragments a reader may lag behind before it loses some. Each watched session has a buffer of this
-/// size.
+/// Maximum number of fragments that a reader may lag before it loses some. Each watched session has a buffer of
+/// this size.
 const FRAGMENTS_HELD_MAX: usize = 512;
 
-/// An event of a running turn that leaves no entry of its own.
+/// An event of a running turn that creates no entry.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fragment {
     #[serde(flatten)]
     pub news: News,
     pub session: SessionId,
     pub at: TimestampMs,
-    /// The last entry when this happened; orders the fragment among the entries.
+    /// The last entry at the time of the event; orders the fragment among the entries.
     #[serde(skip)]
     pub after: Seq,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Its index among the pieces of one reply, from 0. A gap means that the reader lost a fragment.
+    /// Index among the chunks of one reply, from 0. A gap means that the reader lost a fragment.
     #[serde(skip)]
     pub place: Option<u32>,
 }
@@ -36,7 +36,7 @@ pub enum News {
     Token { text: String },
     #[serde(rename = "agent:reasoning")]
     Reasoning { text: String },
-    /// The model has started a tool call; its input is still streaming.
+    /// The model has started a tool call, whose input is still streaming.
     #[serde(rename = "agent:tool_call")]
     ToolCall { call_id: String, name: String },
     #[serde(rename = "agent:tool_running")]
@@ -56,7 +56,7 @@ pub enum News {
 }
 
 impl News {
-    /// Whether this is a piece of a reply, as opposed to an event about it.
+    /// Whether the fragment is a chunk of a reply, as opposed to an event about the reply.
     pub(crate) fn is_piece(&self) -> bool {
         matches!(self, News::Token { .. } | News::Reasoning { .. } | News::ToolCall { .. })
     }
@@ -81,7 +81,7 @@ impl FragmentHub {
         channels.entry(key).or_insert_with(|| broadcast::channel(FRAGMENTS_HELD_MAX).0).subscribe()
     }
 
-    /// Send a fragment to the session's watchers. Usually there are none, which costs one map lookup.
+    /// Send a fragment to the session's watchers. Without watchers, the usual case, this costs one map lookup.
     pub(crate) fn tell(&self, tenant: &TenantId, fragment: Fragment) {
         let key = (tenant.clone(), fragment.session.clone());
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,11 +19,11 @@ use serde::Serialize;
 use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
-/// Most grafts per context whose content is shown; older ones are only named.
+/// Maximum number of grafts per context whose content is shown; older grafts are only listed by name.
 const SHOWN_MAX: usize = 32;
 /// Longest content of one graft in a context, in characters.
 pub const GRAFT_CHARS_MAX: usize = 24_000;
-/// How many bytes of an artifact are read: enough for [`GRAFT_CHARS_MAX`] characters in any script.
+/// Maximum bytes read from an artifact: enough for [`GRAFT_CHARS_MAX`] characters in any script.
 const LOOKED_AT_BYTES: usize = GRAFT_CHARS_MAX * 4;
 /// Resolved grafts in the cache.
 const KEPT_MAX: usize = 64;
@@ -45,7 +45,7 @@ pub struct GraftView {
 #[serde(rename_all = "snake_case")]
 pub enum GraftState {
     Readable,
-    /// The source was erased, or the caller may not read it.
+    /// The source was erased, or the caller may not read the source.
     Withheld,
 }
 
@@ -58,8 +58,7 @@ pub struct Grafted {
     pub artifact: Option<BlobRef>,
 }
 
-/// Cache key of a resolved graft. The content is pinned, so it never goes stale; access is checked on every
-/// use.
+/// Cache key of a resolved graft. The content is pinned, so it never becomes stale; access is checked on every use.
 type GraftKey = (TenantId, SessionId, EntryId, String);
 
 /// Cache of resolved grafts, so that building a context does not read the source's path each time.
@@ -88,7 +87,7 @@ impl GraftCache {
 }
 
 impl Engine {
-    /// Graft content of another session into this one. The caller needs read access to the source, now and on
+    /// Graft content of another session into this session. The caller needs read access to the source, now and on
     /// every later read.
     pub async fn graft(
         &self,
@@ -150,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// The entry with the latest version of an artifact. Artifacts the session produced take precedence over
-    /// those it was given.
+    /// The entry with the latest version of an artifact. Artifacts the session produced take precedence over its
+    /// inputs.
     async fn artifact_entry(&self, scope: &Scope, source: &SessionId, name: &str) -> Result<Option<EntryId>> {
         let (mut made, mut given) = (None, None);
         self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match &entry.body {
@@ -208,7 +207,7 @@ impl Engine {
         Ok((GraftView { seq, id: meta.id, at: meta.at, by: meta.by, graft, state }, grafted))
     }
 
-    /// List the rounds of a session with their artifacts: what can be grafted from it.
+    /// List the content that can be grafted from a session: its rounds with their artifacts.
     pub async fn digest(&self, scope: &Scope, source: &SessionId) -> Result<Vec<PathRound>> {
         let summary = self.store.summary(scope, source).await?;
         let Some(leaf) = summary.head.leaf else { return Ok(Vec::new()) };
@@ -244,7 +243,7 @@ impl Engine {
         Ok(context)
     }
 
-    /// Resolve a graft's content. Returns `None` if the caller may not read the source, or it was erased.
+    /// Resolve a graft's content. Returns `None` if the caller may not read the source, or the source was erased.
     async fn resolve(&self, scope: &Scope, graft: &Graft) -> Result<Option<Arc<Grafted>>> {
         // Check access before using the cache: it is shared by all callers.
         let Some(record) = self.pinned(scope, graft).await? else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! Messages to a running turn: cancel, steer, answer an approval. They are entries outside the tree, so they
-//! are durable, need no lease, and reach the turn in whichever process runs it.
+//! Messages to a running turn: cancel, steer, answer an approval. Each message is an entry outside the tree, so it
+//! is durable, needs no lease, and reaches the turn in any process.
 
 use sapwood_core::entry::{Body, InputQueued, Queue};
 use sapwood_core::turn::Input;

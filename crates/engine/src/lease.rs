@@ -1,4 +1,4 @@
-//! Hold a session while a turn runs. The lease is renewed in the background. If the process dies, the lease
+//! Hold a session's lease while a turn runs. The lease is renewed in the background. If the process dies, the lease
 //! expires; if the process stalls for too long, its fence is refused and it stops.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub const LEASE_TTL_MS: i64 = 4_000;
 const _: () = assert!(LEASE_TTL_MS <= LEASE_TTL_MS_MAX);
 /// Renewal interval. Several renewals fit into one TTL, so that one slow write does not lose the lease.
 const RENEW_INTERVAL: Duration = Duration::from_millis(1_200);
-/// How long a caller waits for a lease: slightly longer than the TTL of an abandoned one.
+/// How long a caller waits for a lease: slightly longer than the TTL of an abandoned lease.
 const WAIT_MAX: Duration = Duration::from_millis(LEASE_TTL_MS.cast_unsigned() + 1_000);
 /// How often a waiting caller retries.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,11 +1,11 @@
 //! The session operations, over any store.
 //!
-//! [`Engine`] is the only entry point. Every call takes a [`Scope`](sapwood_core::Scope), turns the operation
+//! [`Engine`] is the only entry point. Every call requires a [`Scope`](sapwood_core::Scope), turns the operation
 //! into entries, and appends them. The modules:
 //!
 //! - [`address`] resolves user-supplied session and entry names.
 //! - [`authority`] decides which entries may configure a turn.
-//! - [`read`] has the projections, [`write`] the operations that append.
+//! - [`read`] contains the projections, [`write`] the operations that append.
 //! - [`turn`] runs turns, [`flow`] runs flows of turns.
 //! - [`compact`] replaces older messages with a summary, [`pressure`] decides when.
 //! - [`memory`] stores facts learned from sessions.
@@ -118,7 +118,7 @@ impl Engine {
         self
     }
 
-    /// Set the pressure thresholds for sessions whose agent sets none.
+    /// Set the pressure thresholds for sessions whose agent sets no thresholds.
     pub fn with_thresholds(mut self, thresholds: Thresholds) -> Self {
         self.thresholds = thresholds;
         self
@@ -130,7 +130,7 @@ impl Engine {
         self
     }
 
-    /// Write the ids of exported traces into the log. By default each turn generates its own trace id.
+    /// Write the ids of exported traces into the log. By default each turn generates a trace id.
     pub fn with_trace_ids(mut self, trace_ids: TraceIds) -> Self {
         self.trace_ids = Some(trace_ids);
         self

@@ -1,11 +1,11 @@
-//! Copy everything from one store to another, of any kind. The source is only read and may be in use: entries
-//! added in the meantime are copied by another pass or by running the migration again. A target that already
-//! has part of the data is continued, so an interrupted migration is simply restarted.
+//! Copy all data from one store to another, of any store type. The source is only read and may be in use: entries
+//! added in the meantime are copied by another pass or by running the migration again. A target that already has
+//! part of the data is continued, so an interrupted migration is simply restarted.
 //!
-//! Entries keep their numbers, ids, times, authors and turns; forks share in the target what they share in
-//! the source. Each session is then compared on both sides: the length of its log, a hash over its entries,
-//! and the path that makes its context. Leases and stored idempotency results are not copied: they belong to
-//! callers of the old store.
+//! Entries keep their numbers, ids, times, authors and turns; forks share the same entries in the target as in the
+//! source. Each session is then compared on both sides: the length of its log, a hash over its entries, and the
+//! path of its context. Leases and stored idempotency results are not copied: they belong to callers of the old
+//! store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::{EngineError, Result};
 
 /// Page size for lists and logs.
 const PAGE_ROWS: usize = 1_000;
-/// Most passes over the source for entries that were added in the meantime.
+/// Maximum number of passes over the source for entries that were added in the meantime.
 const PASSES_MAX: u32 = 10;
 /// Longest chain of forks.
 const FORKS_MAX: usize = 4_096;
@@ -137,7 +137,7 @@ impl Migration {
         Ok(())
     }
 
-    /// Compare a session on both sides, and count it.
+    /// Compare a session on both sides, and add it to the totals.
     async fn finish(&mut self, scope: &Scope, report: &mut Moved) -> Result<()> {
         if self.mode == Mode::Copy && report.problem.is_none() {
             match self.compare(scope, &report.session).await {
@@ -219,8 +219,8 @@ impl Migration {
         self.copy_entries(&scope, &summary.id, &authority, head).await
     }
 
-    /// Entries that the source wrote itself also count as the target's own: only the operator of both stores
-    /// can run this.
+    /// Entries that the source wrote itself also count as written by the target: only the operator of both stores
+    /// can run a migration.
     async fn authority(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
         match &summary.authority {
             Some(authority) => Ok(authority.clone()),
@@ -409,8 +409,8 @@ impl Migration {
         }
     }
 
-    /// Copy the audit log with a new hash chain, unless the target already has audit lines of its own. Lines
-    /// that the copying itself writes are skipped on both sides.
+    /// Copy the audit log with a new hash chain, unless the target's audit log has diverged. Actions that the
+    /// migration itself audits are ignored on both sides.
     async fn move_audit(&mut self, scope: &Scope) -> Result<()> {
         let is_carried = |line: &AuditLine| {
             !matches!(
@@ -443,7 +443,7 @@ impl Migration {
     }
 }
 
-/// Report a session that cannot be copied and continue with the others. A store failure aborts the migration.
+/// Report a session that cannot be copied and continue with the other sessions. A store failure aborts the migration.
 fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<Moved> {
     let problem = match result {
         Ok(()) => None,

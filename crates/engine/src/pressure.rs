@@ -31,7 +31,7 @@ pub struct Situation {
     pub thresholds: Thresholds,
     /// The tools' schemas, as sent to the model.
     pub tools: String,
-    /// Writes summaries; without one they are made without a model.
+    /// Writes summaries. If `None`, summaries are written without a model.
     pub summariser: Option<Arc<dyn Summariser>>,
     pub hook: Option<Arc<dyn CompactHook>>,
     pub fence: Option<u64>,
@@ -63,14 +63,14 @@ pub struct Relieved {
     /// Before any compaction; `None` if the window is unknown.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
-    /// The note for followers, if the level is, or just was, above green.
+    /// The note for followers, if the current or previous level is above green.
     pub note: Option<CustomInfo>,
     /// Whether to warn the user that the context is nearly full.
     pub warns: bool,
 }
 
 impl Engine {
-    /// How much of its budget a session uses.
+    /// Measure how much of its budget a session uses.
     pub async fn pressure(
         &self,
         scope: &Scope,
@@ -105,7 +105,7 @@ impl Engine {
             return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
         };
         let before = situation.last_level.unwrap_or(Level::Green);
-        // Green is the normal level and only reported after a higher one.
+        // Green is the normal level and only reported after a higher level.
         let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_info());
         if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
             self.append_note(scope, session, note, situation).await?;
@@ -126,8 +126,8 @@ impl Engine {
         Ok(Relieved { pressure: Some(pressure), compacted, note, warns })
     }
 
-    /// Compact as far as possible after the provider rejected the context as too large. Without a compaction
-    /// in the result, a retry would fail the same way.
+    /// Compact as far as possible after the provider rejected the context as too large. If the result has no
+    /// compaction, a retry would fail again.
     pub async fn relieve_overflow(
         &self,
         scope: &Scope,

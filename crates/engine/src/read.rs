@@ -23,12 +23,12 @@ use crate::{Engine, EngineError, Result};
 const PAGE_RECORDS: usize = 1_000;
 /// Longest chain of forks to follow; a longer one is reported like a cycle.
 const ANCESTRY_MAX: usize = 1_000;
-/// Most list pages read to find the first sessions: over a million sessions.
+/// Maximum number of list pages read to find the first sessions: enough for over a million sessions.
 const PAGES_LOOKED_MAX: usize = 1_000;
 
 /// Within this time, one audit line covers all reads of a session by the same principal.
 pub const READ_NOTED_MS: i64 = 600_000;
-/// Most audit lines searched for such a line, newest first. If it is further back, the read is noted again.
+/// Maximum number of audit lines searched for an earlier read, newest first. If none is found, the read is noted again.
 const LINES_LOOKED_MAX: usize = 1_000;
 
 /// A session's position among its forks.
@@ -42,7 +42,7 @@ pub struct Ancestry {
     pub chain: Vec<SessionId>,
 }
 
-/// One compaction, and what it replaced.
+/// A compaction and the messages it replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Archive {
     pub seq: Seq,
@@ -50,7 +50,7 @@ pub struct Archive {
     pub at: TimestampMs,
     #[serde(flatten)]
     pub compaction: Compaction,
-    /// Whether it is on the active path.
+    /// Whether the compaction is on the active path.
     pub on_path: bool,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
         Ok(self.context(scope, session, None).await?.messages.len())
     }
 
-    /// `None` for an unknown id.
+    /// A snapshot of the session; `None` for an unknown id.
     pub async fn snapshot(&self, scope: &Scope, session: &SessionId) -> Result<Option<Snapshot>> {
         if !self.exists(scope, session).await? {
             return Ok(None);
@@ -145,8 +145,8 @@ impl Engine {
         Ok(self.store.read_audit(scope, session, after, limit).await?)
     }
 
-    /// Write an audit line for a read of another principal's session, unless a recent line covers it. For
-    /// short-lived processes: it searches the audit log instead of a cache.
+    /// Write an audit line for a read of another principal's session, unless a recent line covers it. Meant for
+    /// short-lived processes, because it searches the audit log instead of a cache.
     pub async fn note_read(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         if self.summary(scope, session).await?.owner == scope.principal {
             return Ok(());
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     async fn was_noted(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
-        // A principal who may read the session may not be allowed to read its audit.
+        // A principal who may read the session may still lack access to its audit log.
         let eyes = Scope::operator(scope.tenant.clone(), Principal::System);
         let since = TimestampMs(self.clock.now().0 - READ_NOTED_MS);
         let lines = self.store.read_audit_since(&eyes, session, since, LINES_LOOKED_MAX).await?;
@@ -220,7 +220,8 @@ impl Engine {
         Ok(archives)
     }
 
-    /// Safe for unknown ids (`None`), missing parents, and cycles from a damaged import.
+    /// The session's position among its forks; `None` for an unknown id. Tolerates missing parents and cycles from
+    /// a damaged import.
     pub async fn ancestry(&self, scope: &Scope, session: &SessionId) -> Result<Option<Ancestry>> {
         let mut chain = vec![session.clone()];
         let mut parent = match self.store.summary(scope, session).await {
@@ -281,7 +282,7 @@ impl Engine {
         self.each(scope, session, Some(kinds), after, visit).await
     }
 
-    /// Page through a log, or through its entries of some kinds.
+    /// Page through a log, or through its entries of the given kinds.
     async fn each(
         &self,
         scope: &Scope,
@@ -336,7 +337,7 @@ mod tests {
 
     fn is_send(_: impl Send) {}
 
-    /// A server runs projections on any thread. This test only needs to compile.
+    /// Projections must be `Send`, because a server runs them on any thread. This test only needs to compile.
     #[test]
     fn projections_can_move_between_threads() {
         let _ = |engine: Engine, scope: Scope, session: SessionId| {

@@ -1,5 +1,5 @@
-//! The active skills of a session. The list is a setting of the active path: activating a skill appends an
-//! entry, and branching to before that entry undoes it. A skill's content is read from its folder on use.
+//! The active skills of a session. The list is a setting of the active path: activating a skill appends an entry,
+//! and branching to before that entry undoes the activation. A skill's content is read from its folder on use.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
     }
 }
 
-/// Deduplicate the names. A newly activated skill must be available; one that was already active may be
+/// Deduplicate the names. A newly activated skill must be available; a skill that was already active may be
 /// missing.
 fn checked(
     wanted: Vec<String>,

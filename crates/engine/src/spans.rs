@@ -12,10 +12,10 @@ use tracing::{Span, info_span};
 /// The target used by exactly these spans; the trace exporter filters by it.
 pub const SPAN_TARGET: &str = "sapwood::gen_ai";
 
-/// `error.type` of a tool that reports its own failure.
+/// `error.type` of a tool that reports a failure.
 const TOOL_FAILED: &str = "tool.failed";
 
-/// Span of a turn, from its first entry until it ends or its runner leaves it.
+/// Span of a turn, from its first entry until the turn ends or its runner stops.
 pub(crate) fn turn_span(session: &SessionId, agent: &Agent) -> Span {
     info_span!(
         target: SPAN_TARGET,
@@ -77,14 +77,14 @@ pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     )
 }
 
-/// Record the model that answered. Usage is recorded for failed attempts too.
+/// Record the model that answered. Usage is also recorded for failed attempts.
 pub(crate) fn record_answer(span: &Span, model: &str) {
     span.record("gen_ai.response.model", split_model(model).1);
 }
 
 pub(crate) fn record_usage(span: &Span, usage: Usage) {
     let count = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
-    // The conventions count cached tokens as input; the log keeps them apart.
+    // The conventions count cached tokens as input; the log stores them separately.
     let input = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
     span.record("gen_ai.usage.input_tokens", count(input));
     span.record("gen_ai.usage.output_tokens", count(usage.output));

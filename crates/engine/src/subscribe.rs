@@ -28,7 +28,7 @@ pub struct Subscription {
     cursor: Seq,
 }
 
-/// A callback for a session's events. Dropping the listener stops it.
+/// A callback for a session's events. Dropping the listener stops the callback.
 pub struct Listener(JoinHandle<()>);
 
 impl Drop for Listener {
@@ -38,7 +38,7 @@ impl Drop for Listener {
 }
 
 impl Engine {
-    /// Subscribe from after a cursor. A cursor past the head is an error: it comes from a different log.
+    /// Subscribe from after a cursor. A cursor past the head is an error, because it belongs to a different log.
     pub async fn subscribe(&self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
         let fragments = self.live.watch(&scope.tenant, session);
         let follower = self.follow(scope, session, after).await?;
@@ -77,8 +77,8 @@ impl Engine {
 }
 
 impl Subscription {
-    /// Wait for the next event. A fragment is returned after the entries that existed when it happened, and
-    /// before later ones.
+    /// Wait for the next event. A fragment is returned after the entries that existed when it was sent, and before
+    /// later entries.
     pub async fn next(&mut self) -> Result<SessionEvent> {
         loop {
             if let Some(event) = self.take_held() {
@@ -105,7 +105,7 @@ impl Subscription {
         Ok(self.take_held())
     }
 
-    /// Whichever of the two is first; `None` while their order is not known.
+    /// The buffered record or fragment, depending on which is first; `None` while their order is unknown.
     fn take_held(&mut self) -> Option<SessionEvent> {
         if self.fragment.is_none() {
             self.fragment = self.fragments.try_recv().ok();

@@ -17,13 +17,13 @@ use tracing::Instrument;
 
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
-/// Most tokens of a summary.
+/// Maximum number of tokens in a summary.
 const SUMMARY_TOKENS_MAX: u32 = 8_192;
 
 /// A model that writes summaries.
 pub struct ModelSummariser {
     model: Arc<dyn Model>,
-    /// `PROVIDER/NAME`: the session's own model, or a cheaper one.
+    /// `PROVIDER/NAME`: the session's model, or a cheaper one.
     name: String,
 }
 

@@ -1,5 +1,4 @@
-//! Cache of token counts. Entries never change, so each is counted once per tokenizer, and a new entry only
-//! costs its own length.
+//! Cache of token counts. Entries never change, so each entry is counted once per tokenizer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +9,10 @@ use sapwood_core::port::tokens::{Tokenizer, Tokenizers};
 use sapwood_core::project::context::Message;
 use sapwood_core::tokens::{Count, Estimate, count_parts, text_bytes};
 
-/// Size of one cache generation. The cache holds at most two: when one fills up, the previous one is dropped.
+/// Size of one cache generation. The cache has at most two: when the current one is full, the previous one is dropped.
 const GENERATION_COUNTS: usize = 100_000;
-/// Most bytes that one counter tokenizes exactly. Beyond that, in a long session that was never counted,
-/// tokens are estimated: such a context exceeds any window, so precision does not matter.
+/// Maximum number of bytes that one counter tokenizes exactly. Beyond that, tokens are estimated: such a context
+/// exceeds any window, so precision does not matter.
 const EXACT_BYTES_MAX: usize = 4 << 20;
 
 /// Entry, length of its shown text, and tokenizer name. The length is included because a compaction can

@@ -1,9 +1,9 @@
 //! Wake the followers of a session when entries are appended. A wake-up carries no payload: the follower then
 //! reads the store.
 //!
-//! Appends in this process wake the session's followers immediately. For appends by other processes, one
-//! poller serves all followed sessions. It asks the store whether anything changed, and only then which
-//! sessions. It runs while there are followers. If a session has many followers, its new entries are read
+//! Appends in this process wake the session's followers immediately. For appends by other processes, one poller
+//! serves all followed sessions. It first checks whether anything in the store changed, and only then which
+//! sessions. The poller runs while there are followers. If a session has many followers, its new entries are read
 //! once for all of them, see [`Page`].
 
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 /// How often the store is polled for writes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A store with change notifications may miss one, so it is polled at least this often.
+/// Maximum poll interval for a store with change notifications, because a notification may be lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
-/// Polling takes at most 1/n of a core, however many sessions are followed.
+/// Polling uses at most 1/n of a core, regardless of the number of followed sessions.
 const POLL_SHARE: u32 = 8;
 
 /// Minimum number of followers for sharing reads.
@@ -59,7 +59,7 @@ impl Bell {
 
 #[derive(Default)]
 struct Followed {
-    /// Each follower holds a clone, so the reference count gives the number of followers.
+    /// Each follower holds a clone, so the reference count determines the number of followers.
     bell: Arc<Bell>,
     /// The head that the poller last saw; `None` before its first poll.
     seen: Option<Option<Seq>>,
@@ -84,7 +84,7 @@ pub(crate) struct Page {
     pub members: Members,
 }
 
-/// The latest shared page. The first follower to take the lock reads it for the others.
+/// The latest shared page. The first follower to acquire the lock reads the page for the others.
 pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<Page>>>>;
 
 /// One follower's subscription to wake-ups of a session.
@@ -228,8 +228,8 @@ async fn poll(tail: Weak<Wakeups>, store: Arc<dyn Store>) {
             Ok(Some(now)) if mark == Some(now) && looked.elapsed() < LOOK_ANYWAY => {}
             Ok(now) => {
                 (mark, looked) = (now, began);
-                // List the followed sessions only now: a follower that starts later reads the store after the
-                // mark was taken.
+                // List the followed sessions only now: a follower that starts later reads the store after this
+                // change mark.
                 look(&tail, store.as_ref(), tail.followed()).await;
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),

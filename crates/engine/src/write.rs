@@ -22,7 +22,7 @@ use crate::flow::RUN_PREFIX;
 use crate::hook::{At, Said, text_of};
 use crate::{Engine, EngineError, Result};
 
-/// How often an operation is retried after a conflict.
+/// Maximum number of retries after a conflict.
 pub(crate) const TRIES_MAX: u32 = 64;
 
 /// Options for opening a session.
@@ -38,14 +38,14 @@ pub struct OpenOptions {
 /// Options for injecting messages.
 #[derive(Debug, Clone, Default)]
 pub struct InjectOptions {
-    /// Fail with a conflict unless the log ends here.
+    /// Fail with a conflict unless this is the end of the log.
     pub expected_head: Option<Seq>,
     pub idempotency_key: Option<String>,
     /// The name of the operation in the audit; `None` writes no audit line.
     pub audited: Option<&'static str>,
 }
 
-/// Where a fork leaves its source.
+/// The point at which a fork diverges from its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForkAt {
     #[default]
@@ -117,7 +117,7 @@ impl Engine {
         options: InjectOptions,
     ) -> Result<Appended> {
         if options.idempotency_key.as_deref() == Some("") {
-            // An unset variable leads to an empty key. As a key it would swallow every message but the first.
+            // An unset shell variable results in an empty key, which would discard every message except the first.
             return Err(EngineError::Invalid { what: "the idempotency key", why: "it is empty".to_owned() });
         }
         for body in &bodies {
@@ -207,7 +207,7 @@ impl Engine {
         self.length(scope, session).await
     }
 
-    /// Create a session that shares the path up to an entry without copying it. It keeps the source's
+    /// Create a session that shares the path up to an entry without copying it. The fork keeps the source's
     /// configuration.
     pub async fn fork(
         &self,
@@ -277,7 +277,7 @@ impl Engine {
         Ok(labels.iter().map(draft).collect())
     }
 
-    /// Give a member a role, or remove the member.
+    /// Set a member's role, or remove the member.
     pub async fn share(
         &self,
         scope: &Scope,
@@ -324,7 +324,7 @@ impl Engine {
     }
 
     /// Archive a session whose lease is held. No turn runs, so an open turn waits for an answer or lost its
-    /// process. It is ended first, or it would stay open forever.
+    /// process. The open turn is ended first, or it would stay open forever.
     async fn archive_held(&self, scope: &Scope, session: &SessionId, fence: u64) -> Result<()> {
         // Learn before archiving: an archived session accepts no entries, including the memory mark.
         self.learn_at_end(&scope.tenant, session).await;
@@ -392,8 +392,8 @@ impl Engine {
         self.name_artifact(scope, session, usage, content).await
     }
 
-    /// Name a blob of the store as an artifact of a session. The default name is the content's own, or its
-    /// hash.
+    /// Name a blob of the store as an artifact of a session. The default name is the name in the blob reference, or
+    /// else the hash.
     pub async fn name_artifact(
         &self,
         scope: &Scope,
@@ -492,8 +492,7 @@ pub(crate) fn edit(session: &SessionId, what: &'static str) -> AuditNote {
     note(AuditAction::Edit, session, Some(what.to_owned()))
 }
 
-/// Like [`edit`], but only if the caller is not the session's owner: the owner's own edits are too frequent
-/// to audit.
+/// Like [`edit`], but only if the caller is not the session's owner: the owner's edits are too frequent to audit.
 pub(crate) fn edit_by_other(scope: &Scope, looked: &Summary, what: &'static str) -> Option<AuditNote> {
     (looked.owner != scope.principal).then(|| edit(&looked.id, what))
 }

@@ -1,11 +1,11 @@
 //! Formats of other programs, read and written by pure functions. Input bytes are arguments, and output is
 //! written to the caller's writer. Nothing in this crate opens a file.
 //!
-//! - [`message`]: a single message from a user or a program.
-//! - [`export`]: a session as a file, record by record.
-//! - [`import`]: a file as entries, line by line, with a report of its problems.
-//! - [`responses`]: requests and responses of OpenAI's Responses API.
-//! - [`workflow`]: a session as a deterministic YAML document, and a strict reader for it.
+//! - [`message`] — a single message from a user or a program.
+//! - [`export`] — a session as a file, record by record.
+//! - [`import`] — a file as entries, line by line, with a report of its problems.
+//! - [`responses`] — requests and responses of OpenAI's Responses API.
+//! - [`workflow`] — a session as a deterministic YAML document, and a strict reader for it.
 
 pub mod export;
 pub mod header;

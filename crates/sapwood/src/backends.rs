@@ -10,7 +10,7 @@ use sapwood_engine::Backends;
 
 use crate::{Error, Result};
 
-/// The model used when none is named. It needs no API key and no network.
+/// The model used when the agent sets none. It needs no API key and no network.
 pub const DEFAULT_MODEL: &str = "demo";
 
 /// Models by `PROVIDER/NAME`, with keys from variables like `ANTHROPIC_API_KEY`; tools with scratch

@@ -1,4 +1,4 @@
-//! Load flows from files and write role files. Only this part of the façade accesses the disk.
+//! Load flows from files and write role files. Only this module of the façade accesses the disk.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::{Error, Result, Sapwood, SessionId};
 
 /// The file of required readings next to a flow.
 const READINGS_DEFAULT: &str = "required-readings.yaml";
-/// Largest required reading, in bytes.
+/// Maximum size of a required reading, in bytes.
 const READING_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a flow's files cannot be used.
@@ -145,7 +145,7 @@ impl RoleFileSink for RoleFiles {
     }
 }
 
-/// Longest path component in bytes; most file systems allow 255.
+/// Maximum length of a path component, in bytes. Most file systems allow 255.
 const NAME_BYTES_MAX: usize = 200;
 
 /// Turn any name into a safe path component. A long name is truncated and gets a hash suffix to stay unique.
@@ -179,7 +179,8 @@ impl Sapwood {
         }
     }
 
-    /// Request the end of a run in any process. A run without a process has ended when this returns.
+    /// Request cancellation of a run, even if another process executes it. If no process does, the run has
+    /// ended when this call returns.
     pub async fn cancel_flow(&self, run: &SessionId) -> Result<()> {
         if let Some(running) = self.engine.cancel_flow(&self.scope, run).await? {
             running.ended().await?;

@@ -97,8 +97,8 @@ use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Open an engine over the store that a URL names, with the system clock. It cannot run turns until it is
-/// given [`Backends`].
+/// Open an engine over the store at a URL, with the system clock. The engine cannot run turns until it has
+/// [`Backends`].
 pub fn open_engine(url: &str, options: store::OpenOptions) -> Result<Engine> {
     let store = store::open(url, options)?;
     Ok(Engine::new(store, Arc::new(SystemClock)).with_tokenizers(Arc::new(KnownTokenizers)))
@@ -109,7 +109,7 @@ pub fn user_text(text: impl Into<String>) -> Body {
     Body::UserMessage(UserMessage { parts: vec![Part::text(text)], origin: None })
 }
 
-/// One user's sessions: an [`Engine`] and the scope it is used with. An unknown id is an error for every
+/// One user's sessions: an [`Engine`] and the scope of its calls. An unknown id is an error for every
 /// operation except [`exists`](Sapwood::exists), [`snapshot`](Sapwood::snapshot),
 /// [`ancestry`](Sapwood::ancestry) and opening.
 #[derive(Clone)]
@@ -167,7 +167,7 @@ impl Sapwood {
         self.install(installed)
     }
 
-    /// Install a hook with its own name, priority and timeout.
+    /// Install a hook with a name, priority and timeout.
     pub fn install(self, installed: Installed) -> Result<Self> {
         let mut hooks = self.engine.hooks();
         hooks.install(installed)?;
@@ -211,7 +211,7 @@ impl Sapwood {
         self.engine.send(&self.scope, session, words, options).await
     }
 
-    /// Get one answer without a session. It runs on its own in-memory store, and nothing is kept.
+    /// Get one answer without a session. The turn runs on a temporary in-memory store, and nothing is kept.
     pub async fn ask(&self, agent: Agent, words: impl Into<String>) -> Result<TurnReport> {
         let engine = open_engine("memory:", store::OpenOptions::default())?;
         let alone = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
@@ -227,7 +227,7 @@ impl Sapwood {
         }
     }
 
-    /// Request the end of the open turn, in any process.
+    /// Request cancellation of the open turn, even if another process runs it.
     pub async fn cancel(&self, session: &SessionId) -> Result<TurnId> {
         self.engine.cancel(&self.scope, session).await
     }
@@ -251,12 +251,12 @@ impl Sapwood {
         self.engine.answer(&self.scope, approval, answer, reason).await
     }
 
-    /// Subscribe to everything after the cursor, once and in order, then live.
+    /// Subscribe to all events after the cursor: first those in the log, once and in order, then live events.
     pub async fn subscribe(&self, session: &SessionId, after: Seq) -> Result<Subscription> {
         self.engine.subscribe(&self.scope, session, after).await
     }
 
-    /// Call a closure for everything after the cursor, until the listener is dropped.
+    /// Call a closure for every event after the cursor, until the listener is dropped.
     pub async fn listen(
         &self,
         session: &SessionId,
@@ -297,7 +297,7 @@ impl Sapwood {
         self.fork(source, ForkAt::KeepFirst(keep_first), OpenOptions::default()).await
     }
 
-    /// Remove all messages so far from the context.
+    /// Remove all current messages from the context.
     pub async fn reset(&self, session: &SessionId) -> Result<()> {
         self.engine.reset(&self.scope, session).await?;
         Ok(())
@@ -320,7 +320,7 @@ impl Sapwood {
         self.engine.archive(&self.scope, session).await
     }
 
-    /// Store a fact for later sessions of this user. A known fact is strengthened; a contradicted one is
+    /// Store a fact for later sessions of this user. A known fact is strengthened; a contradicted fact is
     /// superseded.
     pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<Kept> {
         let written = Written { text: text.into(), kind, belongs: None };
@@ -349,7 +349,7 @@ impl Sapwood {
         self.engine.forget(&self.scope, memory).await
     }
 
-    /// Learn from the new entries of a session, as closing and archiving it do.
+    /// Extract memories from the new entries of a session. Closing or archiving a session does the same.
     pub async fn learn(&self, session: &SessionId) -> Result<Learning> {
         self.engine.learn(&self.scope, session).await
     }
@@ -363,7 +363,7 @@ impl Sapwood {
         self.engine.grafts(&self.scope, session).await
     }
 
-    /// Read a graft's content. Fails if it is withheld.
+    /// Read a graft's content. Fails if the content is withheld.
     pub async fn read_graft(&self, session: &SessionId, seq: Seq) -> Result<Arc<Grafted>> {
         Ok(self.engine.read_graft(&self.scope, session, seq).await?.1)
     }

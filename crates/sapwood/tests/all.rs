@@ -1,4 +1,4 @@
-//! Tests of the façade: its operations over a real store, as a Rust user calls them. All in one binary to
+//! Tests of the façade: its operations over a real store, as a Rust user calls them. One binary, to
 //! link only once.
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Admission control. All requests in flight share one limit, and each principal gets a share of it, so that one
-//! caller never locks out the others. Until a request is authenticated, it counts toward its address. Reserves exist
-//! in addition: for operators, for the health and metrics routes, and for authenticating callers while the server is
-//! full. A stream is a request in flight for as long as it is open.
+//! Admission control. All requests in flight share one limit, and each principal gets a share of that limit, so that
+//! one caller never locks out the others. Until a request is authenticated, it counts toward its client address.
+//! Additional reserves exist for operators, for the health and metrics routes, and for authenticating callers while
+//! the server is full. An open stream counts as a request in flight.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,37 +16,37 @@ use crate::state::Settings;
 const RETRY_AFTER_S: u64 = 5;
 /// By default, one principal gets 1/`REQUEST_PARTS` of the requests in flight.
 const REQUEST_PARTS: usize = 2;
-/// The same for streams. The rest is left for the principal's other requests.
+/// By default, one principal gets 1/`STREAM_PARTS` of the requests in flight for streams.
 const STREAM_PARTS: usize = 4;
-/// One address gets 1/`ADDRESS_PARTS` of the connections before its own are closed first.
+/// An address with more than 1/`ADDRESS_PARTS` of the connections has its connections closed first.
 const ADDRESS_PARTS: usize = 2;
-/// 1/`PROBATION_PARTS` of the connections is added for requests that are only authenticated, and the same again for
-/// connections that have not sent their request yet.
+/// A reserve of 1/`PROBATION_PARTS` of the connections exists for requests that are being authenticated, and another
+/// reserve of the same size for connections that have not sent their request yet.
 const PROBATION_PARTS: usize = 16;
 const PROBATION_MIN: usize = 32;
 const PROBATION_MAX: usize = 512;
-/// Requests in flight to `/readyz` and `/metrics` while the server is full.
+/// Maximum requests in flight to `/readyz` and `/metrics` while the server is full.
 const READINESS_MAX: usize = 32;
 const METRICS_MAX: usize = 16;
 
-/// The part of the process's file descriptors that connections may use. The store needs some too.
+/// The fraction of the process's file descriptors that connections may use. The store needs the others.
 const FILE_PARTS: (usize, usize) = (3, 4);
-/// Minimum number of connections, however few file descriptors there are.
+/// Minimum number of connections, even if there are too few file descriptors.
 const CONNECTIONS_MIN: usize = 16;
 
 impl Settings {
-    /// Returns how many connections fit this many file descriptors: `connections_max` or fewer.
+    /// Returns the connection limit for this many file descriptors: at most `connections_max`.
     pub fn connections_max_for(&self, files_max: usize) -> usize {
         let (some, all) = FILE_PARTS;
         let slots = (files_max / all).saturating_mul(some);
         let beside = self.operate_connections_reserved + 2 * PROBATION_MIN + READINESS_MAX + METRICS_MAX;
-        // The probation reserve counts twice, which adds one in eight.
+        // The two probation reserves add 2/`PROBATION_PARTS` to the connections.
         let fitting = slots.saturating_sub(beside) / (PROBATION_PARTS + 2) * PROBATION_PARTS;
         self.connections_max.min(fitting.max(CONNECTIONS_MIN))
     }
 }
 
-/// The limits that follow from the settings.
+/// The limits derived from the settings.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     requests: usize,
@@ -69,7 +69,7 @@ impl Limits {
         }
     }
 
-    /// More than the possible requests in flight, so that a new connection always finds a slot.
+    /// Exceeds the maximum number of requests in flight, so that a new connection always gets a slot.
     fn slots(&self) -> usize {
         self.requests + self.operate + 2 * self.probation + READINESS_MAX + METRICS_MAX
     }
@@ -197,19 +197,19 @@ enum Reserve {
 pub struct Connection {
     admission: Arc<Admission>,
     slot: Slot,
-    /// The share of the latest principal. Most connections have only one.
+    /// The share of the latest principal. Most connections serve only one principal.
     principal: Mutex<Option<Arc<Share>>>,
 }
 
 impl Connection {
-    /// Admits an unauthenticated request. The permit is also returned on failure, for the error response.
+    /// Admits an unauthenticated request. Also returns a permit on failure, for sending the error response.
     pub fn begin(self: &Arc<Self>, path: &str) -> (Permit, Result<()>) {
         let mut permit = Permit { connection: self.clone(), hold: Hold::Nothing };
         let admission = &self.admission;
         if !self.slot.begin() {
             return (permit, Err(admission.refuse(Why::Full)));
         }
-        // This response is immediate and needs no capacity.
+        // The liveness response is immediate and needs no capacity.
         if path == "/healthz" {
             return (permit, Ok(()));
         }
@@ -226,7 +226,7 @@ impl Connection {
         (permit, begun)
     }
 
-    /// Resolves when the connection must close to make room for another.
+    /// Resolves when the connection must close to free its slot.
     pub async fn told_to_close(&self) {
         self.slot.told_to_close().await;
     }
@@ -240,13 +240,13 @@ impl Connection {
     }
 }
 
-/// The capacity that a request in flight holds.
+/// The capacity that a request in flight uses.
 enum Hold {
     Nothing,
     /// One request in flight, counted in this share.
     Request(Arc<Share>),
     Reserve(Reserve),
-    /// The capacity is held until the last of these permits is dropped.
+    /// The capacity is released when the last clone of this permit is dropped.
     Lent {
         _permit: Arc<Permit>,
     },
@@ -259,7 +259,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Moves the request from its address to the authenticated caller's share.
+    /// Moves the request from the share of its address to the share of the authenticated caller.
     pub fn admit(&mut self, caller: &Caller) -> Result<()> {
         let share = self.connection.share_of(caller);
         match self.take_request(&share) {
@@ -277,7 +277,7 @@ impl Permit {
     }
 
     /// Shares the permit with a connection that outlives its request, such as a WebSocket. The request stays in flight
-    /// until both are dropped.
+    /// until both permits are dropped.
     pub fn lend(&mut self) -> Arc<Permit> {
         let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
         let lent = Arc::new(Permit { connection: self.connection.clone(), hold });
@@ -285,7 +285,7 @@ impl Permit {
         lent
     }
 
-    /// Takes a request in flight from this share, in exchange for the current hold.
+    /// Counts the request in this share and releases the current hold.
     fn take_request(&mut self, share: &Arc<Share>) -> Result<(), Why> {
         let admission = &self.connection.admission;
         let max = admission.limits.requests_per_principal;
@@ -306,7 +306,7 @@ impl Permit {
         Ok(())
     }
 
-    /// Takes a unit of a reserve, in exchange for the current hold.
+    /// Counts the request in a reserve and releases the current hold.
     fn take_reserve(&mut self, reserve: Reserve) -> bool {
         let (admission, address) = (&self.connection.admission, &self.connection.slot.address);
         // One address gets at most half of the probation reserve.
@@ -356,7 +356,7 @@ impl Drop for Permit {
 /// Permission for one open stream. Dropping it frees the stream's capacity.
 pub struct StreamPermit {
     admission: Arc<Admission>,
-    /// `None` for a stream of the operator reserve.
+    /// `None` if the stream uses the operator reserve.
     share: Option<Arc<Share>>,
 }
 

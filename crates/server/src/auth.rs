@@ -1,6 +1,6 @@
-//! Authentication. A request carries an API key or an OIDC token. A request without either is accepted only on
-//! loopback, as the owner of the store, and only as long as no key was created and OIDC is not configured. The
-//! default is closed.
+//! Authentication. A request carries an API key or an OIDC token. A request without a credential is accepted only on
+//! loopback, as the owner of the store, until the first key is created or OIDC is configured. All other requests are
+//! rejected.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +27,12 @@ use crate::request_id::RequestId;
 
 /// Prefix of every key, so that people and secret scanners recognize it.
 pub const KEY_PREFIX: &str = "sapwood_";
-/// Length limit of a credential.
+/// Maximum length of a credential.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 /// TTL of the cached "any API keys exist?" answer.
 const LOOK_HOLDS: Duration = Duration::from_millis(200);
 
-/// Creates a key: its public id, and a secret of 256 random bits. Returns `None` if the system's random source fails.
+/// Creates a key from a public id and a secret of 256 random bits. Returns `None` if the system's random source fails.
 pub fn new_key() -> Option<(String, String)> {
     let (mut id, mut secret) = ([0u8; 8], [0u8; 32]);
     let random = SystemRandom::new();
@@ -116,7 +116,7 @@ pub struct Authenticator {
     /// The scope of a request without a credential.
     local: Option<Scope>,
     oidc: Option<Oidc>,
-    /// Set once a key exists and never cleared: from then on every request needs a credential.
+    /// Set when the first key is created and never cleared. When set, every request needs a credential.
     is_locked: AtomicBool,
     looked: Mutex<Option<Instant>>,
 }
@@ -201,8 +201,8 @@ impl Authenticator {
         }
     }
 
-    /// Accepts a local request without a credential. Web pages in a browser on this machine can reach loopback too;
-    /// they are recognized by their `Origin`, or by the host name that they connect to.
+    /// Accepts a local request without a credential. Web pages in a browser on this machine can also reach loopback.
+    /// Their requests are recognized by the `Origin` or `Host` header and rejected.
     fn admit_local(&self, headers: &HeaderMap) -> Result<Caller> {
         let Some(scope) = self.local.clone() else { return Err(required()) };
         let host = text_of(headers, header::HOST).unwrap_or_default();
@@ -217,7 +217,7 @@ impl Authenticator {
 }
 
 impl Caller {
-    /// Whether the caller may name directories on the server's machine.
+    /// Whether the caller may specify directories on the server's machine.
     pub fn is_operator(&self) -> bool {
         self.scope.reach == Reach::Tenant
     }

@@ -1,16 +1,16 @@
-//! Cookie sign-in for browsers. The console sends its credential once and gets it back as a cookie that no script can
-//! read and no other site's page can send. The server stores nothing, so the cookie is valid on every server that
-//! knows the key, and for as long as the key is. A request with the cookie must come from our own page. A request
-//! that changes something must also have a header that no HTML form can set.
+//! Cookie sign-in for browsers. The console sends its credential once and receives it as a cookie that scripts cannot
+//! read and pages of other sites cannot send. The server stores nothing, so the cookie is valid on every server with
+//! the same keys, until the key expires or is revoked. A request with the cookie must originate from the console. A
+//! request that changes data must also have a header that HTML forms cannot set.
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 use crate::problem::{Problem, Result};
 
 const NAME: &str = "sapwood";
-/// Proves that a request was made by the console's own script.
+/// Proves that the console's script sent the request.
 pub const CSRF_HEADER: &str = "x-sapwood-csrf";
-/// Length limit of a credential that fits into a cookie.
+/// Maximum length of a credential that fits into a cookie.
 const CREDENTIAL_BYTES_MAX: usize = 3_800;
 
 /// Returns the credential in the cookie.
@@ -21,7 +21,7 @@ pub fn credential(headers: &HeaderMap) -> Option<&str> {
     ours.next().map(|(_, value)| value)
 }
 
-/// Fails unless our own page made the request.
+/// Fails unless the console sent the request.
 pub fn check_site(method: &Method, headers: &HeaderMap) -> Result<()> {
     let is_ours = is_own_origin(headers) && (method.is_safe() || headers.contains_key(CSRF_HEADER));
     if is_ours {
@@ -31,7 +31,7 @@ pub fn check_site(method: &Method, headers: &HeaderMap) -> Result<()> {
     Err(Problem::new("auth.origin", detail))
 }
 
-/// Ignores the scheme: a proxy that terminates TLS changes it.
+/// Whether the request originates from this host. Ignores the scheme: a proxy that terminates TLS changes it.
 fn is_own_origin(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text("host").unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn is_same_site(headers: &HeaderMap) -> bool {
     site.is_none_or(|site| matches!(site, b"same-origin" | b"none"))
 }
 
-/// Returns a session cookie that holds the credential.
+/// Returns a session cookie that contains the credential.
 pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte);
     if credential.len() > CREDENTIAL_BYTES_MAX || !credential.bytes().all(is_plain) {

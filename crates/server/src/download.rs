@@ -20,7 +20,7 @@ use crate::state::State;
 /// Clients may cache a blob but must revalidate, because their access may have been revoked.
 const CACHING: &str = "private, no-cache";
 
-/// The blob to send, and the name to send it under.
+/// The blob to send, and its file name.
 pub struct RequestedRange<'a> {
     pub blob: BlobHash,
     /// The media type that the uploader declared.
@@ -52,19 +52,19 @@ pub async fn serve_blob(
     set(headers, header::CONTENT_TYPE, mime);
     set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, wanted.name));
     set(headers, header::ACCEPT_RANGES, "bytes");
-    // A blob must never run as a page, even if a browser shows it inline.
+    // A blob must never run scripts, even if a browser shows it inline.
     set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
     set(headers, header::CACHE_CONTROL, CACHING);
     Ok(response)
 }
 
-/// Whether the client's tags include this one. Weak tags match too.
+/// Whether the client's ETags include `etag`. Weak tags also match.
 fn is_known(known: &str, etag: &str) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
-/// The response to a range that begins past the end. It states the size.
+/// The response to a range that begins past the end. Contains the blob's size.
 fn past_the_end(size: u64) -> Response {
     let detail = format!("the range begins past the end: there are {size} bytes");
     let mut response = Problem::new("range.unsatisfiable", detail).into_response();
@@ -78,7 +78,7 @@ fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
     }
 }
 
-/// A blob's first chunk, which is enough to sniff its type, and a reader for the rest if there is one.
+/// A blob's first chunk, which is enough to sniff its type, and a reader for any remaining chunks.
 struct Opened {
     first: Bytes,
     size: u64,
@@ -108,7 +108,7 @@ impl Opened {
         Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
     }
 
-    /// Sends the bytes in `from..end`: first what is loaded, then the rest as it is read.
+    /// Sends the bytes in `from..end`: first from the loaded chunk, then from the reader.
     fn send(self, from: u64, end: u64) -> Response {
         let known = self.first.len() as u64;
         let first = self.first.slice(from.min(known) as usize..end.min(known) as usize);
@@ -124,7 +124,7 @@ impl Opened {
     }
 }
 
-/// Streams the rest of a blob. An error aborts the connection, so that no client takes a partial body for the whole.
+/// Streams the rest of a blob. An error aborts the connection, so that clients do not accept a partial blob.
 fn stream_of(
     reader: BlobReader,
     request: RequestId,
@@ -162,8 +162,8 @@ fn percent(byte: u8) -> String {
     }
 }
 
-/// Parses one byte range. Returns `None` if it is not one, which is answered with all bytes, and `Some(None)` if it
-/// begins past the end.
+/// Parses one byte range. Returns `None` for any other text, in which case all bytes are sent, and `Some(None)` if the
+/// range begins past the end.
 fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let (unit, spans) = range.split_once('=')?;
     let (first, last) = spans.split_once('-').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
@@ -176,7 +176,7 @@ fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
     let last: u64 = match last.parse() {
         Ok(last) => last,
-        // Missing, or too large for a `u64`.
+        // The last position is missing, or too large for a `u64`.
         Err(_) if last.is_empty() || is_number => u64::MAX,
         Err(_) => return None,
     };

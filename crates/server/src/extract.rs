@@ -16,16 +16,16 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// Length limit of invalid input that is quoted in an error.
+/// Maximum length of invalid input quoted in an error.
 const ECHO_CHARS_MAX: usize = 200;
 
-/// How long the rest of an oversized body is read and discarded.
+/// Time limit for reading and discarding the rest of an oversized body.
 const POUR_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Minimum upload rate. Slower uploads time out eventually.
+/// Minimum upload rate. Slower uploads time out.
 const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// A JSON body of a known shape.
+/// A JSON body, deserialized to `T`.
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
@@ -88,12 +88,12 @@ pub struct Incoming {
     /// When the first read began.
     began: Option<Instant>,
     came_bytes: u64,
-    /// Nothing more can be read: the body timed out, was too large, or was interrupted.
+    /// Whether the body timed out, was too large, or was interrupted, so that no more bytes can be read.
     is_broken: bool,
 }
 
 impl Incoming {
-    /// Rejects a `Content-Length` over the limit before anything is read.
+    /// Rejects a `Content-Length` over the limit before reading the body.
     pub async fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
         let headers = request.headers();
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
@@ -114,7 +114,7 @@ impl Incoming {
     /// Returns the next bytes, or `None` at the end. The deadline grows with the bytes received.
     pub async fn next(&mut self, request_time_max: Duration) -> Result<Option<Bytes>> {
         let patience = upload_time(request_time_max, self.came_bytes);
-        // A fast start must not extend the wait for the next bytes.
+        // Bytes that arrived early must not extend the wait for the next bytes.
         let now = Instant::now();
         let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
         let late = |_| Problem::late(request_time_max);
@@ -123,7 +123,7 @@ impl Incoming {
         came
     }
 
-    /// Discards the rest of a body that is rejected for another reason, if it can still be read.
+    /// Discards the rest of a rejected body, if it can still be read.
     pub async fn drop_rest(&mut self) {
         if !self.is_broken {
             self.pour_away().await;
@@ -190,7 +190,7 @@ fn invalid_json(error: &serde_json::Error) -> Problem {
     Problem::new(if error.is_data() { "input.invalid" } else { "input.json" }, why)
 }
 
-/// The query, of a known shape.
+/// The query parameters, deserialized to `T`.
 pub struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<State> for Params<T> {
@@ -202,7 +202,7 @@ impl<T: DeserializeOwned> FromRequestParts<State> for Params<T> {
     }
 }
 
-/// The path's parameters.
+/// The path parameters.
 pub struct At<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
@@ -214,11 +214,11 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
     }
 }
 
-/// Path parameters of a route that reads a session. If the caller does not own it, an audit line is written before
-/// anything is read. The handler must still check the right to read, because one audit line covers several reads.
+/// Path parameters of a route that reads a session. If the caller does not own the session, an audit line is written
+/// before the read. The handler must still check the right to read, because one audit line covers several reads.
 pub struct Seen<T>(pub T);
 
-/// Parameters that name a session.
+/// Path parameters that contain a session id.
 pub trait NamesSession {
     fn session(&self) -> &SessionId;
 }

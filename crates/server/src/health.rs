@@ -1,5 +1,5 @@
-//! Readiness: whether the store can be read and written. The latest result is cached, so that frequent probes cost
-//! nothing.
+//! Readiness: whether the store can be read and written. The latest result is cached, so that frequent probes are
+//! cheap.
 
 use std::time::{Duration, Instant};
 
@@ -19,14 +19,14 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 pub struct Readiness {
     answer_holds: Duration,
     look_time_max: Duration,
-    /// Held during a check, so that concurrent callers wait for its result instead of starting their own.
+    /// Locked during a check, so that concurrent callers wait for its result instead of starting another check.
     latest: Mutex<Latest>,
 }
 
 #[derive(Default)]
 struct Latest {
     answer: Option<(Instant, Result<()>)>,
-    /// The check in progress and its start time. It may hang; no second check starts until it returns.
+    /// The check in progress and its start time. A check may hang; no second check starts until it returns.
     look: Option<(Instant, JoinHandle<Result<()>>)>,
 }
 
@@ -42,7 +42,7 @@ impl Readiness {
         self.ask(move || Handle::current().block_on(look(&engine))).await
     }
 
-    /// Runs the check on its own thread: stores may block, and a blocked task could not be timed out.
+    /// Runs the check on a separate thread: stores may block, and a blocked task cannot be timed out.
     async fn ask(&self, look: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let mut latest = self.latest.lock().await;
         if let Some((at, answer)) = &latest.answer
@@ -67,7 +67,7 @@ impl Readiness {
 }
 
 async fn look(engine: &Engine) -> Result<()> {
-    // First, because it gives the most precise error about the store's location.
+    // Runs first, because it returns the most precise error about the store's location.
     engine.store().check_writable().await?;
     let scope = Scope::operator(TenantId::local(), Principal::System);
     engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
@@ -99,12 +99,12 @@ mod tests {
         }
         assert_eq!(looks.load(Ordering::SeqCst), 1, "no second check is started");
         drop(free);
-        // The check ends some time after it is released.
+        // The check ends shortly after it is released.
         while readiness.ask(look.clone()).await.is_err() {
             tokio::task::yield_now().await;
         }
         assert_eq!(looks.load(Ordering::SeqCst), 1);
-        // On a busy machine even a store that responds at once may need longer than 20 ms.
+        // On a busy machine even a fast check may take longer than 20 ms.
         readiness.look_time_max = Duration::from_secs(60);
         readiness.ask(look).await.unwrap();
         assert_eq!(looks.load(Ordering::SeqCst), 2, "a new check starts after the previous one has finished");

@@ -1,5 +1,5 @@
-//! JSON responses, serialized into a buffer that is large enough for most of them. axum's own buffer starts small and
-//! reallocates several times per response, which took a tenth of the time of a small read.
+//! JSON responses, serialized into a buffer that is large enough for most of them. axum's default buffer starts small
+//! and reallocates several times per response, which took 10 % of the time of a small read.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};

@@ -1,8 +1,8 @@
-//! Sapwood's HTTP server. It knows HTTP and the wire types and makes no decisions about sessions: every handler
-//! authenticates the caller, calls one engine method with the caller's scope, and maps the result to a response.
+//! Sapwood's HTTP server. It implements HTTP and the wire types and makes no decisions about sessions: every handler
+//! receives an authenticated caller, calls the engine with the caller's scope, and maps the result to a response.
 //!
 //! Tour: [`listen`] accepts connections and shuts down gracefully. [`middleware`] wraps every request: authentication,
-//! rate limit, timeout, panic handling. [`admission`] limits what each caller holds. [`auth`] authenticates callers.
+//! rate limit, timeout, panic handling. [`admission`] limits each caller's requests. [`auth`] authenticates callers.
 //! [`routes`] has one file per resource. [`sse`] and [`ws`] implement the streams. [`problem`] maps every error to its
 //! status, and [`wire`] defines the types that clients see.
 

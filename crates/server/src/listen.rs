@@ -23,14 +23,14 @@ use crate::state::State;
 /// Size limit of a request head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
-/// How long connections may take to close after their last request has ended.
+/// Time limit for connections to close after their last request has ended.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long a client may leave sent data unacknowledged.
+/// Maximum time that sent data may stay unacknowledged.
 #[cfg(target_os = "linux")]
 const STALLED_MS_MAX: u32 = 60_000;
 /// Length of the kernel's accept queue. A client that finds it full retries after a second.
 const BACKLOG: u32 = 1_024;
-/// Pause before the next accept when the system is out of a resource such as file descriptors.
+/// Pause before the next accept when the system has run out of a resource such as file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ impl Stop {
     }
 }
 
-/// A server that is bound to its address and not yet accepting requests.
+/// A server that is bound to its address but not yet accepting requests.
 pub struct Listening {
     listener: TcpListener,
     pub addr: SocketAddr,
@@ -61,7 +61,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Binds the address. Fails for an address that other machines can reach as long as no API key is required.
+    /// Binds the address. Fails if other machines can reach the address and no credential is required.
     pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, Stop> {
         let unasked = |problem: Problem| Stop::Store { what: problem.inside.unwrap_or(problem.detail) };
         let may = state.door.may_listen(addr).await.map_err(unasked)?;
@@ -83,7 +83,7 @@ impl Listening {
 /// Like [`TcpListener::bind`], with a longer accept queue.
 fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // On other systems this would let two processes listen on one address.
+    // On other systems this option would let two processes listen on one address.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
@@ -94,7 +94,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     let routes = Routes::new(routes::router(&state));
     tokio::pin!(stop);
     loop {
-        // `stop` must also work while a connection waits for a slot.
+        // `stop` must also be polled while a connection waits for a slot.
         let next = async {
             let (stream, client) = listener.accept().await?;
             Ok::<_, std::io::Error>((stream, state.admission.connect(client.ip()).await))
@@ -115,7 +115,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     end(&state).await;
 }
 
-/// Serves one empty route without our middleware, as a baseline for benchmarks.
+/// Serves one empty route without the middleware, as a baseline for benchmarks.
 pub async fn serve_empty(listener: TcpListener) {
     let router = Router::new().route("/", axum::routing::get(|| async {}));
     if let Err(error) = axum::serve(listener, router).await {
@@ -124,7 +124,7 @@ pub async fn serve_empty(listener: TcpListener) {
 }
 
 fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {
-    // Small frames must not wait for Nagle's algorithm.
+    // Nagle's algorithm would delay small frames.
     let _ = stream.set_nodelay(true);
     cut_off_when_stalled(&stream);
     let guarded = (state.clone(), routes, connection.clone());
@@ -147,7 +147,7 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
         tokio::select! {
             // Errors here only mean that the client disconnected.
             _ = &mut served => {}
-            // It has no request in flight.
+            // Only connections without a request in flight are told to close.
             () = connection.told_to_close() => {}
             () = stopped(&mut stopping) => {
                 served.as_mut().graceful_shutdown();
@@ -157,7 +157,7 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
     });
 }
 
-/// Lets the kernel close connections whose client reads nothing: they hold a slot and buffered data.
+/// Lets the kernel close connections whose client stopped reading: they occupy a slot and buffer data.
 fn cut_off_when_stalled(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_MS_MAX);

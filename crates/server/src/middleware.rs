@@ -39,7 +39,7 @@ const TRIGGERS: &str = "/v1/triggers/";
 /// The router as a hyper service.
 pub type Routes = TowerToHyperService<Router>;
 
-/// A response body that holds the request's permit until it is sent or the client disconnects.
+/// A response body that keeps the request's permit until the body is sent or the client disconnects.
 pub struct PermitBody {
     body: Body,
     _permit: Permit,
@@ -65,8 +65,8 @@ impl HttpBody for PermitBody {
     }
 }
 
-/// Handles one request. Runs in front of the router instead of as a layer on each route, which saves a box and a future
-/// per request.
+/// Handles one request. Wraps the whole router instead of each route, which saves an allocation and a future per
+/// request.
 pub async fn handle_request(
     state: &State,
     routes: &Routes,
@@ -129,7 +129,7 @@ async fn admit_and_route(
     permit: &mut Permit,
 ) -> Result<Response> {
     if request.uri().path().starts_with(API) && !is_signed(&request) {
-        // A read-only key may sign in and out, because that changes nothing on the server.
+        // A read-only key may sign in and out, because the server stores no sign-ins.
         let is_login = request.uri().path() == LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
         let caller = state.door.admit(method, request.headers()).await?.asking(id);
@@ -148,7 +148,7 @@ async fn admit_and_route(
     }
 }
 
-/// Requires exactly one host name. A proxy in front of the server may have checked a different one than we would use.
+/// Requires exactly one host name. If there were several, a proxy might have checked a different one.
 fn check_host(request: &Request) -> Result<()> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
@@ -161,8 +161,8 @@ fn check_host(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Returns the time limit of a request. Uploads get the time of the largest upload; their rate is checked while they
-/// are read.
+/// Returns the time limit for a request. An upload gets the time limit for the largest upload; its rate is checked
+/// while it is read.
 fn time_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
     let path = request.uri().path();
@@ -171,7 +171,7 @@ fn time_for(state: &State, request: &Request) -> Duration {
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 
-/// Whether the request is signed with a trigger's own secret, which the route verifies.
+/// Whether the request is signed with a trigger's secret. The route verifies the signature.
 fn is_signed(request: &Request) -> bool {
     request.method() == Method::POST
         && request.uri().path().starts_with(TRIGGERS)

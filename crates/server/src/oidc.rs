@@ -1,9 +1,9 @@
 //! OIDC tokens: unexpired JWTs signed by a key of the pinned issuer for the pinned audience. Only asymmetric
 //! signatures are accepted, and claims are read only after the signature is verified.
 //!
-//! The issuer's keys are fetched when the cached ones are old, or when none of them signed a token, which is how new
-//! keys become known. Only one task fetches at a time, with a minimum pause between fetches, regardless of how many
-//! tokens arrive.
+//! The issuer's keys are fetched when the cached keys have expired, or when a token was signed by none of them, because
+//! the issuer may have added keys. Only one task fetches at a time, with a minimum pause between fetches, regardless of
+//! how many tokens arrive.
 
 mod published;
 
@@ -38,7 +38,7 @@ const KEYS_MAX: usize = 64;
 pub struct KeyTimes {
     /// TTL of fetched keys.
     pub live: Duration,
-    /// Minimum pause between fetches that are caused by an unknown signing key.
+    /// Minimum pause between fetches caused by an unknown signing key.
     pub refetch_pause: Duration,
     /// Minimum pause after a failed fetch.
     pub failed_pause: Duration,
@@ -62,7 +62,7 @@ pub trait KeySource: Send + Sync {
 pub struct OidcConfig {
     pub issuer: String,
     pub audience: String,
-    /// The claim that names the user.
+    /// The claim that contains the user name.
     pub user_claim: String,
     pub tenant: Tenancy,
     pub times: KeyTimes,
@@ -78,7 +78,7 @@ pub struct Oidc {
     config: OidcConfig,
     source: Box<dyn KeySource>,
     held: Mutex<CachedKeys>,
-    /// Lets one task fetch at a time. The others wait for its result.
+    /// Lets one task fetch at a time. Other tasks wait for its result.
     asking: Semaphore,
 }
 
@@ -88,7 +88,7 @@ struct CachedKeys {
     keys: Arc<Vec<Jwk>>,
     /// When these keys were fetched.
     since: Option<Instant>,
-    /// When the last fetch ran, and its error.
+    /// When the latest fetch ran, and its error.
     tried: Option<Instant>,
     failure: Option<String>,
 }
@@ -177,7 +177,7 @@ impl Oidc {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the issuer's keys, fetched again unless the last fetch was a moment ago.
+    /// Fetches the issuer's keys, or returns the cached ones if the minimum pause has not passed.
     async fn renewed_keys(&self) -> Result<Arc<Vec<Jwk>>> {
         let _place = self.asking.acquire().await;
         let held = self.held().clone();
@@ -221,8 +221,8 @@ fn millis_of(claim: &serde_json::Value) -> Option<i64> {
     claim.as_f64().map(|seconds| (seconds * 1_000.0) as i64)
 }
 
-/// Maps a claim to a user name. Characters that our names do not allow (`auth0|…`) are escaped after a prefix, and long
-/// claims are hashed. No two claims map to the same user.
+/// Maps a claim to a user name. Claims with characters that user names do not allow (`auth0|…`) are escaped and
+/// prefixed, and long claims are hashed. No two claims map to the same user.
 fn user_of(claim: &str) -> Option<UserName> {
     if let Ok(user) = claim.parse()
         && !claim.starts_with(ESCAPED)
@@ -270,7 +270,7 @@ impl<'t> Token<'t> {
 }
 
 impl Jwk {
-    /// Whether the key has the token's algorithm and, if the token names one, its key id.
+    /// Whether the key has the token's algorithm and, if the token contains a key id, the same id.
     fn fits(&self, head: &Head) -> bool {
         let is_kind = match head.alg.as_str() {
             "RS256" => self.kty == "RSA",

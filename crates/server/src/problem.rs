@@ -49,7 +49,7 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
-    /// The server is out of capacity. This is not an internal failure, so the detail is sent to the client.
+    /// The server is out of capacity. Unlike for internal errors, the detail is sent to the client.
     pub fn busy(detail: &str, retry_after_s: u64) -> Self {
         let (detail, retry_after_s) = (detail.to_owned(), Some(retry_after_s));
         Self { code: "server.busy", detail, retry_after_s, inside: None }
@@ -91,7 +91,7 @@ impl Problem {
     }
 }
 
-/// Returns the status of a code. docs/errors lists the codes too.
+/// Returns the HTTP status for an error code. The codes are documented in docs/errors.
 pub fn status_of(code: &str) -> StatusCode {
     match code {
         "auth.required" | "auth.invalid" => StatusCode::UNAUTHORIZED,
@@ -160,7 +160,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // The OpenAI routes read it to change the error format.
+        // The OpenAI routes read the problem to change the error format.
         response.extensions_mut().insert(self);
         response
     }

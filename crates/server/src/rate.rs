@@ -12,7 +12,7 @@ const BUCKETS_MAX: usize = 65_536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     pub per_second: u32,
-    /// Bucket size: how many requests may arrive at once.
+    /// Bucket size: the maximum number of requests in a burst.
     pub burst: u32,
 }
 
@@ -39,7 +39,7 @@ impl Rates {
         if buckets.len() >= BUCKETS_MAX {
             buckets.retain(|_, bucket| refilled(bucket, now, per_second) < burst);
             if buckets.len() >= BUCKETS_MAX {
-                // All buckets are in use: reset them, because memory must stay bounded.
+                // All buckets are in use: reset them to bound memory.
                 buckets.clear();
             }
         }

@@ -8,7 +8,7 @@ use axum::http::HeaderValue;
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// Returns sixteen hexadecimal digits. Avoids `format!` because every response needs one.
+    /// Returns the id as sixteen hexadecimal digits. Avoids `format!` because every response contains an id.
     fn digits(self) -> [u8; 16] {
         let digit = |at: usize| b"0123456789abcdef"[(self.0 >> (60 - 4 * at)) as usize & 15];
         std::array::from_fn(digit)

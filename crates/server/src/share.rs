@@ -1,6 +1,6 @@
 //! Each holder's use of limited resources: connections, requests in flight, streams, uploads. A holder is a
 //! principal, or an address for unauthenticated requests. A share exists as long as a connection or a stream refers
-//! to it, so memory is bounded by their number.
+//! to it, so the number of shares is bounded.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Masks IPv6 addresses to their /64, because one customer usually has a whole /64.
+    /// Masks IPv6 addresses to their /64, because one customer usually controls a whole /64.
     pub fn address(ip: IpAddr) -> Self {
         Self::Address(match ip.to_canonical() {
             IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
@@ -65,14 +65,14 @@ type Known = Mutex<HashMap<Holder, Weak<Share>>>;
 #[derive(Debug)]
 pub struct Share {
     pub holder: Holder,
-    /// Open connections; counted for addresses.
+    /// Open connections. Counted only for addresses.
     pub connections: Count,
-    /// Requests in flight, streams among them.
+    /// Requests in flight, including streams.
     pub requests: Count,
-    /// Requests of an address that are accepted only for authentication, because the server is full.
+    /// Requests of an address that are accepted only for authentication while the server is full.
     pub probation: Count,
     pub streams: Count,
-    /// Uploads that are streamed into the store. Uploads over the share wait for the holder's other uploads.
+    /// Permits for uploads that are streamed into the store. Further uploads wait for the holder's other uploads.
     pub uploads: Semaphore,
     known: Arc<Known>,
 }
@@ -87,7 +87,7 @@ impl Drop for Share {
     }
 }
 
-/// The shares of all holders that have taken something.
+/// The shares of all holders that use resources.
 pub struct Shares {
     known: Arc<Known>,
     uploads_max: usize,

@@ -1,5 +1,5 @@
-//! Slots for open connections. When all slots are taken, the connections that have been idle longest are closed to make
-//! room. Connections that send nothing or are kept alive between requests therefore never block a new one.
+//! Slots for open connections. When all slots are taken, the connections that have been idle longest are closed.
+//! Connections that send nothing or are kept alive between requests therefore never block a new connection.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::share::{Holder, Share};
 
-/// States of a slot. Every greater number is the time since which its connection has been idle, in microseconds.
+/// States of a slot. Every greater number is the time at which its connection became idle, in microseconds.
 const FREE: u64 = 0;
 const BUSY: u64 = 1;
 const CLOSING: u64 = 2;
@@ -25,13 +25,13 @@ const CLOSED_MAX: usize = 32;
 pub struct Slots {
     /// A permit for each slot.
     permits: Arc<Semaphore>,
-    /// Kept in one block of memory because finding the oldest connections scans all of them.
+    /// A contiguous array, because finding the oldest connections scans all states.
     states: Box<[AtomicU64]>,
     /// Notified when the slot's connection must close.
     bells: Box<[Notify]>,
     table: Mutex<Table>,
     began: Instant,
-    /// Connections that one address may have before its own are closed first.
+    /// An address with more connections than this has its connections closed first.
     per_address_max: usize,
     closed: AtomicU64,
 }
@@ -66,8 +66,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a new connection from this address. Never fails: at worst it waits until one of the requests in
-    /// flight has ended, and their number is limited.
+    /// Takes a slot for a new connection from this address. Never fails: if no connection is idle, waits until a
+    /// request in flight has ended.
     pub async fn take(self: &Arc<Self>, address: Arc<Share>) -> Slot {
         let mut permit = self.permits.clone().try_acquire_owned().ok();
         loop {
@@ -93,7 +93,7 @@ impl Slots {
     }
 
     /// Tells the connections that have been idle longest to close. If the address of the new connection is over its
-    /// share, its own connections are closed first.
+    /// share and has idle connections, only those are closed.
     fn close_waiting(&self, newcomer: &Share) {
         let is_over = newcomer.connections.get() >= self.per_address_max;
         let mut oldest = if is_over { self.oldest(ip_of(newcomer)) } else { Vec::new() };
@@ -109,7 +109,7 @@ impl Slots {
         }
     }
 
-    /// Returns the slots that have been idle longest, of one address or of all, each with its idle start time.
+    /// Returns the slots that have been idle longest, of one address or of all, with the start of their idle time.
     fn oldest(&self, address: Option<IpAddr>) -> Vec<(u64, usize)> {
         let table = self.table();
         let states = self.states.iter().map(|state| state.load(Ordering::Acquire)).zip(0..);
@@ -128,7 +128,7 @@ impl Slots {
         self.states.len().saturating_sub(self.permits.available_permits())
     }
 
-    /// Returns how many connections were closed to make room for others.
+    /// Returns how many connections were closed to free their slots.
     pub fn closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
@@ -148,7 +148,7 @@ impl Slots {
 }
 
 impl Slot {
-    /// Marks the connection as busy. Returns false if it was told to close just before.
+    /// Marks the connection as busy. Returns false if it was already told to close.
     pub fn begin(&self) -> bool {
         let state = &self.slots.states[self.index];
         let since = state.load(Ordering::Acquire);
@@ -165,7 +165,7 @@ impl Slot {
     pub async fn told_to_close(&self) {
         loop {
             self.slots.bells[self.index].notified().await;
-            // The notification may have been for the previous connection of the slot.
+            // The notification may have been meant for the slot's previous connection.
             if self.slots.states[self.index].load(Ordering::Acquire) == CLOSING {
                 return;
             }

@@ -1,11 +1,11 @@
-//! Content sniffing. The media type that an uploader declares is not trusted where a browser would act on it.
+//! Content sniffing. The media type that an uploader declares is not trusted, because browsers act on it.
 
 /// Media types that browsers may show inline. Everything else is served as an attachment.
 const SHOWN: &[&str] =
     &["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8", "application/json"];
-/// How many bytes of a text are inspected.
+/// Number of bytes of a text to inspect.
 const LOOKED_AT_BYTES: usize = 8 << 10;
-/// Prefix length needed for sniffing: one byte more than is inspected shows whether the text continues.
+/// Prefix length needed for sniffing. The one byte that is not inspected shows whether the text continues.
 pub const SNIFFED_BYTES: usize = LOOKED_AT_BYTES + 1;
 
 /// How a browser should treat the bytes.
@@ -46,7 +46,7 @@ fn magic(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Serves every text as plain text, also HTML, so that no browser runs it.
+/// Returns a plain-text type for every text, including HTML, so that no browser runs it.
 fn text_type(bytes: &[u8], called: &str) -> Option<&'static str> {
     let looked_at = &bytes[..bytes.len().min(LOOKED_AT_BYTES)];
     let is_text = match std::str::from_utf8(looked_at) {

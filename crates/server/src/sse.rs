@@ -1,6 +1,6 @@
 //! Streams a session as server-sent events. A durable event has its seq as id; a fragment has no id. A client that
 //! reconnects with `Last-Event-ID` therefore resumes at the last durable event, on any server. Nothing is buffered for
-//! a slow reader: the next event is read from the store when the connection can take it.
+//! a slow reader: the next event is read from the store when the connection can send it.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -25,16 +25,16 @@ use crate::state::State;
 /// Reconnect delay for clients.
 const RETRY: Duration = Duration::from_millis(1_000);
 
-/// How much of a session is streamed.
+/// The part of a session to stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything, until the client disconnects.
+    /// All events, until the client disconnects.
     Session,
-    /// One turn, to its end.
+    /// The events of one turn, until it ends.
     Turn(TurnId),
 }
 
-/// A session's events and heartbeats; the base of every kind of stream.
+/// A session's events and heartbeats; used by every kind of stream.
 pub struct Flow {
     state: State,
     caller: Caller,
@@ -49,7 +49,7 @@ pub struct Flow {
 pub enum Next {
     Event(SessionEvent),
     Heartbeat,
-    /// The server is shutting down; clients reconnect to another one.
+    /// The server is shutting down; clients reconnect to another server.
     Stopping,
 }
 

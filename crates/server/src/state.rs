@@ -28,23 +28,23 @@ use crate::rate::{Rate, Rates};
 use crate::request_id::RequestId;
 use crate::upload_quota::UploadQuota;
 
-/// How long one audit line covers reads of the same session by the same principal.
+/// Period for which one audit line covers reads of the same session by the same principal.
 const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
-/// Reads that are remembered as audited. Above this they are forgotten and audited again.
+/// Maximum number of cached audited reads. Above this limit the cache is cleared, and reads are audited again.
 const READS_NOTED_MAX: usize = 16_384;
-/// Documents that are parsed concurrently. They are fully received by then, so no slow client blocks the queue.
+/// Maximum documents parsed concurrently. They are fully received before parsing, so slow clients do not block others.
 const DOCUMENTS_MAX: usize = 4;
 /// Capacity of the in-memory upload buffer, in uploads of the largest size.
 const UPLOADS_HELD_MAX: usize = 4;
-/// Concurrent uploads that are streamed into the store. Only one chunk of each is in memory.
+/// Maximum concurrent uploads that are streamed into the store. Only one chunk of each upload is in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
-/// One principal gets at most 1/`STREAMED_UPLOAD_PARTS` of them.
+/// One principal gets at most 1/`STREAMED_UPLOAD_PARTS` of the streamed uploads.
 const STREAMED_UPLOAD_PARTS: usize = 2;
 
 /// A trigger that can be fired over HTTP.
 pub struct ServedTrigger {
     pub installed: sapwood::engine::trigger::Installed,
-    /// The secret with which a caller without a key signs. Without one, only API keys can fire the trigger.
+    /// The secret with which callers without a key sign requests. If `None`, firing the trigger requires a key.
     pub secret: Option<Secret>,
 }
 
@@ -55,27 +55,27 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Largest artifact or input.
     pub upload_bytes_max: usize,
-    /// How long the head of a request may take to arrive.
+    /// Time limit for receiving the head of a request.
     pub head_time_max: Duration,
-    /// Longest time for a request that is not a stream.
+    /// Time limit for a request that is not a stream.
     pub request_time_max: Duration,
     /// Interval between two heartbeats of a stream.
     pub heartbeat: Duration,
-    /// Rate limit of one principal. `None` means no limit.
+    /// Rate limit per principal. `None` means no limit.
     pub rate: Option<Rate>,
-    /// Requests in flight, including streams. Idle connections are closed when new ones need a slot.
+    /// Maximum requests in flight, including streams. Idle connections are closed when new connections need a slot.
     pub connections_max: usize,
-    /// The same limit for one principal, and for one address while its requests are unauthenticated. Defaults to half
-    /// of `connections_max`.
+    /// Maximum requests in flight of one principal, and unauthenticated requests of one address. Defaults to half of
+    /// `connections_max`.
     pub connections_per_principal_max: Option<usize>,
-    /// Event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
+    /// Maximum event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// Connections of one address. When the server is full, an address over this limit loses its own connections first.
-    /// Defaults to half of `connections_max`.
+    /// When all slots are taken, an address with more connections than this has its connections closed first. Defaults
+    /// to half of `connections_max`.
     pub connections_per_address_max: Option<usize>,
     /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
     pub operate_connections_reserved: usize,
-    /// How long running turns may continue after the server was asked to stop.
+    /// Time limit for running turns after the server was asked to stop.
     pub grace: Duration,
 }
 
@@ -153,7 +153,7 @@ impl State {
         }))
     }
 
-    /// Counts a turn as running until it has ended or waits for a person. The returned task ends at that point.
+    /// Counts a turn as running until it has ended or waits for a person. The returned task ends at the same time.
     pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
@@ -179,7 +179,8 @@ impl State {
         });
     }
 
-    /// Resumes the flow run that this session is a role of. Returns false if there is none, or another process runs it.
+    /// Resumes the flow run in which this session is a role. Returns false if there is no such run, or another process
+    /// runs it.
     async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
         let run = match self.engine.run_of(scope, session).await {
             Ok(Some(run)) => run,
@@ -255,7 +256,7 @@ impl Inner {
         self.stopping.subscribe()
     }
 
-    /// Writes an audit line if the caller does not own the session. Repeated reads share a line for a while.
+    /// Writes an audit line if the caller does not own the session. One line covers all reads within `READ_NOTED`.
     pub async fn note_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
         let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
         if self.was_noted(&key) {
@@ -273,12 +274,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Audits sessions whose summaries are already loaded. Runs concurrently, so that one commit holds all lines.
+    /// Audits sessions whose summaries are loaded. Writes the lines concurrently, so that they share one commit.
     pub async fn note_shown(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
         let others = shown.iter().filter(|summary| summary.owner != caller.scope.principal);
         for noted in join_all(others.map(|summary| self.note_read(caller, &summary.id))).await {
             match noted {
-                // Erased in the meantime: no owner is left to inform.
+                // The session was erased in the meantime, so no audit line is needed.
                 Err(problem) if problem.code == "session.not_found" => {}
                 noted => noted?,
             }
@@ -291,7 +292,7 @@ impl Inner {
         reads.get(key).is_some_and(|at| at.elapsed() < READ_NOTED)
     }
 
-    /// Resumes a session's turn in the background: one that was answered, cancelled while waiting, or queued.
+    /// Resumes a session's turn in the background, after an approval, a cancellation or queued input.
     pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
         let state = state.clone();
         tokio::spawn(async move {
@@ -301,7 +302,7 @@ impl Inner {
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
                 Ok(Some(running)) => drop(state.keep_running(running)),
                 Ok(None) => {}
-                // Another process runs it already.
+                // Another process already runs the turn.
                 Err(error) if error.code() == "session.leased" => {}
                 Err(error) => tracing::warn!(%session, %error, "failed to resume a turn"),
             }

@@ -1,5 +1,5 @@
-//! Quota for uploaded bytes held in memory, across all clients. An upload over the quota is rejected and can be
-//! retried, so no client ever waits for a slower one.
+//! Quota for uploaded bytes in memory, shared by all clients. An upload over the quota is rejected and can be
+//! retried, so no client waits for a slower client.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::problem::{Problem, Result};
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// One principal gets at most 1/`PARTS` of the quota, so that others get some too.
+/// One principal gets at most 1/`PARTS` of the quota.
 const PARTS: usize = 2;
 
 type Who = (TenantId, Principal);
@@ -23,11 +23,11 @@ pub struct UploadQuota {
 #[derive(Default)]
 struct Holdings {
     bytes: usize,
-    /// Bytes per principal. Holds no zero entries.
+    /// Bytes per principal. Principals without bytes are removed.
     of_each: HashMap<Who, usize>,
 }
 
-/// The bytes that one upload holds. Dropping this returns them.
+/// The quota that one upload uses. Dropping the guard releases it.
 pub struct QuotaGuard<'r> {
     room: &'r UploadQuota,
     who: Who,
@@ -82,7 +82,7 @@ impl QuotaGuard<'_> {
         Ok(())
     }
 
-    /// Returns all but this many bytes to the quota.
+    /// Keeps this many bytes and returns the others to the quota.
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;

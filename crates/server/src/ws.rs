@@ -1,6 +1,6 @@
-//! A session over a WebSocket. The server first sends the feed so far, in one or more messages, then every event as it
-//! happens. Clients can send input, answer approvals, steer and cancel. Each client message may carry an `id`, which is
-//! returned with its one reply.
+//! A session over a WebSocket. The server first sends the feed so far, in one or more messages, then live events.
+//! Clients can send input, answer approvals, steer and cancel. Each client message gets one reply, which repeats the
+//! message's optional `id`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::sse::{Flow, Next, durable_json, fragment_json};
 use crate::state::{Inner, State};
 use crate::wire;
 
-/// Largest message a client may send.
+/// Maximum size of a client message.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Timeout for sending a message. A client that does not read in this time is disconnected.
 const SEND_TIME_MAX: Duration = Duration::from_secs(30);
@@ -55,14 +55,14 @@ enum What {
     Ping,
 }
 
-/// What a WebSocket holds while it is open.
+/// The permits of an open WebSocket.
 pub struct Permits {
     pub stream: StreamPermit,
     /// `None` if the request did not pass through the middleware.
     pub request: Option<Arc<Permit>>,
 }
 
-/// Serves the socket until the client leaves, the server stops, or the caller loses read access.
+/// Serves the socket until the client disconnects, the server stops, or the caller loses read access.
 pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: SessionId, permits: Permits) {
     let Permits { stream, request: _request } = permits;
     let close = match follow(&mut socket, &state, &caller, &session, stream).await {
@@ -122,7 +122,7 @@ async fn follow(
     }
 }
 
-/// Sends the feed so far in chunks and returns the last seq it covers, from which the live events continue.
+/// Sends the feed so far in chunks. Returns the last seq of the feed, after which the live events begin.
 async fn replay(
     socket: &mut WebSocket,
     state: &State,
@@ -154,7 +154,7 @@ async fn send_replay(
 ) -> Result<(), Ended> {
     let replay = Replay { kind: "feed_replay", session, seq, items, more };
     let text = serde_json::to_string(&replay).unwrap_or_default();
-    // Only the text stays in memory while it is sent.
+    // Keep only the serialized text in memory while it is sent.
     drop(replay);
     send(socket, text).await
 }
@@ -208,7 +208,7 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
 async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) -> Result<Value> {
     state.check_rate(caller)?;
     if !matches!(what, What::Ping) {
-        // The socket may have been open for a long time.
+        // The caller's key may have been revoked since the socket was opened.
         state.door.recheck(caller).await?;
         caller.check(Right::Write)?;
     }

@@ -1,5 +1,6 @@
-//! The best that SQLite can do on this machine, as a reference for `sapwood bench`: one table, one
-//! text column, no index, no search, no history. Nothing else uses this module.
+//! Measures the maximum insert rate of SQLite on this machine, for comparison by `sapwood bench`:
+//! one table, one text column, no index, no search, no history. Only the benchmark uses this
+//! module.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use rusqlite::Connection;
 
 use crate::Durability;
 
-/// Inserts `bodies` into a new file, `per_commit` rows per transaction, and returns the time it
-/// took.
+/// Inserts `bodies` into a new file, `per_commit` rows per transaction, and returns the elapsed
+/// time.
 pub fn plain_inserts(
     path: &Path,
     bodies: &[Vec<u8>],
@@ -47,8 +48,8 @@ fn insert_all(
     Ok(start.elapsed())
 }
 
-/// Checkpoints the WAL into the database file and removes it, so that the file size is the total
-/// size.
+/// Checkpoints the WAL into the database file and removes the WAL, so that the file size is the
+/// total size.
 pub fn checkpoint(path: &Path) -> Result<(), String> {
     let truncate = |connection: Connection| connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     Connection::open(path).and_then(truncate).map_err(|error| error.to_string())

@@ -1,13 +1,12 @@
-//! Splitting blobs into pieces. Input of any size is cut, hashed and limited here, the same way for
-//! every store.
+//! Splits blobs into pieces, hashes them, and enforces the size limit, for every store.
 
 use sapwood_core::port::store::{BLOB_BYTES_MAX, PIECE_BYTES_MAX, Result};
 use sapwood_core::{BlobHash, StoreError};
 
 use crate::compression::{Packed, pack, unpack};
 
-/// Idle timeout of an upload, in seconds. An older upload cannot be continued, and its pieces are
-/// deleted.
+/// Idle timeout of an upload, in seconds. An upload that is idle for longer fails, and its pieces
+/// are deleted.
 pub(crate) const UPLOAD_IDLE_S_MAX: i64 = 3_600;
 
 /// Returns the error for an upload that expired because it was idle.
@@ -24,7 +23,7 @@ pub(crate) struct Cutter {
     /// The number of pieces returned so far.
     pub pieces: u32,
     rest: Vec<u8>,
-    /// A piece was returned, and the caller has not confirmed yet that it is stored.
+    /// Whether the caller still has to confirm that the last returned piece is stored.
     is_owed: bool,
 }
 
@@ -40,7 +39,8 @@ impl Cutter {
         Self { hasher: blake3::Hasher::new(), bytes: 0, pieces: 0, rest: Vec::new(), is_owed: false }
     }
 
-    /// Consumes the bytes that fit. Returns a piece when it is full and more input follows.
+    /// Consumes the bytes that fit into the current piece. Returns the piece when it is full and
+    /// more input follows.
     pub fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_whole()?;
         let full = (self.rest.len() == PIECE_BYTES_MAX && !bytes.is_empty())
@@ -104,7 +104,8 @@ impl Piece {
     }
 }
 
-/// Returns the pieces that cover a span: the number of each piece, and the range within it.
+/// Returns the pieces that cover a byte range: the number of each piece, and the range within the
+/// piece.
 pub(crate) fn span(
     from: u64,
     limit: usize,

@@ -27,9 +27,9 @@ const LZ4_WITH_DICTIONARY: u8 = 2;
 /// Longer bodies compress well and faster without the dictionary.
 const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
 
-/// Text that messages of coding agents have in common: the frame of our own JSON, and fragments of
-/// code and conversation. A single message is too short to compress well on its own. The dictionary
-/// is part of the format: a better one gets a new format number, and this one stays.
+/// Text that messages of coding agents have in common: the envelope of our JSON, and fragments of
+/// code and conversation. A single message is too short to compress well alone. The dictionary is
+/// part of the format: a better dictionary gets a new format number, and this dictionary stays.
 const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
 
 pub(crate) struct Packed {
@@ -37,8 +37,8 @@ pub(crate) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// Encodes and compresses a body. Rejects a body that is too large. This is a large part of the
-/// work of an append and needs no connection, so the caller does it before it acquires the writer.
+/// Encodes and compresses a body. Rejects a body that is too large. Packing is a large part of the
+/// work of an append and needs no connection, so the caller packs before it acquires the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(validate::encode_body(body)?))
 }
@@ -63,7 +63,7 @@ pub(crate) fn pack_drafts<T: Send>(
     };
     std::thread::scope(|scope| {
         let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
-        // If the thread cannot be started, all pieces are packed on this one.
+        // If the second thread cannot be started, this thread packs all bodies.
         let helper = packer.spawn_scoped(scope, pack_pieces);
         let mut packed = pack_pieces()?;
         if let Ok(helper) = helper {
@@ -109,7 +109,7 @@ thread_local! {
 /// Capacity of the scratch buffer that is kept between calls.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-/// Passes the decompressed bytes to `look` without allocating for them.
+/// Passes the decompressed bytes to `look` in a reused buffer.
 pub(crate) fn with_unpacked<T>(
     packing: u8,
     bytes: &[u8],

@@ -1,5 +1,5 @@
 //! Decoding rows into entries. The caller reads a long path while up to [`WORKERS_MAX`] worker
-//! threads decode it, and helps to decode once it has read everything. [`Goal`] decides how far a
+//! threads decode it, and helps to decode once it has read all rows. [`Goal`] decides how far a
 //! context has to be read.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::compression::with_unpacked;
 
 /// Rows handed to a worker at a time. A shorter path uses no worker.
 const CHUNK_ROWS: usize = 512;
-/// More workers than this would only wait for the reader.
+/// More workers would only wait for the reader.
 const WORKERS_MAX: usize = 3;
 
 /// An entry as it is stored in its row.
@@ -103,7 +103,7 @@ impl Decoder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decodes chunks until the feed is closed and none is left.
+    /// Decodes chunks until the feed is closed and no chunk is left.
     fn work(&self) {
         let mut state = self.state();
         loop {

@@ -142,8 +142,8 @@ impl Sessions for MemoryStore {
         let used = state.next_use();
         let tenant = state.tenant(scope);
         if let Ok(held) = tenant.held(&new.id) {
-            // Within a tenant a taken name cannot appear free. A caller without read access learns
-            // only that it is taken.
+            // Within a tenant a taken id cannot appear free. A caller without read access learns
+            // only that the id is taken.
             authorize(scope, &held.book.summary, Right::Read).map_err(|_| exists(&new.id))?;
             held.used = used;
             return Ok(Created::Existed);
@@ -298,7 +298,7 @@ impl Leases for MemoryStore {
 
 #[async_trait]
 impl Authorities for MemoryStore {
-    /// Every session has its authority record, as no session is older than the process.
+    /// Every session has its authority record, because sessions do not outlive the process.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         let record = |book: &mut InMemoryLog<Bytes>| Ok(book.summary.authority.clone().unwrap_or_default());
         self.with_book(scope, session, Right::Read, record)
@@ -407,8 +407,8 @@ impl Audit for MemoryStore {
 
 #[async_trait]
 impl Upkeep for MemoryStore {
-    /// There is nothing to check: data is validated when it is created, and no other process can
-    /// change it.
+    /// No checks are needed: data is validated when it is created, and no other process can change
+    /// it.
     async fn check(&self, _scope: &Scope, _repair: Repair) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }

@@ -2,12 +2,12 @@
 //! caller with a wrong clock neither blocks a session for longer than the TTL nor loses it early.
 //!
 //! Stores in memory and in files use a [`LeaseClock`]: the time since the machine was booted, which
-//! all of its processes share and which cannot be set. A lease that names another boot has expired.
-//! This is the case after a restart, and when two machines share a file; there only the fence
-//! protects the log. PostgreSQL uses the database's own clock.
+//! all of its processes share and which cannot be set. A lease from another boot has expired: after
+//! a restart, or when two machines share a file. In the second case only the fence protects the
+//! log. PostgreSQL uses the database's own clock.
 //!
-//! Earlier builds stored only a wall-clock time. They still read it, so it is still written. A
-//! lease that they wrote is valid for [`LEASE_TTL_MS_MAX`] at most.
+//! Earlier builds store and read only a wall-clock time, so that time is still written. A lease
+//! that such a build wrote is valid for [`LEASE_TTL_MS_MAX`] at most.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 pub const HOLDER_BYTES_MAX: usize = 256;
 /// Linux stores the id of the current boot in this file.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// The boot id on systems that have none. A lease of an earlier boot is then valid until its TTL
-/// ends.
+/// The boot id on systems without boot ids. A lease from an earlier boot is then valid until its
+/// TTL ends.
 const BOOT_UNNAMED: &str = "unnamed";
 
 /// The clock for leases in memory and in files.
@@ -35,7 +35,7 @@ pub struct Reading {
     /// The boot that `since_boot_ms` counts from.
     pub boot: Arc<str>,
     pub since_boot_ms: i64,
-    /// For earlier builds, which compare only this.
+    /// For earlier builds, which compare only the wall clock.
     pub wall: TimestampMs,
 }
 
@@ -98,7 +98,7 @@ impl StoredLease {
         }
     }
 
-    /// Returns what is kept of a released lease: its fence.
+    /// Returns the stored form of a released lease, which keeps only the fence.
     pub fn released(lease: &Lease) -> Self {
         let (holder, fence) = (lease.holder.clone(), lease.fence);
         Self { holder, fence, expires_at: TimestampMs(i64::MIN), term: None }
@@ -137,7 +137,7 @@ pub fn remaining_of_wall_time(expires_at_ms: i64, now_ms: i64) -> i64 {
 pub struct LastLease<'a> {
     pub holder: &'a str,
     pub fence: u64,
-    /// Zero if it has expired.
+    /// Zero if the lease has expired.
     pub remaining_ms: i64,
 }
 
@@ -158,8 +158,8 @@ impl LastLease<'_> {
     }
 }
 
-/// Returns the lease that `holder` gets after the last one. The holder of a live lease renews it
-/// and keeps its fence. In all other cases the fence is a new one.
+/// Returns the lease that `holder` gets after the previous lease. The holder of a live lease renews
+/// it and keeps its fence. In all other cases the fence is new.
 pub fn next_lease(
     last: Option<LastLease<'_>>,
     session: &SessionId,

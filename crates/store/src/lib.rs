@@ -38,8 +38,8 @@ pub enum Durability {
     /// When it is on disk: no acknowledged append is lost, not even in a power failure (I3).
     #[default]
     Full,
-    /// When the operating system has it: it survives a crash of the process, but not of the
-    /// machine.
+    /// When the operating system has received it: it survives a crash of the process, but not of
+    /// the machine.
     Normal,
 }
 
@@ -69,16 +69,15 @@ pub struct OpenOptions {
     pub key: Option<Key>,
 }
 
-/// Opens the store that a URL names: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or
-/// `memory:`.
+/// Opens the store at a URL: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:`.
 pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     let invalid = |why: &str| StoreError::Invalid { what: "the store URL", why: format!("{url:?} {why}") };
     match url.split_once(':') {
         Some(("sqlite" | "jsonl", "")) => Err(invalid("has no path")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
         Some(("jsonl", path)) => {
-            // A URL comes from a command line or a server. A later process must find the session
-            // again.
+            // URLs are used by the command line and by servers. A later process must find the
+            // session again.
             let persist_from = jsonl::PersistFrom::Creation;
             let options = jsonl::JsonlOptions { durability: options.durability, persist_from };
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))

@@ -182,7 +182,7 @@ impl Term {
     }
 }
 
-/// Splits a query at spaces and quotes. The second half of each pair is true if a `*` followed.
+/// Splits a query at spaces and quotes. The second element of each pair is true if a `*` followed.
 fn pieces_of(text: &str) -> Vec<(&str, bool)> {
     let mut pieces = Vec::new();
     let mut rest = text.trim_start();

@@ -1,5 +1,5 @@
-//! The rules for memories that every store follows, as pure functions of what the store looked up,
-//! and a collection of memories in memory. (The in-memory session store is [`crate::in_memory`].)
+//! The rules for memories that every store follows, as pure functions of the data that the store
+//! looked up, and an in-memory collection. (The in-memory session store is [`crate::in_memory`].)
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 use crate::match_text::Query;
 use crate::validate::{QUERY_BYTES_MAX, bad_cursor, page_limit};
 
-/// Returns the memory to store when `memory` replaces `known`, and the audit note about it.
+/// Returns the memory to store when `memory` replaces `known`, and its audit note.
 pub fn plan_put(
     scope: &Scope,
     known: Option<&Memory>,
@@ -72,7 +72,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
 }
 
-/// Checks that an owner with `count` other memories may have one more.
+/// Checks that an owner with `count` other memories may have another memory.
 pub fn check_count(count: usize) -> Result<()> {
     match count < MEMORIES_MAX {
         true => Ok(()),
@@ -156,7 +156,7 @@ impl<'a> MemoryQuery<'a> {
     }
 }
 
-/// All memories of a tenant, for stores that hold them in memory.
+/// All memories of a tenant, for stores that keep them in memory.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryShelf(BTreeMap<MemoryId, Memory>);
 

@@ -11,7 +11,7 @@ use sapwood_core::port::store::BODY_BYTES_MAX;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// Maximum messages and bytes per page. A single larger message gets a page of its own.
+/// Maximum messages and bytes per page. A single larger message gets a separate page.
 const PAGE_MESSAGES: u32 = 200;
 const PAGE_BYTES: usize = 4 << 20;
 /// Maximum bytes of one message's parts; the rest is not read.
@@ -149,8 +149,8 @@ fn text_at(row: &Row<'_>, column: usize) -> Option<String> {
     row.get_ref(column).ok()?.as_str().ok().map(str::to_owned)
 }
 
-/// Formats a row as a line. If its data is not JSON, the line says so instead. The importer repairs
-/// invalid UTF-8.
+/// Formats a row as a line. If its data is not JSON, the line reports that instead. The importer
+/// repairs invalid UTF-8.
 fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Result<Vec<u8>> {
     let data = match row.get_ref(1)? {
         ValueRef::Text(data) if data.len() > BODY_BYTES_MAX => Err("its data is too long".to_owned()),

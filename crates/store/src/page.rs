@@ -6,8 +6,8 @@ use sapwood_core::Record;
 use sapwood_core::port::store::PAGE_BYTES;
 
 /// A page that is filled from its end to its beginning. The newest records are dropped as soon as
-/// the older ones fill it, so it ends up as if it had been read forwards, and never holds much more
-/// than one page.
+/// the older ones fill it, so the result is the same as reading forwards, and the buffer never
+/// grows far beyond one page.
 #[derive(Default)]
 pub(crate) struct BackwardPage {
     /// Oldest first.

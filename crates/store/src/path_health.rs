@@ -1,5 +1,5 @@
-//! Health check of a store's files from outside: whether they are still in place, and whether there
-//! is disk space next to them. It never opens the database files, because closing them would
+//! Health check of a store's files from outside: whether they are still in place, and whether their
+//! directory has free disk space. It never opens the database files, because closing them would
 //! release the process's POSIX locks.
 
 use std::fs;
@@ -17,13 +17,13 @@ use crate::permissions;
 const TRIED_BYTES: usize = 16 << 10;
 
 pub struct PathHealth {
-    /// The file or directory that holds all data.
+    /// The file or directory that contains all data.
     path: PathBuf,
     /// The identity of the file or directory at the first check.
     identity: OnceLock<Identity>,
 }
 
-/// Device and inode, which distinguish a file from another one at the same path.
+/// Device and inode, which distinguish a file from another file at the same path.
 type Identity = (u64, u64);
 
 impl PathHealth {
@@ -90,8 +90,7 @@ fn try_write(path: &Path) -> std::io::Result<()> {
     let mut file = permissions::file_options().write(true).create_new(true).open(path)?;
     let written = file.write_all(&[0; TRIED_BYTES]);
     drop(file);
-    // A process that is killed here leaves the file behind. It is small and this is rare, so
-    // nothing cleans it up.
+    // A process that is killed here leaves a small file, which is rare, so no cleanup exists.
     match fs::remove_file(path) {
         // Another process removed it.
         Err(error) if error.kind() == ErrorKind::NotFound => written,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::match_text::spans_of;
 
-/// An odd number without a pattern, for hashing words.
+/// Odd multiplier without a bit pattern, for hashing words.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Padding, so that the last word can also be read eight bytes at a time.
 const PADDING: &str = "\0\0\0\0\0\0\0\0";
@@ -197,7 +197,7 @@ mod tests {
             let expected: BTreeSet<String> =
                 spans_of(&text.to_ascii_lowercase()).map(|span| text.to_ascii_lowercase()[span].to_lowercase()).collect();
             let mut cutter = Cutter::default();
-            // A reused cutter keeps nothing of the previous text.
+            // A reused cutter keeps no words of the previous text.
             cutter.cut("every word of another text", |_, _| {});
             let mut found = Vec::new();
             cutter.cut(&text, |word, hash| found.push((word.to_owned(), hash)));

@@ -1,6 +1,6 @@
-//! The rules that every store follows, as pure functions of what the store looked up: which appends
-//! are allowed, and how lists are split into pages. SQLite calls the same functions inside its
-//! transaction.
+//! The rules that every store follows, as pure functions of the data that the store looked up:
+//! which appends are allowed, and how lists are split into pages. SQLite calls the same functions
+//! inside its transaction.
 
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
@@ -142,7 +142,7 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
     }
 }
 
-/// The fence must be the latest one, whether or not its lease has expired: while no other caller
+/// The fence must be the latest fence, whether or not its lease has expired: while no other caller
 /// has acquired the lease, no other caller has written. Without a fence, a live lease blocks writes
 /// to the leaf.
 fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
@@ -326,9 +326,9 @@ pub fn page_of_sessions<S: Borrow<Summary>>(
 /// The next section of a list in a database, where rows are ordered by time and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListSpan {
-    /// Rows after this one, in list order.
+    /// The span begins after this row, in list order.
     pub after: (i64, i64),
-    /// Rows from here on are excluded.
+    /// The span ends before this row.
     pub end: (i64, i64),
 }
 

@@ -1,5 +1,6 @@
-// HTTP client. The console is a regular client of the public API: its types come from the OpenAPI document, and every failure
-// is an ApiError with the server's stable code. Every request has the CSRF header, which a form on another site cannot set.
+// HTTP client. The console is a regular client of the public API: its types are generated from the OpenAPI document,
+// and every failure is an ApiError with the server's stable code. Every request has the CSRF header, which a form on
+// another site cannot set.
 import type { components, paths } from "../api.gen";
 
 export type Schemas = components["schemas"];

@@ -16,7 +16,7 @@ export const client = new QueryClient({
   },
 });
 
-/** Invalidate views of a session; all of its views if none is named. */
+/** Invalidate the given views of a session, or all of its views by default. */
 export function outdate(session: string, ...views: string[]): void {
   for (const view of views.length > 0 ? views : [""]) {
     void client.invalidateQueries({ queryKey: view ? ["session", session, view] : ["session", session] });
@@ -62,7 +62,7 @@ const SINCE_MS: Record<string, number> = {
 
 function asQuery({ since, ...rest }: Filters): Record<string, string | number | undefined> {
   const span = since ? SINCE_MS[since] : undefined;
-  // Rounded to the minute, so that equal filters give equal requests.
+  // Rounded to the minute, so that equal filters produce equal requests.
   return { ...rest, since: span ? Math.floor((Date.now() - span) / 60_000) * 60_000 : undefined };
 }
 
@@ -94,7 +94,7 @@ export function useNewest(filters: Filters, enabled: boolean) {
   });
 }
 
-/** Search terms while typing: the last word is a prefix. */
+/** Build a query from partially typed text: the last word is a prefix. */
 export function asSearch(words: string): string {
   const trimmed = words.trim();
   return /[\p{L}\p{N}]$/u.test(trimmed) && !trimmed.includes('"') ? `${trimmed}*` : trimmed;
@@ -143,7 +143,7 @@ export function useSession(session: string) {
   });
 }
 
-/** Recounted when the log has grown. */
+/** Context pressure, requested again when the log has grown. */
 export function usePressure(session: Pick<Session, "id" | "head">, enabled = true) {
   return useQuery({
     queryKey: ["pressure", session.id, session.head.seq],

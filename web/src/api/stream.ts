@@ -1,5 +1,5 @@
 // A session's event stream, read with fetch to receive all event names and send the cookie. A durable event has its
-// seq as id. A reconnect asks for the events after the last seq, so no event is lost or duplicated.
+// seq as id. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
 import { ApiError, ask, fill } from "./client";
 
 export interface StreamEvent {

@@ -1,5 +1,5 @@
-// Entry bodies as specified in docs/spec/log-format.md. The API returns bodies as they are in the log. An unknown kind is
-// shown by its name.
+// Entry bodies as specified in docs/spec/log-format.md. The API returns bodies unchanged from the log. An unknown kind
+// is shown by its name.
 import type { Entry } from "../api/client";
 
 export type Part =
@@ -121,7 +121,7 @@ export function bodyOf(entry: Entry): Body {
   return entry.body as Body;
 }
 
-/** The text of a message, joined. */
+/** The joined text parts of a message. */
 export function textOf(parts: Part[] | undefined): string {
   return (parts ?? []).flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n");
 }

@@ -1,5 +1,5 @@
-// The feed as the console shows it: a pure fold of entries, so a reload, a reconnect and a live view give the same list.
-// A tool's result and an approval's answer update their items in place.
+// The feed as the console shows it: a pure fold of entries, so a reload, a reconnect and a live view produce the same
+// list. A tool's result and an approval's answer update their items in place.
 import type { Entry } from "../api/client";
 import { type BlobRef, type Body, bodyOf, isInTree, type Part, textOf, type Usage } from "./bodies";
 
@@ -8,7 +8,7 @@ interface Base {
   key: string;
   seq: number;
   at: number;
-  /** No longer on the path to the leaf. */
+  /** Whether the entry is no longer on the path to the leaf. */
   aside: boolean;
 }
 
@@ -30,7 +30,7 @@ export interface ApprovalItem extends Base {
   about: string;
   callId: string | null;
   answer: { answer: string; reason: string } | null;
-  /** The turn has ended, so the approval is no longer pending. */
+  /** Whether the approval is obsolete because its turn has ended. */
   isOver: boolean;
 }
 
@@ -63,7 +63,7 @@ export interface Feed {
   lastAt: number;
 }
 
-/** A leaf among entries that are not loaded. */
+/** Placeholder for a leaf that is not loaded. */
 const UNKNOWN = -1;
 
 export function foldFeed(entries: Entry[]): Feed {
@@ -96,7 +96,7 @@ class Fold {
     return true;
   }
 
-  /** Messages. */
+  /** Fold message entries. */
   private applyMessage(entry: Entry, body: Body, base: Base): boolean {
     switch (body.type) {
       case "user_message":
@@ -183,7 +183,7 @@ class Fold {
     item.durationMs = body.duration_ms ?? null;
   }
 
-  /** Turn events. */
+  /** Fold turn events. */
   private applyTurn(entry: Entry, body: Body, base: Base): boolean {
     switch (body.type) {
       case "turn_started":
@@ -251,7 +251,7 @@ class Fold {
     }
   }
 
-  /** Settings, labels and other session events. */
+  /** Fold settings, labels and other session events. */
   private applyMark(body: Body, base: Base): boolean {
     switch (body.type) {
       case "model_changed":
@@ -310,7 +310,7 @@ class Fold {
   }
 }
 
-/** The seqs from an entry up to its root, as far as they are loaded. */
+/** The seqs of the loaded entries from an entry up to its root. */
 export function pathTo(leaf: number | null, entries: { seq: number; parent?: number | null }[]): Set<number> {
   const parents = new Map(entries.map((entry) => [entry.seq, entry.parent ?? null]));
   const path = new Set<number>();

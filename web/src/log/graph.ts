@@ -21,7 +21,7 @@ export interface Graph {
 export function placeGraph(ids: string[], edges: Edge[]): Graph {
   const forward = edges.filter((edge) => edge.type !== "backward" && edge.from !== edge.to);
   const column = new Map(ids.map((id) => [id, 0]));
-  // Without cycles, as many rounds as nodes are enough. The bound also ends the loop if there is a cycle.
+  // An acyclic graph needs at most one round per node. The bound also ends the loop if the graph has a cycle.
   for (let round = 0; round < ids.length; round++) {
     let isMoved = false;
     for (const { from, to } of forward) {

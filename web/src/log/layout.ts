@@ -1,5 +1,5 @@
-// Layout of the tree: each node has its own row, each branching depth a lane, and the active path the first lane. Runs of
-// entries without branches can be collapsed into one node, so that ten thousand entries fit on a screen.
+// Layout of the tree: each node has its own row, each branching depth a lane, and the active path the first lane. Runs
+// of entries without branches can be collapsed into one node, so that ten thousand entries fit on a screen.
 import type { TreeNode } from "../api/client";
 
 export interface Placed {
@@ -68,9 +68,9 @@ function fold(
 }
 
 /**
- * Every node has its own row, as in an outline. Inactive branches follow directly below their branch point, one lane to the
- * right, and the path continues below them in its own lane. So labels never overlap, and a lane is a branching depth.
- * Iterative, because a path can be very long.
+ * Every node has its own row, as in an outline. Inactive branches follow directly below their branch point, one lane to
+ * the right, and the path continues below them in its own lane. Labels therefore never overlap, and a lane is a
+ * branching depth. Iterative, because a path can be very long.
  */
 function place(bySeq: Map<number, Placed>): Layout {
   const nodes = [...new Set(bySeq.values())];
@@ -79,7 +79,7 @@ function place(bySeq: Map<number, Placed>): Layout {
   let rows = 0;
   const stack: { node: Placed; lane: number }[] = [];
   const push = (children: Placed[], lane: number, inner: number) => {
-    // The child that keeps the lane is on the active path, or else the newest. It comes last.
+    // The child on the active path, or else the newest child, keeps the lane and is placed last.
     const ordered = [...children].sort(
       (a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq,
     );

@@ -16,7 +16,7 @@ export interface Live {
 
 export const NOTHING: Live = { text: "", reasoning: "", tools: [], notice: "" };
 
-/** Character limit of a stream. Beyond it, the beginning is dropped until the entry arrives. */
+/** Maximum characters of streamed text. Longer text loses its beginning until the entry arrives. */
 const LIVE_CHARS_MAX = 200_000;
 
 export function applyFragment(live: Live, name: string, data: unknown): Live {

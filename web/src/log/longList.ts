@@ -1,5 +1,5 @@
-// A list that keeps only part of its rows in memory. It is read page by page with cursors. Pages far from the viewport are
-// evicted and read again from their cursor. So a hundred thousand rows take the memory of a few thousand.
+// A list that keeps only part of its rows in memory. It is read page by page with cursors. Pages far from the viewport
+// are evicted and read again from their cursors, so a hundred thousand rows take the memory of a few thousand.
 
 export interface PageOf<T> {
   items: T[];
@@ -10,7 +10,7 @@ export type ReadPage<T> = (cursor: string | undefined) => Promise<PageOf<T>>;
 
 interface Leaf<T> {
   cursor: string | undefined;
-  /** Number of rows, also after eviction. */
+  /** Number of rows in the page, even after eviction. */
   count: number;
   items: T[] | null;
 }
@@ -19,7 +19,7 @@ interface Leaf<T> {
 const PAGES_KEPT = 16;
 /** Prefetch the next page when the view is this close to the last loaded row. */
 const AHEAD_ROWS = 80;
-/** Row limit of the first page; beyond it the whole list is reloaded. */
+/** Maximum rows of the first page. If it grows larger, the whole list is reloaded. */
 const FIRST_ROWS_MAX = 2_000;
 
 export class LongList<T extends { id: string }> {
@@ -59,7 +59,7 @@ export class LongList<T extends { id: string }> {
     return leaf?.items?.[index - start];
   }
 
-  /** Report the rows in view: loads missing and upcoming pages, and evicts distant ones. */
+  /** Set the rows in view. Loads missing and upcoming pages, and evicts distant pages. */
   look(first: number, last: number): void {
     if (this.error) return;
     const from = this.find(first).at;

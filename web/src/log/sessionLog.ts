@@ -19,7 +19,7 @@ export interface Snapshot {
   connection: Connection;
   /** The seq before the first loaded entry; 0 when all entries are loaded. */
   before: number;
-  /** Time of the last sign of life from the open turn. */
+  /** Time of the latest activity of the open turn. */
   heardAt: number;
 }
 
@@ -149,7 +149,7 @@ export class SessionLog {
     });
   }
 
-  /** Apply all events since the last frame, so that many tokens cause one render. */
+  /** Apply all events since the previous frame, so that many tokens cause one render. */
   private take(): void {
     this.frame = 0;
     const events = this.pending;
@@ -196,7 +196,7 @@ function entryOf(event: StreamEvent): Entry {
 const OPEN_MAX = 4;
 const opened = new Map<string, SessionLog>();
 
-/** The log of a session; the most recent logs stay cached. */
+/** Get the log of a session. The most recently used logs are cached. */
 export function sessionLog(session: string): SessionLog {
   const log = opened.get(session) ?? new SessionLog(session);
   opened.delete(session);

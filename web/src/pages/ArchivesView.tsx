@@ -10,7 +10,7 @@ import { tell, tellError } from "../ui/toast";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages rendered per side: the last ones. */
+/** Number of messages rendered per side, counted from the end. */
 const SHOWN = 500;
 
 export default function ArchivesView({ session }: ViewProps) {

@@ -9,7 +9,7 @@ import { to, useRoute } from "../ui/route";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages rendered and expanded initially, per side. */
+/** Numbers of messages rendered and expanded initially, per side. */
 const SHOWN = 100;
 const OPEN_AT_FIRST = 20;
 

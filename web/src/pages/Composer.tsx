@@ -1,4 +1,4 @@
-// The message input. While a turn runs, input is queued for the next turn or steers the running one.
+// The message input. While a turn runs, input is queued for the next turn or steers the running turn.
 import { useEffect, useRef, useState } from "react";
 import { send } from "../api/client";
 import { outdate } from "../api/queries";
@@ -84,7 +84,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
   );
 }
 
-/** Grow with the text, up to a limit. */
+/** Grow the field with its text, up to a maximum height. */
 function fit(field: HTMLTextAreaElement | null): void {
   if (!field) return;
   field.style.height = "auto";

@@ -8,7 +8,7 @@ import { go, useRoute } from "../ui/route";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
-/** Messages rendered initially. */
+/** Number of messages rendered initially. */
 const SHOWN = 400;
 
 export default function ContextView({ session }: ViewProps) {

@@ -1,4 +1,4 @@
-// The selected entry: the context there, and its actions.
+// The selected entry: its context and its actions.
 import { type FormEvent, useState } from "react";
 import { send, type TreeNode } from "../api/client";
 import { outdate, outdateSessions, useContextAt, useMe } from "../api/queries";
@@ -19,7 +19,7 @@ interface Props {
   onMark: () => void;
 }
 
-/** Number of context messages shown here; the context view has all. */
+/** Number of context messages shown in the panel. The context view shows all messages. */
 const LAST_SHOWN = 4;
 
 export function EntryPanel({ session, node, isLeaf, forks, mark, compareHref, onMark }: Props) {

@@ -1,5 +1,5 @@
 // The live feed of a session. New items appear at the bottom; the view follows them until the user scrolls away. The
-// browser skips rendering of items out of view.
+// browser does not render items outside the viewport.
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useMe } from "../api/queries";
 import type { Item } from "../log/feed";

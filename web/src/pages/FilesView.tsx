@@ -31,7 +31,7 @@ export default function FilesView({ session }: ViewProps) {
   );
 }
 
-/** Results of other sessions, by reference. */
+/** Grafts: results of other sessions, by reference. */
 function Grafts({ session }: { session: string }) {
   const grafts = useView(session, "grafts");
   const me = useMe();

@@ -189,7 +189,7 @@ function GraphPicture({
   );
 }
 
-/** From the right side of a node to the left side of the next; backward edges pass below both. */
+/** Path from the right side of a node to the left side of the next node. Backward edges pass below both nodes. */
 function lineOf(x1: number, y1: number, x2: number, y2: number, isBackward: boolean): string {
   if (isBackward) {
     const low = Math.max(y1, y2) + NODE.height + GAP.y * 0.7;

@@ -1,4 +1,4 @@
-// Streaming output. The durable entry replaces it.
+// Streaming output, until the durable entry replaces it.
 import type { Live } from "../log/live";
 import { clean, cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";

@@ -1,4 +1,4 @@
-// Chart of the context size at each answer, with compactions and the limit of the context window.
+// Chart of the context size at each answer, with compactions and the size of the context window.
 import { useState } from "react";
 import type { TimelinePoint } from "../api/client";
 import { count, money, whole } from "../ui/format";

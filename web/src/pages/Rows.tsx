@@ -1,5 +1,5 @@
-// Virtualized rows of a long list. A list is anchored at its top (the newest row) or at its bottom (the oldest row). Rows
-// loaded later are added at the other end, so rows in view do not move.
+// Virtualized rows of a long list. A list is anchored at its top (the newest row) or at its bottom (the oldest row).
+// Rows loaded later are added at the other end, so rows in view do not move.
 import { useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
 import type { Hit, Session } from "../api/client";
 import type { End } from "../api/queries";
@@ -27,7 +27,7 @@ interface Props {
   rowPx: number;
   /** The position to restore. */
   place?: Place;
-  /** Show the list from its other end, if supported. */
+  /** Called to show the list from its other end; undefined if unsupported. */
   onEnd?: (end: End) => void;
 }
 

@@ -98,7 +98,7 @@ function Snippet({ text, words }: { text: string; words: string }) {
 /** Delay before a row in view requests its pressure. */
 const LOOK_MS = 200;
 
-/** Rows that are scrolled past quickly send no requests. */
+/** Context pressure of a row, requested after a delay so that rows scrolled past quickly send no requests. */
 function Pressed({ session }: { session: Session }) {
   const [isLooked, setLooked] = useState(false);
   useEffect(() => {

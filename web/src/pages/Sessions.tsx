@@ -1,5 +1,5 @@
-// All sessions, newest first, with search as you type and filters. Only rows in view are rendered and only nearby pages are
-// kept, so a hundred thousand sessions are as fast as ten.
+// All sessions, newest first, with search as you type and filters. Only rows in view are rendered and only nearby pages
+// are kept, so a hundred thousand sessions are as fast as ten.
 import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import type { Session } from "../api/client";
 import {
@@ -128,7 +128,7 @@ function All({ filters }: { filters: Filters }) {
 function Found({ words, filters }: { words: string; filters: Filters }) {
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key represents the filters.
   const findings = useMemo(() => new Findings(words, filters), [words, JSON.stringify(filters)]);
-  // Keep the previous results until new ones arrive.
+  // Keep the previous results until new results arrive.
   const before = useRef(findings);
   const { list } = findings;
   useSyncExternalStore(list.subscribe, list.snapshot);

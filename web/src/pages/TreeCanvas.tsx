@@ -1,5 +1,5 @@
-// The tree on a canvas. Only nodes in view are drawn, so the number of entries does not matter. The zoom level selects the
-// detail: lines and dots when zoomed out, text when zoomed in.
+// The tree on a canvas. Only nodes in view are drawn, so the number of entries does not matter. The zoom level selects
+// the detail: lines and dots when zoomed out, text when zoomed in.
 import { type Ref, useCallback, useEffect, useImperativeHandle, useRef } from "react";
 import type { Layout, Placed } from "../log/layout";
 import { cleanLine } from "../text/clean";
@@ -24,7 +24,7 @@ const ROW_PX = 30;
 const PAD_PX = 26;
 const SCALE_MIN = 0.002;
 const SCALE_MAX = 2.2;
-/** Text is drawn from this scale on. */
+/** Minimum scale at which text is drawn. */
 const WORDS_FROM = 0.62;
 
 interface View {
@@ -310,7 +310,7 @@ function draw(canvas: HTMLCanvasElement, view: View, scene: Scene): void {
   }
 }
 
-/** Down in the parent's lane, then across to the child. */
+/** Draw an edge down the parent's lane, then across to the child. */
 function drawEdge(
   pen: CanvasRenderingContext2D,
   x1: number,

@@ -1,5 +1,5 @@
-// The tree on a canvas, with the selected entry next to it. Every node can be reached with the arrow keys and is announced
-// by screen readers.
+// The tree on a canvas, with the selected entry next to it. Every node can be reached with the arrow keys and is
+// announced by screen readers.
 
 import { useQueries } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -14,7 +14,7 @@ import { EntryPanel } from "./EntryPanel";
 import type { ViewProps } from "./SessionPage";
 import { TreeCanvas, type TreeHandle } from "./TreeCanvas";
 
-/** Runs are collapsed initially from this number of entries on. */
+/** Minimum number of entries at which runs are collapsed initially. */
 const FOLD_FROM = 150;
 const FORKS_MAX = 40;
 
@@ -50,7 +50,7 @@ function Drawn({ session, tree }: { session: string; tree: Tree }) {
     replaceQuery(["s", session, "tree"], { at: String(seq), mark: mark ? String(mark.seq) : null });
   // Show the selected entry first.
   const seq = selected?.seq;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once per folding mode, not per selection.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: runs once per folding mode, not per selection.
   useEffect(() => {
     if (seq !== undefined) canvas.current?.show(seq);
   }, [folding]);

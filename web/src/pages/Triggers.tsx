@@ -1,4 +1,4 @@
-// Triggers: their state, their last firing, and a form to fire one manually.
+// Triggers: their state, their latest firing, and a form to fire a trigger manually.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, type Schemas, send } from "../api/client";

@@ -1,5 +1,5 @@
-// Markdown, parsed by marked's lexer and rendered as elements. HTML is shown as text, links lead only to the web, and
-// external images are not loaded: a transcript must not contact other hosts.
+// Markdown, parsed by marked's lexer and rendered as elements. HTML is shown as text, links may use only http,
+// https and mailto, and external images are not loaded: a transcript must not contact other hosts.
 import { lexer, type Token, type Tokens } from "marked";
 import { memo, type ReactNode } from "react";
 import { clean, foldLines, safeLink } from "./clean";

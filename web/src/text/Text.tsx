@@ -1,4 +1,5 @@
-// Renders transcript text: plain, as code, as a diff. All text is sanitized first and inserted as text, never as markup.
+// Renders transcript text as plain text, code or a diff. All text is sanitized first and inserted as text, never as
+// markup.
 import { type ReactNode, useState } from "react";
 import { Button } from "../ui/base";
 import { tell } from "../ui/toast";

@@ -1,5 +1,5 @@
-// A transcript is untrusted text. It is never used as markup. Deceptive characters are removed or made visible: terminal
-// escapes, control characters, and characters that change the writing direction.
+// A transcript is untrusted text. It is never used as markup. Deceptive characters are removed or made visible:
+// terminal escapes, control characters, and characters that change the writing direction.
 
 // CSI and OSC sequences, and the other two-character escapes.
 const ANSI =
@@ -45,7 +45,7 @@ export function cleanLine(text: string, most = 300): string {
   return line.length > most ? `${line.slice(0, most)}…` : line;
 }
 
-/** Limits of a line without breaks, and of the text shown before the user expands it. */
+/** Limits on a line without breaks, and on the text shown before the user expands it. */
 export const LINE_CHARS_MAX = 4_000;
 export const TEXT_CHARS_MAX = 30_000;
 
@@ -55,7 +55,7 @@ export interface Cut {
   left: number;
 }
 
-/** Truncate a text, so that a huge one does not block the page. */
+/** Truncate a text, so that a huge text does not block the page. */
 export function cutText(text: string, most = TEXT_CHARS_MAX): Cut {
   if (text.length <= most) return { text, left: 0 };
   // Do not split a surrogate pair.
@@ -72,7 +72,7 @@ export function foldLines(text: string): string {
     .join("\n");
 }
 
-/** The target of a link if it is a web address, else null. */
+/** The link target if its scheme is http, https or mailto, else null. */
 export function safeLink(href: string): string | null {
   try {
     const url = new URL(href);

@@ -20,7 +20,7 @@ export function parseDiff(text: string): DiffLine[] {
   });
 }
 
-/** Line limit of a comparison; longer texts are shown as fully removed and fully added. */
+/** Maximum lines to compare. Longer texts are shown as fully removed and fully added. */
 const LINES_MAX = 800;
 
 /** The line diff of two texts. */
@@ -33,7 +33,7 @@ export function diffTexts(before: string, after: string): DiffLine[] {
       ...b.map((text) => ({ kind: "add" as const, text })),
     ];
   }
-  // The longest common subsequence, from the end.
+  // Compute the longest common subsequence, from the end.
   const width = b.length + 1;
   const table = new Uint32Array((a.length + 1) * width);
   const at = (i: number, j: number) => table[i * width + j] ?? 0;

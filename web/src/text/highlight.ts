@@ -1,4 +1,4 @@
-// Minimal syntax highlighting: comments, strings, numbers and common keywords. One regular expression in one pass,
+// Minimal syntax highlighting: comments, strings, numbers and common keywords. Uses one regular expression in one pass,
 // linear in the length of the text.
 export interface Piece {
   kind: "" | "comment" | "string" | "number" | "word";

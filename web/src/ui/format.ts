@@ -60,7 +60,7 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${value.toLocaleString()} ${value === 1 ? one : many}`;
 }
 
-/** Totals of a session's own model calls. */
+/** Cost and token totals of a session's own model calls. */
 export function spent(session: Session): { cost: number; tokens: number; unpriced: number } {
   const totals = Object.values(session.spend) as Total[];
   const tokens = (total: Total) =>

@@ -1,4 +1,4 @@
-// Light or dark theme: the system's, unless the user chose one.
+// Light or dark theme: the system's setting, unless the user chose a theme.
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";

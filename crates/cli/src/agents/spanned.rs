@@ -1,4 +1,4 @@
-//! A document tree with source positions, and a deserializer that continues after a mistake, so that all mistakes of
+//! A document tree with source positions, and a deserializer that continues after a mistake, so that all mistakes in
 //! a file are found in one pass. Pure.
 
 use serde::de::value::StrDeserializer;
@@ -24,7 +24,7 @@ pub struct SourcePosition {
 pub struct Located {
     pub place: SourcePosition,
     pub value: Value,
-    /// A mistake here was already reported, so the value is skipped.
+    /// A mistake in this value was already reported, so the value is skipped.
     is_reported: bool,
 }
 
@@ -79,7 +79,7 @@ impl Located {
         (None, mistakes)
     }
 
-    /// Mark the wrong value. Returns true if a field is missing only because its value was wrong.
+    /// Mark the wrong value as reported. Returns true if a field counts as missing only because its value was wrong.
     fn report(&mut self, misfit: &Misfit) -> bool {
         let Some(node) = self.find_mut(&misfit.path) else { return false };
         let missing = misfit.missing;
@@ -289,7 +289,7 @@ impl<'de> EnumAccess<'de> for Name<'de> {
     }
 }
 
-/// All variants in these files are plain names.
+/// All enum variants in agent files are plain names.
 impl<'de> VariantAccess<'de> for Name<'de> {
     type Error = Misfit;
 

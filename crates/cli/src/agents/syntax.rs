@@ -1,4 +1,4 @@
-//! Parses YAML and TOML to one kind of document tree with source positions. Pure.
+//! Parses YAML and TOML into the same document tree, with source positions. Pure.
 
 use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -48,7 +48,7 @@ fn parse_yaml(text: &str) -> Result<Located, Mistake> {
                 column: at.column(),
             });
             let why = error.to_string();
-            // Remove the parser's position: ours is shown already.
+            // Remove the parser's position, because the mistake has its own.
             let why = why.split(" at line ").next().unwrap_or(&why).lines().next().unwrap_or_default();
             Err(mistake(place, why.trim_start_matches("error: ").trim()))
         }
@@ -143,7 +143,7 @@ fn table_of(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Valu
         let node = node_of(value.get_ref(), lines.place(value.span().start), lines, depth + 1)?;
         rows.push((FieldKey { name: key.get_ref().to_string(), place }, node));
     }
-    // In file order.
+    // Restore the order in the file.
     rows.sort_by_key(|(key, _)| key.place);
     Ok(Value::Table(rows))
 }

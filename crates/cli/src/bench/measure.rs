@@ -1,4 +1,4 @@
-//! Measurement helpers: medians of several runs, memory and file sizes as reported by the system.
+//! Measurement helpers: medians of several runs, and memory and file sizes as reported by the system.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

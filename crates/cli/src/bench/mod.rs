@@ -10,7 +10,7 @@
 //! | [`stage`] | the stores that several axes share, created on first use |
 //! | [`measure`], [`table`], [`scratch`] | measuring, output, and the working directory |
 //!
-//! It works in its own directory, which it removes afterwards, and never opens the user's store.
+//! The benchmark works in a temporary directory, which it removes afterwards, and never opens the user's store.
 
 mod bodies;
 mod corpus;
@@ -31,6 +31,10 @@ use table::Figure;
 
 /// Benchmark this build on this machine, compared with the machine's baseline
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood bench --quick
+  sapwood bench --axis append --axis search --dir /var/tmp")]
 pub struct BenchArgs {
     /// Use smaller sizes: takes seconds, only for a first impression
     #[arg(long)]
@@ -53,7 +57,7 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Whether this process serves the baseline, which needs a runtime like that of the server it is compared with.
+    /// Whether this process serves the HTTP baseline, which needs the same kind of runtime as `sapwood serve`.
     pub fn is_server(&self) -> bool {
         self.serve_empty
     }
@@ -93,7 +97,7 @@ enum Axis {
     Memories,
 }
 
-/// Memory runs first, because memory freed by other axes still counts as the process's own.
+/// The memory axis runs first, because memory freed by other axes still counts towards the process.
 const ALL: &[Axis] = &[
     Axis::Memory,
     Axis::Append,
@@ -156,7 +160,7 @@ pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Re
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
-    // This axis needs a server, so it runs only if one is given or the axis is named.
+    // This axis needs a database server, so it runs only if a server is given or the axis is named.
     let is_run = |axis: &Axis| *axis != Axis::Postgres || args.postgres.is_some() || wanted.contains(axis);
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();

@@ -40,7 +40,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Errors are ignored: the name of a leftover directory shows what it is.
+        // Errors are ignored: the name of a leftover directory shows that the benchmark created it.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -1,5 +1,5 @@
-//! The stores that axes share. The long session (ordinary messages) and the huge one (short messages) take a while to
-//! create, so each is created once, on first use.
+//! The stores that axes share. The long session (ordinary messages) and the huge session (short messages) take a
+//! while to create, so each session is created once, on first use.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Append ordinary messages, and a compaction that keeps exactly these.
+    /// Append ordinary messages, and a compaction that keeps exactly these messages.
     pub async fn compact_behind(&self, engine: &Engine, session: &SessionId) -> anyhow::Result<()> {
         let kept = self.append(engine, session, bodies(5).take(KEPT).collect()).await?;
         self.append(engine, session, vec![compaction(kept.first().copied())]).await?;
@@ -113,7 +113,7 @@ impl Stage {
         let start = std::time::Instant::now();
         self.fill(&engine, &session, counted.take(count), count, |_| ()).await?;
         let messages_per_second = per_second(count, start.elapsed());
-        // The index may lag. A search makes it catch up now, so that no axis pays for it.
+        // The index may lag. A search makes it catch up now, so that no axis measures the catch-up.
         let start = std::time::Instant::now();
         let query = SearchQuery { text: "nothing".to_owned(), limit: 1, ..SearchQuery::default() };
         engine.search(&self.scope, &query).await?;
@@ -125,7 +125,7 @@ impl Stage {
         Ok(long)
     }
 
-    /// A session of short messages in `huge.db`. `after_batch` is called while it grows, if it is created now.
+    /// A session of short messages in `huge.db`. If this call creates it, `after_batch` runs after each batch.
     pub async fn huge(&mut self, after_batch: impl FnMut(usize)) -> anyhow::Result<Engine> {
         let engine = self.open("huge.db", Durability::Normal)?;
         if !self.huge {

@@ -45,7 +45,7 @@ impl Figure {
         self
     }
 
-    /// Set a goal for the ratio to the baseline, or for the value if there is none.
+    /// Set a goal for the ratio to the baseline, or for the value if there is no baseline.
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
@@ -55,7 +55,7 @@ impl Figure {
         self.floor.map(|floor| self.value / floor)
     }
 
-    /// Whether the goal was met. None without a goal, as for baselines.
+    /// Whether the goal was met. `None` for figures without a goal, such as baselines.
     pub fn met(&self) -> Option<bool> {
         let judged = self.ratio().unwrap_or(self.value);
         self.goal.map(|goal| match goal {

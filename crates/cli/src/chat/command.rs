@@ -12,7 +12,7 @@ pub enum Command {
     Fork {
         at: Option<String>,
     },
-    /// Start a new session with the same agent or another one.
+    /// Start a new session with the same agent or another agent.
     New {
         agent: Option<String>,
     },
@@ -25,7 +25,7 @@ pub enum Command {
     Export {
         file: Option<String>,
     },
-    /// List the skills, or turn one on or off.
+    /// List the skills, or turn a skill on or off.
     Skill {
         words: Vec<String>,
     },
@@ -61,7 +61,7 @@ const OWN: &[Row] = &[
     ("quit", "", "end the chat; the session is kept"),
 ];
 
-/// `sapwood` commands whose first argument is a session, available here by name.
+/// `sapwood` commands whose first argument is a session, available as slash commands of the same name.
 const PASSED_ON: &[&str] = &[
     "tree",
     "branch",
@@ -96,7 +96,7 @@ pub fn help() -> Vec<(String, &'static str)> {
     OWN.iter().map(|(name, rest, about)| (format!("/{name} {rest}").trim_end().to_owned(), *about)).collect()
 }
 
-/// None if the line is a message and not a command: a path such as `/etc/hosts`, or two slashes.
+/// Parse a line. None if it is a message: text, a path such as `/etc/hosts`, or text after two slashes.
 pub fn parse(line: &str) -> Option<Result<Command>> {
     let words = line.trim().strip_prefix('/')?;
     let name = words.split_whitespace().next().unwrap_or_default();

@@ -74,6 +74,6 @@ fn print_event(line: &Line, event: &SessionEvent, show: Show, out: &mut Out) -> 
         }
         SessionEvent::Fragment(fragment) => out.json(fragment)?,
     }
-    // Flush, because the reader waits for each line.
+    // Flush, because the reader of the pipe may wait for each line.
     Ok(out.flush()?)
 }

@@ -1,4 +1,4 @@
-//! The keyboard during a turn. The terminal is in raw mode, and a thread waits for keys, so that nothing else blocks.
+//! The keyboard during a turn. The terminal is in raw mode, and a thread waits for keys, so that no task blocks.
 //! Dropping [`Keyboard`] ends the thread and restores the terminal.
 
 /// A key press.
@@ -81,7 +81,7 @@ impl Decoder {
 
     fn sequence(&mut self) -> Option<(Option<KeyPress>, usize)> {
         match self.bytes.get(1) {
-            // Terminals send a sequence at once, so an escape without more bytes is the Escape key.
+            // Terminals send a sequence at once, so an escape byte without further bytes is the Escape key.
             None => Some((Some(KeyPress::Escape), 1)),
             Some(b'[' | b'O') => {
                 let is_end = |byte: &u8| (0x40..0x7f).contains(byte);
@@ -94,7 +94,7 @@ impl Decoder {
                 }
                 Some((None, end + 3))
             }
-            // Alt-Enter: a line break in the input.
+            // Alt-Enter inserts a line break.
             Some(b'\r' | b'\n') => Some((Some(KeyPress::Text("\n".to_owned())), 2)),
             Some(_) => Some((None, 2)),
         }
@@ -126,7 +126,7 @@ mod device {
     }
 
     impl Keyboard {
-        /// None if stdin or stdout is not a terminal.
+        /// Open the keyboard. `None` if stdin or stdout is not a terminal.
         pub fn open() -> Option<Self> {
             let stdin = std::io::stdin();
             if !rustix::termios::isatty(&stdin) || !rustix::termios::isatty(std::io::stdout()) {
@@ -151,7 +151,7 @@ mod device {
             self.keys.recv().await
         }
 
-        /// A queued key that was pressed before the keyboard was closed.
+        /// The next queued key, without waiting.
         pub fn try_next(&mut self) -> Option<KeyPress> {
             self.keys.try_recv().ok()
         }

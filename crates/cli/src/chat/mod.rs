@@ -48,7 +48,7 @@ pub struct Chat<'a> {
     app: &'a mut App,
     /// None until the first message, so that a chat without messages leaves no session.
     session: Option<SessionId>,
-    /// Options for the session if it has yet to be created.
+    /// Options for a session that does not exist yet.
     opening: Opening,
     /// Tools allowed for the duration of this chat.
     always: BTreeSet<String>,
@@ -211,7 +211,7 @@ impl<'a> Chat<'a> {
         self.screen.settle(&lines)
     }
 
-    /// Open a session: show its last messages, and resume an interrupted turn if there is one.
+    /// Open a session: show its last messages, and resume its interrupted turn, if any.
     async fn enter(&mut self, session: SessionId) -> Result<()> {
         self.session = Some(session.clone());
         let summary = self.app.engine.summary(&self.app.scope, &session).await?;
@@ -312,7 +312,7 @@ enum Heard {
     Nothing,
 }
 
-/// Skip the event of the user's own message, which is on the screen already. It is durable before the turn starts.
+/// Skip the event of the user's own message, which is on the screen already. It is stored before the turn starts.
 async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     loop {
         match events.next().await? {

@@ -87,7 +87,7 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
     line
 }
 
-/// The question, and the commands that answer it.
+/// The pending approval as text, with the commands that answer it.
 pub fn how_to_answer(pending: &PendingApproval) -> String {
     let PendingApproval { approval, question, kind, call, .. } = pending;
     let about = call.as_ref().map(|call| format!("\n  {} {}", fit(&call.name, 40), short_input(call)));

@@ -1,4 +1,5 @@
-//! Selects the session of a chat: a named one, the latest one of this directory, or a new one with a frozen agent.
+//! Selects the session of a chat: a named session, the latest session of this directory, or a new session with a
+//! frozen agent.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ pub async fn latest_here(app: &App) -> Result<SessionId> {
     })
 }
 
-/// Options for a session that has yet to be created.
+/// Options for a session that does not exist yet.
 #[derive(Debug, Clone)]
 pub struct Opening {
     pub agent: Agent,

@@ -1,5 +1,5 @@
-//! The input prompt: a line editor with history, completion and multi-line input. It runs in its own thread, so that
-//! it does not block other tasks.
+//! The input prompt: a line editor with history, completion and multi-line input. It runs in a separate
+//! thread, so that it does not block other tasks.
 //!
 //! Alt-Enter, or a backslash at the end, starts a new line. Pasted text keeps its line breaks.
 

@@ -10,7 +10,7 @@ use crate::failure::Result;
 
 /// Maximum number of live rows. On a small terminal, more rows would scroll out of reach.
 pub const LIVE_ROWS_MAX: usize = 6;
-/// Synchronized output: the terminal shows everything in between as one change. Other terminals ignore these sequences.
+/// Synchronized output: the terminal shows all output between these sequences as one change, or ignores them.
 const BEGIN_CHANGE: &str = "\x1b[?2026h";
 const END_CHANGE: &str = "\x1b[?2026l";
 const WIDTH_DEFAULT: usize = 80;
@@ -53,13 +53,13 @@ impl Screen {
         self.look
     }
 
-    /// Width in columns. It can change at any time.
+    /// The current width in columns, which changes with the terminal window.
     pub fn width(&self) -> usize {
         let width = terminal_size::terminal_size().map_or(WIDTH_DEFAULT, |(width, _)| usize::from(width.0));
         width.max(WIDTH_MIN)
     }
 
-    /// Print permanent lines and replace the live ones.
+    /// Print permanent lines and replace the live lines.
     pub fn draw(&mut self, lines: &[String], mut live: Vec<String>) -> Result<()> {
         if self.look == Look::Plain {
             lines.iter().try_for_each(|line| writeln!(self.to, "{}", anstream::adapter::strip_str(line)))?;
@@ -83,7 +83,7 @@ impl Screen {
         Ok(self.to.flush()?)
     }
 
-    /// Print permanent lines and remove the live ones.
+    /// Print permanent lines and remove the live lines.
     pub fn settle(&mut self, lines: &[String]) -> Result<()> {
         self.draw(lines, Vec::new())
     }

@@ -47,7 +47,7 @@ impl Chat<'_> {
         }
     }
 
-    /// The current session. Fails if there is none yet.
+    /// The current session. Fails before the first message, which creates the session.
     fn here(&self) -> Result<SessionId> {
         self.session.clone().ok_or_else(nothing_said)
     }

@@ -18,7 +18,7 @@ use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
 const PENDING_ROWS_MAX: usize = LIVE_ROWS_MAX - 2;
 /// Maximum width of a tool's input.
 const INPUT_COLUMNS_MAX: usize = 60;
-/// Maximum length of reasoning that is read for its line.
+/// Maximum length of reasoning used for its one-line summary.
 const REASONING_BYTES_MAX: usize = 4_096;
 const SPINNER: &[char] = &['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
@@ -95,7 +95,7 @@ impl View {
         std::mem::take(&mut self.out)
     }
 
-    /// Add our own lines between those of the turn.
+    /// Add lines of the chat between those of the turn.
     pub fn notes(&mut self, lines: Vec<String>) -> Vec<String> {
         self.end_text();
         lines.into_iter().for_each(|line| self.tool_line(line));
@@ -197,7 +197,7 @@ impl View {
         }
     }
 
-    /// Take the complete message and show the parts that did not stream.
+    /// Process the complete message and show the parts that did not stream.
     fn take_answer(&mut self, message: &AssistantMessage) {
         let whole = joined_text(&message.parts);
         if self.reasoning.is_empty() && !self.is_thought_shown {
@@ -316,7 +316,7 @@ fn last_line(text: &str) -> &str {
     text.trim_end().rsplit('\n').next().unwrap_or_default()
 }
 
-/// A short description of a call: its most telling field, or all of its input.
+/// A short description of a call: its most informative field, or the whole input.
 pub fn short_input(call: &ToolCall) -> String {
     const TELLING: &[&str] = &["path", "command", "pattern", "query", "url", "name", "title", "question"];
     let value = call.input.to_value();

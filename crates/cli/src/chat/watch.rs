@@ -18,7 +18,7 @@ use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
 
 /// Redraw interval of the live rows.
 const TICK: Duration = Duration::from_millis(100);
-/// Number of ticks to wait for a turn that takes the queued messages.
+/// Number of ticks to wait for a turn that consumes the queued messages.
 const TICKS_FOR_NEXT: u32 = 20;
 /// Maximum number of events processed before a redraw.
 const EVENTS_AT_ONCE_MAX: usize = 256;
@@ -27,7 +27,7 @@ const TYPED_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of lines shown of a question.
 const QUESTION_LINES_MAX: usize = 60;
 
-/// Where a turn's questions are answered.
+/// Where a turn's approval requests are answered.
 pub enum Asks<'a> {
     /// In this chat, with the tools that are always allowed in it.
     Here(&'a mut BTreeSet<String>),
@@ -73,7 +73,7 @@ impl Ask {
         self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
     }
 
-    /// The complete question, so that the user sees everything before answering.
+    /// The complete question, so that the user sees the whole call before answering.
     fn lines(&self, width: usize) -> Vec<String> {
         let mut lines = vec![match &self.pending.call {
             Some(call) if !self.is_question() => {
@@ -116,7 +116,7 @@ fn keys_row(keys: &[(&str, &str)]) -> String {
     format!("  {}", keys.join(" · "))
 }
 
-/// The fields of a call's input, one after the other. Text keeps its line breaks.
+/// The fields of a call's input, one per line. Text keeps its line breaks.
 fn field_lines(input: &serde_json::Value) -> Vec<String> {
     let serde_json::Value::Object(fields) = input else { return vec![input.to_string()] };
     let mut lines = Vec::new();
@@ -222,7 +222,7 @@ impl<'a> Watch<'a> {
         Ok(Watched { report, typed, has_shown: self.view.has_shown() })
     }
 
-    /// Whether to wait for another turn: messages that no turn has consumed start the next one.
+    /// Whether to wait for another turn: messages that no turn has consumed start the next turn.
     fn goes_on(&self) -> bool {
         self.is_turn_open || !self.waiting.is_empty()
     }
@@ -245,7 +245,7 @@ impl<'a> Watch<'a> {
         self.screen.draw(&lines, live)
     }
 
-    /// Process an event and all queued ones, then draw once.
+    /// Process an event and all queued events, then draw once.
     async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
         self.take_event(&first).await?;
         for _ in 0..EVENTS_AT_ONCE_MAX {
@@ -261,7 +261,7 @@ impl<'a> Watch<'a> {
         if let SessionEvent::Entry(record) = event {
             match record.decode() {
                 Ok(Body::ApprovalAsked(_)) => self.look_for_questions().await?,
-                // Answered here or by another client.
+                // The answer came from this chat or from another client.
                 Ok(Body::ApprovalAnswered(given)) => {
                     if self.ask.as_ref().is_some_and(|ask| ask.pending.approval == given.approval) {
                         self.ask = None;
@@ -326,7 +326,7 @@ impl<'a> Watch<'a> {
         self.ask = None;
         self.view.set_waiting("cancelling");
         match self.line.engine.cancel(&self.line.scope, &self.line.session).await {
-            // It ended by itself in the meantime.
+            // The turn ended before it was cancelled.
             Err(sapwood::Error::NoTurn { .. }) => Ok(()),
             cancelled => Ok(cancelled.map(drop)?),
         }
@@ -399,7 +399,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Close the keyboard and return the text typed last, so that it is not lost.
+    /// Close the keyboard and return the unsent text, so that it is not lost.
     fn give_back_keyboard(&mut self) -> String {
         if let Some(mut keys) = self.keys.take() {
             while let Some(key) = keys.try_next() {

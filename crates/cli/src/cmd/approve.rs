@@ -85,7 +85,7 @@ async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<
     }
 }
 
-/// Reports that the answer is recorded; another process continues the turn.
+/// Reports that the answer is recorded and that another process continues the turn.
 fn say_answered(app: &mut App, session: &sapwood::SessionId) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&json!({ "session": session, "outcome": "answered" }));

@@ -40,7 +40,7 @@ pub struct AuditArgs {
     limit: Option<u32>,
 }
 
-/// An audit line that the operator saved elsewhere. It reveals a truncated audit log.
+/// An audit line that the operator saved elsewhere. If the log lacks it, the log was truncated.
 #[derive(Debug, Clone)]
 struct Anchor {
     number: u64,

@@ -88,7 +88,7 @@ fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
     args.start.narrow(agent)
 }
 
-/// Joins the prompt and the piped input. Returns none for an interactive terminal without a prompt.
+/// Joins the prompt and the piped input. Returns `None` for an interactive terminal without a prompt.
 fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
     let is_piped = !std::io::stdin().is_terminal();
     let has_prompt = given.is_some_and(|given| given != "-");

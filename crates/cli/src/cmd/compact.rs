@@ -90,7 +90,7 @@ fn options_of(args: &CompactArgs) -> Result<CompactOptions> {
     Ok(options)
 }
 
-/// Returns the model that writes the summary: the given one, or the session's own.
+/// Returns the model that writes the summary: the given model, or the session's model.
 async fn summariser(
     app: &mut App,
     session: &SessionId,

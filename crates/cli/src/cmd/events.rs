@@ -55,7 +55,7 @@ fn print_event(out: &mut Out, session: &SessionId, record: &Record) -> Result<()
     out.json(&Event::of(session, record).map_err(unreadable)?)
 }
 
-/// Exits with 130 and no message on Ctrl-C. A follower holds no state that needs cleanup.
+/// Exits with 130 and no message on Ctrl-C. A follower has no state that needs cleanup.
 #[cfg(unix)]
 pub fn end_on_interrupt() -> Result<()> {
     let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));

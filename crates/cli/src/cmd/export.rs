@@ -97,7 +97,7 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
         let message = format!("{} already exists", path.display());
         return Err(Failure::usage(message, "use --force to overwrite it"));
     }
-    // Record the export first: an incomplete copy has also left the store.
+    // Record the export first: even an incomplete copy discloses data.
     app.engine.record_export(&app.scope, &session, args.format.name()).await?;
     match file {
         Some(path) => export_to_file(app, &summary, args.format, &path).await?,
@@ -106,7 +106,7 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
             write_session(app, &summary, args.format, out).await.map_err(on_stdout).map(drop)?;
         }
     }
-    // Only workflow exports are marked in the log. A mark for the others would make two exports of one session differ.
+    // Only workflow exports are recorded in the session's log. Recording other exports would change the next export.
     if args.format == Shape::Workflow {
         app.engine.mark_export(&app.scope, &session, args.format.name(), summary.head.seq.0).await?;
     }
@@ -122,7 +122,7 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     let renamed =
         written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
-        // Best effort: the original failure is what we report.
+        // Best effort: the original failure is reported.
         let _ = std::fs::remove_file(&temporary);
         return Err(failure);
     }
@@ -136,7 +136,7 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
     Ok(())
 }
 
-/// Writes the temporary file. Failures name the requested path.
+/// Writes the temporary file. Error messages contain the requested path.
 async fn write_file(app: &App, summary: &Summary, shape: Shape, temporary: &Path, path: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Failure::file(path, &error);
     let file = File::create(temporary).map_err(failed)?;
@@ -204,7 +204,7 @@ async fn write_page<W: Write>(
     Ok(to)
 }
 
-/// Writes the entries that existed when the export began. Later entries are left out.
+/// Writes the entries that existed when the export began. Later entries are omitted.
 async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, Broken> {
     let mut exporter = jsonl::Exporter::new(to);
     exporter.header(summary)?;

@@ -35,7 +35,7 @@ pub async fn run(app: &mut App, args: FeedArgs) -> Result<()> {
     items.iter().try_for_each(|item| print_item(&mut app.out, item))
 }
 
-/// Prints the current items, then every change. One reader serves both, so no item is missed or repeated.
+/// Prints the current items, then every change. A single reader reads both, so no item is missed or repeated.
 async fn follow(app: &mut App, session: &SessionId) -> Result<()> {
     end_on_interrupt()?;
     let mut follower = app.engine.follow(&app.scope, session, Seq::ZERO).await?;

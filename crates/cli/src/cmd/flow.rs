@@ -163,14 +163,14 @@ fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
     let known = |name: &str| agents.choose(Some(name), &app.place.config).ok();
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
     let mut flow = load_flow(file, known).map_err(failed)?;
-    // Agents without a model use the configured one, as in other commands.
+    // Agents without a model use the configured model, as in other commands.
     let model = app.default_model();
     let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
     flow.agents.values_mut().for_each(fill);
     Ok(flow)
 }
 
-/// Mirrors the role files to the given directory, or to the one stored in the run.
+/// Mirrors the role files to the given directory, or to the directory stored in the run.
 async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
     let kept = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
     let dir = given.or(kept);

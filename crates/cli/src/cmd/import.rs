@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
 
-/// Number of files from which lookups in the store are shared between the files.
+/// Minimum number of files for which store lookups are shared between files.
 const KIN_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,7 +164,7 @@ async fn take_file(
     }
 }
 
-/// Imports a file like the command, without output. Returns the number of added entries. Used by `sapwood bench`.
+/// Imports a file as the command does, without output. Returns the number of added entries. Used by `sapwood bench`.
 pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
     let target = foreign::Target { engine, scope, mode: Mode::Write, kin: None };
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;

@@ -27,7 +27,7 @@ pub struct InfoArgs {
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
-    // Without a compaction the context may be long, and there is no state to show.
+    // Without a compaction there is no state to show, so do not load the context, which may be long.
     let context = match summary.compactions {
         0 => None,
         _ => state_of(&app.engine.context(&app.scope, &session, None).await?),

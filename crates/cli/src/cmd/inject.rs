@@ -1,6 +1,6 @@
 //! `sapwood inject`: appends messages without calling a model.
 //!
-//! Lines on stdin are written in batches of all lines that are ready, so one disk sync serves the batch. Lines are
+//! Each batch contains all lines of stdin that are ready, so one disk sync serves many lines. Lines are
 //! acknowledged in order, after their batch is durable. An invalid line ends the command: the lines before it are
 //! written and acknowledged, the lines after it are not.
 
@@ -93,7 +93,7 @@ pub async fn run(app: &mut App, args: InjectArgs) -> Result<()> {
     writer.write(app).await
 }
 
-/// Points to --message, because only JSON messages have more than a role and a text.
+/// An error with a hint to --message, because only JSON messages have more than a role and a text.
 fn about_text(error: sapwood::formats::MessageError) -> Failure {
     let failure = Failure::from(error);
     if failure.code == "input.invalid" {
@@ -129,7 +129,7 @@ fn stdin_failed(error: &std::io::Error) -> Failure {
 /// A line of stdin, numbered from 1, or a read error.
 type Input = std::io::Result<(u64, Vec<u8>)>;
 
-/// Reads stdin in its own thread, because reading blocks. The thread ends with the process.
+/// Reads stdin in a separate thread, because reading blocks. The thread ends with the process.
 fn spawn_reader() -> mpsc::Receiver<Input> {
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
@@ -208,7 +208,7 @@ impl Writer {
             }
             return Ok(());
         }
-        // An idempotency key covers one append, and a retry may start at any line, so each line is its own append.
+        // An idempotency key covers one append, and a retry may start at any line, so each line is a separate append.
         for (number, bodies) in batch {
             let key = self.idempotency_key.as_ref().map(|key| match number {
                 0 => key.clone(),

@@ -149,7 +149,7 @@ fn row(summary: &Summary, now: i64, on_terminal: bool) -> Vec<String> {
     ]
 }
 
-/// Shortens a UUID. Ids chosen by the user are kept whole.
+/// Shortens a UUID. Ids chosen by the user are not shortened.
 fn short_id(id: &str) -> String {
     let is_uuid = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if is_uuid { id[..SHORT_ID_CHARS].to_owned() } else { id.to_owned() }

@@ -1,4 +1,4 @@
-//! `sapwood migrate`: copies a whole store to another one.
+//! `sapwood migrate`: copies a whole store to another store.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The commands, one file each; small commands on the same subject share a file. A command checks its options, calls one
-//! method of the engine, and prints the result.
+//! The commands, one file each; small commands on the same subject share a file. A command checks its options, calls
+//! one method of the engine, and prints the result.
 
 pub mod about;
 pub mod agent;
@@ -69,7 +69,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         command => command,
     };
     let mut app = App::open(&global)?;
-    // Boxed, because the futures of the commands differ in size and only one of them runs.
+    // Boxed, because the futures of the commands differ in size and only one future runs.
     let done = Box::pin(dispatch(&mut app, command)).await;
     app.engine.hooks_settled().await;
     done?;

@@ -60,7 +60,7 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     Ok(writeln!(app.out, "{id}")?)
 }
 
-/// Returns the agent of this name if it has a file. Otherwise the session stores only the name.
+/// Returns the agent with this name if an agent file defines it. Otherwise the session stores only the name.
 fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
     let Some(name) = name else { return Ok(None) };
     match app.place.agents().choose(Some(name), &app.place.config) {

@@ -84,7 +84,7 @@ fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
 }
 
 /// Raises the soft limit on open files to the hard limit, because every connection needs a file descriptor. Returns the
-/// new limit, or none if there is no known limit.
+/// new limit, or `None` if the limit is unknown.
 fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {
@@ -124,8 +124,8 @@ fn idle_ms(app: &App) -> i64 {
     }
 }
 
-/// Extracts memories from idle sessions while the server runs. Each check continues where the previous one ended. Several
-/// servers may process the same session: memory ids are deterministic, so no duplicates are stored.
+/// Extracts memories from idle sessions while the server runs. Each check continues where the previous check ended.
+/// Several servers may process the same session: memory ids are deterministic, so no duplicates are stored.
 async fn learn_from_idle(engine: Engine, idle_ms: i64) {
     if idle_ms == 0 {
         return;
@@ -159,7 +159,7 @@ async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> 
     Ok(())
 }
 
-/// Maximum configurable number of connections. Each one takes some memory even while it is not open.
+/// Maximum configurable number of connections. Each unused connection slot also needs some memory.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {

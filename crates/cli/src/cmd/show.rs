@@ -88,7 +88,7 @@ fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> Line<'a> {
     }
 }
 
-/// Returns the role of a message, or none for other entries.
+/// Returns the role of a message, or `None` for other entries.
 fn role_of(body: &Body) -> Option<&'static str> {
     match body {
         Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) | Body::Graft(_) => {

@@ -54,7 +54,7 @@ struct Drawing<'a> {
     whole: bool,
 }
 
-/// Counts the entries of each subtree. Children come after their parents (I2), so one backward pass is enough.
+/// Counts the entries of each subtree. Children follow their parents in the log (I2), so one backward pass is enough.
 fn subtree_sizes(outline: &Outline) -> Vec<usize> {
     let mut sizes = vec![1; outline.nodes.len()];
     for index in (0..outline.nodes.len()).rev() {
@@ -66,7 +66,7 @@ fn subtree_sizes(outline: &Outline) -> Vec<usize> {
 }
 
 impl Drawing<'_> {
-    /// Draws the run that starts at `top`. `first` is the prefix of its first line, `rest` the prefix of the others.
+    /// Draws the run that starts at `top`. `first` is the prefix of its first line, `rest` that of the other lines.
     fn column(&self, out: &mut Out, top: Seq, first: &str, rest: &str) -> Result<()> {
         let mut run: Vec<&OutlineNode> = Vec::new();
         let mut lead = first.to_owned();
@@ -147,7 +147,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Returns the role for message kinds, and the kind itself for others.
+/// Returns the role for message kinds, and the kind itself for other entries.
 fn short_kind(kind: &str) -> &str {
     match kind {
         "user_message" => "user",

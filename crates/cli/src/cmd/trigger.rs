@@ -118,7 +118,7 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
     }
 }
 
-/// Returns the outcome and session of this firing if it was the last one to end. A later firing may have replaced it.
+/// Returns the outcome and session of this firing, or only `done` if a later firing ended after it.
 fn outcome_of(state: &TriggerState, firing: sapwood::Seq) -> (String, Option<String>) {
     match state.last.as_ref().filter(|last| last.firing == firing) {
         Some(last) => (last.outcome.clone(), last.session.as_ref().map(ToString::to_string)),

@@ -1,4 +1,4 @@
-//! Child processes that end with their test, their acknowledgements, and random numbers from a printed seed.
+//! Child processes that end with their test, acknowledgements from them, and random numbers from a printed seed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -31,7 +31,7 @@ impl Ack {
     }
 }
 
-/// A message in a log, as `events` shows it.
+/// A message in a log, as printed by `sapwood events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     pub ack: Ack,
@@ -82,10 +82,10 @@ impl Injector {
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// Sends messages in one write and returns their acknowledgements, which are fewer if the process ended.
+    /// Sends messages in one write and returns their acknowledgements, which are incomplete if the process ended.
     pub fn say(&mut self, texts: &[&str]) -> Vec<Ack> {
         let lines: String = texts.iter().map(|text| line(text)).collect();
-        // The write fails if the process has ended; the missing acknowledgements show that.
+        // Ignore a failed write: if the process has ended, acknowledgements are missing.
         let _ = self.stdin.as_mut().unwrap().write_all(lines.as_bytes());
         texts.iter().map_while(|_| self.next_ack()).collect()
     }
@@ -112,7 +112,7 @@ impl Injector {
     }
 }
 
-/// Checks that the doctor finds nothing but torn ends, which stay reported after they were cut off.
+/// Checks that the doctor reports only torn ends, which it still reports after they were truncated.
 pub fn assert_healthy(world: &World) {
     let ran = world.run(&["doctor", "--json"]);
     let diagnosis: Value = serde_json::from_str(ran.out().trim())

@@ -1,5 +1,5 @@
 //! A secret's value is never in the store, a blob, an event, a log line or an export (I12). The test puts it in a file
-//! that the agent reads, in the environment and in a program's output, then searches every byte that is left behind.
+//! that the agent reads, in the environment and in a program's output, then searches every stored and printed byte.
 
 use std::path::Path;
 

@@ -69,7 +69,7 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
     for (scheme, rounds) in [("sqlite", 12), ("jsonl", 12), ("postgres", 2)] {
         for round in 0..rounds {
             let world = World::new(scheme);
-            // Half of the rounds create eight sessions; in the others all processes create the same session.
+            // Half of the rounds create eight sessions. In the other rounds, all processes create the same session.
             let id = |number: usize| if round % 2 == 0 { format!("s{number}") } else { "same".to_owned() };
             let running: Vec<_> = (0..8).map(|number| world.spawn(&["new", "--id", &id(number)])).collect();
             for process in running {
@@ -93,7 +93,7 @@ fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> 
     })
 }
 
-/// Appends messages from one process without an expected head, each after the previous one is acknowledged.
+/// Appends messages from one process without an expected head, each after the previous message is acknowledged.
 fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
     let mut injector = Injector::start(world, session, &[]);
     let mut acked = Vec::new();
@@ -107,8 +107,8 @@ fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Ac
     acked
 }
 
-/// Appends messages with an expected head. A process that loses a race exits with 4, and the next one reads the head
-/// again.
+/// Appends messages with an expected head. A process that loses a race exits with 4, and the next process reads the
+/// head again.
 fn write_expecting(world: &World, session: &str, writer: usize, messages: usize) -> Acked {
     let mut acked: Acked = Vec::new();
     while acked.len() < messages {

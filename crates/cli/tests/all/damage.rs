@@ -1,5 +1,5 @@
-//! Files damaged from outside: intact data can be read, damage is reported, and no command makes it worse. A command
-//! that fails does not change a byte.
+//! Externally damaged files: intact data can be read, damage is reported, and no command makes it worse. A failed
+//! command does not change a byte.
 
 mod jsonl;
 mod sqlite;

@@ -40,7 +40,7 @@ fn a_disk_without_a_free_byte_is_reported_and_nothing_hangs() {
         let long = "x".repeat(100_000);
         let error = disk.world.fail(1, &["inject", &session, "--role", "user", "--text", &long]);
         assert_eq!(error["code"], "store.disk_full");
-        // Reading may also need some disk space; in that case it fails with the same code.
+        // Reading may also need some disk space. If so, it fails with the same code.
         let ran = disk.world.run(&["ls", "--json"]);
         assert!(ran.status == Some(0) || ran.error()["code"] == "store.disk_full", "{}", ran.stderr);
         disk.make_room();
@@ -132,7 +132,7 @@ fn a_server_whose_disk_is_full_is_not_ready() {
     });
 }
 
-/// Appends messages until the disk is full. Returns the acknowledged ones.
+/// Appends messages until the disk is full. Returns the acknowledged messages.
 fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
     let mut dice = Dice::roll();
     let mut injector = Injector::start(&disk.world, session, &[]);
@@ -151,7 +151,7 @@ fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
     said
 }
 
-/// A file system of one megabyte with a store on it.
+/// A file system of one megabyte that contains a store.
 struct SmallDisk {
     world: World,
 }
@@ -174,7 +174,7 @@ impl SmallDisk {
         run("mount", &["-o", &format!("remount,{how}"), self.root().to_str().unwrap()]);
     }
 
-    /// Uses up this many bytes of disk space, or all that is free.
+    /// Fills this many bytes of disk space, or all free space.
     fn fill(&self, bytes: usize) {
         let mut filler = std::fs::File::create(self.root().join("filler")).unwrap();
         let page = [0; 4_096];

@@ -1,4 +1,4 @@
-//! Memory use of an import: it does not grow with the file, and an endless line is not loaded.
+//! Memory use of an import does not grow with the file, and an endless line is not loaded.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,7 +12,7 @@ use crate::harness::World;
 
 /// Additional memory allowed for the larger file, in KB: half of the difference in size.
 const GROWTH_KB_MAX: u64 = 24 << 10;
-/// Large enough that every bounded buffer and cache is full.
+/// Large enough to fill every bounded buffer and cache.
 const SMALL_BYTES: usize = 48 << 20;
 const LARGE_BYTES: usize = SMALL_BYTES + (48 << 20);
 const LINE_TEXT_BYTES: usize = 48 << 10;
@@ -98,7 +98,7 @@ fn memory_does_not_grow_with_the_file() {
 fn the_bookkeeping_per_record_is_small() {
     const FEW: usize = 60_000;
     const MANY: usize = 660_000;
-    /// Twice the actual use. A hash map of the standard library would take twice this limit.
+    /// Twice the actual memory per record. A standard `HashMap` would need twice this limit.
     const RECORD_BYTES_MAX: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session.jsonl");
@@ -149,7 +149,7 @@ fn message_line(format: &str, number: usize, text: &str) -> Value {
 #[test]
 fn messages_and_gemini_recordings_of_any_size_take_the_same_memory() {
     const BYTES: [usize; 2] = [48 << 20, 270 << 20];
-    /// Allowed above the peak of the smaller file: the index, the store's pages, and noise.
+    /// Additional memory allowed for the larger file: the index, the store's pages, and noise.
     const MORE_KB_MAX: u64 = 64 << 10;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session-x.jsonl");

@@ -79,7 +79,7 @@ fn lines_added(world: &World) -> usize {
     std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
 }
 
-/// Resumes, then checks that the run completed and nothing was started twice.
+/// Resumes the run, then checks that it completed and no visit was started twice.
 fn check_whole(world: &World) {
     let view = world.json(&["flow", "resume", "r"]);
     assert_eq!(
@@ -111,7 +111,7 @@ fn check_whole(world: &World) {
         let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
         assert_eq!(handed, 1, "{role}: {log:?}");
     }
-    // A program that may have run is not rerun, so it may never have run if the process died just before starting it.
+    // A program that may have run is not repeated, so it never runs if the process died just before starting it.
     assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
     world.ok(&["doctor"]);
 }
@@ -275,10 +275,10 @@ fn a_run_killed_at_random_moments_completes_and_runs_nothing_twice() {
             std::thread::sleep(Duration::from_millis((round * 7_919 + 211) % RUN_MS));
             kill(child);
             if events(&world, "flow-r").is_empty() {
-                // The log has no entry of the run: it never started.
+                // The log has no entry for the run, so the run never started.
                 continue;
             }
-            // Kill it once more while it resumes.
+            // Kill the process again while it resumes.
             let again = world.spawn(&["flow", "resume", "r"]);
             std::thread::sleep(Duration::from_millis((round * 6_007 + 401) % RUN_MS));
             kill(again);

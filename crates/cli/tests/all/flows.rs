@@ -144,7 +144,7 @@ fn a_role_keeps_its_session_across_nodes_and_repairs_its_handoffs() {
         assert!(note.contains("Received from review: work.md (12 bytes)\nagain please"), "{note}");
         let feed = world.lines(&["feed", "flow-r__curator"]);
         let count = |kind: &str| feed.iter().filter(|item| item["type"] == kind).count();
-        // One repair for a wrong target, and one for a turn that ended without a handoff.
+        // The first repair is for a wrong target, the second for a turn that ended without a handoff.
         assert_eq!((count("repair"), count("handoff")), (2, 2), "{feed:?}");
         check_role_files(world, &dir.join("test/flow-r/roles/owner"));
         world.ok(&["doctor"]);
@@ -489,7 +489,7 @@ fn a_followed_feed_replays_and_continues_without_gaps_or_duplicates() {
         "{rest:?}"
     );
     assert_eq!(rest[1]["id"], rest[2]["id"], "the tool item must be replaced by its result");
-    // Keeping the last item of each id gives the same result as a replay.
+    // Keeping the last item of each id has the same result as a replay.
     let mut kept: Vec<Value> = Vec::new();
     for item in first.into_iter().chain(rest) {
         match kept.iter_mut().find(|known| known["id"] == item["id"]) {

@@ -73,7 +73,7 @@ fn evil_session(world: &World, name: &str, model: &str) -> String {
     )
 }
 
-/// Returns a flow run from another store, cut off as if its process had died, whose role starts a program.
+/// Returns a flow run of another store, truncated as if its process had died, whose role starts a program.
 fn evil_run(world: &World) -> String {
     let elsewhere = World::new("sqlite");
     let owner = actor(world, "owner", &[vec![hand("h", to("output", "x"))], vec![text("done")]], json!({}));
@@ -86,7 +86,7 @@ fn evil_run(world: &World) -> String {
     );
     elsewhere.ok(&["flow", "run", &file, "--id", "run.x"]);
     let log = elsewhere.ok(&["export", "flow-run.x", "--format", "jsonl"]);
-    // Keep only the beginning, so that all work is still pending, and add the program to the role.
+    // Keep only the beginning of the log, so that all work is still pending, and add the program to the role.
     let kept = log.lines().take(2).map(|line| {
         let mut line: Value = serde_json::from_str(line).unwrap();
         if let Some(agents) = line["data"]["flow"]["agents"].as_object_mut() {
@@ -247,7 +247,7 @@ fn forget_records(world: &World) {
     }
 }
 
-/// A file copied into the directory of logs counts as imported.
+/// A file copied into the directory of a JSONL store counts as imported.
 #[test]
 fn a_log_copied_into_the_directory_starts_nothing() {
     let world = World::new("jsonl");
@@ -331,7 +331,7 @@ fn no_error_quotes_a_file_and_only_regular_files_are_read() {
     }
 }
 
-/// The local command line names a cassette. The server that continues the turn may use it, but only for this session.
+/// The server that continues the turn may use the cassette given on the local command line, only for this session.
 #[test]
 fn a_server_continues_a_turn_with_the_model_named_on_the_command_line() {
     on_all_stores(|world| {

@@ -1,4 +1,4 @@
-//! Runs the binary in its own directory and captures its output.
+//! Runs the binary in a temporary directory and captures its output.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// A store in its own directory.
+/// A store in a temporary directory.
 pub struct World {
     pub dir: tempfile::TempDir,
     pub url: String,
@@ -185,7 +185,7 @@ fn ran(output: std::process::Output) -> Ran {
     Ran { status: output.status.code(), stdout: output.stdout, stderr }
 }
 
-/// Returns the id of entry `n` in a log that a test writes by hand.
+/// Returns the id of entry `n` in a log that a test writes manually.
 pub fn id(n: u32) -> String {
     format!("0190a000-0000-7000-8000-{n:012x}")
 }

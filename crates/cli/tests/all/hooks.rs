@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::harness::{World, on_each_store};
 use crate::serve::{ask, serve};
 
-/// Writes a hook program that records its input and prints `says`. Returns its configuration.
+/// Writes a hook program that records its input and prints `says`. Returns the configuration of the hook.
 fn hook(world: &World, name: &str, on: &str, says: &str, more: &str) -> String {
     let path = world.path(&format!("{name}.sh"));
     let script = format!("cat >> {name}.heard; echo >> {name}.heard\ncat <<'END'\n{says}\nEND\n");
@@ -106,7 +106,7 @@ fn a_hook_action_completes_before_the_command_exits() {
     let session = world.ok(&["new"]);
     world.ok(&["send", &session, "hello"]);
     assert_eq!(world.texts("next", None)[0], "go on");
-    // The hook also runs for that turn, one level deeper, until the depth limit is reached.
+    // The hook also runs for the turn that it started, one level deeper, until the depth limit is reached.
     let depths: Vec<u64> =
         heard(&world, "chain").iter().map(|event| event["depth"].as_u64().unwrap()).collect();
     assert_eq!(depths, [0, 1, 2, 3]);

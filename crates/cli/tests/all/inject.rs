@@ -143,7 +143,7 @@ fn a_repeated_idempotency_key_returns_the_first_answer_and_writes_nothing() {
         assert_eq!(first[..], again[..2]);
         assert_eq!(again[2]["seq"], 4);
         assert_eq!(world.texts(&session, None).len(), 4);
-        // An empty key is refused: an unset shell variable would otherwise drop every message but the first.
+        // An empty key is refused: an unset shell variable would otherwise discard every message except the first.
         world.fail(2, &["inject", &session, "--role", "user", "--text", "x", "--idempotency-key", ""]);
     });
 }

@@ -738,7 +738,7 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
         }
         let files = [here.join(format!("{FIRST}.jsonl")), here.join(format!("{RESUMED}.jsonl"))];
         std::fs::write(&files[0], transcript(FIRST, 1..=3)).unwrap();
-        // A session resumed by an older version: its file repeats the earlier messages under the new session id.
+        // A session resumed by an older Claude Code: its file repeats the earlier messages with the new session id.
         std::fs::write(&files[1], transcript(RESUMED, 1..=5)).unwrap();
         for number in order {
             import(&world, &files[number]);
@@ -773,7 +773,7 @@ fn an_empty_session_does_not_affect_others_that_begin_at_the_same_time() {
     std::fs::create_dir_all(&folder).unwrap();
     for number in 10..60 {
         let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
-        // All sessions begin at the same time. The first one has an empty message.
+        // All sessions begin at the same time. The first session has an empty message.
         let said = transcript(&name, 1..=1);
         let text = if number == 10 { said.lines().next().unwrap().replace("question 1", "") } else { said };
         std::fs::write(folder.join(format!("{name}.jsonl")), text).unwrap();

@@ -1,4 +1,4 @@
-//! Tests with a real OS keychain: GNOME Keyring on its own D-Bus session.
+//! Tests with a real OS keychain: GNOME Keyring on a separate D-Bus session.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

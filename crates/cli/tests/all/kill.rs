@@ -36,7 +36,7 @@ fn messages(dice: &mut Dice, round: u64) -> Vec<String> {
     (1..=count).map(|number| format!("round {round} message {number} {}", dice.letters(length))).collect()
 }
 
-/// Feeds messages to a process and kills it, before its first acknowledgement or some time after one. Returns the
+/// Feeds messages to a process and kills it, before its first acknowledgement or later. Returns the
 /// acknowledgements.
 fn inject_and_kill(world: &World, session: &str, sent: &[String], dice: &mut Dice) -> Vec<Ack> {
     let mut child = Guarded(world.spawn(&["inject", session, "--message", "-", "--json"]));
@@ -74,7 +74,7 @@ fn feed(mut stdin: ChildStdin, sent: &[String], pause: Duration) -> JoinHandle<C
     })
 }
 
-/// Reads acknowledgements. A line that the kill cut off does not count.
+/// Reads acknowledgements. An incomplete last line does not count.
 fn listen(stdout: impl std::io::Read + Send + 'static) -> Receiver<Ack> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -90,7 +90,7 @@ fn listen(stdout: impl std::io::Read + Send + 'static) -> Receiver<Ack> {
     receiver
 }
 
-/// Checks that the log has its previous messages, then the acknowledged ones, then at most the next few sent ones.
+/// Checks that the log has its previous messages, then the acknowledged messages, then at most a few sent messages.
 fn check_round(world: &World, session: &str, before: Vec<Said>, sent: &[String], acks: &[Ack]) -> Vec<Said> {
     let log = read_log(world, session);
     assert!(log.len() >= before.len() + acks.len(), "some of {} acknowledged messages are lost", acks.len());

@@ -1,4 +1,4 @@
-//! Leases left behind by a process of the previous build, whose clock was off by an hour.
+//! Leases that a process of the previous build did not release, with a clock that was off by an hour.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -9,7 +9,7 @@ fn a_session_is_private_until_it_is_shared() {
     on_each_store(|world| {
         world.ok(&["--as", "ana", "new", "--id", "private"]);
         world.ok(&["--as", "ana", "inject", "private", "--role", "user", "--text", "secret fern"]);
-        // The answer is exactly the same as for an unknown id.
+        // The error is exactly the same as for an unknown id.
         let hidden = world.fail(3, &["--as", "bob", "show", "private"]);
         let unknown = world.fail(3, &["--as", "bob", "show", "unknown"]);
         assert_eq!(hidden["message"].as_str().unwrap().replace("private", "unknown"), unknown["message"]);
@@ -83,7 +83,7 @@ fn the_audit_records_who_did_what_and_can_be_verified() {
         assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob removed");
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
         assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 2);
-        // A user who sees only part of the audit cannot verify it, and gets no finding that it is broken.
+        // A user who sees only part of the audit cannot verify it, and the doctor reports no finding about it.
         assert_eq!(world.fail(2, &["--as", "bob", "audit", "--verify"])["code"], "input.usage");
         assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
     });

@@ -1,5 +1,5 @@
 //! `sapwood memory` and `sapwood graft`, on each store: memories are learned, found by other words, changed and
-//! forgotten; grafts are made, read and withheld.
+//! deleted; grafts are created, read and withheld.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn closing_a_session_learns_a_memory_that_is_found_by_other_words() {
         assert_eq!((found.len(), &found[0]["id"]), (1, &learned[0]["id"]));
         assert!(world.lines(&["memory", "search", "--words", "which db"]).is_empty());
         assert_eq!(world.lines(&["memory", "search", "--words", "stag* heron"]).len(), 1);
-        // Nothing is learned twice, and erasing the session deletes the memories that only it supports.
+        // Nothing is learned twice, and erasing the session deletes the memories that have no other source.
         assert_eq!(world.json(&["memory", "extract", &session])["kept"], json!([]));
         world.ok(&["erase", &session, "--yes"]);
         assert!(world.lines(&["memory", "ls", "--superseded", "--all"]).is_empty());

@@ -41,7 +41,7 @@ fn the_same_check_finds_losses_with_normal_durability() {
     }
 }
 
-/// Everything that happened to a store since its creation.
+/// All recorded calls for a store since its creation.
 struct Recording {
     world: World,
     scheme: &'static str,
@@ -86,7 +86,7 @@ impl Recording {
         self.take_steps(&[trace]);
     }
 
-    /// Sends single messages and batches, each after the previous one is acknowledged.
+    /// Sends single messages and batches, each after the previous send is acknowledged.
     fn record_writing(&mut self, dice: &mut Dice, erase_other: bool) {
         let trace = self.world.path("inject.trace");
         let mut traces = vec![trace.clone()];
@@ -187,7 +187,7 @@ fn place(scheme: &str, root: &Path) -> PathBuf {
     if scheme == "sqlite" { root.join("store.db") } else { root.to_owned() }
 }
 
-/// Returns the acknowledgements in a step for the session that is written to.
+/// Returns the acknowledgements of a step, for the session that is written to.
 fn acks_of(step: &Step) -> Vec<Ack> {
     let Step::Said { bytes } = step else { return Vec::new() };
     let lines = std::str::from_utf8(bytes).unwrap().lines();

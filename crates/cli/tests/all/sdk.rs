@@ -57,7 +57,7 @@ fn an_exported_session_opens_in_the_real_pi_with_the_same_context() {
         let theirs: Vec<&str> =
             opened["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
         match name {
-            // Codex's compaction repeats its history instead of summarizing it; pi shows an extra summary.
+            // Codex's compaction repeats its history instead of summarizing it; pi shows an additional summary.
             "codex.jsonl" => assert_eq!(theirs[1..], ours),
             _ => assert_eq!(theirs, ours, "{name}"),
         }

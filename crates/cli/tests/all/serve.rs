@@ -156,7 +156,7 @@ fn a_reader_that_reconnects_across_restarts_sees_every_event_once_and_in_order()
     assert!(rounds > 20, "the reader reconnected only {rounds} times");
 }
 
-/// Follows the events after the last one seen, and disconnects after `most` events.
+/// Follows the events after the last event seen, and disconnects after `most` events.
 fn read_some(addr: &str, seen: &mut Vec<u32>, most: u32) {
     let last = seen.last().copied().unwrap_or(0).to_string();
     let headers = [("last-event-id", last.as_str())];

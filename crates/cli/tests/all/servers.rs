@@ -1,5 +1,5 @@
 //! Several servers on one database behave as one: a turn on one server can be followed, steered, cancelled and
-//! answered through another. When a server dies or freezes, another one continues its turns. The tests use real
+//! answered through another. When a server dies or freezes, another server continues its turns. The tests use real
 //! processes and random moments; the seed is printed, and SAPWOOD_SEED replays it.
 
 use std::io::BufRead;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::World;
 use crate::serve::{Served, ask, open, serve};
 
-/// Number of rounds that kill a server, and that freeze one, at a random moment.
+/// Number of rounds that kill, and that freeze, a server at a random moment.
 const KILLS: u64 = 4;
 const FREEZES: u64 = 2;
 /// Longer than an undisturbed turn takes.
@@ -148,7 +148,7 @@ fn an_approval_asked_by_one_server_is_answered_through_another() {
     assert_eq!(house.runs_of(&session), 1);
 }
 
-/// Reads a session's events from any server that answers, and resumes at the other server when one fails.
+/// Reads a session's events from any server that answers, and resumes at the other server after a failure.
 fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen: &AtomicU64) -> Vec<u64> {
     let mut seen: Vec<u64> = Vec::new();
     for turn in 0.. {

@@ -31,7 +31,7 @@ fn follow(served: &Served, key: &str) -> (u16, BufReader<TcpStream>) {
     open(&served.addr, "GET", EVENTS, &[("authorization", &bearer)], "").unwrap()
 }
 
-/// Opens event streams until one is refused. Returns the open streams, and the status and body of the refusal.
+/// Opens event streams until a stream is refused. Returns the open streams, and the status and body of the refusal.
 fn open_all(served: &Served, key: &str) -> (Vec<BufReader<TcpStream>>, u16, String) {
     let mut streams = Vec::new();
     while streams.len() < ATTEMPTS {

@@ -1,4 +1,4 @@
-//! Traces: what a collector receives about a turn, what it never receives, and turns without a collector.
+//! Traces: what a collector receives about a turn, that it receives no session text, and turns without a collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::World;
 
-/// Generous because the machine may be busy with other tests.
+/// Deadline for every wait, generous because the machine may be busy with other tests.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(30);
 

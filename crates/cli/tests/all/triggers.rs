@@ -165,7 +165,7 @@ fn a_second_firing_is_queued_or_skipped() {
     for (conflict, outcomes) in [("queue", 3), ("skip", 1)] {
         let world = World::new("sqlite");
         configure_slow(&world, &format!("conflict = \"{conflict}\"\n"));
-        // The first turn runs until the others have been fired.
+        // The first turn runs until the other firings have been requested.
         std::fs::write(world.path("add.sh"), "until [ -e fired ]; do sleep 0.05; done\n").unwrap();
         let served = serve(&world, "127.0.0.1:0");
         await_that("the trigger", || {
@@ -174,7 +174,7 @@ fn a_second_firing_is_queued_or_skipped() {
                 .is_some_and(|items| !items.is_empty())
         });
         let first = fire(&served.addr, 0);
-        // Poll over HTTP, which is faster than the turn.
+        // Poll over HTTP: a poll takes less time than the turn.
         await_that("the first turn", || {
             ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
         });
@@ -187,7 +187,7 @@ fn a_second_firing_is_queued_or_skipped() {
         assert_eq!(notes(&world, "job", "ended").len(), outcomes, "{conflict}");
         assert_eq!(notes(&world, "job", "skipped").len(), 3 - outcomes, "{conflict}");
         assert_eq!(notes(&world, "job", "sent")[0]["firing"].as_u64(), Some(first));
-        // One at a time: each is sent after the previous one has ended.
+        // Firings do not overlap: each prompt is sent after the previous turn has ended.
         let order: Vec<u64> = [notes(&world, "job", "sent"), notes(&world, "job", "ended")]
             .concat()
             .iter()
@@ -284,7 +284,7 @@ fn only_callers_with_write_access_or_its_secret_can_fire_a_trigger() {
 
 const SECRET: &str = "correct horse battery";
 
-/// Calls a trigger with a signature made at `at_ms`. Returns the status and the answer.
+/// Calls a trigger with a signature created at `at_ms`. Returns the status and the answer.
 fn call_signed(addr: &str, name: &str, secret: &str, at_ms: i64, body: &str) -> (u16, Value) {
     let (time, signature) = (at_ms.to_string(), sign(&Secret::new(secret), at_ms, body.as_bytes()));
     let headers = [("sapwood-timestamp", time.as_str()), ("sapwood-signature", signature.as_str())];

@@ -1,5 +1,5 @@
 //! kill -9 at every stage of a turn, then resume, with real processes: the session is complete, the outcome is
-//! correct, and nothing ran twice. The tool is a program that appends a line to a file on each run.
+//! correct, and no tool ran twice. The tool is a program that appends a line to a file on each run.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -131,7 +131,7 @@ fn a_turn_killed_in_mid_stream_repeats_the_model_call() {
 fn a_program_interrupted_by_a_kill_is_not_rerun_and_the_model_is_told() {
     on_each_store(|world| {
         let session = start(world, "auto");
-        // The program must still be running at the kill, however late the kill is.
+        // The program must still be running at the kill, even if the kill is late.
         std::fs::write(world.path("add.sh"), "echo ran >> ran.txt\nsleep 600\n").unwrap();
         let child = send(world, &session);
         let began = Instant::now();
@@ -167,7 +167,7 @@ fn a_turn_killed_while_waiting_for_approval_still_waits() {
         let session = start(world, "ask");
         let mut child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "agent:approval_requested"));
-        // The process exits by itself when the turn has to wait; killing it while it exits makes no difference.
+        // The process exits by itself when the turn has to wait; killing it during the exit has no effect.
         let _ = child.kill();
         child.wait().unwrap();
         assert_eq!(lines_added(world), 0);
@@ -192,7 +192,7 @@ fn a_turn_killed_at_random_moments_loses_nothing_and_runs_nothing_twice() {
             std::thread::sleep(Duration::from_millis((round * 7_919 + 13) % TURN_MS));
             kill(child);
             if world.json(&["info", &session])["messages"].as_u64().unwrap_or_default() == 0 {
-                // Nothing was acknowledged or stored: send again to start the turn.
+                // The message was neither acknowledged nor stored: send it again to start the turn.
                 world.ok(&["send", &session, "Add a line."]);
             }
             check_whole(&world, &session);

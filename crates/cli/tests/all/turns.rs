@@ -171,7 +171,7 @@ fn cancel_ends_a_turn_of_another_process() {
     let model = script(&world, "[[calls]]\npieces = [{ text = \"so far\" }, { wait_ms = 60000 }]\n");
     let session = world.session(&[]);
     let mut first = world.spawn(&["chat", &session, "--model", &model, "-p", "go", "--json"]);
-    // The partial answer is kept, so wait until the model has sent one.
+    // The test expects a partial answer, so wait until the model has sent some text.
     let mut said = BufReader::new(first.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains("agent:token")), "the model sent nothing");
     let rest = std::thread::spawn(move || said.count());

@@ -1,5 +1,5 @@
 //! Large uploads and downloads through `sapwood serve`: memory does not grow with their size, and an upload
-//! interrupted by its client or by `kill -9` leaves nothing behind.
+//! interrupted by its client or by `kill -9` leaves no data in the store.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -85,7 +85,7 @@ fn artifacts(served: &Served, session: &str) -> Vec<Value> {
 fn memory_does_not_grow_with_the_size_of_uploads_and_downloads() {
     const CLIENTS: u64 = 8;
     const UPLOAD_BYTES: usize = 64 << 20;
-    /// A third of the data in flight. The caches of eight reading connections alone take a quarter of it.
+    /// A third of the uploaded data. The caches of eight reading connections alone need a quarter of it.
     const GROWTH_KB_MAX: u64 = (CLIENTS << 16) / 3;
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "s"]);
@@ -118,7 +118,7 @@ fn memory_does_not_grow_with_the_size_of_imports_or_unread_feeds() {
     const CLIENTS: usize = 4;
     const LINES: usize = 1_500;
     const LINE_BYTES: usize = 32 << 10;
-    /// Three quarters of the data sent. A server that buffered the files would need more than all of it.
+    /// Three quarters of the data sent. A server that buffered the files would need more than the whole data.
     const GROWTH_KB_MAX: u64 = (CLIENTS * LINES * LINE_BYTES / 4 * 3) as u64 >> 10;
     let world = World::new("sqlite");
     let served = serve(&world, "127.0.0.1:0");
@@ -166,7 +166,7 @@ fn memory_does_not_grow_with_the_size_of_imports_or_unread_feeds() {
     assert!(growth_kb < GROWTH_KB_MAX, "memory grew by {growth_kb} KB from {before_kb} KB");
 }
 
-/// Imports a conversation on one line of JSON, which takes many times its size in memory if parsed completely.
+/// Imports a conversation on one line of JSON, which needs many times its size in memory if parsed completely.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_does_not_grow_with_the_number_of_messages_on_a_line() {
@@ -232,7 +232,7 @@ fn an_upload_interrupted_by_a_kill_leaves_nothing_and_can_be_repeated() {
     }
 }
 
-/// A client that disconnects leaves nothing behind, and other writers do not wait for its upload.
+/// A client that disconnects leaves no data in the store, and other writers do not wait for its upload.
 #[test]
 fn an_upload_interrupted_by_its_client_leaves_nothing_and_blocks_no_writer() {
     on_each_store(|world| {
@@ -270,7 +270,7 @@ fn await_that(is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_large_artifact_survives_exports_and_migrations() {
-    /// Enough for several chunks in a store and several lines in an export.
+    /// Large enough for several chunks in a store and several lines in an export.
     const CHUNKS: usize = 130;
     let worlds = ["sqlite", "jsonl", "postgres"].map(World::new);
     let [first, ..] = &worlds;

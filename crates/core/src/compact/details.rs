@@ -1,5 +1,5 @@
 //! The details of a summary: the files that tools read and changed, and marked facts, decisions and open items. Every
-//! compaction stores them, and the next one starts from them.
+//! compaction stores them, and the next compaction starts from them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ const ITEMS_MAX: usize = 200;
 const ITEM_CHARS_MAX: usize = 300;
 /// Maximum number of messages to scan, newest first. Older messages have already been summarised.
 const MESSAGES_MAX: usize = 10_000;
-/// In larger inputs, only the path at the beginning is searched.
+/// Maximum size of a tool input that is searched for a file path, in bytes. Larger inputs are skipped.
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
 const PATH_KEYS: &[&str] =
@@ -43,8 +43,8 @@ pub fn gather(previous: Details, messages: &[Message]) -> Details {
     tidy(details)
 }
 
-/// Merge a summariser's details with the previous ones. Its open items replace the old ones: the summariser has seen them,
-/// and those it left out are done.
+/// Merge a summariser's details with the previous details. Its open items replace the previous ones: the summariser has
+/// seen those, and any it left out are done.
 pub fn merge(carried: Details, found: Details) -> Details {
     let open_items = if found.open_items.is_empty() { carried.open_items } else { found.open_items };
     tidy(Details {
@@ -56,7 +56,8 @@ pub fn merge(carried: Details, found: Details) -> Details {
     })
 }
 
-/// Remove duplicates (the last occurrence stays) and limit number and length. A changed file is not listed as read.
+/// Remove duplicates (the last occurrence stays) and limit the number and length of items. A changed file is not listed
+/// as read.
 fn tidy(mut details: Details) -> Details {
     let changed: HashSet<String> = details.files_changed.iter().cloned().collect();
     details.files_read.retain(|file| !changed.contains(file));
@@ -127,7 +128,7 @@ fn accessed_file(call: &ToolCall) -> Option<(Access, String)> {
     let input: Value = serde_json::from_str(input).ok()?;
     let path = PATH_KEYS.iter().find_map(|key| input.get(key)?.as_str())?;
     let name = call.name.to_lowercase();
-    // Some tools have several commands and name one in the input.
+    // Some tools have several commands and select one by an input field.
     let verb = input.get("command").and_then(Value::as_str).unwrap_or(&name).to_lowercase();
     let does = |words: &[&str]| words.iter().any(|word| verb.contains(word));
     let access = match (does(CHANGING), does(READING)) {

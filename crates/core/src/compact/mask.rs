@@ -1,5 +1,6 @@
-//! The strategy `observation_mask`: messages of people and the model are kept whole, and tool output is replaced by its
-//! first line and size. Most of a coding session is tool output, so this frees most of the context at no cost.
+//! The strategy `observation_mask`: user and assistant messages are kept whole, and tool output is replaced by its
+//! first line and size. Most of a coding session is tool output, so this frees most of the context without a model
+//! call.
 
 use super::shorten::first_line;
 use super::summary_text::Digest;
@@ -15,11 +16,11 @@ const SHORT_LINES_MAX: usize = 8;
 const FIRST_LINE_CHARS_MAX: usize = 160;
 /// Maximum length of a call's input, in characters.
 const INPUT_CHARS_MAX: usize = 200;
-/// Maximum size of a story, in bytes, far below the maximum entry body. Messages are kept whole; a caller that wants less
-/// sets a hard limit. Older messages that do not fit are in the archive only.
+/// Maximum size of a story, in bytes, far below the limit on an entry body. Messages are kept whole; a caller that
+/// wants less sets a hard limit. Older messages that do not fit are in the archive only.
 const STORY_BYTES_MAX: usize = 4 << 20;
 
-/// A tool's output, for a callback.
+/// A tool's output, as passed to a callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
     pub call_id: String,
@@ -52,7 +53,7 @@ pub fn mask(archive: &Archive<'_>, callbacks: &Callbacks) -> Digest {
     }
 }
 
-/// The end of an older story that still fits, starting at a line start.
+/// The longest suffix of an older story that fits and starts at a line start.
 fn newest_of(story: &str, bytes_max: usize) -> String {
     if story.len() <= bytes_max {
         return story.to_owned();
@@ -99,7 +100,7 @@ fn masked_message(message: &Message, callbacks: &Callbacks) -> String {
     say(message, masked.as_deref().unwrap_or(&output.text), INPUT_CHARS_MAX)
 }
 
-/// The replacement of a long output; `None` for a short one, which is kept.
+/// The replacement of a long output; `None` for a short output, which is kept.
 fn mask_output(output: &ToolOutput, callbacks: &Callbacks) -> Option<String> {
     let text = output.text.as_str();
     let lines = text.lines().count();

@@ -1,8 +1,8 @@
-//! Compaction: replaces older messages in the context with a summary. Everything here is pure; the engine calls models and
-//! writes the entry.
+//! Compaction: replaces older messages in the context with a summary. Everything here is pure; the engine calls models
+//! and writes the entry.
 //!
 //! 1. [`plan`] finds the cut and returns the removed part: an [`Archive`].
-//! 2. A strategy turns it into a [`Digest`]: [`truncate`], [`mask`], or a summariser that gets the requests of
+//! 2. A strategy turns the archive into a [`Digest`]: [`truncate`], [`mask`], or a summariser that gets the requests of
 //!    [`summarise`].
 //! 3. [`finish`] builds the compaction's entry from the digest.
 //!
@@ -40,11 +40,11 @@ pub struct Archive<'a> {
     pub story: &'a [Message],
     /// The beginning of a turn whose end is kept; empty if no turn is split.
     pub turn: &'a [Message],
-    /// Whether `turn` contains the user message; otherwise it was archived earlier.
+    /// Whether `turn` contains the turn's user message; otherwise an earlier compaction archived it.
     first_of_turn_is_archived: bool,
     /// The previous summary.
     pub previous: Digest,
-    /// The previous summary's details, plus those of these messages.
+    /// The previous summary's details, plus those of the archived messages.
     pub details: Details,
     /// Total number of archived messages, including earlier compactions.
     pub archived: u32,
@@ -54,12 +54,12 @@ pub struct Archive<'a> {
 }
 
 impl Archive<'_> {
-    /// The earlier story, plus the earlier turn if it has ended.
+    /// The previous summary's story, plus its turn if that turn has ended.
     fn past_story(&self) -> String {
         if self.goes_on() { self.previous.story.clone() } else { self.previous.past() }
     }
 
-    /// The earlier summary of the turn's beginning, if the same turn is still running.
+    /// The previous summary of the turn's beginning, if the same turn is still running.
     fn past_turn(&self) -> String {
         if self.goes_on() { self.previous.turn.clone() } else { String::new() }
     }
@@ -127,7 +127,7 @@ pub fn shorten_kept(
     shortened
 }
 
-/// How a summary was made.
+/// How a summary was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     pub strategy: Strategy,
@@ -157,7 +157,7 @@ pub fn finish(
     }
 }
 
-/// The context after a compaction is appended to the leaf, without reading it again.
+/// Compute the context after a compaction is appended to the leaf, without reading the log again.
 pub fn preview(context: &Context, cut: Cut, id: EntryId, compaction: &Compaction) -> Context {
     let mut messages = Vec::with_capacity(context.messages.len() - cut.cut + 1);
     messages.extend(compaction.summary.as_ref().map(|summary| Message {

@@ -1,5 +1,5 @@
-//! Compaction options, from Rust, the command line or JSON. JSON is parsed strictly: an unknown key, a negative number or
-//! a wrong type is an error that names the key.
+//! Compaction options, from Rust, the command line or JSON. JSON is parsed strictly: an unknown key, a negative number
+//! or a wrong type is an error with the name of the key.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub enum Method {
     ObservationMask,
     /// A model writes the summary.
     Llm,
-    /// The caller's own compactor writes the summary.
+    /// A compactor supplied by the caller writes the summary.
     Custom,
 }
 
@@ -64,24 +64,24 @@ impl Method {
 pub enum Detail {
     #[default]
     Everything,
-    /// Skip mere acknowledgements, empty results and the engine's own notes. Used from pressure level orange on.
+    /// Skip mere acknowledgements, empty results and the engine's notes. Used from pressure level orange on.
     WithoutLowValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CompactOptions {
-    /// Number of messages to keep. If `keep_recent_tokens` is also set, the smaller part is kept.
+    /// Number of messages to keep. If `keep_recent_tokens` is also set, the stricter limit applies.
     pub keep_last: Option<u32>,
-    /// Number of tokens to keep, in whole messages: at least the last one.
+    /// Number of tokens to keep, in whole messages. The last message is always kept.
     pub keep_recent_tokens: Option<u64>,
     /// Number of messages at the beginning that the summary keeps verbatim.
     pub keep_first: u32,
-    /// Do nothing unless the context has more tokens than this.
+    /// Compact only if the context has more tokens than this.
     pub token_threshold: Option<u64>,
-    /// Longer tool results among the kept messages are shortened.
+    /// Maximum length of a kept tool result. Longer results are shortened.
     pub tool_output_max_chars: Option<u32>,
     pub compact_strategy: Method,
-    /// If the context is larger than this afterwards, `hard_limit_strategy` runs on the result.
+    /// If the compacted context is larger than this, `hard_limit_strategy` runs on it.
     pub hard_limit_tokens: Option<u64>,
     /// Defaults to truncate.
     pub hard_limit_strategy: Option<Method>,
@@ -100,7 +100,7 @@ pub struct OptionError {
 
 impl OptionError {
     pub fn new(key: &str, why: impl Into<String>) -> Self {
-        // A key comes from the client and may have any length.
+        // The client chooses the key, so it may have any length.
         Self { key: key.chars().take(64).collect(), why: why.into() }
     }
 }
@@ -156,7 +156,7 @@ impl CompactOptions {
         }
     }
 
-    /// The limits on the kept part: both defaults, or only the limits that were given.
+    /// The limits on the kept messages: both defaults, or only the limits that the caller set.
     pub fn keep(&self) -> Keep {
         match (self.keep_last, self.keep_recent_tokens) {
             (None, None) => Keep { messages: Some(KEEP_LAST as usize), tokens: Some(KEEP_RECENT_TOKENS) },
@@ -165,7 +165,7 @@ impl CompactOptions {
     }
 }
 
-/// The limit of the kept part.
+/// The limits on the kept messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     pub messages: Option<usize>,

@@ -1,6 +1,6 @@
-//! Finds the cut of a compaction. Pure, and based on the context: the archive is what the model would have seen. So a
-//! second compaction starts at the context start of the first (I7), and a call is never separated from its result, which
-//! follows it there (I6).
+//! Finds the cut of a compaction. Pure, and based on the context: the archive contains what the model would have seen.
+//! So a second compaction starts at the context start of the first (I7). In a context every result follows its call, so
+//! a cut never separates the two (I6).
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::tokens::Count;
 
 /// Maximum distance that a cut moves back to a user message, in messages. Beyond that, the turn is split.
 const NEAR_MESSAGES_MAX: usize = 8;
-/// The same limit as a fraction of the tokens to keep.
+/// The same limit in tokens, as a fraction of the tokens to keep.
 const NEAR_TOKENS_DIVISOR: u64 = 4;
 
 /// Whether a cut moves to a user message.
@@ -25,7 +25,7 @@ pub enum Snap {
     Never,
 }
 
-/// The messages that leave the context: `messages[start..cut]`. An earlier summary is at `..start`.
+/// The messages that leave the context: `messages[start..cut]`. An earlier summary is in `messages[..start]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     pub start: usize,
@@ -49,7 +49,7 @@ pub fn find_cut(context: &Context, keep: Keep, snap: Snap, count: &dyn Count) ->
     (cut > start).then(|| Cut { start, cut, split: split_turn(messages, start, cut) })
 }
 
-/// The first of the last messages that fit together. The last message is always kept.
+/// The start of the longest suffix of messages within the token limit. The last message is always kept.
 fn cut_by_tokens(messages: &[Message], start: usize, tokens_max: u64, count: &dyn Count) -> usize {
     let mut tokens = 0_u64;
     for at in (start..messages.len()).rev() {
@@ -67,7 +67,7 @@ fn with_its_calls(messages: &[Message], start: usize, cut: usize) -> usize {
     (start..=cut).rev().find(|at| !is_result(*at)).unwrap_or(start)
 }
 
-/// The nearby user message to cut at, if any.
+/// The nearest user message within the allowed distance before the cut, if any.
 fn near_user(messages: &[Message], start: usize, cut: usize, keep: Keep, count: &dyn Count) -> Option<usize> {
     let first = cut.saturating_sub(NEAR_MESSAGES_MAX).max(start);
     let found = (first..=cut).rev().find(|at| messages.get(*at).is_some_and(begins_turn))?;

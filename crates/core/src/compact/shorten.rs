@@ -1,7 +1,7 @@
 //! Shortens texts at character boundaries: a message to one line, an output to its first line, or a long output to its
 //! head, tail and error lines.
 
-/// Words that mark error lines, which are kept.
+/// Words that identify error lines. Error lines are kept.
 const TELLING: &[&str] = &[
     "error",
     "warning",
@@ -59,8 +59,8 @@ pub fn first_line(text: &str, chars_max: usize) -> String {
     if fitting.len() < line.len() { format!("{fitting}…") } else { fitting.to_owned() }
 }
 
-/// Shorten an output to about `chars_max` characters: its head, its tail, and the error lines between them. A note states
-/// how much was snipped. `None` if the output is short enough.
+/// Shorten an output to about `chars_max` characters: its head, its tail, and the error lines between them. A note
+/// states how much was snipped. `None` if the output is short enough.
 pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
     let chars = text.chars().count();
     if chars <= chars_max {

@@ -1,6 +1,6 @@
 //! The text of a summary and its parts. A summary is one text in the log and one message in the context. The next
-//! compaction finds its parts by their headings. A text without headings, from a model or another program, is a story
-//! as a whole.
+//! compaction finds its parts by their headings. A text without headings, from a model or another program, is treated
+//! as one story.
 
 use crate::entry::Details;
 
@@ -10,10 +10,10 @@ const TURN: &str = "── The current turn so far ──";
 const CARRIED: &str = "── Carried along ──";
 const STANDING: &str = "── The flow, as it stands ──";
 const ARCHIVED: &str = "archived; this";
-/// Maximum number of files, facts, decisions or open items shown of each kind; the newest are shown.
+/// Maximum number of files, facts, decisions and open items to show, for each kind; the newest are shown.
 const SHOWN_MAX: usize = 60;
 
-/// A summary in its parts. Each may be empty.
+/// A summary, split into its parts. Each part may be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Digest {
     /// The first messages of the session, if they are kept.
@@ -36,7 +36,7 @@ impl Digest {
         }
         let mut digest = Self::default();
         let mut rest = summary;
-        // Search from the end: text in a story may look like a heading, but the last match is the real one.
+        // Search from the end: text in a story may look like a heading, but the last match is the real heading.
         for (heading, part) in
             [(CARRIED, None), (TURN, Some(&mut digest.turn)), (STORY, Some(&mut digest.story))]
         {
@@ -73,7 +73,7 @@ impl Digest {
         text
     }
 
-    /// Story and turn together, as the story of the next summary.
+    /// Join story and turn into the story of the next summary.
     pub fn past(&self) -> String {
         match (self.story.is_empty(), self.turn.is_empty()) {
             (_, true) => self.story.clone(),
@@ -83,7 +83,7 @@ impl Digest {
     }
 }
 
-/// Append facts that no strategy may shorten.
+/// Append the facts that no strategy may shorten, replacing those already in the summary.
 pub fn with_standing(summary: &str, standing: &str) -> String {
     let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
     format!("{}\n\n{STANDING}\n{standing}", summary.trim_end())

@@ -4,7 +4,7 @@ use super::shorten::{first_line, one_line};
 use crate::content::{Part, joined_text};
 use crate::project::context::{Message, Role};
 
-/// Phrases that only acknowledge.
+/// Phrases that only acknowledge the previous message.
 const ASSENT: &[&str] = &[
     "ok",
     "okay",
@@ -60,7 +60,7 @@ pub fn verbatim(message: &Message) -> String {
     say(message, &joined_text(&message.parts), usize::MAX)
 }
 
-/// The message with this text instead of its own.
+/// The message with `text` in place of its original text.
 pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
     let mut said = format!("{}: {}", speaker(message), text.trim_end());
     for bracket in brackets(message, input_chars_max) {
@@ -71,7 +71,7 @@ pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
     said
 }
 
-/// Whether a message has low value: a mere acknowledgement, results without text, or the engine's own notes.
+/// Whether a message has low value: a mere acknowledgement, results without text, or a note from the engine.
 pub fn has_low_value(message: &Message) -> bool {
     let text = joined_text(&message.parts);
     let text = text.trim();

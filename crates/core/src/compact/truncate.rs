@@ -1,5 +1,5 @@
-//! The strategy `truncate`: one shortened line per archived message. It needs only the messages, so it is the fallback of
-//! the other strategies.
+//! The strategy `truncate`: one shortened line per archived message. It needs no model, so it is the fallback of the
+//! other strategies.
 
 use super::shorten::{head, one_line};
 use super::summary_text::Digest;
@@ -9,14 +9,14 @@ use crate::content::joined_text;
 use crate::project::context::Message;
 use crate::tokens::text_bytes;
 
-/// Maximum line lengths, in characters. Shorter ones are tried if the total is too large.
+/// Maximum line lengths, in characters. A shorter length is tried if the total is too large.
 const LINE_CHARS: &[usize] = &[160, 80, 40];
-/// Minimum size limit of a story, in bytes. Smaller stories are not squeezed.
+/// Lower bound of the size limit on a story, in bytes.
 const STORY_BYTES_MIN: usize = 2_000;
 /// Maximum size of a story, in bytes, including earlier summaries.
 const STORY_BYTES_MAX: usize = 24_000;
 
-/// The size limit of a summary.
+/// The size limit on a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// Half the size of the messages it replaces.
@@ -44,8 +44,8 @@ fn turn_lines(archive: &Archive<'_>) -> Vec<String> {
     joined(&archive.past_turn(), &turn).lines().map(str::to_owned).collect()
 }
 
-/// Shrink a digest to at most `bytes_max` bytes: drop the oldest lines of its story first, then those of the turn, then
-/// the opening.
+/// Shrink a digest to at most `bytes_max` bytes, dropping the oldest lines. The turn is kept first, then the story,
+/// then the beginning of the opening.
 pub fn squeeze(digest: Digest, bytes_max: usize) -> Digest {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let turn = newest_lines(&lines(&digest.turn), bytes_max);
@@ -76,13 +76,13 @@ fn archive_bytes(archive: &Archive<'_>) -> usize {
     messages.map(|message| text_bytes(&message.parts)).sum::<usize>() + archive.previous.past().len()
 }
 
-/// One line per message, with the longest line length at which all lines fit, or the shortest length if none fits.
+/// One line per message, at the longest line length at which all lines fit, or else at the shortest length.
 fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Vec<String> {
     let worth: Vec<&Message> = messages
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .collect();
-    // Lines are rarely shorter than 12 bytes, which limits how many can fit. The first is always kept.
+    // Lines are rarely shorter than 12 bytes, which limits how many can fit. The first line is always kept.
     let start = worth.len().saturating_sub(bytes_max / 12 + 1);
     let newest: Vec<&Message> =
         worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
@@ -136,7 +136,7 @@ fn newest_lines(lines: &[String], bytes_max: usize) -> String {
 const MISSING: &str = " older lines are in the archive)";
 const NOTE_BYTES: usize = 48;
 
-/// The number of missing lines in such a note of an earlier summary.
+/// Parse the number of missing lines from the note in an earlier summary.
 fn missing_in(line: &str) -> Option<usize> {
     line.strip_prefix('(')?.strip_suffix(MISSING)?.parse().ok()
 }

@@ -28,7 +28,7 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out.push(b'"');
     let fields_start = out.len();
     body.write_fields(&mut out).expect("bodies hold strings, numbers and checked JSON only");
-    // The fields are a separate object: its opening brace becomes the comma, or is dropped if there are no fields.
+    // The fields are encoded as an object: replace its opening brace with a comma, or drop it if there are no fields.
     if out.ends_with(b"{}") && out.len() == fields_start + 2 {
         out.truncate(fields_start);
         out.push(b'}');
@@ -38,7 +38,7 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out
 }
 
-/// An initial capacity that is enough for most bodies.
+/// Initial buffer capacity, enough for most bodies.
 fn encoded_bytes_estimate(body: &Body) -> usize {
     let parts = body.parts().iter().map(|part| match part {
         Part::Text(text) => text.text.len(),

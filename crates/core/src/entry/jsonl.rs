@@ -4,8 +4,8 @@
 //! {"type":"user_message","seq":1,"id":"…","parent_id":null,"timestamp":1700000000000,"by":"user:ana","parts":[…]}
 //! ```
 //!
-//! The JSONL store, export and import all use this format. [`read_line`] returns canonical bodies: a body written by hand,
-//! with other spacing or key order, becomes the form that this version writes.
+//! The JSONL store, export and import all use this format. [`read_line`] returns canonical bodies: a manually written
+//! body with other spacing or key order is converted to the form that this version writes.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,13 @@ use crate::scope::Principal;
 /// Fields that only a store adds to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extra<'a> {
-    /// The line's format version, if it differs from its file's.
+    /// The line's format version, if it differs from the file's version.
     pub version: Option<u32>,
-    /// The idempotency key of the append; on the last line of its batch.
+    /// The idempotency key of the append, stored on the last line of its batch.
     pub key: Option<&'a str>,
     /// The hash of the request with this key.
     pub request: Option<&'a str>,
-    /// The batch continues on the next line. Without that line, this one does not count (I4).
+    /// Whether the batch continues on the next line. If the next line is missing, this line is ignored (I4).
     pub more: bool,
 }
 
@@ -105,7 +105,7 @@ pub fn write_line(record: &Record, parent_id: Option<EntryId>, out: &mut Vec<u8>
     write_line_with(record, parent_id, Extra::default(), out);
 }
 
-/// Like [`write_line`], with the fields that only a store adds. Returns the offset in `out` where the body's own fields
+/// Like [`write_line`], with the fields that only a store adds. Returns the offset in `out` where the body's fields
 /// start: from there to the line break, the bytes equal those of the encoded body after its type.
 pub fn write_line_with(
     record: &Record,
@@ -130,7 +130,7 @@ pub fn write_line_with(
         more: extra.more,
     };
     serde_json::to_writer(&mut *out, &envelope).expect("an envelope contains only strings and numbers");
-    // The envelope's opening brace becomes the comma, and its closing brace is dropped.
+    // Replace the envelope's opening brace with a comma, and drop its closing brace.
     out[envelope_start] = b',';
     out.pop();
     let fields_start = out.len();
@@ -151,7 +151,7 @@ pub fn read_line(version: u32, line: &[u8]) -> Result<Line, CodecError> {
     let kind = codec::peek_kind(line)?;
     let malformed = |source| CodecError::Malformed { kind, source };
     let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
-    // Bodies ignore unknown keys, so the envelope's keys do no harm.
+    // Decoding a body ignores unknown keys, including those of the envelope.
     let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
     Ok(Line {
         seq: envelope.seq,

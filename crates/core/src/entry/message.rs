@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::{BlobRef, Json, Part, is_false, present};
 
-/// The origin of a user message that was not entered in the session itself.
+/// The origin of a user message that was not sent directly to the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub channel: String,
@@ -40,7 +40,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// All tokens that were read or written.
+    /// The sum of all input, output and cache tokens.
     pub fn total(&self) -> u64 {
         [self.output, self.cache_read, self.cache_write]
             .iter()
@@ -98,7 +98,7 @@ pub struct ToolResult {
     pub duration_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub interrupted: bool,
-    /// The whole output, if `parts` hold only its head and tail.
+    /// The whole output, if `parts` contains only its head and tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<BlobRef>,
 }

@@ -1,8 +1,8 @@
 //! Entries: the immutable records of a session's log. There is one file per family of bodies. [`codec`] encodes and
 //! decodes bodies, and [`upcast`] upgrades bodies of older versions.
 //!
-//! A body either is in the tree and becomes the new leaf, or is outside the tree and does not change the leaf. The table
-//! below is the only place that defines which.
+//! A body either is in the tree and becomes the new leaf, or is outside the tree and does not change the leaf. The
+//! table below is the only definition of which bodies are in the tree.
 
 pub mod codec;
 pub mod jsonl;
@@ -135,7 +135,7 @@ impl Kind {
         )
     }
 
-    /// Whether the entry may change the settings. An assistant message may, because it names the model that answered.
+    /// Whether the entry may change the settings. An assistant message may, because it records the model that answered.
     pub fn may_change_settings(self) -> bool {
         matches!(
             self,
@@ -183,7 +183,7 @@ impl Body {
         }
     }
 
-    /// The readable text of this body in one string; empty if it has none.
+    /// The readable text of this body in one string; empty if the body has no text.
     pub fn text(&self) -> String {
         match self {
             Body::SystemNote(body) => body.text.clone(),
@@ -206,7 +206,7 @@ impl Body {
         text
     }
 
-    /// All blobs that this body refers to. An append is refused unless all of them are in the store.
+    /// All blobs that this body references. An append is refused unless the store contains all of them.
     pub fn blobs(&self) -> Vec<BlobHash> {
         let media = self.parts().iter().filter_map(|part| match part {
             Part::Media(media) => Some(media.blob),
@@ -256,7 +256,7 @@ pub struct Entry {
 /// An entry that is not in a log yet. The log assigns its seq and parent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// Minted by the store if absent. An import supplies its own ids, which must increase (I13).
+    /// Minted by the store if absent. An import supplies the ids, which must increase (I13).
     pub id: Option<EntryId>,
     pub at: TimestampMs,
     /// The author, if not the caller: an import keeps the original author.

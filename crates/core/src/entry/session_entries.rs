@@ -29,14 +29,14 @@ pub struct SessionNamed {
 /// Maximum length of a title, in characters.
 pub const TITLE_CHARS_MAX: usize = 400;
 
-/// Normalize a foreign title: one line of limited length. `None` if nothing is left.
+/// Normalize a title from another program to one line of limited length. `None` if the result is empty.
 pub fn fit_title(title: &str) -> Option<String> {
     let spaced = title.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
     let line: String = spaced.skip_while(|letter| letter.is_whitespace()).take(TITLE_CHARS_MAX).collect();
     Some(line.trim_end().to_owned()).filter(|title| !title.is_empty())
 }
 
-/// Metadata of an extension, or a foreign record without an equivalent.
+/// Metadata of an extension, or an imported record that has no equivalent here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustomInfo {
     pub custom_type: String,
@@ -46,9 +46,9 @@ pub struct CustomInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactUse {
-    /// Supplied material.
+    /// Material supplied to the session.
     Input,
-    /// A deliverable.
+    /// A deliverable of the session.
     Artifact,
 }
 
@@ -59,7 +59,7 @@ pub struct ArtifactPut {
     pub content: BlobRef,
 }
 
-/// Gives `member` a role, or removes it if `role` is absent.
+/// Gives `member` a role, or removes the member if `role` is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberChanged {
     pub member: Principal,
@@ -127,7 +127,7 @@ pub enum GraftWhat {
     Rounds { first: u32, last: u32 },
 }
 
-/// Refers to another session's deliverable as it was at `upto`.
+/// References another session's deliverable as of entry `upto`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Graft {
     pub source: SessionId,

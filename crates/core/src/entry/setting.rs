@@ -32,7 +32,7 @@ pub struct ContextChanged {
     /// Plain text, never secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<BTreeMap<String, String>>,
-    /// The agent as it was when the session started: an [`Agent`](crate::Agent).
+    /// The [`Agent`](crate::Agent) at the time the session started.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub agent: Option<Json>,
 }

@@ -6,7 +6,7 @@ use super::Usage;
 use crate::content::is_false;
 use crate::id::EntryId;
 
-/// How a compaction was made. Trim and prune have no summary.
+/// How a compaction was created. Trim and prune have no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -29,7 +29,7 @@ pub enum Trigger {
     Imported,
 }
 
-/// The details of a summary in addition to its prose, so that the next summary can include them.
+/// Structured details of a summary, stored next to its prose so that the next summary can include them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Details {
@@ -88,7 +88,7 @@ pub struct Compaction {
     /// The requested strategy, if it failed and `strategy` was the fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<Strategy>,
-    /// Kept tool results that are shortened from here on.
+    /// Kept tool results that are shortened in every context from this compaction on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<Shortened>,
     /// Usage of the model that wrote the summary, if any.
@@ -128,8 +128,8 @@ pub struct WrittenBy {
     pub cost_nano_usd: Option<u64>,
 }
 
-/// The text that a context shows instead of a tool result. It is stored, not computed when read, so that contexts do not
-/// change when the shortening algorithm changes.
+/// The text that a context shows instead of a tool result. It is stored, not computed when read, so that contexts do
+/// not change when the shortening algorithm changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shortened {
     pub entry: EntryId,

@@ -1,4 +1,4 @@
-//! Turn entries, outside the tree: start and end, the ledger's rounds, approvals, queued input.
+//! Turn entries, outside the tree: starts and ends of turns, the ledger's rounds, approvals and queued input.
 
 use serde::{Deserialize, Serialize};
 
@@ -72,14 +72,14 @@ pub struct RoundResult {
     pub cost_nano_usd: Option<u64>,
 }
 
-/// One line of the ledger, written before acting (without a result) and again afterwards with the same number.
+/// One line of the ledger. It is written without a result before acting, and again with the result and the same number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     pub number: u32,
     pub action: Action,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RoundResult>,
-    /// The model's own rating from 0 to 1; absent when it gave none.
+    /// The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub struct ApprovalAsked {
 }
 
 impl ApprovalAsked {
-    /// The kind of the question, from `details`: `tool`, `question`, `budget`, `confidence`; empty if not given.
+    /// The kind of the question, from `details`: `tool`, `question`, `budget`, `confidence`; empty if absent.
     pub fn kind(&self) -> String {
         let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();
         details["kind"].as_str().unwrap_or_default().to_owned()
@@ -129,7 +129,7 @@ pub enum Queue {
     Next,
 }
 
-/// Queued input. It is durable at once, and the process that runs the session consumes it.
+/// Queued input. It is written to the log at once, and the process that runs the session consumes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputQueued {
     pub queue: Queue,

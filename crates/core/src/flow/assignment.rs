@@ -1,5 +1,5 @@
-//! The assignment of a role's session to a node, and which handoffs are valid there. It is stored in the session's log, so
-//! any process can resume a turn of the role.
+//! The assignment of a role's session to a node, and which handoffs are valid there. It is stored in the session's log,
+//! so any process can resume a turn of the role.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub const CONTENT_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of an artifact's name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A node, as seen by the session that works on it.
+/// The node that a session works on, with its possible targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     pub run: String,
@@ -32,7 +32,7 @@ pub struct Assignment {
     pub record_folder: String,
     pub handoff: HandoffBy,
     pub route: Route,
-    /// Whether a person has to agree to forward handoffs, or to the whole visit.
+    /// Whether a person has to approve forward handoffs, or the whole visit.
     pub consent: Consent,
     pub forward: Vec<Target>,
     pub backward: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Target {
     /// The required name of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
-    /// Whether it was handed over in an earlier visit.
+    /// Whether an earlier visit already handed work to this target.
     #[serde(default)]
     pub done: bool,
 }
@@ -71,7 +71,7 @@ pub struct HandoffTarget {
     pub node: String,
     /// The artifact's name.
     pub artifact: String,
-    /// Its text. Without a text, it names an artifact that the session has already put.
+    /// The artifact's text. If absent, the session has already put an artifact with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
@@ -128,7 +128,7 @@ impl Assignment {
         self.run == run && self.node == key.node && self.visit == key.visit && self.attempt == key.attempt
     }
 
-    /// Whether a person has to agree before any model call.
+    /// Whether a person has to approve the visit before any model call.
     pub fn needs_consent_first(&self) -> bool {
         self.node == FEEDBACK && self.consent == Consent::Person
     }
@@ -138,8 +138,8 @@ impl Assignment {
         self.handoff == HandoffBy::Tool
     }
 
-    /// The targets that still require a handoff after these handoffs. With a choice of route, all are listed until one is
-    /// chosen.
+    /// The targets that still require a handoff after these handoffs. If the role may choose its route, all targets
+    /// are listed until one is chosen.
     pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
         let targets = handed.iter().flat_map(|h| &h.targets);
         let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();
@@ -162,7 +162,7 @@ impl Assignment {
         self.backward.iter().any(|known| known == node)
     }
 
-    /// Check a handoff. The error message tells the role what to fix.
+    /// Check a handoff. The error message describes to the role what to fix.
     pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
         let said = [&handoff.closed, &handoff.prompt, &handoff.wait];
         let kinds = usize::from(!handoff.targets.is_empty()) + said.iter().filter(|s| s.is_some()).count();
@@ -231,7 +231,7 @@ impl Assignment {
         text
     }
 
-    /// The question that a call of the handoff tool asks a person, if any.
+    /// The question to a person that a call of the handoff tool requires, if any.
     pub fn question(&self, call: &ToolCall) -> Option<Question> {
         if call.name != HANDOFF_TOOL {
             return None;

@@ -1,5 +1,5 @@
-//! The events that a run writes into its own session, each a typed and versioned `custom_info` entry. The run's state is
-//! the fold of its events.
+//! The events that a run writes to its session. Each event is a typed and versioned `custom_info` entry. The run's
+//! state is the fold of its events.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub enum RunEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mirror: Option<String>,
     },
-    /// A visit is planned. The role's session records its start.
+    /// A visit was planned. The role's session records its start.
     Entered {
         node: String,
         visit: u32,
@@ -39,7 +39,7 @@ pub enum RunEvent {
         session: String,
         received: Vec<Received>,
     },
-    /// The visit waits until a person answers.
+    /// The visit waits for a person's answer.
     Waits {
         node: String,
         visit: u32,
@@ -67,7 +67,7 @@ pub enum RunEvent {
     },
     /// The forward pass has ended, and the improvement pass starts.
     Improving,
-    /// A client asked to cancel the run. The process that runs it reads this event.
+    /// A client requested cancellation. The process that executes the run reads this event.
     CancelAsked,
     Ended {
         outcome: RunOutcome,
@@ -96,7 +96,7 @@ impl RunOutcome {
     }
 }
 
-/// An artifact that was handed over an edge.
+/// An artifact that was sent over an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Artifact {
     pub name: String,

@@ -9,18 +9,18 @@ use super::graph_index::GraphIndex;
 use super::prompts::template_names;
 use crate::agent::Agent;
 
-/// Maximum number of nodes. The export of a long session has one node per turn.
+/// Maximum number of nodes. A flow exported from a long session has one node per turn.
 pub const NODES_MAX: usize = 100_000;
 /// Maximum number of edges, and of backward edges among them.
 pub const EDGES_MAX: usize = 200_000;
 pub const BACK_EDGES_MAX: usize = 10_000;
-/// Maximum size of an encoded flow, in bytes. One entry must hold all of it and the run's input.
+/// Maximum size of an encoded flow, in bytes. One entry contains the flow and the run's input.
 pub const FLOW_BYTES_MAX: usize = 15 << 20;
-/// Maximum length of a flow, node or role id, in bytes. Session ids are derived from it.
+/// Maximum length of a flow, node or role id, in bytes. Session ids are derived from these ids.
 pub const ID_BYTES_MAX: usize = 64;
 /// Maximum total size of all required readings, in bytes.
 pub const READINGS_BYTES_MAX: usize = 1 << 20;
-/// The agent of nodes that do not set one.
+/// The agent of nodes that do not specify an agent.
 pub const AGENT_DEFAULT: &str = "default";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -69,10 +69,10 @@ pub struct Node {
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// A session by its id, from any run.
+    /// The id of a session to work in, from any run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// A role, node or session. The node works in a fork of its session.
+    /// The role, node or session to fork. The node works in the fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_from: Option<String>,
     #[serde(default)]
@@ -112,7 +112,8 @@ impl Node {
         self.role.as_deref().unwrap_or(&self.id)
     }
 
-    /// The node's session within a run: the named session, its role's, or its own.
+    /// The id of the node's session within a run: the configured session, the role's session, or one for this node
+    /// only.
     pub fn session(&self, run: &str) -> String {
         match (&self.session_id, &self.role, &self.fork_from) {
             (Some(named), ..) => named.clone(),
@@ -149,7 +150,7 @@ pub enum Join {
 pub enum Route {
     #[default]
     All,
-    /// One or more edges that the node chooses.
+    /// One or more edges, chosen by the node.
     Any,
 }
 
@@ -159,12 +160,12 @@ pub enum Route {
 pub enum HandoffBy {
     /// The role calls the handoff tool.
     Tool,
-    /// The role's answer goes to every forward edge.
+    /// The role's answer is sent over every forward edge.
     #[default]
     Answer,
 }
 
-/// Whether a person has to agree.
+/// Whether a person's approval is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Consent {
@@ -179,7 +180,7 @@ pub struct Edge {
     pub to: String,
     #[serde(default)]
     pub kind: EdgeKind,
-    /// The required name of the artifact that is handed over this edge.
+    /// The required name of the artifact that is sent over this edge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
 }
@@ -215,7 +216,7 @@ pub enum Order {
     SideBySide,
 }
 
-/// A role that reviews all findings in a fresh session without the run's history. A person has to agree first.
+/// A role that reviews all findings in a fresh session without the run's history. A person has to approve it first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
@@ -249,7 +250,7 @@ impl Flow {
         self.name.as_deref().unwrap_or(&self.id)
     }
 
-    /// The role's own description, or that of its base role.
+    /// The role's description, or that of its base role.
     pub fn role(&self, instance: &str) -> Option<&FlowRole> {
         self.roles.get(instance).or_else(|| self.roles.get(base_role(instance)))
     }
@@ -261,7 +262,7 @@ impl Flow {
         named.unwrap_or_else(|| AGENT_DEFAULT.to_owned())
     }
 
-    /// The names of a node's required readings, the role's first.
+    /// The names of a node's required readings, starting with those of its role.
     pub fn readings_of(&self, node: &Node) -> Vec<String> {
         let role = node.role.as_deref().and_then(|role| self.role(role));
         let of_role = role.map(|role| role.readings.clone()).unwrap_or_default();
@@ -269,7 +270,7 @@ impl Flow {
         of_role.iter().cloned().chain(own).collect()
     }
 
-    /// The nodes where a run starts: the input nodes, or else every node without incoming forward edges.
+    /// The nodes where a run starts: the input nodes or, without any, every node that has no incoming forward edges.
     pub fn entries(&self) -> Vec<&Node> {
         let inputs: Vec<&Node> = self.nodes.iter().filter(|node| node.kind == NodeKind::Input).collect();
         if !inputs.is_empty() {
@@ -290,7 +291,7 @@ impl Flow {
         let mut found = CycleSearch::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
-            // Do not analyse a flow that is too large.
+            // Skip the analysis of a flow that is too large.
             return found.0;
         }
         let ways = GraphIndex::of(self);
@@ -409,7 +410,7 @@ impl Flow {
         }
     }
 
-    /// Check paths, once every edge has valid ends: cycles, backward edges without a forward path, unreachable nodes.
+    /// Check for cycles, backward edges without a forward path, and unreachable nodes. Requires valid edge ends.
     fn check_ways(&self, ways: &GraphIndex, found: &mut CycleSearch) {
         if let Err(circle) = ways.sorted() {
             let names: Vec<&str> = circle.iter().map(|at| self.nodes[*at].id.as_str()).collect();

@@ -1,6 +1,6 @@
-//! Index of a flow's nodes and edges. It is built once, so that neither validation nor a run scans the whole flow for one
-//! node: the export of a long session has one node per turn. The forward edges define the order of the nodes, which
-//! nodes are reachable, and which edges lie between two nodes.
+//! Index of a flow's nodes and edges. It is built once, so that neither validation nor a run scans the whole flow for
+//! one node; a flow exported from a long session has one node per turn. The forward edges define the order of the
+//! nodes, which nodes are reachable, and which edges lie between two nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -14,9 +14,9 @@ const MASK_BITS: usize = u64::BITS as usize;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GraphIndex {
     nodes: BTreeMap<String, usize>,
-    /// The start and end node of each edge; `None` if one of them does not exist.
+    /// The start and end node of each edge; `None` if either node does not exist.
     ends: Vec<Option<(usize, usize)>>,
-    /// The edge between two nodes. There is at most one.
+    /// The edge from one node to another. There is at most one.
     places: BTreeMap<(usize, usize), usize>,
     kinds: Vec<EdgeKind>,
     /// The outgoing edges of each node, of both kinds.
@@ -144,14 +144,15 @@ impl GraphIndex {
         between
     }
 
-    /// The backward edges whose end is not an ancestor of their start.
+    /// The backward edges whose end node is not an ancestor of their start node.
     pub fn dead_ways_back(&self) -> Vec<usize> {
         let is_back = |edge: &usize| self.kinds[*edge] == EdgeKind::Backward;
         let back: Vec<usize> = (0..self.ends.len()).filter(is_back).collect();
         back.chunks(MASK_BITS).flat_map(|chunk| self.dead_of(chunk)).collect()
     }
 
-    /// [`Self::dead_ways_back`] for one mask of edges: each node gets the bits of the targets that precede it.
+    /// [`Self::dead_ways_back`] for one batch of edges. Each node gets a mask with the bits of the targets that precede
+    /// it.
     fn dead_of(&self, back: &[usize]) -> Vec<usize> {
         let mut masks = vec![0_u64; self.leaving.len()];
         for (bit, edge) in back.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The run state machine. Every method takes an input, adds its events to the step, folds them into the state, and returns
-//! the visits to make once the events are durable. The machine performs no I/O. Recovery folds the same
-//! events, so a logged decision is never made again.
+//! The run state machine. Every method accepts an input, adds its events to the step, folds them into the state, and
+//! returns the visits to start once the events are durable. The machine performs no I/O. Recovery folds the same
+//! events, so a logged decision is never repeated.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub enum Input {
         key: VisitKey,
         result: VisitResult,
     },
-    /// A client asked to cancel the run; its event is already in the log.
+    /// A client requested cancellation; its event is already in the log.
     CancelAsked,
 }
 
@@ -57,7 +57,7 @@ pub struct FlowStep {
     pub effects: Vec<Effect>,
 }
 
-/// One run. Its state is the fold of its events, plus the visits that this process is making.
+/// One run. Its state is the fold of its events, plus the visits that this process is executing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     state: RunState,
@@ -123,7 +123,7 @@ impl Machine {
         &self.state
     }
 
-    /// Whether this process has nothing left to do: the run has ended, or it waits for people.
+    /// Whether this process has nothing left to do: the run has ended or waits for a person.
     pub fn is_idle(&self) -> bool {
         self.active.is_empty()
     }
@@ -139,7 +139,7 @@ impl Machine {
                 self.cancel(&mut step);
             }
             Input::Visited { key, result } => {
-                // A visit that is not active was made by another process, or has ended.
+                // A visit that is not active belongs to another process, or has ended.
                 if self.active.remove(&key) {
                     self.take_result(&mut step, key, result);
                 }
@@ -195,7 +195,7 @@ impl Machine {
             .collect()
     }
 
-    /// Enter all ready nodes. If there are none and nothing runs, the run ends or pauses.
+    /// Enter all ready nodes. If no node is ready and none runs, the run ends or pauses.
     fn go_on(&mut self, step: &mut FlowStep) {
         match self.state.phase {
             Phase::Forward => self.enter_ready(step),
@@ -209,7 +209,7 @@ impl Machine {
             return self.finish(step);
         }
         if !self.has_looked_again {
-            // A person may have answered in the meantime, while this process held the run.
+            // A person may have answered while this process held the run.
             self.has_looked_again = true;
             waiting.into_iter().for_each(|key| self.make_visit(step, key));
         }
@@ -217,7 +217,7 @@ impl Machine {
 
     fn enter_ready(&mut self, step: &mut FlowStep) {
         let flow = self.state.flow.clone();
-        // An entered node is no longer next, or has failed.
+        // Terminates: entering a node removes it from the queue, even if it fails.
         while self.has_room()
             && let Some(at) = self.state.next_node()
         {
@@ -253,7 +253,7 @@ impl Machine {
                 self.state.improvers_left().filter(is_untouched).cloned().collect()
             }
             Order::Graph => own().take(1).filter(is_untouched).cloned().collect(),
-            // Only this many can run in parallel.
+            // Nodes beyond this limit could not start anyway.
             Order::SideBySide => own().filter(is_untouched).take(PARALLEL_MAX).cloned().collect(),
         };
         for node in &next {
@@ -263,7 +263,7 @@ impl Machine {
         }
     }
 
-    /// End the run: nothing runs, no node is ready, and no person has to answer.
+    /// End the run. Called when no node runs or is ready and no answer is pending.
     fn finish(&mut self, step: &mut FlowStep) {
         let failed = self.state.nodes.iter().find(|(_, node)| node.status == NodeStatus::Failed);
         if let Some((id, node)) = failed {
@@ -294,7 +294,7 @@ impl Machine {
         self.add(step, RunEvent::Ended { outcome, code, message });
     }
 
-    /// Cancel the running visits. The run ends when none is left.
+    /// Cancel the running visits. The run ends after the last of them has ended.
     fn cancel(&mut self, step: &mut FlowStep) {
         if !self.is_cancelling {
             self.is_cancelling = true;

@@ -1,5 +1,5 @@
-//! Flows: roles work on nodes of a graph and hand over their results. Pure, like the turn: [`Machine`] takes inputs and
-//! returns events to write and visits to make ([`FlowStep`]). Its state is the fold of the run's own events
+//! Flows: roles work on nodes of a graph and hand over their results. Pure, like the turn: [`Machine`] accepts inputs
+//! and returns events to write and visits to start ([`FlowStep`]). Its state is the fold of the run's events
 //! ([`RunState`]), so a run read from its log after a crash has exactly the same state.
 //!
 //! | file | contains |
@@ -12,8 +12,8 @@
 //! | [`visit`] | the progress of one visit, from the role's session |
 //! | [`prompts`] | the prompts for roles |
 //!
-//! There are two kinds of logs. The run's session lists the visits; a role's session records the course of each visit. A
-//! visit begins with one append to the role's session that names it, so it is always known whether a visit has begun.
+//! There are two kinds of logs. The run's session lists the visits; a role's session records the course of each visit.
+//! A visit begins with one append to the role's session, which shows after a crash whether the visit had begun.
 
 pub mod assignment;
 pub mod event;
@@ -34,7 +34,7 @@ pub use visit::{NextMove, Visit};
 
 /// Maximum number of handoff repairs per visit.
 pub const REPAIRS_MAX: u32 = 5;
-/// Maximum number of visits of one node. This ends a loop of handing work back and forth.
+/// Maximum number of visits of one node. This limit ends loops in which two nodes keep returning work.
 pub const VISITS_MAX: u32 = 20;
 /// Maximum number of nodes that run in parallel.
 pub const PARALLEL_MAX: usize = 8;

@@ -8,7 +8,7 @@ use super::event::{Artifact, Received};
 use super::graph::{Consent, Flow, HandoffBy, Node};
 use super::state::RunState;
 
-/// The default prompt for a role after the forward pass.
+/// The default prompt for a role in the improvement pass.
 pub const REFLECT: &str = "The work is done. Review your work in this run: what went well, what went wrong, what \
     was missing or unclear in what you were given, and what should be done differently next time. Write your findings.";
 /// The default prompt for the feedback role.
@@ -17,7 +17,7 @@ pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run t
 /// Maximum length of the line that describes the work, in characters.
 const WORK_CHARS_MAX: usize = 200;
 
-/// The names between double braces, in text order.
+/// The names of the `{{NAME}}` placeholders, in text order.
 pub fn template_names(template: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = template;
@@ -35,7 +35,7 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
         return format!("Do the work of node {}.", node.id);
     };
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
-    // The last artifact from a node counts.
+    // If a node sent several artifacts, use the last.
     let came: BTreeMap<&str, &str> =
         received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
     let mut text = String::with_capacity(template.len());
@@ -50,7 +50,7 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
     text
 }
 
-/// The run's input for `input`; otherwise the artifact received from that node, or its last answer.
+/// The value of a placeholder: the run's input for `input`; otherwise the artifact or last answer of the node.
 fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
     if name == "input" {
         return &state.input;
@@ -60,7 +60,7 @@ fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str)
 }
 
 /// The system prompt: the role, its record folder, how to hand over, and the required readings. It is built once per
-/// session and stored there.
+/// session and stored in its log.
 pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) -> String {
     let flow = &state.flow;
     let mut parts: Vec<String> = vec![announcement(flow, node)];

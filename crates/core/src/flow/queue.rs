@@ -1,5 +1,5 @@
-//! The queue of ready nodes: for each idle session, the first node that has all its inputs. It is updated node by node, so
-//! that a step of a wide flow does not scan all waiting nodes.
+//! The queue of ready nodes: for each idle session, the first node that has all its inputs. It is updated node by node,
+//! so that one step of a large flow does not scan all waiting nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(super) struct Queue {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Line {
     ready: BTreeSet<usize>,
-    /// Visits in progress in this session: they run or wait for a person.
+    /// The number of visits in this session that run or wait for a person.
     open: usize,
     /// The next node; `None` while a visit is in progress.
     head: Option<usize>,
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     pub fn end(&mut self, session: &str) {
-        // A log from another program may end a visit that it did not begin.
+        // A log written by another program may end a visit that never began.
         self.change(session, |line| line.open = line.open.saturating_sub(1));
     }
 

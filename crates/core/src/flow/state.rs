@@ -11,7 +11,7 @@ use super::graph_index::GraphIndex;
 use super::prompts;
 use super::queue::Queue;
 
-/// The id prefix of improvement nodes. A flow's own nodes never have it.
+/// The id prefix of improvement nodes. Ids in a flow's definition never have this prefix.
 pub const IMPROVE: &str = "@improve.";
 pub const FEEDBACK: &str = "@feedback";
 
@@ -22,9 +22,9 @@ pub enum NodeStatus {
     #[default]
     Idle,
     Running,
-    /// A person has to answer.
+    /// The node waits for a person's answer.
     Waiting,
-    /// The node handed work back, or reported that it waits. It continues when new input arrives.
+    /// The node returned work or reported that it waits. It continues when new input arrives.
     Holding,
     Done,
     /// The role ended the node without a handoff.
@@ -55,7 +55,7 @@ pub struct NodeState {
     /// The number of visits, and of attempts of the latest visit.
     pub visits: u32,
     pub attempt: u32,
-    /// The input for the next visit, and the input of the latest one.
+    /// The input for the next visit, and the input of the latest visit.
     pub inbox: Vec<Received>,
     pub received: Vec<Received>,
     pub approvals: Vec<String>,
@@ -95,7 +95,7 @@ pub enum EdgeStatus {
     #[default]
     Open,
     Completed,
-    /// Nothing will be handed over this edge.
+    /// No artifact will be sent over this edge.
     Closed,
 }
 
@@ -219,7 +219,7 @@ impl RunState {
         self.at(id)
     }
 
-    /// Mark a node whose readiness may have changed.
+    /// Update the queue for a node whose readiness may have changed.
     fn queue_up(&mut self, id: &str) {
         let Some(at) = self.ways.node(id) else { return };
         let node = &self.flow.nodes[at];
@@ -266,7 +266,7 @@ impl RunState {
     fn enter(&mut self, id: &str, visit: u32, attempt: u32, received: &[Received]) {
         let taken: HashSet<&Received> = received.iter().collect();
         let mut inbox = std::mem::take(&mut self.at(id).inbox);
-        // Input that arrived while the event was written stays for the next visit.
+        // Input that arrived while the event was being written stays in the inbox for the next visit.
         inbox.retain(|waiting| !taken.contains(waiting));
         let has_return = inbox.iter().any(|item| self.is_back_edge(&item.from, id));
         let node = self.at(id);
@@ -363,8 +363,8 @@ impl RunState {
         }
     }
 
-    /// Complete outputs that have input, and skip nodes that have become unreachable. Only touched nodes can change: those
-    /// that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
+    /// Complete outputs that have input, and skip nodes that have become unreachable. Only touched nodes can change:
+    /// those that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
     fn settle(&mut self, mut touched: Vec<usize>) {
         let flow = self.flow.clone();
         while let Some(at) = touched.pop() {
@@ -429,7 +429,7 @@ impl RunState {
         self.nodes.get(id).map(|node| node.status).unwrap_or_default()
     }
 
-    /// The session that a node works in. The feedback role gets a fresh one.
+    /// The session that a node works in. The feedback role gets a fresh session.
     pub fn session_of(&self, node: &Node) -> String {
         match node.id.as_str() {
             FEEDBACK => format!("{}__fresh.{}", self.run, node.who()),
@@ -482,8 +482,8 @@ impl RunState {
         nodes
     }
 
-    /// Reduce the run to what one visit needs: the node itself and the nodes that its prompt may mention. This keeps the
-    /// cost of a visit independent of the flow's size.
+    /// Reduce the run to the data that one visit needs: the node itself and the nodes that its prompt may mention. The
+    /// cost of a visit is then independent of the flow's size.
     pub fn seen_from(&self, id: &str) -> Self {
         let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
         let mut named: BTreeSet<String> = prompts::template_names(prompt).into_iter().collect();
@@ -524,7 +524,7 @@ impl RunState {
         .collect()
     }
 
-    /// What reached the outputs. Without outputs, the answers of the last nodes.
+    /// The artifacts that the output nodes received.
     pub fn results(&self) -> Vec<&Received> {
         let outputs = self.flow.nodes.iter().filter(|node| node.kind == NodeKind::Output);
         outputs.filter_map(|node| self.nodes.get(&node.id)).flat_map(|state| &state.received).collect()

@@ -6,7 +6,7 @@ use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Entry, Outcome, TurnEnded};
 use crate::id::TurnId;
 
-/// The `reason` of the note that asks a role to repair its handoff.
+/// The `reason` of the note with the request to repair a handoff.
 pub const REPAIR_REASON: &str = "flow.repair";
 /// The `reason` of the note for entering a node.
 pub const ENTRY_REASON: &str = "flow.entry";
@@ -17,7 +17,7 @@ pub struct Visit {
     pub turn: Option<(TurnId, Option<TurnEnded>)>,
     /// Valid handoffs.
     pub handed: Vec<Handoff>,
-    /// The number of invalid handoffs and of turns that ended without a handoff. A person's refusal does not count.
+    /// The number of invalid handoffs plus turns that ended without a handoff. A person's refusal does not count.
     pub faults: u32,
     /// The role's last answer.
     pub said: String,
@@ -32,14 +32,14 @@ pub struct Visit {
 pub enum NextMove {
     /// The turn is running, was interrupted, or waits for a person: continue it.
     GoOn,
-    /// The turn ended without a valid handoff: tell the role, and let it retry.
+    /// The turn ended without a valid handoff: send the role the error and let it retry.
     Repair {
         why: String,
     },
     Done {
         said: String,
     },
-    /// A person did not agree to the visit as a whole.
+    /// A person refused the whole visit.
     Declined {
         why: String,
     },
@@ -50,7 +50,7 @@ pub enum NextMove {
 }
 
 impl Visit {
-    /// Fold the entries of a visit. The first entry holds the assignment.
+    /// Fold the entries of a visit. The first entry contains the assignment.
     pub fn fold<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
         let mut visit = Self::default();
         for entry in entries {

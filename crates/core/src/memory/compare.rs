@@ -1,5 +1,5 @@
 //! Compares a new statement with known memories: is it a repetition, a contradiction, or new? The comparison uses words
-//! only, so it may miss relations that a person would see. Then both statements are kept.
+//! only, so it may miss relations that a person would see. In that case both statements are kept.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{Candidate, Tone};
 use crate::id::MemoryId;
 use crate::port::memory::{Memory, MemoryKind};
 
-/// Minimum share of common stems of two texts that say the same.
+/// Minimum share of common stems for two texts to count as repetitions.
 const SAME_SHARE: f64 = 0.85;
 /// Minimum share of a correction's stems that the corrected memory must contain.
 const CORRECTED_SHARE: f64 = 0.5;
@@ -30,7 +30,7 @@ const LINKS: &[&str] = &[
     "listens", "belongs", "expires", "closes", "opens", "prefer", "prefers", "works", "work", "has", "moved",
     "switched",
 ];
-/// Verbs that allow only one object at a time, so that a second one replaces the first.
+/// Verbs that allow only one object at a time, so that a second object replaces the first.
 const SINGULAR: &[&str] = &["live", "work", "moved", "born"];
 /// Prepositions that introduce the purpose of a statement.
 const PURPOSES: &[&str] = &["for", "in", "when", "on"];
@@ -80,7 +80,7 @@ impl Statement {
         let mut all = set(stems(text));
         let mut numbers = set(words.iter().filter(|word| is_number(word)).cloned());
         if kind == MemoryKind::ErrorPattern {
-            // Errors contain line numbers, ports and times that differ each time.
+            // Ignore the line numbers, ports and times in errors: they differ each time.
             numbers.clear();
             all.retain(|stem| !is_number(stem));
         }
@@ -147,8 +147,9 @@ fn differ(one: &(BTreeSet<String>, BTreeSet<String>), other: &(BTreeSet<String>,
     one.0 == other.0 && !one.1.is_subset(&other.1) && !other.1.is_subset(&one.1)
 }
 
-/// Split a statement into subject and description. "Our staging database is heron" describes the staging database. "We use
-/// Redis for sessions" describes the choice for sessions. "We use Redis" has no subject: several choices are possible.
+/// Split a statement into subject and description. "Our staging database is heron" describes the staging database. "We
+/// use Redis for sessions" describes the choice for sessions. "We use Redis" has no subject: several choices are
+/// possible.
 fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let link = words.iter().position(|word| LINKS.contains(&word.as_str()))?;
     let verb = &words[link];
@@ -168,7 +169,7 @@ fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     (SINGULAR.contains(&verb.as_str()) && !value.is_empty()).then(|| (set([format!("i {verb}")]), value))
 }
 
-/// Split a preference: "I prefer tabs to spaces" gives tabs and spaces.
+/// Split a preference: "I prefer tabs to spaces" yields tabs and spaces.
 fn pair_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let prefers = ["prefer", "prefers", "rather", "use"];
     let start = words.iter().position(|word| prefers.contains(&word.as_str()))?;

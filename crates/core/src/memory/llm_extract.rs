@@ -1,6 +1,6 @@
-//! Memory extraction with a model: the prompt, and parsing of the answer. The answer is strict JSON. Every memory cites the
-//! lines it was learned from, at least one of them the owner's. Any mistake invalidates the whole answer, and the rules
-//! are used instead.
+//! Memory extraction with a model: the prompt, and parsing of the answer. The answer is strict JSON. Every memory cites
+//! the lines it was learned from, including at least one line of the owner. Any mistake invalidates the whole answer,
+//! and the rules are used instead.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::id::EntryId;
 use crate::port::memory::MemoryKind;
 use crate::scope::Principal;
 
-/// Maximum size of the conversation in the prompt, in bytes, from its end.
+/// Maximum size of the conversation in the prompt, in bytes. The newest part is used.
 const SHOWN_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of one line, in characters.
 const LINE_CHARS_MAX: usize = 1_200;
@@ -34,7 +34,8 @@ pub struct Shown {
     lines: Vec<(EntryId, bool)>,
 }
 
-/// The newest messages of people and the assistant that fit, as numbered lines. `None` if the owner wrote none.
+/// The newest messages of people and the assistant that fit, as numbered lines. `None` if none of them is from the
+/// owner.
 pub fn show(entries: &[Entry], owner: &Principal) -> Option<Shown> {
     let speaks = |entry: &&Entry| matches!(entry.body, Body::UserMessage(_) | Body::AssistantMessage(_));
     let mut left = SHOWN_BYTES_MAX;

@@ -43,7 +43,7 @@ pub struct Candidate {
 pub enum Tone {
     #[default]
     Plain,
-    /// A correction: a similar memory is no longer valid.
+    /// A correction, which invalidates a similar memory.
     Corrects,
 }
 
@@ -137,7 +137,7 @@ mod fixture {
     use crate::port::memory::{Belongs, Learned, Memory, MemoryKind};
     use crate::scope::Principal;
 
-    /// A fact of the whole tenant.
+    /// A sample fact that belongs to the whole tenant.
     pub fn memory(number: i64, text: &str) -> Memory {
         Memory {
             id: MemoryId::mint(TimestampMs(number), 1),

@@ -4,7 +4,7 @@
 use crate::id::TimestampMs;
 use crate::port::memory::{Belongs, Learned, Memory, MemoryKind};
 
-/// Maximum number of memories in a prompt, even if they are short.
+/// Maximum number of memories in a prompt, regardless of their length.
 pub const TOLD_MAX: usize = 40;
 /// Default token budget for memories.
 pub const TOLD_TOKENS_DEFAULT: u32 = 600;
@@ -57,14 +57,14 @@ fn precedence(kind: MemoryKind) -> u8 {
     }
 }
 
-/// One memory with its provenance, on one line. The text is quoted, so that it cannot be mistaken for the prompt's own.
+/// One memory with its provenance, on one line. The text is quoted, so that it cannot be mistaken for an instruction.
 pub fn line_of(memory: &Memory) -> String {
     format!("- {}: {} [{}]\n", memory.kind.as_str(), quoted(&memory.text), provenance(memory))
 }
 
 fn quoted(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Nothing inside may look like the end of the block.
+    // Replace quotes and angle brackets, so that the text cannot end its quotation or the block.
     format!("\"{}\"", line.replace('"', "'").replace('<', "‹").replace('>', "›"))
 }
 

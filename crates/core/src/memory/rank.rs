@@ -1,6 +1,6 @@
-//! Ranks memories for a question without a model. Rare words count more than common ones, forms of a word count as the
-//! word, and synonyms and similar spellings count less. If both sides have an embedding of the same model, the cosine
-//! similarity counts as much as the words.
+//! Ranks memories for a question without a model. Rare words count more than common ones, inflected forms count as the
+//! same word, and synonyms and similar spellings count less. If question and memory have embeddings of the same model,
+//! the cosine similarity counts as much as the words.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,11 +10,11 @@ use crate::port::memory::{Embedding, Memory};
 /// The weight of a synonym, and the maximum weight of a similar spelling.
 const ALIKE_WORTH: f64 = 0.6;
 const SPELT_WORTH: f64 = 0.8;
-/// Minimum similarity of two spellings of the same word.
+/// Minimum similarity for two words to count as spellings of the same word.
 const SPELT_MIN: f64 = 0.6;
-/// Minimum score of a matching memory.
+/// Minimum score for a memory to match.
 const SCORE_MIN: f64 = 0.12;
-/// Minimum cosine similarity that counts.
+/// Minimum cosine similarity. Lower values are ignored.
 const ANGLE_MIN: f64 = 0.35;
 /// Maximum bonus for support. It only breaks ties.
 const STRENGTH_WORTH: f64 = 0.05;
@@ -26,7 +26,7 @@ pub struct Ranked<'a> {
     pub score: f64,
 }
 
-/// Find the matching memories, best first. Among equals, the newer comes first.
+/// Find the matching memories, best first. Memories with equal scores are sorted newest first.
 pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory]) -> Vec<Ranked<'a>> {
     let texts: Vec<BTreeSet<String>> =
         memories.iter().map(|memory| stems(&memory.text).into_iter().collect()).collect();

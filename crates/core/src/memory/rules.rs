@@ -1,5 +1,5 @@
-//! Memory extraction without a model: sentences with typical openings, such as "remember that", and repeated tool errors.
-//! The rules are deterministic and conservative: missed memories can be added by hand.
+//! Memory extraction without a model: sentences with typical openings, such as "remember that", and repeated tool
+//! errors. The rules are deterministic and conservative: missed memories can be added manually.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::id::EntryId;
 use crate::port::memory::MemoryKind;
 use crate::scope::Principal;
 
-/// Which part of the sentence is kept.
+/// Which part of a matching sentence is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     Whole,
@@ -125,15 +125,15 @@ const CORRECTIONS: &[&str] = &[
     "sorry",
 ];
 
-/// Verbs that describe a possession or property of the speaker.
+/// Stative verbs, which describe a possession or property of the speaker.
 const STATIVES: &[&str] = &[
     "is", "are", "was", "runs", "run", "lives", "live", "uses", "use", "has", "have", "works", "starts",
     "ends", "costs", "needs", "listens", "belongs", "expires", "closes", "opens", "plays", "sits", "takes",
     "goes", "speaks",
 ];
-/// A stative verb must occur within this many words.
+/// Number of leading words among which a stative verb must occur.
 const STATIVE_WORDS_MAX: usize = 8;
-/// After "the", only phrases that name or locate a thing make a fact.
+/// A sentence that starts with "the" is a fact only if it contains a phrase that names or locates a thing.
 const NAMING: &[&str] = &[
     "is called",
     "is named",
@@ -187,7 +187,7 @@ fn cued(statement: &str) -> Option<(MemoryKind, &str)> {
     })
 }
 
-/// Whether the statement describes something of the speaker's, or names a thing.
+/// Whether the statement is a fact: it describes something that belongs to the speaker, or names a thing.
 fn stated(statement: &str) -> Option<MemoryKind> {
     let first = ["my", "our"].iter().find_map(|cue| after_words(statement, cue));
     if let Some(rest) = first {
@@ -200,7 +200,7 @@ fn stated(statement: &str) -> Option<MemoryKind> {
     NAMING.iter().any(|naming| lower.contains(&format!(" {naming} "))).then_some(Fact)
 }
 
-/// Normalize a sentence: no final punctuation, capitalized. `None` if nothing is left.
+/// Normalize a sentence: no final punctuation, capitalized. `None` if the result is empty.
 fn tidied(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches([';', '.', '!', ',', ':']).trim_end();
     let mut chars = text.chars();
@@ -208,7 +208,7 @@ fn tidied(text: &str) -> Option<String> {
     (words(text).len() >= 2).then(|| first.to_uppercase().chain(chars).collect())
 }
 
-/// How often an error must occur to count as a pattern.
+/// Number of occurrences from which an error counts as a pattern.
 const ERRORS_MIN: usize = 2;
 /// Maximum length of an error and of the working input, in characters.
 const ERROR_CHARS_MAX: usize = 200;
@@ -261,7 +261,7 @@ fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolR
             let (_, one) = &mut failing[place];
             one.entries.push(entry);
             one.shown = shown;
-            // The apparent fix did not work.
+            // The same error occurred again, so the apparent fix did not work.
             one.mended = None;
         }
         None if failing.len() < CANDIDATES_MAX => {

@@ -1,5 +1,5 @@
-//! Splits messages into sentences. Code, quotations and questions are skipped, because they are not the author's own
-//! statements.
+//! Splits messages into sentences. Code, quotations and questions are skipped, because they are not statements of
+//! the author.
 
 /// Maximum length of a sentence in characters, and minimum length in words.
 const SENTENCE_CHARS_MAX: usize = 320;

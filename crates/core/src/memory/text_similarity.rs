@@ -1,5 +1,5 @@
-//! Text similarity for search: tokenizing, case folding, stop words, stemming, synonyms and spelling similarity. The rules
-//! are for English and harmless for other languages.
+//! Text similarity for search: tokenizing, case folding, stop words, stemming, synonyms and spelling similarity. The
+//! rules are for English and harmless for other languages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -126,7 +126,7 @@ const NEGATIONS: &[&str] = &[
     "without", "neither", "nor", "hate", "dislike", "avoid", "longer", "anymore", "stop",
 ];
 
-/// Rows of synonyms. A word may occur in several rows.
+/// Groups of synonyms, one per row. A word may occur in several rows.
 const ALIKE: &[&[&str]] = &[
     &["database", "db", "datastore", "postgres", "postgresql", "mysql", "sqlite"],
     &["deploy", "deployment", "release", "ship", "rollout", "publish", "live"],

@@ -1,5 +1,5 @@
-//! The blob port: bytes outside the log, written and read in pieces, so that no caller has to hold a large blob. The store
-//! checks read access for every piece (I9).
+//! The blob port: bytes outside the log, written and read in chunks, so that no caller needs a large blob in memory.
+//! The store checks read access for every chunk (I9).
 
 use async_trait::async_trait;
 
@@ -9,20 +9,20 @@ use crate::scope::Scope;
 
 /// Maximum size of a blob.
 pub const BLOB_BYTES_MAX: usize = 256 << 20;
-/// Maximum number of bytes per read. Stores split larger blobs into pieces of this size.
+/// Maximum number of bytes per read. Stores split larger blobs into chunks of this size.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of a blob that [`Blobs::get_blob`] returns whole.
 pub const WHOLE_BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// Storage of blobs. A blob can be read by the principal that put it, and by readers of a session that refers to it. For
-/// other callers it does not exist.
+/// Storage of blobs. A blob can be read by the principal that put it, and by readers of a session that references it.
+/// For other callers it does not exist.
 #[async_trait]
 pub trait Blobs: Send + Sync {
     /// Begin the upload of a blob.
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>>;
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64>;
-    /// Read bytes from `from` on: at most `limit`, at most [`PIECE_BYTES_MAX`], and none past the end. Corrupted bytes are
-    /// never returned.
+    /// Read bytes starting at `from`: at most `limit`, at most [`PIECE_BYTES_MAX`], and at most up to the blob's end.
+    /// Corrupted bytes are never returned.
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>>;
 
     /// Put a blob from memory.
@@ -57,7 +57,7 @@ pub trait Blobs: Send + Sync {
     }
 }
 
-/// An upload of a blob. The blob is invisible until the upload is finished. A dropped upload leaves nothing behind.
+/// An upload of a blob. The blob is invisible until the upload is finished. Dropping an upload discards it.
 #[async_trait]
 pub trait BlobSink: Send {
     /// Append bytes of any length.

@@ -1,4 +1,4 @@
-//! The clock port: time and randomness come from outside, so that tests can control them.
+//! The clock port: time and randomness are injected, so that tests can control them.
 
 use crate::id::TimestampMs;
 

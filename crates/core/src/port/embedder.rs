@@ -11,7 +11,7 @@ pub struct EmbedderError(pub String);
 
 #[async_trait]
 pub trait Embedder: Send + Sync {
-    /// Compute one embedding per text, in order, all of the same length.
+    /// Compute one embedding per text, in order. All embeddings have the same length.
     async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedderError>;
     /// The model's name. Embeddings of different models cannot be compared.
     fn model(&self) -> &str;

@@ -1,6 +1,6 @@
-//! The hook port: external code that is asked before an event or notified after it. The event's name determines which
-//! answers a hook may give, and [`HookName::check`] validates them without side effects. The engine decides which hooks
-//! run, in which order, and with which deadline.
+//! The hook port: external code that decides about an event in advance or is notified after it. The event's name
+//! determines which answers a hook may return, and [`HookName::check`] validates them without side effects. The engine
+//! decides which hooks run, in which order, and with which deadline.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::entry::CustomInfo;
 use crate::id::{SessionId, TenantId, TimestampMs, TurnId};
 use crate::scope::Principal;
 
-/// The `custom_type` of the notes that hooks leave in the log.
+/// The `custom_type` of log entries about hooks.
 pub const HOOK_INFO: &str = "sapwood.hook";
 /// Maximum size of a hook's answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -101,7 +101,7 @@ pub enum Verdict {
     Refuse {
         reason: String,
     },
-    /// Continue with these fields changed.
+    /// Continue with these fields replaced.
     Change {
         data: Value,
     },
@@ -128,7 +128,7 @@ pub enum HookAction {
     Send { session: SessionId, text: String },
 }
 
-/// A hook's complete answer.
+/// A hook's answer: its decision and its actions.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookAnswer {
     pub verdict: Verdict,
@@ -233,7 +233,7 @@ impl Field {
 }
 
 impl HookName {
-    /// Whether the hook is asked for a decision. Other hooks are only notified.
+    /// Whether the hook returns a decision. Other hooks are only notified.
     pub fn asks(self) -> bool {
         self.as_str().starts_with("before_")
     }
@@ -257,7 +257,7 @@ impl HookName {
         }
     }
 
-    /// Check that a hook of this name may give this answer.
+    /// Check that a hook of this name may return this answer.
     pub fn check(self, answer: &HookAnswer) -> Result<(), HookError> {
         let wrong = |why: String| Err(HookError::Answer { why });
         if answer.actions.len() > ACTIONS_MAX {
@@ -334,16 +334,16 @@ impl HookName {
     }
 }
 
-/// The log note of a hook that did more than continue.
+/// The log entry about a hook whose answer was not a plain "continue".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookNote {
-    /// The hook's own name.
+    /// The name under which the hook was installed.
     pub by: String,
     pub hook: HookName,
     pub result: HookResult,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The fields it changed or supplied.
+    /// The fields that the hook changed or supplied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }

@@ -1,5 +1,6 @@
-//! API keys and tenants: access control for the server. A key is 256 random bits that are shown once; a store keeps their
-//! hash and the key's rights. Finding a key by its hash is the only call without a scope, because it determines the scope.
+//! API keys and tenants: access control for the server. A key is 256 random bits that are shown once; a store keeps
+//! their hash and the key's rights. Finding a key by its hash is the only call without a scope, because it determines
+//! the scope.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,9 @@ pub const KEYS_MAX: usize = 100_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// Read and follow the sessions that its user may see.
+    /// Read and follow the sessions that the key's user may see.
     Read,
-    /// Change the sessions that its user may change.
+    /// Change the sessions that the key's user may change.
     Write,
     /// See and change every session of the tenant.
     Operate,
@@ -72,15 +73,15 @@ impl ApiKey {
 /// Storage of keys. Changes are recorded in the tenant's audit in the same transaction.
 #[async_trait]
 pub trait Keys: Send + Sync {
-    /// Store a key of the scope's own tenant.
+    /// Store a key of the scope's tenant.
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()>;
-    /// List keys of the scope's tenant, oldest first: all of them for an operator, the caller's own otherwise.
+    /// List keys of the scope's tenant, oldest first: all keys for an operator, otherwise only the caller's.
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>>;
     /// Revoke a key permanently. Another principal's key is not found.
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey>;
     /// Find a key by its hash, including revoked and expired keys. The caller checks whether it is still valid.
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>>;
-    /// Whether any key was ever created, in any tenant. If so, every request needs a key.
+    /// Whether a key was ever created in any tenant. From then on, every request needs a key.
     async fn has_keys(&self) -> Result<bool>;
     /// Register the scope's tenant.
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()>;

@@ -1,8 +1,8 @@
-//! The memory port: facts, preferences, decisions and error patterns, each with the entries it was learned from. A memory
-//! belongs to one principal or to the whole tenant, and no call reaches another tenant's memories (I9).
+//! The memory port: facts, preferences, decisions and error patterns, each with the entries it was learned from. A
+//! memory belongs to one principal or to the whole tenant, and no call can access another tenant's memories (I9).
 //!
 //! Unlike an entry, a memory may be changed and deleted. An update states the version it is based on, and fails if that
-//! version is not current. A memory's strength is the number of entries that support it. Erased entries no longer
+//! version is not current. A memory's strength is the number of entries that support it. Erased entries do not
 //! count, and erasing a session deletes the memories that only this session supported (see
 //! [`Sessions::erase`](super::store::Sessions::erase)).
 
@@ -20,7 +20,7 @@ use crate::scope::{Principal, Reach, Scope};
 pub const MEMORY_BYTES_MAX: usize = 4 << 10;
 /// Maximum number of memories per owner.
 pub const MEMORIES_MAX: usize = 10_000;
-/// Maximum number of source sessions of a memory, and of entries per session. Later sources are not recorded.
+/// Maximum number of source sessions per memory, and of entries per session. Further sources are not recorded.
 pub const MEMORY_SOURCES_MAX: usize = 64;
 /// Maximum number of dimensions of an embedding.
 pub const EMBEDDING_NUMBERS_MAX: usize = 8_192;
@@ -29,9 +29,9 @@ pub const EMBEDDING_NUMBERS_MAX: usize = 8_192;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Belongs {
-    /// Only this principal sees the memory.
+    /// Only this principal can see the memory.
     To(Principal),
-    /// Every principal of the tenant sees the memory.
+    /// Every principal of the tenant can see the memory.
     Tenant,
 }
 
@@ -125,15 +125,15 @@ pub struct Memory {
     pub belongs: Belongs,
     pub kind: MemoryKind,
     pub text: String,
-    /// Empty for memories written by hand.
+    /// Empty for memories that were added manually.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Source>,
     pub learned: Learned,
-    /// The principal that created it. Set by the store.
+    /// The principal that created the memory. Set by the store.
     pub by: Principal,
     /// The version of this memory: 1, 2, 3 … Set by the store.
     pub version: u64,
-    /// The store keeps the first value.
+    /// The creation time. Updates do not change it.
     pub created_at: TimestampMs,
     pub updated_at: TimestampMs,
     /// The memory that contradicts and replaces this one.
@@ -144,7 +144,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The number of supporting entries. A memory written by hand counts as supported.
+    /// The number of supporting entries. A manually added memory counts as supported.
     pub fn strength(&self) -> usize {
         self.sources.iter().map(|source| source.entries.len()).sum::<usize>().max(1)
     }
@@ -206,7 +206,7 @@ impl Memory {
 pub enum Whose {
     #[default]
     Any,
-    /// This principal's own memories and the tenant's: those that a session of the principal may use.
+    /// The memories that a session of this principal may use: the principal's and the tenant's.
     For(Principal),
     /// Only memories of this owner.
     Only(Belongs),
@@ -235,7 +235,7 @@ pub struct MemoryFilter {
 }
 
 impl MemoryFilter {
-    /// Whether a memory matches the filter, except for its text, which the store matches.
+    /// Whether a memory matches the filter. The text is not compared here: the store matches it.
     pub fn wants(&self, scope: &Scope, memory: &Memory) -> bool {
         let whose = match &self.whose {
             Whose::Any => true,
@@ -253,8 +253,8 @@ impl MemoryFilter {
 /// Storage of memories. Changes are recorded in the tenant's audit in the same transaction, without the text.
 #[async_trait]
 pub trait Memories: Send + Sync {
-    /// Store a memory if `expected` is its current version, or zero for a new memory. Returns the stored memory. A caller
-    /// cannot put a memory of another principal.
+    /// Store a memory if `expected` is its current version (zero for a new memory). Returns the stored memory. A caller
+    /// cannot store a memory of another principal.
     async fn put_memory(
         &self,
         scope: &Scope,

@@ -1,4 +1,4 @@
-//! The ports: all interfaces to the outside. Core defines them; stores, effects and the engine implement them.
+//! The ports: all interfaces to external systems. Core defines them; stores, effects and the engine implement them.
 
 pub mod blob;
 pub mod clock;

@@ -35,8 +35,8 @@ pub struct Request {
 
 #[derive(Debug, Clone)]
 pub struct RequestMessage {
-    /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]. A [`Role::System`] message is a note from the
-    /// engine in the middle of the conversation.
+    /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]. A [`Role::System`] message is a note from
+    /// the engine in the middle of the conversation.
     pub role: Role,
     pub parts: Vec<RequestPart>,
 }
@@ -44,7 +44,7 @@ pub struct RequestMessage {
 #[derive(Debug, Clone)]
 pub enum RequestPart {
     Text(String),
-    /// Sent only with a vendor signature from the same turn. Adapters drop it otherwise.
+    /// Sent only with a vendor signature from the same turn; otherwise adapters drop the reasoning.
     Reasoning {
         text: String,
         signature: Option<Signature>,
@@ -98,7 +98,7 @@ impl Thinking {
     }
 }
 
-/// One piece of a streamed reply.
+/// One event of a streamed reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     Text(String),
@@ -114,14 +114,14 @@ pub enum Piece {
         call_id: String,
         name: String,
     },
-    /// The next piece of the call's input, as text, because providers split JSON anywhere.
+    /// The next fragment of the call's input, as text, because providers split JSON anywhere.
     CallInput {
         index: u32,
         text: String,
     },
-    /// Usage of the call so far. The last value counts.
+    /// Total usage of the call so far. Replaces earlier values.
     Usage(Usage),
-    /// The reply is complete. A stream that ends without this was cut off.
+    /// The reply is complete. A stream that ends without `Stop` was cut off.
     Stop(Stop),
 }
 
@@ -158,21 +158,21 @@ pub struct ModelFacts {
     /// The context window: tokens of one request and its answer. `None` if unknown.
     pub window_tokens: Option<u64>,
     pub output_tokens_max: Option<u64>,
-    /// `None` if unknown. Such calls count as unpriced, never as free.
+    /// `None` if unknown. Calls without a price count as unpriced, never as free.
     pub price: Option<Price>,
 }
 
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the stream
-    /// cancels the call.
+    /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the
+    /// stream cancels the call.
     async fn call(&self, request: &Request) -> Result<PieceStream, ModelError>;
     /// The known properties of the model with this name.
     fn facts(&self, model: &str) -> ModelFacts;
     /// The models that are currently available, for selection by a person.
     fn names(&self) -> Vec<String>;
-    /// Whether calling this model reads a file on this machine. Such a name is accepted only from the operator or the local
-    /// command line.
+    /// Whether calling this model reads a file on this machine. The name of a file-backed model is accepted only from
+    /// the operator or the local command line.
     fn is_file_backed(&self, _model: &str) -> bool {
         false
     }
@@ -250,7 +250,7 @@ impl ModelError {
     }
 }
 
-/// The fold of a reply's pieces: complete after [`Piece::Stop`], partial before.
+/// The fold of a reply's [`Piece`]s: complete after [`Piece::Stop`], partial before.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reply {
     blocks: Vec<Block>,
@@ -370,7 +370,7 @@ fn durable(block: &Block) -> Option<Part> {
     }
 }
 
-/// Keep input that is not JSON as a string. The schema check then refuses it, and the model sees why.
+/// Keep invalid JSON as a string. The schema check then refuses the input and reports the reason to the model.
 fn whole_input(text: &str) -> Json {
     let text = if text.trim().is_empty() { "{}" } else { text };
     Json::parse(text).unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text.to_owned())))

@@ -1,5 +1,5 @@
 //! The skill port: folders of instructions for sessions. The names and descriptions of active skills are part of the
-//! system prompt; their text is read when it is needed.
+//! system prompt; their instructions are read on demand.
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub struct SkillCard {
     pub place: Option<String>,
 }
 
-/// A folder that looks like a skill but is not valid.
+/// A folder that contains an invalid skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkillFault {
     pub place: String,
@@ -60,7 +60,7 @@ impl SkillError {
     }
 }
 
-/// The source of skills. It is read again each time, so that edits take effect at once.
+/// The source of skills. Every call reads the files again, so that edits take effect at once.
 #[async_trait]
 pub trait Skills: Send + Sync {
     async fn list(&self) -> SkillListing;

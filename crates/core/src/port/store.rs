@@ -1,6 +1,6 @@
 //! The store port: small traits, one per kind of record. [`Store`] combines all of them.
 //!
-//! Every method takes the caller's [`Scope`]. A session of another tenant, or one the caller may not see, is
+//! Every method requires the caller's [`Scope`]. A session of another tenant, or a session the caller may not see, is
 //! indistinguishable from an id that was never used (I9). The conformance suite in `sapwood-store` is the executable
 //! form of this contract.
 
@@ -20,11 +20,11 @@ use crate::tree::{Head, PlaceError};
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Maximum number of drafts in one append. A caller with more sends several appends.
+/// Maximum number of drafts in one append. Callers split larger batches.
 pub const APPEND_ENTRIES_MAX: usize = 10_000;
 /// Maximum size of one encoded entry body. Larger content belongs in a blob.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
-/// Number of hex digits of the request hash that are stored with its key: 128 bits.
+/// Number of hex digits (128 bits) of the request hash that are stored with the idempotency key.
 const REQUEST_HEX: usize = 32;
 /// Maximum number of rows in one page of any list.
 pub const PAGE_ROWS_MAX: usize = 10_000;
@@ -32,7 +32,7 @@ pub const PAGE_ROWS_MAX: usize = 10_000;
 /// reader holds at most this much plus one record.
 pub const PAGE_BYTES: usize = 256 << 10;
 
-/// Maximum TTL of a lease, in milliseconds. A stored lease that ends later than this was written with a wrong clock.
+/// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
 
 /// Whether a page of a log, read with this limit, is full. Only then can more records follow.
@@ -149,7 +149,7 @@ pub struct NewSession {
     pub title: Option<String>,
     pub agent: Option<String>,
     pub cwd: Option<String>,
-    /// The session that an imported session was forked from, in any store. A fork made here gets this from its source.
+    /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
     pub parent: Option<Lineage>,
     /// Where an imported session came from.
     pub origin: Option<Origin>,
@@ -184,17 +184,18 @@ pub enum Created {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
     pub source: SessionId,
-    /// The entry to fork at; defaults to the source's leaf. Seq zero, or a source without a leaf, gives an empty fork.
+    /// The entry to fork at; defaults to the source's leaf. With seq zero, or a source without a leaf, the fork is
+    /// empty.
     pub at: Option<Seq>,
     pub new: NewSession,
-    /// The fork's first own entries. The store drops labels of entries that the fork does not share.
+    /// Entries to append to the new fork. The store drops labels of entries that the fork does not share.
     pub drafts: Vec<Draft>,
 }
 
-/// The head that the caller expects.
+/// The head that an append expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Append after any head.
+    /// Append regardless of the current head.
     Any,
     /// Append only if the log ends here; otherwise [`StoreError::Conflict`], and nothing is written (I5).
     Head(Seq),
@@ -208,15 +209,15 @@ pub struct Append {
     /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
     /// entries outside the tree, because the lease guards the leaf.
     pub fence: Option<u64>,
-    /// Repeating a key returns the first answer and writes nothing (I5).
+    /// The idempotency key. A repeated key returns the first result and writes nothing (I5).
     pub idempotency_key: Option<String>,
     /// The request's hash, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
-    /// key always returns the first answer.
+    /// key always returns the first result.
     pub request: Option<String>,
     pub drafts: Vec<Draft>,
     /// An audit line to write in the same transaction.
     pub audit: Option<AuditNote>,
-    /// Imported entries are recorded as such in the same transaction.
+    /// The origin of the entries. Imported entries are recorded as imported in the same transaction.
     pub source: Source,
     /// The time for the audit. Lease expiry uses the store's clock instead.
     pub now: TimestampMs,
@@ -252,7 +253,7 @@ pub fn hash_request(bodies: &[Body]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
     pub head: Head,
-    /// Seq and id of each entry, in the order given.
+    /// Seq and id of each entry, in the order of the drafts.
     pub entries: Vec<(Seq, EntryId)>,
 }
 
@@ -273,12 +274,12 @@ pub enum Until {
 pub struct PathSlice {
     pub head: Head,
     pub entries: Vec<Entry>,
-    /// Entries of this seq or lower belong to the session this one was forked from.
+    /// Entries up to this seq belong to the session that this session was forked from.
     pub inherited: u32,
     /// The settings before the first entry.
     pub settings_before: Settings,
-    /// Outcomes of this session's own turns whose `turn_started` comes after the parent of the first entry. All their
-    /// entries on this path are in the slice.
+    /// Outcomes of turns started in this session whose `turn_started` follows the parent of the first entry. The slice
+    /// contains all their entries on this path.
     pub ended_turns: Vec<(TurnId, Outcome)>,
     pub open_turn: Option<TurnId>,
 }
@@ -328,7 +329,7 @@ pub struct SearchQuery {
     pub cursor: Option<String>,
 }
 
-/// One entry that a search found.
+/// One search hit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hit {
     pub session: SessionId,
@@ -341,14 +342,14 @@ pub struct Hit {
     pub snippet: String,
 }
 
-/// The exclusive right to write a session until the lease ends.
+/// The exclusive right to write to a session until the lease expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     pub session: SessionId,
     pub holder: String,
-    /// Grows each time the lease changes its holder. A smaller fence is refused.
+    /// Increases each time the lease changes hands. Appends with a smaller fence are refused.
     pub fence: u64,
-    /// TTL by the store's clock, from when the lease was taken or renewed.
+    /// TTL by the store's clock, starting when the lease was acquired or renewed.
     pub ttl_ms: i64,
 }
 
@@ -380,7 +381,7 @@ pub enum AuditAction {
     MemoryChange,
 }
 
-/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes one.
+/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes an audit line.
 const AUDIT_LINE_BYTES: usize = 512;
 
 /// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
@@ -449,8 +450,8 @@ pub trait Sessions: Send + Sync {
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>>;
     /// The sessions that were forked from this one.
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>>;
-    /// Delete permanently: entries, blobs without other references, search index rows, and memories without other sources.
-    /// Entries that forks need stay with the forks.
+    /// Delete permanently: entries, blobs without other references, search index rows, and memories without other
+    /// sources. Entries that forks need stay with the forks.
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()>;
     /// The head of each session's log, in the order of `sessions`. `None` for a session the caller cannot see.
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
@@ -464,7 +465,7 @@ pub trait Sessions: Send + Sync {
         }
         Ok(heads)
     }
-    /// A number that changes after any write by any process. `None` if the store cannot tell cheaply.
+    /// A number that changes after any write by any process. `None` if the store cannot determine it cheaply.
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -478,12 +479,13 @@ pub trait Sessions: Send + Sync {
 #[async_trait]
 pub trait Log: Send + Sync {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
-    /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before the
-    /// previous one has returned, and expect the head that the previous append will leave.
+    /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before
+    /// the previous one has returned, and expect the head that the previous append will leave.
     fn keeps_order(&self) -> bool {
         false
     }
-    /// Read records in order, starting after `after`: at most `limit` and about [`PAGE_BYTES`], but at least one if any.
+    /// Read records in order, starting after `after`: at most `limit` and about [`PAGE_BYTES`], but at least one
+    /// record if any is left.
     async fn read_after(
         &self,
         scope: &Scope,
@@ -491,7 +493,7 @@ pub trait Log: Send + Sync {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>>;
-    /// Read only entries of these kinds, in order. Labels, archiving, the ledger and members are folded from them.
+    /// Read only entries of these kinds, in order. Used to fold labels, archiving, the ledger and members.
     async fn read_kinds(
         &self,
         scope: &Scope,
@@ -508,7 +510,7 @@ pub trait Log: Send + Sync {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice>;
-    /// The entry that holds the `count`-th message on the path to `leaf`.
+    /// The entry that contains the `count`-th message on the path to `leaf`.
     async fn nth_message(
         &self,
         scope: &Scope,
@@ -517,15 +519,16 @@ pub trait Log: Send + Sync {
         count: u32,
     ) -> Result<Option<Seq>>;
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
-    /// Find at most two entries whose id has the prefix: enough to tell whether it is unique.
+    /// Find at most two entries whose id has the prefix: enough to decide whether the prefix is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
 }
 
-/// Write leases. Expiry uses the store's own clock, never a caller's: local stores use the time since boot, PostgreSQL
+/// Write leases. Expiry uses the store's clock, never a caller's: local stores use the time since boot, PostgreSQL
 /// uses the database's time.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Take a free or expired lease, or renew the holder's own and keep its fence. The TTL is at most [`LEASE_TTL_MS_MAX`].
+    /// Acquire a free or expired lease, or renew the holder's lease and keep its fence. The TTL is at most
+    /// [`LEASE_TTL_MS_MAX`].
     async fn take_lease(
         &self,
         scope: &Scope,
@@ -539,11 +542,11 @@ pub trait Leases: Send + Sync {
 /// Which parts of a session this store wrote and which were imported: [`Summary::authority`].
 #[async_trait]
 pub trait Authorities: Send + Sync {
-    /// Reconstruct from the audit the record of a session that an earlier version wrote without one. The record is
-    /// stored if the store is writable.
+    /// Reconstruct a missing record from the audit, for a session that an earlier version wrote. The record is stored
+    /// if the store is writable.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority>;
-    /// Record a file-backed model that the local command line named for the session. Imports and HTTP requests must never
-    /// reach this method.
+    /// Allow a file-backed model for the session at the request of the local command line. Imports and HTTP requests
+    /// must never call this method.
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()>;
 }
 
@@ -562,7 +565,8 @@ pub trait Audit: Send + Sync {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>>;
-    /// Lines about a session, newest first, up to the first older than the given time. The audit is read from its end.
+    /// Lines about a session, newest first. Reading stops at the first line older than `since`. The audit is read from
+    /// its end.
     async fn read_audit_since(
         &self,
         scope: &Scope,
@@ -575,10 +579,10 @@ pub trait Audit: Send + Sync {
 /// Maintenance of the store itself.
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// Check what only the store can see: its files and derived rows. The log's invariants are checked by the caller.
+    /// Check the store's files and derived rows, which only the store can see. The caller checks the log's invariants.
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
-    /// Sessions of any tenant with an open turn and an expired lease: their process died. `None` if the store would have to
-    /// scan all sessions.
+    /// Sessions of any tenant with an open turn and an expired lease, whose process has died. `None` if the store would
+    /// have to scan all sessions.
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
     }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::compact::Archive;
 use crate::entry::{Compaction, Details, WrittenBy};
 
-/// A request to a summariser, one per piece of the archive.
+/// A request to a summariser, one per chunk of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The instructions.
@@ -31,7 +31,7 @@ impl From<String> for Written {
 #[error("{0}")]
 pub struct SummariserError(pub String);
 
-/// Turns a request into text. It sees only the request.
+/// Turns a request into text. A summariser has no access to the session.
 #[async_trait]
 pub trait Summariser: Send + Sync {
     async fn write(&self, request: Request) -> Result<Written, SummariserError>;

@@ -1,4 +1,4 @@
-//! The tokenizer port. A tokenizer is a pure function of text. Core does not know which model uses which tokenizer.
+//! The tokenizer port. A tokenizer is a pure function of text. The mapping from models to tokenizers is outside core.
 
 use std::sync::Arc;
 

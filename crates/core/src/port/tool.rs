@@ -20,7 +20,7 @@ pub enum Touch {
     Edits,
     /// Runs programs or accesses the network.
     Acts,
-    /// Has a permanent effect that a person must agree to, such as a commit.
+    /// Has a permanent effect that needs a person's approval, such as a commit.
     Commits,
     /// Asks a person.
     Asks,
@@ -28,7 +28,7 @@ pub enum Touch {
     Callers,
 }
 
-/// Whether a call that may have run before a crash may be run again.
+/// Whether a call that may have run before a crash is safe to run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
@@ -52,7 +52,7 @@ pub struct ToolSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FsScope {
-    /// The session's own scratch directory.
+    /// The session's scratch directory.
     #[default]
     Sandboxed,
     /// The working directory, without protected paths.
@@ -80,7 +80,7 @@ pub enum McpServer {
     },
 }
 
-/// Everything that a session's tools may do.
+/// The rights of a session's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub tenant: TenantId,

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use crate::id::TimestampMs;
 
-/// A recurring schedule. Pure, but outside core because it needs time zone data.
+/// A recurring schedule. Pure, but implemented outside core because it needs time zone data.
 pub trait Calendar: Send + Sync {
-    /// The first scheduled time after `at`; `None` if there is none.
+    /// The first scheduled time after `at`; `None` if the schedule has no later time.
     fn next_after(&self, at: TimestampMs) -> Option<TimestampMs>;
     /// A description for display.
     fn describe(&self) -> String;

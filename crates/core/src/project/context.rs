@@ -1,7 +1,7 @@
 //! The context: the messages and settings sent to a model. A pure function of a [`PathSlice`].
 //!
 //! The context is always well formed (I6): every tool call is directly followed by exactly one result, even after cuts,
-//! crashes, imports and interleaving. A missing result becomes an "interrupted" one. A result without its call is
+//! crashes, imports and interleaving. A missing result is replaced by "interrupted". A result without its call is
 //! dropped.
 
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::port::store::PathSlice;
 use crate::settings::Settings;
 use crate::tokens::{Estimate, count_parts};
 
-/// The result shown to the model for a call that has none.
+/// The result shown to the model for a call without a result.
 pub const INTERRUPTED: &str = "The tool call was interrupted before it returned a result.";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -88,7 +88,7 @@ pub struct Context {
     pub skills: Vec<String>,
     pub messages: Vec<Message>,
     pub tokens: u64,
-    /// The compaction that this context starts with.
+    /// The latest compaction, which determines where this context starts.
     #[serde(skip)]
     pub compaction: Option<InForce>,
     /// The provider's last usage report for this context.
@@ -197,7 +197,7 @@ fn context_of(
     }
 }
 
-/// Where the context starts according to the latest compaction; without one, at the start of the slice.
+/// Where the context starts according to the latest compaction; without a compaction, at the start of the slice.
 #[derive(Default)]
 struct ContextStart {
     first_kept: usize,
@@ -213,7 +213,8 @@ fn context_start(entries: &[Entry]) -> ContextStart {
     let Some((at, compaction)) = latest else { return ContextStart::default() };
     let first_kept = match compaction.first_kept {
         None => at,
-        // An id that is not found lies before the slice, since it is on the path (I2). Then all of the slice was kept (I7).
+        // An id that is not found lies before the slice, since it is on the path (I2). Then all of the slice was kept
+        // (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
     let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
@@ -224,7 +225,7 @@ fn context_start(entries: &[Entry]) -> ContextStart {
 /// The entries of failed and interrupted turns that are left out.
 struct LeftOut {
     turns: HashSet<TurnId>,
-    /// Turns that failed before any output. Their user messages are left out too.
+    /// Turns that failed before any output. Their user messages are also left out.
     silent: HashSet<TurnId>,
     inherited: u32,
 }
@@ -237,7 +238,7 @@ impl LeftOut {
         if !silent.is_empty() {
             for (index, entry) in slice.entries.iter().enumerate() {
                 // A turn that began before the context may have had output, so its user message stays. A slice that
-                // starts later must give the same context.
+                // starts later must produce the same context.
                 let speaks = index < first_kept || has_output(&entry.body);
                 if let Some(turn) = entry.meta.turn.filter(|_| speaks) {
                     silent.remove(&turn);
@@ -350,7 +351,7 @@ fn close_pairs(messages: Vec<Message>) -> Vec<Message> {
     pairs.interleave(kept)
 }
 
-/// Fill in missing tool names of results from their calls. Requires closed pairs.
+/// Fill in missing tool names of results from their calls. Requires that each result directly follows its call.
 fn name_results(messages: &mut [Message]) {
     for index in 0..messages.len() {
         let (before, rest) = messages.split_at_mut(index + 1);
@@ -363,7 +364,7 @@ fn name_results(messages: &mut [Message]) {
     }
 }
 
-/// Whether every call is already followed by its result, in order. This is the common case, and nothing has to move.
+/// Whether every call is already followed by its result, in order. In this common case no message has to move.
 fn is_closed(messages: &[Message]) -> bool {
     let mut rest = messages.iter();
     while let Some(message) = rest.next() {
@@ -395,7 +396,7 @@ impl OpenPairs {
             self.calls.push((at, call.call_id.clone(), call.name.clone()));
             self.results.push(None);
         }
-        // In reverse, so that the first of several calls with the same id in one message is answered first.
+        // Iterate in reverse, so that among calls with the same id in one message the first is answered first.
         for slot in (first..self.calls.len()).rev() {
             self.waiting.entry(self.calls[slot].1.clone()).or_default().push(slot);
         }

@@ -1,4 +1,5 @@
-//! Durable events: every entry is an event, and its seq is the event id. Stream fragments are not entries and have no id.
+//! Durable events: every entry is an event, and its seq is the event id. Stream fragments are not entries and have no
+//! id.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

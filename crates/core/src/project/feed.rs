@@ -45,13 +45,13 @@ pub struct FeedItem {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Feed {
     pub items: Vec<FeedItem>,
-    /// The number of items taken out before these.
+    /// The number of items that were taken out before `items`.
     taken: usize,
     /// Items of calls that have no outcome yet, by call id.
     running: HashMap<String, Running>,
-    /// The positions of these items among all items.
+    /// The positions of the items in `running` among all items.
     waiting: BTreeSet<usize>,
-    /// The item that the latest entry changed in place, and the number of items before it.
+    /// The item that the latest entry changed in place, and the number of items before that entry.
     changed: Option<usize>,
     before: usize,
 }
@@ -59,7 +59,7 @@ pub struct Feed {
 /// An item that waits for its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
-    /// Its position among all items, including those taken out.
+    /// The item's position among all items, including those taken out.
     at: usize,
     id: String,
     label: String,
@@ -80,8 +80,8 @@ impl Feed {
         changed.into_iter().chain(&self.items[self.before..])
     }
 
-    /// Take out all items, so that a long feed can be sent in pieces. If a call's item was taken before its outcome, the
-    /// outcome becomes a new item with the same id, which replaces the earlier one.
+    /// Take out all items, so that a long feed can be sent in batches. If a call's item was taken before its outcome,
+    /// the outcome becomes a new item with the same id, which replaces the earlier one.
     pub fn take_items(&mut self) -> Vec<FeedItem> {
         self.taken += self.items.len();
         (self.changed, self.before) = (None, 0);
@@ -107,7 +107,7 @@ impl Feed {
             Body::AssistantMessage(message) => {
                 self.push_answer(entry, &message.parts);
                 if message.stop == Stop::Error {
-                    // Numbered after the parts: the text item has the entry's own number.
+                    // Numbered after the parts. The text item's id is the entry's seq.
                     let id = format!("{}.{}", entry.meta.seq, message.parts.len());
                     let (label, text) = ("error".to_owned(), "the model's answer failed".to_owned());
                     self.items.push(FeedItem { id, kind: Error, label, text });

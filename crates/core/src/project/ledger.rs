@@ -12,7 +12,7 @@ pub struct LedgerLine {
     pub turn: Option<TurnId>,
     pub round: u32,
     pub action: Action,
-    /// Absent while the round runs, and permanently if the process died in it.
+    /// Absent while the round runs, and permanently if the process died during the round.
     pub result: Option<RoundResult>,
     pub confidence: Option<f32>,
     pub trace_id: Option<String>,
@@ -27,7 +27,7 @@ impl Ledger {
     pub fn apply(&mut self, entry: &Entry) {
         let Body::Round(round) = &entry.body else { return };
         let turn = entry.meta.turn;
-        // A round is written before and after acting. Its first half can only be among the last few lines.
+        // A round is written before and after acting. Its first line can only be among the last few lines.
         let same = |line: &&mut LedgerLine| line.turn == turn && line.round == round.number;
         if let Some(line) = self.lines.iter_mut().rev().take(16).find(same) {
             line.result.clone_from(&round.result);

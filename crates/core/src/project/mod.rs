@@ -1,4 +1,5 @@
-//! Projections: pure folds of entries. Folding entry by entry gives the same result as folding all at once (I10).
+//! Projections: pure folds of entries. Folding entry by entry and folding all entries at once have the same result
+//! (I10).
 
 pub mod artifacts;
 pub mod context;

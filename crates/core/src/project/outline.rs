@@ -1,4 +1,4 @@
-//! The tree for display: one node per entry with its children, in log order.
+//! The entry tree for display: one node per entry with its children, in log order.
 
 use serde::Serialize;
 

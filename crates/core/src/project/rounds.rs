@@ -1,5 +1,5 @@
-//! A path as rounds: input, tool calls, answer and artifacts. Grafts and digests show another session in this form. A pure
-//! fold of a path and its artifacts.
+//! A path as rounds: input, tool calls, answer and artifacts. Grafts and digests show another session in this form. The
+//! rounds are a pure fold of a path and its artifacts.
 
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ pub struct PathRound {
     results: Vec<String>,
 }
 
-/// The rounds of a path. `artifacts` are names and the seqs where they were put, in order.
+/// The rounds of a path. `artifacts` contains the name and seq of each artifact, in log order.
 pub fn rounds_of(path: &[Entry], artifacts: &[(Seq, String)]) -> Vec<PathRound> {
     let mut rounds: Vec<PathRound> = Vec::new();
     let mut asked: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ pub fn rounds_of(path: &[Entry], artifacts: &[(Seq, String)]) -> Vec<PathRound> 
     rounds
 }
 
-/// One line per round with its artifacts: the newest that fit.
+/// One line per round with its artifacts. Includes the newest rounds that fit.
 pub fn digest(rounds: &[PathRound], chars_max: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut left = chars_max;
@@ -115,7 +115,7 @@ fn cut(text: &str, chars_max: usize) -> String {
     kept
 }
 
-/// These rounds in full, with long results shortened.
+/// The full text of these rounds, with long results shortened.
 pub fn tell(rounds: &[PathRound], chars_max: usize) -> String {
     let mut text = String::new();
     for round in rounds {

@@ -1,4 +1,4 @@
-//! The session filter: the same pure rule for every store, for searches and for every client.
+//! The session filter: one pure rule for all stores, searches and clients.
 
 use super::summary::Summary;
 use crate::port::store::ListFilter;
@@ -31,7 +31,7 @@ impl<'a> SessionFilter<'a> {
     }
 }
 
-/// Words that must all occur in a session's title or id, in any case. Search operators are ignored.
+/// Words that must all occur in a session's title or id, ignoring case. Search operators are ignored.
 #[derive(Debug, Clone)]
 pub struct Title(Vec<String>);
 

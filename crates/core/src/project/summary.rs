@@ -1,5 +1,5 @@
-//! The session summary shown in lists: all metadata of a session. Stores keep it next to the log and update it with each
-//! append. `doctor` checks that it equals the fold of the whole log.
+//! The session summary shown in lists: all metadata of a session. Stores keep it next to the log and update it with
+//! each append. `doctor` checks that it equals the fold of the whole log.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::tree::{Head, Links, Placed, Tip};
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 80;
 
-/// The session and entry a fork was made from.
+/// The session and entry that a fork was created from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
     pub session: SessionId,
@@ -56,10 +56,10 @@ pub struct Summary {
     /// The current model at the leaf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Usage of this session's own model calls. A fork's shared entries count in the source.
+    /// Usage of the model calls made in this session. A fork's shared entries count towards the source session.
     #[serde(default)]
     pub spend: Spend,
-    /// Turns that were started in this session's own log.
+    /// Turns that were started in this session, not in a fork's source.
     #[serde(default)]
     pub turns: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,8 +74,8 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     pub version: u32,
-    /// Which part of the session this store wrote itself. Stores keep it next to the summary, and clients do not see it.
-    /// `None` for a session of an earlier version: see [`crate::port::store::Authorities`].
+    /// Which part of the session this store wrote itself. Stores keep it next to the summary, and clients do not see
+    /// it. `None` for a session of an earlier version: see [`crate::port::store::Authorities`].
     #[serde(skip)]
     pub authority: Option<Authority>,
 }
@@ -109,7 +109,7 @@ impl Summary {
         }
     }
 
-    /// The summary of a fork before its own first entry. `shared` is the fork point in the fork's own numbering.
+    /// The summary of a fork before its first unshared entry. `shared` is the fork point in the fork's numbering.
     pub fn forked(new: &NewSession, owner: Principal, source: &Summary, shared: Option<ForkPoint>) -> Self {
         let mut summary = Self::new(new, owner);
         summary.title = new.title.clone().or_else(|| source.title.clone());
@@ -134,8 +134,8 @@ impl Summary {
         summary
     }
 
-    /// The summary as it was at creation, before any entry of the session's own log. It includes the first title and a
-    /// fork's preview, which stay until an entry replaces them.
+    /// The summary at creation, before any entry was appended to the session. It includes the first title and a fork's
+    /// preview, which stay until an entry replaces them.
     pub fn unfolded(&self) -> Self {
         Self {
             preview: self.preview.clone().filter(|_| self.inherited > 0),

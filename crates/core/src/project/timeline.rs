@@ -1,5 +1,5 @@
-//! The context size of a session over time: one point per answer, as counted by the provider, and one per compaction, with
-//! the resulting size.
+//! The context size of a session over time: one point per answer, as counted by the provider, and one per compaction,
+//! with the resulting size.
 
 use serde::Serialize;
 

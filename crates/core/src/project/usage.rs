@@ -1,5 +1,5 @@
-//! Usage of a session's model calls, in total and per model. Each call is counted once, where it was made. Usage that
-//! became known later is counted in a separate entry ([`USAGE_INFO`]).
+//! Usage of a session's model calls, in total and per model. Each call is counted once, in the session that made it.
+//! Usage that became known later is counted in a separate entry ([`USAGE_INFO`]).
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::content::Json;
 use crate::entry::{Body, CustomInfo, Usage, WrittenBy};
 
-/// The `custom_type` of usage entries without a message. Entries are immutable, so usage that a source reports after the
-/// import of a call becomes a separate entry.
+/// The `custom_type` of usage entries without a message. Entries are immutable, so usage that a source reports after
+/// the import of a call becomes a separate entry.
 pub const USAGE_INFO: &str = "sapwood.usage";
 
-/// A separate usage entry. `calls` is the number of calls it adds: zero if it completes a counted call.
+/// A separate usage entry. `calls` is the number of calls it adds: zero if the call is already counted.
 pub fn usage_note(by: &WrittenBy) -> CustomInfo {
     let data = serde_json::to_value(by).expect("counts and a name always serialize");
     CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }

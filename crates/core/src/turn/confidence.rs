@@ -1,5 +1,5 @@
-//! The protocol for a model's rating of its own answer: a last line `<confidence>0.8</confidence>`. People never see it:
-//! the line is removed from the stream and from the logged answer.
+//! The protocol for a model's rating of its own answer: a final line `<confidence>0.8</confidence>`. The line is never
+//! displayed: it is removed from the stream and from the logged answer.
 
 use crate::content::Part;
 
@@ -12,7 +12,7 @@ const RATING_BYTES_MAX: usize = 16;
 pub const INSTRUCTION: &str = "End every message with one line that rates how sure you are that it is right, from 0 \
     to 1, in this form: <confidence>0.8</confidence>. Only the program reads that line.";
 
-/// Remove the ratings from an answer's text. The last one counts.
+/// Remove the ratings from an answer's text. The last rating counts.
 pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     let mut rating = None;
     for part in parts.iter_mut() {
@@ -38,7 +38,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Add text, and return what may be shown.
+    /// Add text, and return the text that may be shown so far.
     pub fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
         let mut shown = String::new();

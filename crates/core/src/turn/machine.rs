@@ -1,6 +1,6 @@
-//! The turn state machine. Every method takes an input, adds its entries to the step, folds them into the state, and
+//! The turn state machine. Every method accepts an input, adds its entries to the step, folds them into the state, and
 //! returns the effects to run once the entries are durable. The machine performs no I/O.
-//! Recovery folds the same entries, so a logged decision is never made again.
+//! Recovery folds the same entries, so a logged decision is never repeated.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -46,7 +46,7 @@ impl Rules {
         is_prompt || self.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks)
     }
 
-    /// The question that a handoff asks a person.
+    /// The question to a person that a handoff requires.
     fn question(&self, call: &ToolCall) -> Option<Question> {
         self.post.as_ref()?.question(call)
     }
@@ -70,12 +70,13 @@ impl Machine {
         Self { rules, state, running: HashSet::new(), steered: Vec::new(), trouble: None }
     }
 
-    /// Begin a turn with a user's message. `taken` is its queue entry if it was queued.
+    /// Begin a turn with a user's message. `taken` is the message's queue entry, if any.
     pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, TurnStep) {
         Self::begin_with(rules, vec![words.into()], taken)
     }
 
-    /// Begin a turn with the caller's entries: messages, results of calls handed to the caller, or messages from elsewhere.
+    /// Begin a turn with the caller's entries: messages, results of calls handed to the caller, or messages from other
+    /// programs.
     pub fn begin_with(rules: Rules, opening: Vec<Body>, taken: Option<EntryId>) -> (Self, TurnStep) {
         let mut machine = Self::new(rules, TurnState::default());
         let mut step = TurnStep::default();
@@ -248,7 +249,8 @@ impl Machine {
         self.open_round(step);
     }
 
-    /// Run, ask about, or refuse each call. An answer without calls ends the turn, unless new input has arrived.
+    /// Run each call, request approval for it, or refuse it. An answer without calls ends the turn, unless new input
+    /// has arrived.
     pub(super) fn act_on_answer(
         &mut self,
         step: &mut TurnStep,
@@ -319,7 +321,7 @@ impl Machine {
     fn ask(&mut self, step: &mut TurnStep, question: String, call: Option<&ToolCall>, kind: &str) {
         let number = self.state.approvals_asked + 1;
         let turn = self.rules.turn.to_string();
-        // The tail of a time-ordered id is its random part.
+        // Use the tail of the time-ordered id, which is its random part.
         let short = &turn[turn.len().saturating_sub(8)..];
         let approval = format!("{}~{short}.{number}", self.rules.session);
         let details = serde_json::json!({ "kind": kind, "tool": call.map(|call| &call.name) });
@@ -328,7 +330,7 @@ impl Machine {
         self.add(step, ApprovalAsked { approval, question, call_id, details });
     }
 
-    /// Start the calls that may start. Reading calls run in parallel; all others run alone and in order.
+    /// Start the calls that may start. Read-only calls run in parallel; all others run alone and in order.
     pub(super) fn dispatch(&mut self, step: &mut TurnStep) {
         if self.is_settled() {
             return self.complete_round(step);
@@ -358,7 +360,8 @@ impl Machine {
         self.rules.tool(name).is_some_and(|spec| spec.touch == Touch::Reads)
     }
 
-    /// Open the next round, or end the turn if the caller has to run some calls. Only those calls may lack a result.
+    /// Open the next round, or end the turn if the caller has to run some calls. Only calls handed to the caller may
+    /// lack a result.
     fn complete_round(&mut self, step: &mut TurnStep) {
         self.close_round(step, RoundStatus::Ok, None);
         if self.state.all_done() {

@@ -1,10 +1,10 @@
-//! The turn: the processing of one input. [`Machine`] is pure: it takes an [`Input`] and returns the entries to append and
-//! the effects to run ([`TurnStep`]). Its state is the fold of the turn's own entries ([`TurnState`]), so a turn read
-//! from the log after a crash has exactly the same state.
+//! The turn: the processing of one input. [`Machine`] is pure: it accepts an [`Input`] and returns the entries to
+//! append and the effects to run ([`TurnStep`]). Its state is the fold of the turn's entries ([`TurnState`]), so a turn
+//! read from the log after a crash has exactly the same state.
 //!
 //! The order is always: append, then act. Before a tool runs, its call is in the log, followed by a `round` without a
-//! result. So a call without such a round has not started. A call with one is never started again, unless the tool
-//! allows it.
+//! result. A call without such a round has not started. A call with such a round is never started again, unless the
+//! tool allows it.
 
 pub mod confidence;
 mod machine;
@@ -36,8 +36,8 @@ pub struct Answer {
 /// An input of the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The model answered. `faults` maps call indexes to schema errors of their inputs. `leaf` is the parent entry of the
-    /// answer.
+    /// The model answered. `faults` maps call indexes to schema errors of their inputs. `leaf` is the parent entry of
+    /// the answer.
     Answered {
         answer: Answer,
         faults: BTreeMap<usize, String>,
@@ -90,11 +90,12 @@ pub enum Effect {
     CallModel,
     RunTool(ToolCall),
     Compact(Trigger),
-    /// Nothing can be done until a person answers.
+    /// Wait until a person answers.
     AwaitPerson,
 }
 
-/// The machine's output: entries first, then effects. Nothing follows once [`TurnState::ended`] is set.
+/// The machine's output: entries first, then effects. After [`TurnState::ended`] is set, the machine returns empty
+/// steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnStep {
     pub entries: Vec<Body>,

@@ -1,4 +1,4 @@
-//! Recovery is a fold: the turn's entries give its state, and a turn can continue from any state. Calls that may have run
+//! Recovery folds the turn's entries into its state, and a turn can continue from any state. Calls that may have run
 //! before the crash are not run again, unless their tool allows it. Calls that waited for a person still wait.
 
 use super::machine::{Machine, Rules, interrupted_result};
@@ -13,7 +13,7 @@ use crate::port::tool::Replay;
 const CONTINUATION: &str = "The work on this was interrupted before it was finished. What was done so far is above; a \
     call that says it was interrupted may or may not have had its effect, so check before repeating it. Continue from here.";
 
-/// The first note of a turn that continues an interrupted one.
+/// The note that starts the continuation of an interrupted turn.
 pub fn continuation() -> SystemNote {
     SystemNote { text: CONTINUATION.to_owned(), reason: Some("continuation".to_owned()) }
 }
@@ -59,7 +59,8 @@ impl Machine {
         }
     }
 
-    /// Whether the turn waits for a person. Such a turn was not interrupted: nothing was running when the process ended.
+    /// Whether the turn waits for a person. Such a turn was not interrupted: nothing was running when the process
+    /// ended.
     fn is_waiting(&self) -> bool {
         let has_gate = self.state.gate.is_some();
         let is_put = |status: &CallStatus| {
@@ -81,8 +82,8 @@ impl Machine {
         }
     }
 
-    /// Give calls that may have run an interrupted result, repeat those that may be repeated, and start those that never
-    /// started.
+    /// Record an interrupted result for calls that may have run and must not be repeated. Start or repeat the other
+    /// calls.
     fn settle_begun_calls(&mut self, step: &mut TurnStep) {
         let mut was_cut = false;
         for at in 0..self.state.calls.len() {
@@ -98,7 +99,7 @@ impl Machine {
             return self.go_on_with_note(step, RoundStatus::Interrupted);
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
-            // The calls are in the log, but nothing was decided: decide now, as if the answer had just arrived.
+            // The calls are in the log, but no decision is: decide now, as if the answer had just arrived.
             return self.act_on_answer(step, &Default::default(), None);
         }
         self.go_on_after_answers(step);

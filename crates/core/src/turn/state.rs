@@ -1,4 +1,4 @@
-//! The state of a turn: the fold of its own entries, in log order.
+//! The state of a turn: the fold of its entries, in log order.
 
 use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, Body, Kind, RoundStatus, Stop, Trigger, TurnEnded, Usage};
@@ -6,13 +6,13 @@ use crate::entry::{ApprovalAnswer, Body, Kind, RoundStatus, Stop, Trigger, TurnE
 /// The status of one call of the latest answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallStatus {
-    /// The call is in the log, and nothing has been decided.
+    /// The call is in the log, but no decision about it.
     Open,
     /// The call waits for a person.
     Asked {
         approval: String,
     },
-    /// A person agreed; the call has not started.
+    /// A person approved the call; it has not started.
     Approved {
         reason: Option<String>,
     },
@@ -48,7 +48,7 @@ pub struct TurnState {
     /// The latest round: its number, and whether its result is missing.
     pub round: u32,
     pub round_is_open: bool,
-    /// The latest answer's calls. Empty before any answer, and after one that calls nothing.
+    /// The latest answer's calls. Empty before the first answer and after an answer without calls.
     pub calls: Vec<CallState>,
     /// How the latest answer of the open round stopped; `None` until the model answers.
     pub answered: Option<Stop>,
@@ -57,7 +57,7 @@ pub struct TurnState {
     /// The number of rounds with invalid tool input.
     pub corrections: u32,
     pub backtracks: u32,
-    /// The number of compactions because of a full context window.
+    /// The number of compactions caused by a full context window.
     pub overflows: u32,
     pub usage: Usage,
     pub cost_nano_usd: u64,
@@ -146,7 +146,7 @@ impl TurnState {
         self.round_is_open = result.is_none();
         self.corrections += u32::from(result == Some(RoundStatus::Malformed));
         if result.is_none() {
-            // The intent to act: from here on, these calls may have run.
+            // The recorded intent to act: after this entry, these calls may have run.
             for call in &mut self.calls {
                 if matches!(call.status, CallStatus::Open | CallStatus::Approved { .. }) {
                     call.status = CallStatus::Begun;
@@ -158,7 +158,7 @@ impl TurnState {
     fn answer(&mut self, approval: &str, answer: ApprovalAnswer, reason: Option<String>) {
         if let Some(gate) = self.gate.as_mut().filter(|gate| gate.approval == approval) {
             self.is_budget_waived |= gate.kind == BUDGET && answer == ApprovalAnswer::Approved;
-            // The first answer counts.
+            // Only the first answer counts.
             gate.answer.get_or_insert((answer, reason));
             return;
         }
@@ -171,7 +171,7 @@ impl TurnState {
         }
     }
 
-    /// Set the status of a call. If several calls share the id, this is the first without a result.
+    /// Set the status of a call. If several calls share the id, the first call without a result is updated.
     fn set_status(&mut self, call_id: &str, status: CallStatus) {
         let is_meant =
             |call: &&mut CallState| call.call.call_id == call_id && call.status != CallStatus::Done;
@@ -206,7 +206,7 @@ impl TurnState {
     }
 }
 
-/// Whether the entry shows that the turn has continued after a question about itself.
+/// Whether the entry shows that the turn has continued after a question about the turn.
 fn goes_on(body: &Body) -> bool {
     matches!(
         body.kind(),
@@ -220,10 +220,10 @@ fn goes_on(body: &Body) -> bool {
     )
 }
 
-/// Kinds of questions about a turn, as [`crate::entry::ApprovalAsked::details`] names them.
+/// Kinds of questions about a turn, as stored in [`crate::entry::ApprovalAsked::details`].
 pub(super) const BUDGET: &str = "budget";
 pub(super) const CONFIDENCE: &str = "confidence";
-/// Consent before the first model call.
+/// Approval of the turn before the first model call.
 pub(super) const CONSENT: &str = "consent";
 
 fn open_calls(parts: &[Part]) -> Vec<CallState> {

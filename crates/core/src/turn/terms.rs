@@ -1,5 +1,5 @@
-//! Overrides of the session's agent for one turn: another model, other instructions, the caller's own tools. They are
-//! logged when the turn begins, so that any process that resumes the turn uses the same terms.
+//! Overrides of the session's agent for one turn: another model, other instructions, tools that the caller runs. They
+//! are logged when the turn begins, so that any process that resumes the turn uses the same terms.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::entry::{Body, CustomInfo};
 use crate::port::model::Thinking;
 use crate::port::tool::{Replay, ToolSpec, Touch};
 
-/// The `custom_type` of the entry that holds the terms.
+/// The `custom_type` of the entry that contains the terms.
 const CUSTOM_TYPE: &str = "turn_terms";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

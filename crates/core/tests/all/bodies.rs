@@ -7,7 +7,7 @@ use sapwood_core::content::{BlobRef, Json, Part, Reasoning};
 use sapwood_core::entry::*;
 use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TurnId};
 
-/// A random body of this kind. No wildcard: a new kind has to be added here too.
+/// A random body of this kind. The match has no wildcard, so that a new kind must be added.
 pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
     match kind {
         Kind::UserMessage => user_message().boxed(),

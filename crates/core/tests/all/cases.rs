@@ -7,7 +7,7 @@ use sapwood_core::settings::Labels;
 use sapwood_core::tree::nth_message;
 use sapwood_core::{Draft, Seq};
 
-/// The log after reading its entries again from the beginning.
+/// The log, rebuilt from its entries.
 fn reopened(log: &MemLog) -> MemLog {
     let mut again = MemLog::default();
     for entry in log.entries() {

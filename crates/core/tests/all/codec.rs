@@ -1,4 +1,4 @@
-//! The codec: bodies round-trip, and re-encoding gives the same bytes.
+//! The codec: bodies round-trip, and re-encoding produces the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ proptest! {
         let head = format!("{{\"type\":\"{}\"", body.kind().as_str());
         prop_assert!(bytes.starts_with(head.as_bytes()));
         prop_assert_eq!(peek_kind(&bytes).unwrap(), body.kind());
-        // The last of duplicate keys would win, so no body may have its own field "type".
+        // The last of duplicate keys would win, so no body may have another field "type".
         let object: BTreeMap<String, Json> = serde_json::from_slice(&bytes).unwrap();
         prop_assert_eq!(object["type"].get(), format!("{:?}", body.kind().as_str()));
     }

@@ -240,7 +240,7 @@ fn kept_long_results_are_shortened_and_can_be_restored() {
     let shown = log.context().messages.last().unwrap().text();
     assert!(shown.chars().count() <= 220 && shown.contains("characters snipped"), "{shown}");
     assert!(shown.starts_with("line 0") && shown.ends_with("line 299"), "{shown}");
-    // The result stays shortened after another compaction that keeps it, and after a trim.
+    // The result stays shortened after another compaction that keeps the result, and after a trim.
     let again = plan(&log.context(), &keep_last(3, Method::Truncate)).unwrap();
     let trimmed = sapwood_core::trim::plan_trim(&log.context(), 3).unwrap();
     for next in [again, trimmed] {
@@ -354,7 +354,7 @@ fn the_whole_request_counts() {
         .push(Part::Reasoning(sapwood_core::content::Reasoning { text: "think".repeat(8), redacted: false }));
     log.push(said).unwrap();
     log.push(result("x", "12345678")).unwrap();
-    // System 2, name 1, input 2, reasoning 10, result 2, tools 50.
+    // Tokens: system 2, name 1, input 2, reasoning 10, result 2, tools 50.
     assert_eq!(count_in_use(&log.context(), 50, &Estimate), 67);
 }
 
@@ -413,7 +413,7 @@ proptest! {
         let after = log.context();
         prop_assert!(is_well_formed(&after));
         prop_assert_eq!(after.messages[0].role, Role::User);
-        // I7: messages that are not kept went into the summary, and kept messages are unchanged and in order.
+        // I7: the summary covers the messages that are not kept, and kept messages are unchanged and in order.
         let real = |context: &Context| context.messages.iter().filter(|m| m.entry.is_some()).count();
         let older = before.compaction.as_ref().filter(|_| before.summaries() > 0);
         let older = older.and_then(|in_force| in_force.body.archived).unwrap_or(0);

@@ -34,7 +34,7 @@ fn built(slice: PathSlice, open_turn: OpenTurn) -> Context {
     build_context(slice, open_turn)
 }
 
-/// A sample of entries across the tree. Testing every entry would take long and find no more.
+/// A sample of entries across the tree. Testing every entry would be slow.
 fn some_tree_seqs(log: &MemLog) -> Vec<Seq> {
     let in_tree = log.entries().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
     let seqs: Vec<Seq> = in_tree.map(|entry| entry.meta.seq).collect();

@@ -1,5 +1,5 @@
-//! Flows: graph validation reports every mistake, and roles and handoffs follow the rules. A run resumed from any prefix
-//! of its log reaches the same end without starting a visit twice.
+//! Flows: graph validation reports every mistake, and roles and handoffs follow the rules. A run resumed from any
+//! prefix of its log reaches the same end without starting a visit twice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -438,7 +438,7 @@ fn fan(agents: usize) -> Flow {
     flow
 }
 
-/// A [`fan`] with one more agent that joins all of them.
+/// A [`fan`] with an additional agent that joins all agents.
 fn joined_fan(agents: usize) -> Flow {
     let mut flow = fan(agents);
     flow.edges.extend((1..=agents).map(|at| edge(&format!("a{at}"), "sum")));
@@ -460,7 +460,7 @@ fn hand_on_all(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
     }
 }
 
-/// Only the running time matters here, as in the chain test: quadratic work per node would take minutes.
+/// Tests only the running time, like the chain test: quadratic work per node would take minutes.
 #[test]
 fn a_fan_of_a_hundred_thousand_agents_starts_replays_and_cancels() {
     let (mut machine, step) = begin(fan(99_999));
@@ -505,7 +505,7 @@ fn a_flow_too_large_for_an_entry_is_refused_before_the_run_starts() {
     assert!(found.len() == 1 && found[0].ends_with("when encoded; the limit is 15728640"), "{found:?}");
 }
 
-/// Check the invariant after each event: no unreachable node waits, and no output waits that has all its inputs.
+/// Check the invariant after each event: no unreachable node waits, and no output with all its inputs waits.
 fn assert_settled(state: &RunState) {
     for node in &state.flow.nodes {
         let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().enumerate());
@@ -620,7 +620,7 @@ proptest! {
         let whole = drive(&mut log, &mut roles, &mut Dice::new(seed));
         prop_assert_eq!(whole.ended.as_ref().map(|ended| ended.outcome), Some(RunOutcome::Completed));
         for cut in 1..=log.len() {
-            // The roles' own logs keep their work before the cut. Work after the cut is lost.
+            // The logs of the roles keep the work before the cut. Work after the cut is lost.
             let mut prefix = log[..cut].to_vec();
             let entered = |key: &VisitKey| prefix.iter().any(|event| matches!(event,
                 RunEvent::Entered { node, visit, attempt, .. } | RunEvent::Retried { node, visit, attempt }

@@ -164,7 +164,7 @@ proptest! {
         for candidate in &found {
             prop_assert!(is_fit_to_keep(&candidate.text) && !candidate.text.trim().is_empty());
             let _ = relate(candidate, known.iter());
-            // The extracted memory is now known.
+            // A second extraction finds the memory already known.
             let again = memory(9, &candidate.text);
             prop_assert_eq!(relate(candidate, [again.clone()].iter()), Relation::Strengthens(again.id));
         }

@@ -133,7 +133,7 @@ fn random_sessions_are_valid_and_cover_all_features() {
     }
     let missing: Vec<_> = Kind::ALL.iter().filter(|kind| !seen.contains(kind)).collect();
     use Kind::*;
-    // The notation has no entries that need a blob, another session, a person or an engine.
+    // The notation cannot express entries that need a blob, another session, a person or an engine.
     let expected = [
         Graft,
         CustomInfo,

@@ -1,4 +1,4 @@
-//! Placing: which drafts are refused (I2, I13), and that a refusal changes nothing (I4).
+//! Placing drafts in a log: which drafts are refused (I2, I13), and that a refusal changes nothing (I4).
 
 use proptest::prelude::*;
 use sapwood_core::entry::{Kind, LeafMoved, Stance};

@@ -1,5 +1,5 @@
-//! Settings: the last change on the path wins, an answer sets the model, and links locate settings without walking
-//! the path.
+//! Settings: the last change on the path wins, an answer sets the model, and settings are located by links, without
+//! walking the path.
 
 use std::collections::BTreeMap;
 

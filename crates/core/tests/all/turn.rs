@@ -139,7 +139,7 @@ fn a_call_of_a_caller_tool_ends_the_turn_and_the_next_turn_starts_with_its_resul
     let (next, begun) = Machine::begin_with(with_callers_tool(), vec![result.into()], None);
     assert_eq!(kinds(&begun), ["turn_started", "tool_result", "round"]);
     assert!(next.state().has_input);
-    // Recovery from any point reaches the same end.
+    // Recovery from any prefix reaches the same end.
     let log: Vec<Body> = first.entries.into_iter().chain(step.entries).collect();
     for end in 4..=log.len() {
         let recovered = Machine::recover(with_callers_tool(), &log[..end], OnInterrupt::Continue, None).0;
@@ -322,7 +322,7 @@ fn over_budget_a_person_may_approve_once_per_turn() {
 /// A whole turn played with random answers. Records the log length at which each tool was started.
 struct Played {
     entries: Vec<Body>,
-    /// The calls that ran, with the log length at that time. Ids are unique within the turn.
+    /// The calls that ran, with the log length at their start. Ids are unique within the turn.
     ran: HashMap<String, usize>,
 }
 
@@ -419,7 +419,6 @@ fn check_whole(entries: &[Body]) {
     let mut log = MemLog::default();
     let turn = TurnId::from_bytes([7; 16]);
     for body in entries {
-        // The machine's leaf moves name no entry of this log, so move to the root instead.
         log.append(vec![Draft::new(TimestampMs(1), body.clone()).in_turn(turn)]).unwrap();
     }
     let context = log.context();
@@ -471,7 +470,7 @@ proptest! {
         }
     }
 
-    /// The machine's state is the fold of its entries, so recovery needs nothing else.
+    /// The machine's state is the fold of its entries, so recovery needs only the log.
     #[test]
     fn the_state_is_the_fold_of_the_log(seed in any::<u64>()) {
         let rules = random_rules(seed);

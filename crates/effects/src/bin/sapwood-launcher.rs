@@ -1,4 +1,4 @@
-//! A binary that is only a launcher, for tests and for programs whose own `main` is not a launcher.
+//! A standalone launcher, for tests and for programs whose `main` is not a launcher.
 
 use std::process::ExitCode;
 

@@ -43,11 +43,11 @@ impl Closed {
 type Block4 = ([u8; 4], u32, Closed);
 type Block6 = ([u16; 8], u32, Closed);
 
-/// Special IPv4 blocks from the IANA registry. The first match determines the reason, so narrow blocks come first.
+/// Special IPv4 blocks from the IANA registry. The first match determines the reason, so narrow blocks are first.
 const BLOCKS_V4: &[Block4] = &[
     ([169, 254, 169, 254], 32, Closed::CloudMetadata),
     ([100, 100, 100, 200], 32, Closed::CloudMetadata),
-    // Azure's host agent, although the address itself is public.
+    // Azure's host agent. The address is in a public range.
     ([168, 63, 129, 16], 32, Closed::CloudMetadata),
     ([255, 255, 255, 255], 32, Closed::Broadcast),
     ([0, 0, 0, 0], 32, Closed::Unspecified),
@@ -71,7 +71,7 @@ const BLOCKS_V4: &[Block4] = &[
     ([240, 0, 0, 0], 4, Closed::Reserved),
 ];
 
-/// Special IPv6 blocks. Addresses outside 2000::/3 that are not listed are reserved too.
+/// Special IPv6 blocks. Unlisted addresses outside 2000::/3 are treated as reserved.
 const BLOCKS_V6: &[Block6] = &[
     ([0, 0, 0, 0, 0, 0, 0, 0], 128, Closed::Unspecified),
     ([0, 0, 0, 0, 0, 0, 0, 1], 128, Closed::Loopback),
@@ -100,7 +100,7 @@ const BLOCKS_V6: &[Block6] = &[
 /// The block of public IPv6 hosts.
 const GLOBAL_UNICAST: Block6 = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3, Closed::Reserved);
 
-/// Why an address must not be reached, or `None` if it is public.
+/// Returns why an address must not be reached, or `None` if it is public.
 pub fn closed_reason(address: IpAddr) -> Option<Closed> {
     match address {
         IpAddr::V4(v4) => closed_v4(v4),

@@ -1,5 +1,5 @@
 //! The allowlist of hosts that tools may reach, and the check of a URL against it. Pure. Names are compared after
-//! normalisation by the URL parser that the client also connects with, so that both always mean the same host.
+//! normalisation by the URL parser of the HTTP client, so that the checked host is always the connected host.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::address::closed_reason;
 pub const HOSTS_MAX: usize = 256;
 /// Maximum length of a URL, in bytes.
 pub const URL_BYTES_MAX: usize = 8 << 10;
-/// Port of an entry without one.
+/// Default port of an entry.
 const HTTPS_PORT: u16 = 443;
 
 /// Exact hosts with their ports. An empty list denies all requests.
@@ -27,7 +27,7 @@ struct Allowed {
 
 impl AllowedHosts {
     /// Parse `HOST` or `HOST:PORT` entries. Anything else, such as a wildcard or a URL, is an error: silently
-    /// ignoring an entry would give users a false idea of what is allowed.
+    /// ignoring an entry would mislead users about the allowed hosts.
     pub fn parse(entries: &[String]) -> Result<Self, EgressError> {
         if entries.len() > HOSTS_MAX {
             return Err(EgressError::TooLarge { what: "allowed_hosts", max: HOSTS_MAX });
@@ -35,7 +35,7 @@ impl AllowedHosts {
         entries.iter().map(|entry| parse_entry(entry)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Parse a URL and accept it if it is https, names a listed host and port, and contains no credentials.
+    /// Parse a URL and accept it if it is https, has a listed host and port, and contains no credentials.
     pub fn admit(&self, text: &str) -> Result<Url, EgressError> {
         if text.len() > URL_BYTES_MAX {
             return Err(EgressError::TooLarge { what: "the URL", max: URL_BYTES_MAX });
@@ -48,7 +48,7 @@ impl AllowedHosts {
         self.admit_url(url)
     }
 
-    /// Like [`Self::admit`], for a parsed URL such as a redirect's.
+    /// Like [`Self::admit`], for a parsed URL such as a redirect target.
     pub fn admit_url(&self, mut url: Url) -> Result<Url, EgressError> {
         if url.scheme() != "https" {
             return Err(EgressError::Scheme { scheme: url.scheme().to_owned() });

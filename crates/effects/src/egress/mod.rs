@@ -1,5 +1,5 @@
 //! Network access for tools: only https to listed hosts at public addresses. Every hop of a request passes
-//! [`AllowedHosts::admit`], and every connection goes to addresses that [`resolve`] checked. There are no proxies,
+//! [`AllowedHosts::admit`], and every connection uses addresses that [`resolve`] checked. There are no proxies,
 //! cookies or decompression. Time, headers and bytes are limited. `docs/spec/egress.md` specifies the guarantees.
 
 pub mod address;
@@ -26,13 +26,13 @@ pub const REQUEST_HEADERS_MAX: usize = 64;
 pub const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
 /// Maximum size of a request body.
 pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
-/// Maximum number of response headers, and of their bytes in total where the protocol supports such a limit.
+/// Maximum number of response headers, and their maximum total size in bytes where the protocol supports a limit.
 const RESPONSE_HEADERS_MAX: usize = 128;
 const RESPONSE_HEADER_BYTES_MAX: u32 = 64 << 10;
 const CONNECT_MS_MAX: u64 = 10_000;
 const USER_AGENT: &str = concat!("sapwood/", env!("CARGO_PKG_VERSION"));
 
-/// Headers of the connection, which only the HTTP client sets.
+/// Connection headers, which only the HTTP client may set.
 const RESERVED_HEADERS: &[HeaderName] = &[
     header::HOST,
     header::CONTENT_LENGTH,
@@ -109,7 +109,7 @@ impl Default for EgressLimits {
     }
 }
 
-/// One request. Header values may hold secrets, so there is no `Debug`.
+/// One request. Has no `Debug`, because header values may contain secrets.
 pub struct EgressRequest {
     pub method: Method,
     pub url: String,
@@ -146,7 +146,7 @@ impl Egress {
         Self::with_resolver(hosts, limits, Arc::new(SystemResolver))
     }
 
-    /// Like [`Self::new`], with another resolver. Its results are checked too.
+    /// Like [`Self::new`], with another resolver, whose results are also checked.
     pub fn with_resolver(
         hosts: AllowedHosts,
         limits: EgressLimits,
@@ -156,7 +156,7 @@ impl Egress {
         Ok(Self { hosts, client: build_client(client_builder(checked))?, limits })
     }
 
-    /// A client for tests that reaches one more address and trusts one more certificate. Not part of release builds.
+    /// A client for tests with one additional allowed address and trusted certificate. Not part of release builds.
     #[cfg(feature = "fixture")]
     pub fn for_tests(
         hosts: AllowedHosts,
@@ -172,7 +172,7 @@ impl Egress {
         Ok(Self { hosts, client: build_client(builder)?, limits })
     }
 
-    /// Send a request and follow its redirects. Each hop is checked like the first one.
+    /// Send a request and follow its redirects. Each hop is checked like the original request.
     pub async fn fetch(&self, request: EgressRequest) -> Result<EgressResponse, EgressError> {
         let after_ms = self.limits.request_ms_max;
         tokio::time::timeout(Duration::from_millis(after_ms), self.fetch_hops(request))
@@ -258,7 +258,7 @@ struct Hop {
 }
 
 impl Hop {
-    /// The request after a redirect. A POST answered with 301, 302 or 303 becomes a GET, as in browsers.
+    /// Build the request after a redirect. A POST answered with 301, 302 or 303 becomes a GET, as in browsers.
     fn follow(mut self, target: Url, status: StatusCode) -> Self {
         let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         if !keeps_method && self.method != Method::HEAD {
@@ -310,7 +310,7 @@ pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     }
 }
 
-/// Parse a header. The error names the header but never its value, which may be a secret.
+/// Parse a header. The error contains the header's name but never its value, which may be a secret.
 pub fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), EgressError> {
     let bad = |why| EgressError::Header { name: name.escape_debug().to_string(), why };
     let parsed_name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("invalid name"))?;
@@ -343,7 +343,7 @@ fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, Egre
     builder.build().map_err(read_failure)
 }
 
-/// The error of our own resolver if the chain contains one, else the client's error without the URL.
+/// The resolver's [`EgressError`] if the error chain contains one, else the client's error without the URL.
 pub(crate) fn read_failure(error: reqwest::Error) -> EgressError {
     let error = error.without_url();
     let mut why = error.to_string();

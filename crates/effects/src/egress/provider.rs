@@ -1,6 +1,6 @@
-//! HTTP clients for model providers and for the trace collector. The operator configures their addresses, so these
-//! are not checked. The clients follow no redirects and take no proxy from the environment, so that a key is only
-//! sent to the configured address. The code that reads a response enforces the idle timeout.
+//! HTTP clients for model providers and for the trace collector. The operator configures the addresses, so they are
+//! not checked. The clients ignore redirects and the environment's proxy settings, so that a key is only sent to the
+//! configured address. The code that reads a response enforces the idle timeout.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const COLLECTOR_MS_MAX: u64 = 10_000;
 const KEEPALIVE_MS: u64 = 30_000;
 const USER_AGENT: &str = concat!("sapwood/", env!("CARGO_PKG_VERSION"));
 
-/// Create a client for one provider. It uses a proxy only if the settings name one.
+/// Create a client for one provider. It uses a proxy only if the settings contain one.
 pub fn provider_client(base_url: &Url, proxy: Option<&str>) -> Result<Client, reqwest::Error> {
     install_crypto();
     let mut builder = Client::builder()
@@ -35,7 +35,7 @@ pub fn provider_client(base_url: &Url, proxy: Option<&str>) -> Result<Client, re
     builder.build()
 }
 
-/// Create a blocking client for the trace collector. It must be created outside the async runtime too.
+/// Create a blocking client for the trace collector. Must be called outside the async runtime.
 pub fn collector_client(endpoint: &str) -> Result<reqwest::blocking::Client, reqwest::Error> {
     install_crypto();
     let mut builder = reqwest::blocking::Client::builder()
@@ -51,7 +51,7 @@ pub fn collector_client(endpoint: &str) -> Result<reqwest::blocking::Client, req
     builder.build()
 }
 
-/// Install the TLS library's crypto provider for the process, unless one is installed.
+/// Install the TLS library's crypto provider for the process, unless one is already installed.
 pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::EgressError;
 use super::address::{Closed, closed_reason};
 
-/// Maximum number of addresses of a name.
+/// Maximum number of addresses per name.
 const ADDRESSES_MAX: usize = 64;
 
 /// Looks up names.
@@ -29,7 +29,7 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Addresses accepted in addition to public ones: none, except in tests.
+/// The addresses that may be reached. Only tests accept an address that is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Reach {
     #[default]

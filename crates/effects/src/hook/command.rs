@@ -1,6 +1,6 @@
 //! A hook that runs a program: the event is written to its standard input, and the answer is read from its standard
-//! output. It gets a clean environment and its own process group. On timeout, or if the caller goes away, the whole
-//! group is killed. The operator chose the program, so it is not sandboxed.
+//! output. The program has a clean environment and a separate process group. On timeout, or if the caller drops the
+//! call, the whole group is killed. The program is not sandboxed, because the operator chose it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::secret::Secret;
 use crate::tool::process::find_program;
 
-/// Maximum length of the standard error that is kept.
+/// Maximum number of bytes of standard error to keep.
 const STDERR_BYTES_MAX: usize = 4 << 10;
-/// Environment variables passed on to the program: search path, home and locale.
+/// Environment variables passed to the program: search path, home and locale.
 const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
-/// Shorter values cannot be distinguished from ordinary text.
+/// Minimum length of a secret. Shorter values cannot be distinguished from ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
-/// The hook nesting depth, passed on so that a nested `sapwood` knows it.
+/// The hook nesting depth, passed to the program for a nested `sapwood`.
 pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";
 
 /// A program with its arguments. Values in its environment may be secrets.
@@ -32,7 +32,7 @@ pub struct CommandHook {
 }
 
 impl CommandHook {
-    /// The first word is the program, the others are its arguments. No shell is involved.
+    /// The first word is the program, the others are its arguments. No shell is used.
     pub fn new(
         words: Vec<String>,
         directory: impl Into<PathBuf>,
@@ -84,7 +84,7 @@ impl Hook for CommandHook {
         let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let waited = async {
             let status = child.wait().await;
-            // Processes left in the group would keep the streams open.
+            // Remaining processes of the group would keep the streams open.
             drop(group);
             status
         };
@@ -142,7 +142,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may have exited already.
+            // The group may have exited already.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }

@@ -10,9 +10,9 @@ use super::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use crate::egress::{AllowedHosts, Egress, EgressError, EgressLimits, EgressRequest, Extent};
 use crate::secret::Secret;
 
-/// Request timeout of the HTTP client. The engine enforces the hook's own timeout.
+/// Request timeout of the HTTP client. The engine enforces the hook's configured timeout.
 const REQUEST_MS_MAX: u64 = 300_000;
-/// Header with the hook's name, so that a server knows the hook before it reads the body.
+/// Header with the hook's name, so that a server can identify the hook before it reads the body.
 const HOOK_HEADER: &str = "sapwood-hook";
 
 pub struct HttpHook {

@@ -1,5 +1,5 @@
 //! External hooks: a command that reads the event from its standard input ([`command`]), and a server that receives
-//! it over https ([`http`]). Both answer with the JSON that `docs/spec/hooks.md` describes. A [`signature`]
+//! the event over https ([`http`]). Both answer with the JSON that `docs/spec/hooks.md` describes. A [`signature`]
 //! authenticates the sender of a hook request and of a webhook.
 
 pub mod command;

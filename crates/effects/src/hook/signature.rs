@@ -6,7 +6,7 @@ use crate::secret::Secret;
 
 /// The signed time in milliseconds since the Unix epoch.
 pub const TIMESTAMP_HEADER: &str = "sapwood-timestamp";
-/// `v1=` followed by hexadecimal digits.
+/// The signature: `v1=` followed by hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "sapwood-signature";
 /// Maximum difference between the signed time and the current time.
 pub const SKEW_MS_MAX: i64 = 300_000;

@@ -16,11 +16,11 @@ use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
 const VERSION: &str = "2023-06-01";
-/// Output limit for a model that is not in the catalog. The API requires a limit.
+/// Output limit for models that are not in the catalog. The API requires a limit.
 const OUTPUT_TOKENS_DEFAULT: u64 = 8_192;
 /// Smallest thinking budget that the provider accepts.
 const BUDGET_TOKENS_MIN: u64 = 1_024;
-/// Prefix of stored signatures. It names the vendor, so that no other provider is sent them.
+/// Prefix of stored signatures. Identifies the vendor, so that signatures are not sent to other providers.
 const SIGNED: &str = "anthropic:thinking:";
 const REDACTED: &str = "anthropic:redacted:";
 
@@ -88,8 +88,8 @@ fn think(
     }
 }
 
-/// With a budget, the provider rejects thinking after a tool call whose reasoning is missing, for example after a
-/// restart. In that case the rest of the turn runs without thinking.
+/// Returns the thinking budget. With a budget, the provider rejects a tool call without its reasoning, which may be
+/// lost in a restart. In that case the rest of the turn runs without thinking.
 fn budget(thinking: Thinking, turns: &[Turn<'_>], output_max: u64) -> Option<Value> {
     let wanted = match thinking {
         Thinking::Off => return None,
@@ -114,7 +114,7 @@ fn last_calls<'t, 'a>(turns: &'t [Turn<'a>]) -> Option<&'t Turn<'a>> {
 
 fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
     let mut messages = Vec::new();
-    // The API requires the first message to come from the user.
+    // The API requires the first message to be a user message.
     if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
         messages.push(
             json!({"role": "user", "content": [{"type": "text", "text": "(The conversation continues.)"}]}),
@@ -194,7 +194,7 @@ fn media_block(media: &Media<'_>) -> Value {
     }
 }
 
-/// Mark the last block of the conversation for caching, because the next round starts with all of it.
+/// Mark the last block of the conversation for caching, because the next round repeats the whole conversation.
 fn mark_last(messages: &mut [Value]) {
     let last = messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
     if let Some(block) = last
@@ -223,7 +223,7 @@ enum Open {
     },
     Call {
         index: u32,
-        /// Input from the start event of the block, used if no delta follows.
+        /// Input from the block's start event, used if no delta follows.
         whole: Option<String>,
     },
     Other,
@@ -243,7 +243,7 @@ impl Decode for Decoder {
             }
             "message_stop" => self.is_over = true,
             "error" => return Err(DecodeError::Complaint(Complaint::of_event(&event))),
-            // `ping` and future event types: the protocol asks clients to ignore unknown ones.
+            // `ping` and future event types: the protocol requires clients to ignore unknown event types.
             _ => {}
         }
         Ok(())
@@ -255,7 +255,7 @@ impl Decode for Decoder {
 }
 
 impl Decoder {
-    /// The counts are totals, and later events repeat some of them.
+    /// Record token counts. They are totals, and later events repeat some of them.
     fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
         if !usage.is_object() {
             return;
@@ -358,7 +358,7 @@ fn stop_of(reason: &str) -> Stop {
         "max_tokens" | "model_context_window_exceeded" => Stop::Length,
         "tool_use" => Stop::ToolUse,
         "refusal" => Stop::ContentFilter,
-        // `end_turn`, `stop_sequence`, and `pause_turn`, which only the provider's own tools cause.
+        // `end_turn`, `stop_sequence`, and `pause_turn`, which only occurs with the provider's server-side tools.
         _ => Stop::Stop,
     }
 }

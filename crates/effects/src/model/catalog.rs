@@ -1,5 +1,5 @@
 //! The model catalog: context windows, prices, and how to request thinking. The rows are data (`data/models.toml`).
-//! Rows of a table that the caller supplies in the same format take precedence.
+//! The caller may supply a table in the same format, whose rows take precedence.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::SettingsError;
 const SHIPPED: &str = include_str!("../../data/models.toml");
 /// Converts dollars per million tokens to billionths of a dollar per token.
 const NANO_PER_DOLLAR_PER_MILLION: f64 = 1_000.0;
-/// Shortest suffix that counts as an edition, so that `claude-opus-4` does not match `claude-opus-4-5`.
+/// Minimum length of an edition suffix, so that `claude-opus-4` does not match `claude-opus-4-5`.
 const EDITION_CHARS_MIN: usize = 3;
 
 type Rows = BTreeMap<String, Row>;
@@ -34,13 +34,13 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThinkingStyle {
-    /// Not in the catalog: requested the way the provider's newest models expect.
+    /// The model is not in the catalog: thinking is requested as the provider's newest models expect.
     #[default]
     Unknown,
     None,
     Budget,
     Adaptive,
-    /// Thinks unless the request disables it.
+    /// The model thinks unless the request disables thinking.
     AdaptiveByDefault,
     Effort,
     Level,
@@ -91,7 +91,7 @@ impl Catalog {
         Ok(Self(table))
     }
 
-    /// The row with this exact name, else the one for the name without its edition, else the longest matching pattern.
+    /// Find a row by exact name, else by name without its edition, else by the longest matching pattern.
     pub fn row(&self, provider: &str, name: &str) -> Row {
         let Some(rows) = self.0.get(provider) else { return Row::default() };
         let edition_of = |(known, _): &(&String, &Row)| is_edition(name, known);
@@ -99,8 +99,8 @@ impl Catalog {
         found.or_else(|| by_pattern(rows, name)).cloned().unwrap_or_default()
     }
 
-    /// The provider's own row, else the row of the provider whose protocol it speaks, without the price, because a
-    /// gateway sets its own prices.
+    /// Find the provider's row, else the row of `kin`, the built-in provider with the same protocol. The latter is
+    /// returned without the price, because gateways set different prices.
     pub fn row_or_kin(&self, provider: &str, kin: &str, name: &str) -> Row {
         let own = self.row(provider, name);
         if own != Row::default() || provider == kin {
@@ -109,7 +109,7 @@ impl Catalog {
         Row { price: None, ..self.row(kin, name.rsplit('/').next().unwrap_or(name)) }
     }
 
-    /// Names of a provider's models, without patterns.
+    /// List the names of a provider's models, without patterns.
     pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
         let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
         names.map(String::as_str).filter(|name| !name.starts_with('*'))

@@ -1,6 +1,6 @@
 //! A request's messages as alternating user and assistant turns, the structure that all providers accept. Pure. Tool
 //! results, engine notes and user messages belong to the user's side. Consecutive messages of one side are merged
-//! into one turn. Results come first in their turn, because they answer the calls of the previous turn.
+//! into one turn. Tool results are first in their turn, because they answer the calls of the previous turn.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -102,7 +102,7 @@ fn item_of(role: Role, part: &RequestPart) -> Option<Item<'_>> {
 }
 
 impl<'a> Answer<'a> {
-    /// All text of the result. Parts that are not text are replaced by a mention.
+    /// The text of the result. Other parts are replaced by a placeholder.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             RequestPart::Text(text) => Some(text.clone()),
@@ -149,13 +149,13 @@ impl Media<'_> {
         format!("data:{};base64,{}", self.mime, self.base64())
     }
 
-    /// Placeholder text for a model that cannot be shown the media.
+    /// Placeholder text for models that do not accept the media.
     pub fn mention(&self) -> String {
         let name = self.name.unwrap_or("a file");
         format!("[{name}: {}, {} bytes]", self.mime, self.bytes.len())
     }
 
-    /// Text with its file name above it, or a mention if the media is not text.
+    /// The text below its file name, or a placeholder if the media is not text.
     pub fn as_text(&self) -> String {
         match self.kind() {
             MediaKind::Text => {
@@ -182,8 +182,8 @@ pub fn input_object(call: &ToolCall) -> Value {
     }
 }
 
-/// A call id that every provider accepts. An id from an import or another provider may be too long or contain rejected
-/// characters. It is replaced by a hash, which is the same for the call and its result.
+/// A call id that every provider accepts. An id from an import or another provider may be too long or contain invalid
+/// characters. Such an id is replaced by a hash, which is the same for the call and its result.
 pub fn wire_call_id(id: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
     if !id.is_empty() && id.len() <= CALL_ID_CHARS_MAX && id.chars().all(fits) {

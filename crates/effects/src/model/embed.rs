@@ -1,5 +1,5 @@
-//! Embeddings from providers that offer them: OpenAI's API, which many servers implement too, and Ollama's. Embedding
-//! models use the same names, keys and HTTP clients as chat models.
+//! Embeddings through OpenAI's API, which many other servers also implement, and through Ollama's API. Embedding models
+//! use the same names, keys and HTTP clients as chat models.
 
 use std::sync::Arc;
 use std::time::Duration;

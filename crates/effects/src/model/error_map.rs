@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Maximum length of the provider's message in an error.
 const WHY_CHARS_MAX: usize = 600;
 
-/// Lower-case fragments of the messages that providers send when a conversation does not fit.
+/// Lower-case fragments of the messages that providers send when a conversation exceeds the context window.
 const OVERFLOW_TEXTS: &[&str] = &[
     "prompt is too long",
     "exceed context limit",
@@ -29,7 +29,7 @@ const OVERFLOW_TEXTS: &[&str] = &[
     "request_too_large",
 ];
 const KEY_TEXTS: &[&str] = &["api key not valid", "api_key_invalid", "api key expired", "invalid api key"];
-/// Codes of an exhausted quota. Retrying soon does not help, even if the status suggests it.
+/// Error codes for an exhausted quota. These errors are not retried, even if the status suggests a retry.
 const QUOTA_CODES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"];
 
 /// A parsed error response.
@@ -43,7 +43,7 @@ pub struct Complaint {
 }
 
 impl Complaint {
-    /// Parse a response that is not a stream. `now_ms` is used if the response has no date.
+    /// Parse an error response. `now_ms` is used if the response has no date.
     pub fn of_answer(status: u16, headers: &HeaderMap, body: &str, now_ms: u64) -> Self {
         let mut complaint = match serde_json::from_str::<Value>(body) {
             Ok(value) => Self::of_body(&value),
@@ -135,7 +135,7 @@ fn retry_after_ms(headers: &HeaderMap, now_ms: u64) -> Option<u64> {
         return Some(ms);
     }
     let then_ms = date_ms(after)?;
-    // Prefer the provider's clock: ours may be off by more than the delay.
+    // Prefer the provider's clock: the local clock may be off by more than the delay.
     let now_ms = text("date").and_then(date_ms).unwrap_or(now_ms);
     Some(then_ms.saturating_sub(now_ms))
 }

@@ -1,5 +1,6 @@
-//! Google's Gemini API. It signs tool calls rather than reasoning, and requires those signatures again within a turn.
-//! They are stored with a reasoning part before the call. Only the finish reason marks the end of a reply.
+//! Google's Gemini API. It signs tool calls rather than reasoning, and requires the signatures to be sent back within
+//! a turn. Signatures are stored with a reasoning part before the call. Only the finish reason marks the end of a
+//! reply.
 
 use reqwest::header::HeaderName;
 use sapwood_core::entry::{Stop, Usage};
@@ -15,9 +16,9 @@ use super::key::ProviderKey;
 use super::sse::Framing;
 use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 
-/// Prefix of stored signatures. It names the vendor, so that no other provider is sent them.
+/// Prefix of stored signatures. Identifies the vendor, so that signatures are not sent to other providers.
 const SIGNED: &str = "gemini:call:";
-/// Documented placeholder for calls without a signature: from another provider, or lost in a restart.
+/// Documented placeholder for calls whose signature was lost in a restart, or that another provider made.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
 pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
@@ -33,7 +34,7 @@ pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option
 fn body(name: &str, request: &Request, row: &Row) -> Value {
     let turns = fold_turns(request);
     let mut contents = Vec::new();
-    // The API requires the first message to come from the user.
+    // The API requires the first message to be a user message.
     if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
         contents.push(json!({"role": "user", "parts": [{"text": "(The conversation continues.)"}]}));
     }
@@ -66,7 +67,7 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-/// Since their third generation, models reject unsigned calls in the current turn.
+/// Whether the model rejects unsigned calls in the current turn. Models since the third generation do.
 fn must_sign(name: &str) -> bool {
     let version = name.strip_prefix("gemini-").unwrap_or_default();
     let major: String = version.chars().take_while(char::is_ascii_digit).collect();
@@ -119,7 +120,7 @@ fn model_parts(turn: &Turn<'_>, must_sign: bool) -> Vec<Value> {
     parts
 }
 
-/// Results are sent in a separate content with exactly one part per call.
+/// Push a user turn. Tool results are sent in a separate content with exactly one part per call.
 fn push_user_contents(turn: &Turn<'_>, contents: &mut Vec<Value>) {
     let mut results = Vec::new();
     let mut said = Vec::new();
@@ -155,7 +156,7 @@ fn shown_part(media: &Media<'_>) -> Option<Value> {
     }
 }
 
-/// Decodes the stream: chunks with parts, the last one with a finish reason.
+/// Decodes the stream: chunks with parts. The last chunk has a finish reason.
 #[derive(Default)]
 pub struct Decoder {
     calls: u32,
@@ -225,7 +226,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A signature without visible reasoning belongs to hidden reasoning.
+    /// End the current reasoning. A signature without visible reasoning belongs to hidden reasoning.
     fn close_reasoning(&mut self, signed: Option<&str>, pieces: &mut Vec<Piece>) {
         let was_shown = std::mem::take(&mut self.is_reasoning);
         if was_shown || signed.is_some() {

@@ -1,5 +1,5 @@
-//! Provider keys and their sources. A key has no `Display`, prints as `ProviderKey(…)`, and is wiped when dropped. It
-//! is looked up for every call, so that a changed or revoked key takes effect.
+//! Provider keys and their sources. A key has no `Display`, its `Debug` output is `ProviderKey(…)`, and it is wiped
+//! when dropped. Keys are looked up for every call, so that a changed or revoked key takes effect.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 pub struct ProviderKey(Zeroizing<String>);
 
 impl ProviderKey {
-    /// Trims whitespace, which comes from files and shells. No key contains any.
+    /// Trims whitespace, which files and shells often add. No key contains whitespace.
     pub fn new(value: String) -> Self {
         let value = Zeroizing::new(value);
         Self(Zeroizing::new(value.trim().to_owned()))
@@ -19,8 +19,8 @@ impl ProviderKey {
         self.0.is_empty()
     }
 
-    /// The key as a header value after `prefix`, marked as sensitive. None if it contains characters that headers do
-    /// not allow.
+    /// The key as a header value after `prefix`, marked as sensitive. `None` if the key contains characters that
+    /// headers do not allow.
     pub(super) fn header(&self, prefix: &str) -> Option<HeaderValue> {
         let text = Zeroizing::new(format!("{prefix}{}", self.0.as_str()));
         let mut value = HeaderValue::from_str(&text).ok()?;
@@ -41,7 +41,7 @@ impl fmt::Debug for ProviderKey {
 }
 
 /// A source of keys, queried by environment variable name such as `OPENAI_API_KEY`. A keychain may use other names
-/// internally. It is called on the task that makes the model call, so it must return quickly.
+/// internally. The source is queried on the task that makes the model call, so it must return quickly.
 pub trait KeySource: Send + Sync {
     fn find_key(&self, variable: &str) -> Option<ProviderKey>;
 }

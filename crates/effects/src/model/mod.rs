@@ -3,7 +3,7 @@
 //! its provider's format ([`conversation`] has the shared parts) and reads the stream that the provider returns
 //! ([`wire`]).
 //!
-//! For the reasons for our own adapters, see `docs/adr/0009-own-model-adapters.md`.
+//! `docs/adr/0009-own-model-adapters.md` explains why Sapwood has its own adapters.
 
 mod anthropic;
 mod catalog;
@@ -54,7 +54,7 @@ pub struct Models {
 
 struct Provider {
     place: ProviderEndpoint,
-    /// Created on first use, because models without a network must work where there is none.
+    /// Created on first use, because models that need no network must work without one.
     client: OnceLock<Client>,
 }
 
@@ -252,7 +252,7 @@ impl Model for Models {
     }
 }
 
-/// A random id for a call to which the provider gave none. Unique within a session.
+/// A random id for a call without an id from the provider. Unique within a session.
 fn fresh_call_id() -> String {
     format!("call_{:016x}", RandomState::new().build_hasher().finish())
 }

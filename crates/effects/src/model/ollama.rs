@@ -19,11 +19,11 @@ use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
 /// Marks reasoning that arrived in the field `thinking` and is sent back in it.
 const SHOWN: &str = "ollama:thinking";
 const PORT: u16 = 11_434;
-/// Timeout for the list of models, and maximum number of models taken from it.
+/// Timeout for listing models, and maximum number of models to list.
 const LIST_MS_MAX: u64 = 1_000;
 const NAMES_MAX: usize = 1_000;
 
-/// The base URL for `OLLAMA_HOST`, which may lack a scheme, a host or a port, and may name every interface.
+/// The base URL for `OLLAMA_HOST`, which may lack a scheme, a host or a port, and may be `0.0.0.0`.
 pub fn base_url_of(host: &str) -> String {
     let host = host.trim().trim_end_matches('/');
     if host.contains("://") {
@@ -37,7 +37,7 @@ pub fn base_url_of(host: &str) -> String {
     format!("http://{name}:{port}")
 }
 
-/// List the models of a server. Empty if it does not answer promptly.
+/// List the models of a server. Empty if the server does not answer in time.
 pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
     let asked = client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
     let Ok(response) = asked.await else { return Vec::new() };
@@ -88,7 +88,7 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-/// Only one model family has levels of thinking.
+/// The `think` field. Only one model family supports thinking levels.
 fn think(name: &str, thinking: Thinking) -> Value {
     match thinking {
         Thinking::Off => json!(false),
@@ -161,7 +161,7 @@ fn image(media: &Media<'_>) -> Option<Value> {
     (media.kind() == MediaKind::Image).then(|| json!(media.base64()))
 }
 
-/// Decodes the lines: each has a part of the message, and the last one has `done`.
+/// Decodes the lines: each contains a part of the message, and the last line has `done`.
 #[derive(Default)]
 pub struct Decoder {
     calls: u32,

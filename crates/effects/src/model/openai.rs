@@ -1,6 +1,6 @@
-//! OpenAI's chat completions API, which many servers and gateways implement too. They differ from OpenAI in a few
-//! fields: see [`Dialect`]. Some servers send reasoning in a separate field, and some of those require it to be sent
-//! back within a turn.
+//! OpenAI's chat completions API, which many servers and gateways also implement. They differ from OpenAI in a few
+//! fields: see [`Dialect`]. Some servers send reasoning in a separate field, and some of these servers require clients
+//! to send it back within a turn.
 
 use std::collections::BTreeSet;
 
@@ -126,8 +126,8 @@ fn text_of<'a>(item: &Item<'a>) -> Option<&'a str> {
     }
 }
 
-/// Push tool results first, each in its own message, then the user's text with the images from the results. An engine
-/// note becomes its own message only for servers that accept one in the middle of the conversation.
+/// Push each tool result as a message, then the user's text with the images from the results. An engine note becomes a
+/// separate message only for servers that accept system messages in the middle of the conversation.
 fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Value>) {
     let mut said: Vec<Value> = Vec::new();
     for item in &turn.items {
@@ -174,7 +174,7 @@ fn media_part(media: &Media<'_>) -> Value {
     shown_part(media).unwrap_or_else(|| json!({"type": "text", "text": media.as_text()}))
 }
 
-/// An image or a document as a part that the model sees. None for other media, which are only mentioned.
+/// An image or a document as a message part. `None` for other media, which are replaced by a placeholder.
 fn shown_part(media: &Media<'_>) -> Option<Value> {
     match media.kind() {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": media.data_url()}})),
@@ -279,7 +279,8 @@ impl Decoder {
         }
     }
 
-    /// The first delta of a call has its name. Some servers omit the index if a chunk has only one call.
+    /// Decode the delta of a call. The first delta contains the call's name. Some servers omit the index if a chunk has
+    /// only one call.
     fn take_call(&mut self, place: usize, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
         let name = call["function"]["name"].as_str().filter(|name| !name.is_empty());
         let given = call["index"].as_u64().and_then(|index| u32::try_from(index).ok());

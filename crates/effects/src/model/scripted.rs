@@ -1,5 +1,5 @@
 //! The scripted model plays a cassette: for each call, an ordered list of stream pieces with pauses and errors. A call
-//! that the cassette does not have or does not expect fails with an error. A cassette is a TOML or JSON file:
+//! that is not in the cassette or does not match `expect` fails. A cassette is a TOML or JSON file:
 //!
 //! ```toml
 //! by = "history"                # or "order", which is the default
@@ -74,8 +74,8 @@ pub struct Call {
     pub pieces: Vec<CassetteStep>,
 }
 
-/// One piece, a pause or an error. A list without `stop`, `cut` or `error` gets a stop at its end: tool use if it has
-/// calls.
+/// A stream piece, a pause or an error. A list without `stop`, `cut` or `error` ends with an implicit stop, which is
+/// tool use if the list contains calls.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum CassetteStep {
@@ -106,7 +106,7 @@ pub enum CassetteStep {
     Usage(Usage),
     Stop(Stop),
     WaitMs(u64),
-    /// Cuts the stream here.
+    /// Ends the stream early.
     Cut(String),
     Error(Failure),
 }
@@ -140,7 +140,7 @@ pub enum CassetteError {
     Unreadable { path: String, why: String },
 }
 
-/// Whether a model's name refers to a cassette.
+/// Whether a model name refers to a cassette.
 pub fn is_scripted(model: &str) -> bool {
     model.starts_with("scripted:") || model.starts_with("scripted/")
 }

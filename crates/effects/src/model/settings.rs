@@ -11,7 +11,7 @@ use super::ollama;
 
 /// Default idle timeout of a provider's stream.
 const IDLE_MS_DEFAULT: u64 = 120_000;
-/// Idle timeout of local providers, which may have to load the model first.
+/// Default idle timeout of local providers, which may have to load the model first.
 const IDLE_MS_LOCAL: u64 = 300_000;
 /// Reserved names, not available for providers.
 const RESERVED: &[&str] = &["demo", "scripted"];
@@ -36,9 +36,9 @@ pub struct ProviderSettings {
     /// The provider's protocol. The default for a custom provider is `openai-compatible`.
     pub kind: Option<ProviderKind>,
     pub base_url: Option<String>,
-    /// The environment variable, or keychain entry, with its key.
+    /// The environment variable or keychain entry that contains the provider's key.
     pub key_variable: Option<String>,
-    /// The proxy to use. None is taken from the environment.
+    /// The proxy to use. Proxy settings in the environment are ignored.
     pub proxy: Option<String>,
     pub idle_ms: Option<u64>,
 }
@@ -175,7 +175,7 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Provid
     })
 }
 
-/// A custom provider that names a key requires it. Without a name, the key is optional.
+/// Resolve a custom provider. Its key is required if `key_variable` is set, and otherwise optional.
 fn place_own(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if RESERVED.contains(&name) || name.is_empty() || !name.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Splits a streamed response into frames: JSON lines or server-sent events. Bytes may be split anywhere, also inside a
+//! Splits a streamed response into frames: JSON lines or server-sent events. Chunks may end anywhere, even inside a
 //! character or between CR and LF. The size of lines and events is limited.
 
 /// Maximum size of a line and of an event.
@@ -23,7 +23,7 @@ pub enum FrameError {
 pub struct Frames {
     framing: Framing,
     line: Vec<u8>,
-    /// Data of the current event. None until its first data line.
+    /// Data of the current event. `None` until its first data line.
     data: Option<String>,
     after_cr: bool,
     is_first_line: bool,
@@ -54,7 +54,7 @@ impl Frames {
         self.extend_line(rest)
     }
 
-    /// End the input. A frame without its final blank line is returned too: if it is incomplete, it fails to parse.
+    /// End the input. Also returns a frame without its final blank line: if the frame is incomplete, parsing it fails.
     pub fn finish(&mut self, frames: &mut Vec<String>) -> Result<(), FrameError> {
         if !self.line.is_empty() {
             self.end_line(frames)?;
@@ -87,7 +87,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Read only `data`: with every provider, the JSON repeats the event type.
+    /// Parse a field. Only `data` is used, because the JSON of every provider repeats the event type.
     fn take_field(&mut self, line: &str) {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         if name != "data" {

@@ -1,5 +1,5 @@
 //! One exchange with a provider: sends a JSON body and decodes the streamed response to pieces. This module has the
-//! rules that apply to all providers: idle time and size are limited, a stream that ends early is an error, and
+//! rules for all providers: idle time and size are limited, a stream that ends early is an error, and
 //! [`Piece::Stop`] is returned exactly once, as the last piece.
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub struct Ask {
     pub framing: Framing,
 }
 
-/// Decodes frames to pieces. It never returns [`Piece::Stop`], which follows from [`Decode::end`].
+/// Decodes frames to pieces. Never returns [`Piece::Stop`], which the caller derives from [`Decode::end`].
 pub trait Decode: Send {
     fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError>;
     fn end(&self) -> End;
@@ -43,9 +43,9 @@ pub trait Decode: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     NotYet,
-    /// Complete if nothing more arrives: only the end marker is missing.
+    /// Complete if no more data arrives: only the end marker is missing.
     IfNothingMore(Stop),
-    /// Complete. Anything after this is ignored.
+    /// Complete. Further data is ignored.
     Now(Stop),
 }
 
@@ -110,7 +110,7 @@ impl Wire {
         ModelError::Unreachable { model: self.model.clone(), why: self.explain(error) }
     }
 
-    /// The whole chain of causes, without the URL, which may contain a password.
+    /// Format the whole chain of causes, without the URL, which may contain a password.
     fn explain(&self, error: reqwest::Error) -> String {
         let error = error.without_url();
         let mut why = error.to_string();
@@ -155,7 +155,7 @@ impl Wire {
     }
 }
 
-/// Some gateways send errors and login pages with a success status.
+/// Whether the content type allows a stream. Some gateways send errors and login pages with a success status.
 fn may_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     !(kind.starts_with("text/html") || kind.starts_with("application/json"))
@@ -180,7 +180,7 @@ fn now_ms() -> u64 {
 
 type Body = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
 
-/// Queued pieces are returned before the end or the error that followed them.
+/// State of a response. Queued pieces are returned before the end or error that follows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Open,
@@ -263,7 +263,7 @@ impl Hearing {
         Ok(())
     }
 
-    /// Handle a closed or broken connection. Half a frame at the end is a cut stream, not malformed data.
+    /// Handle a closed or broken connection. A partial frame at the end is a cut stream, not malformed data.
     fn take_end(&mut self, why: String) -> Result<(), ModelError> {
         let mut frames = Vec::new();
         let mut is_read = self.frames.finish(&mut frames).is_ok();
@@ -281,7 +281,7 @@ impl Hearing {
         Ok(())
     }
 
-    /// No more data follows: a complete reply without its end marker ends normally, any other fails.
+    /// Handle the end of the data: a complete reply without its end marker ends normally, any other reply fails.
     fn end_with(&mut self, error: impl FnOnce(String) -> ModelError) -> Result<(), ModelError> {
         match self.decoder.end() {
             End::IfNothingMore(stop) | End::Now(stop) => {

@@ -40,7 +40,7 @@ pub fn give_up_rights(confinement: &Confinement) -> Result<(), String> {
     refuse_calls(confinement.network).map_err(|why| format!("seccomp: {why}"))
 }
 
-/// Capabilities that root keeps: those over files and its own processes, about the same as in a container.
+/// Capabilities that root keeps: those over files and its processes, similar to those in a container.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -52,11 +52,11 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT);
 
 /// Drop capabilities that bypass Landlock: CAP_PERFMON, for example, allows reading the environment of every process.
-/// They must also be removed from the bounding set, because root regains on the next exec what it contains.
+/// They must also be removed from the bounding set, because root regains all capabilities in that set on `exec`.
 fn drop_capabilities() -> rustix::io::Result<()> {
     for capability in CapabilitySet::all().difference(KEPT).iter() {
         match remove_capability_from_bounding_set(capability) {
-            // Without the permission there is nothing to regain on exec. Old kernels do not know all capabilities.
+            // PERM: a process without this right regains nothing on `exec`. INVAL: the kernel lacks this capability.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(why) => return Err(why),
         }
@@ -96,7 +96,7 @@ fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetErro
 }
 
 /// System calls that no confined program needs and that would bypass the other rules: kernel keyrings hold secrets,
-/// io_uring is invisible to seccomp, and the rest inspect other processes.
+/// io_uring is invisible to seccomp, and the other calls inspect other processes.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_add_key,
@@ -107,8 +107,8 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Landlock restricts only TCP. Denying `socket` also prevents UDP, Unix sockets and all other families. `socketpair`
-/// is a separate call and stays allowed, because its sockets are connected only to each other.
+/// Deny system calls with seccomp. Landlock restricts only TCP. Denying `socket` also prevents UDP, Unix sockets and
+/// all other families. `socketpair` stays allowed, because its sockets are connected only to each other.
 fn refuse_calls(network: Network) -> Result<(), String> {
     let arch = std::env::consts::ARCH.try_into().map_err(|why| format!("{why}"))?;
     let sockets: &[libc::c_long] = if network == Network::Denied { &[libc::SYS_socket] } else { &[] };
@@ -121,7 +121,7 @@ fn refuse_calls(network: Network) -> Result<(), String> {
     seccompiler::apply_filter(&program).map_err(|why| why.to_string())
 }
 
-/// On x86-64 each call has a second number for the x32 ABI, which some kernels support.
+/// All numbers of a system call. On x86-64 each call has a second number for the x32 ABI, which some kernels support.
 fn spellings(call: libc::c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);

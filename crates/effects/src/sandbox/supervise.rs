@@ -1,8 +1,8 @@
-//! The supervisor process of the launcher. It starts the program, and kills everything the program started, even if
-//! detached, when the program exits or its caller goes away.
+//! The supervisor process of the launcher. It starts the program, and kills all processes that the program started,
+//! even detached ones, when the program exits or the lifeline closes.
 //!
-//! Its standard input is a lifeline: a pipe whose other end the tool holds. The pipe closes on timeout, when the call
-//! is dropped, and when the calling process dies, even by `kill -9`.
+//! The supervisor's standard input is the lifeline: a pipe whose other end the tool keeps open. The pipe closes on
+//! timeout, when the call is dropped, and when the calling process dies, even by `kill -9`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -75,7 +75,7 @@ fn end_descendants(program: Pid, reap: Reap) {
     for _ in 0..ROUNDS_MAX {
         let living = descendants(program);
         for pid in &living {
-            // It may have exited in the meantime.
+            // The process may have exited in the meantime.
             let _ = rustix::process::kill_process(*pid, Signal::KILL);
         }
         while reap == Reap::Yes && matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_))) {}
@@ -86,8 +86,8 @@ fn end_descendants(program: Pid, reap: Reap) {
     }
 }
 
-/// Become the subreaper: orphaned descendants become children of this process, so that its tree contains everything the
-/// program started.
+/// List all descendants of this process. It is the subreaper, so orphaned descendants become its children, and its tree
+/// contains every process that the program started.
 #[cfg(target_os = "linux")]
 fn descendants(_: Pid) -> Vec<Pid> {
     let processes = list_processes();
@@ -115,7 +115,7 @@ fn list_processes() -> Vec<Process> {
     pids.filter_map(read_process).collect()
 }
 
-/// Parse `PID (NAME) STATE PARENT …`, where the name may contain brackets and spaces.
+/// Parse `PID (NAME) STATE PARENT …`, where the name may contain parentheses and spaces.
 #[cfg(target_os = "linux")]
 fn read_process(pid: i32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

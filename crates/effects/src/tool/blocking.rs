@@ -1,4 +1,4 @@
-//! Runs blocking work off the async threads. It stops soon after its deadline or after its caller goes away.
+//! Runs blocking work off the async threads. The work stops soon after its deadline or after its caller is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use sapwood_core::port::tool::ToolOutput;
 /// Time limit for the file work of one call.
 const FILE_WORK_MAX: Duration = Duration::from_secs(30);
 
-/// Checked by every loop that may take long.
+/// The stop condition, checked by every loop that may run for long.
 #[derive(Clone)]
 pub struct Stop {
     deadline: Instant,
@@ -22,7 +22,7 @@ impl Stop {
     }
 }
 
-/// Signals on drop that the caller went away.
+/// Signals on drop that the caller was dropped.
 struct Caller(Arc<AtomicBool>);
 
 impl Drop for Caller {

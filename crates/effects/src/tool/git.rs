@@ -1,9 +1,9 @@
 //! `git_status`, `git_diff` and `git_commit`: run the git program with every setting overridden that would make a
 //! repository execute code. Git runs confined like a command. The two read-only tools have no write access at all.
 //!
-//! A repository is untrusted input. Its configuration can name programs for hooks, the file system monitor, diffs,
-//! text conversion, filters, signatures, editors and transports. All of them are disabled here. Filters have
-//! arbitrary names, so the tools read those from the configuration first.
+//! A repository is untrusted input. Its configuration can specify programs for hooks, the file system monitor, diffs,
+//! text conversion, filters, signatures, editors and transports. The tools disable all of them. Filters have arbitrary
+//! names, so the tools first read these names from the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const PATHS_MAX: usize = 500;
 /// Maximum size of a `.git` file and similar files that contain one path.
 const LINK_BYTES_MAX: u64 = 8 << 10;
 
-/// Settings that override the repository's own.
+/// Settings that override the repository's configuration.
 const DEAF: &[(&str, &str)] = &[
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -54,7 +54,7 @@ const DEAF: &[(&str, &str)] = &[
     ("maintenance.auto", "false"),
 ];
 
-/// Environment of every git command, in addition to that of any program.
+/// Environment variables of every git command, in addition to those of every program.
 const ENV: &[(&str, &str)] = &[
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -179,7 +179,7 @@ impl Git {
         confinement
     }
 
-    /// The paths of a call as pathspecs, default: the whole directory. Excludes protected files in the project scope.
+    /// A call's paths as pathspecs. Defaults to the whole directory. Excludes protected files in the project scope.
     fn pathspecs(&self, paths: &[&str]) -> Result<Vec<String>, String> {
         let mut specs = Vec::new();
         for path in paths {
@@ -222,7 +222,7 @@ impl Git {
         succeeded(&self.run(&config, &commit, Need::Change).await?).map(ToolOutput::text)
     }
 
-    /// Refuse files that need a filter: they would be committed unfiltered, because filters do not run here.
+    /// Refuse files that need a filter: they would be committed unfiltered, because filters are disabled.
     async fn check_filters(&self, config: &Config) -> Result<(), String> {
         if let [filter, ..] = config.filters()[..] {
             return Err(format!(

@@ -1,5 +1,5 @@
-//! Opens toolboxes: for each session, the tools it was granted, with the files and rights it was granted. It creates
-//! the scratch directories, and it redacts secrets, because all tool output passes through it.
+//! Opens toolboxes: for each session, the granted tools with the granted files and rights. The host creates the scratch
+//! directories. It also redacts secrets, because all tool output passes through it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use crate::egress::{AllowedHosts, Egress, EgressLimits};
 use crate::sandbox::{Confinement, FileRights, Launcher, Network};
 use crate::secret::Secrets;
 
-/// Every tool that works outside of the log.
+/// All built-in tools that work outside of the log.
 pub const EFFECT_TOOLS: &[&str] = &[
     "read_file",
     "write_file",
@@ -181,7 +181,7 @@ impl Host {
         })
     }
 
-    /// Create one of the host's own tools. `run_command` without any allowed command is omitted.
+    /// Create one of the built-in tools. Omits `run_command` if no command is allowed.
     fn make_tool(
         &self,
         name: &str,
@@ -348,7 +348,7 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// The complete environment of a program. Contains none of Sapwood's own variables.
+    /// The complete environment of a program. Inherits no variables from Sapwood's environment.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         let home = self.home.display().to_string();
         let mut env: BTreeMap<String, String> = [
@@ -365,7 +365,7 @@ impl Workplace {
         env
     }
 
-    /// The rights of a command: everything in scope `full`, else the session's files.
+    /// The rights of a command: unrestricted in scope `full`, else limited to the session's files.
     pub(super) fn confinement(&self) -> Confinement {
         match self.root.scope() {
             FsScope::Full => Confinement { files: FileRights::Open, network: Network::Open },
@@ -402,14 +402,14 @@ fn no_directory(dir: &Path, why: &str) -> ToolError {
     ToolError::NoDirectory { dir: dir.display().to_string(), why: why.to_owned() }
 }
 
-/// A name as a directory name: different names stay different on every file system.
+/// Encode a name as a directory name. Different names stay different on every file system.
 fn directory_name(name: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     let spell = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("={byte:02x}") };
     name.bytes().map(spell).collect()
 }
 
-/// Create a directory that only the owner can enter. Refuses a link in its place, which would lead elsewhere.
+/// Create a directory that only the owner can enter. Fails if the path is a link.
 fn make_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

@@ -1,5 +1,5 @@
 //! `http_request`: sends one request through the session's [`Egress`]. Header values may contain `secret:NAME`. The
-//! value is inserted here, at the edge, and redacted from the response.
+//! secret is inserted here, at the edge, and redacted from the response.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn input_schema() -> Value {
 }
 
 /// The response as text for the model: status and headers, an empty line, and the body. An HTTP error status is not a
-/// tool error: the request was made and has a response.
+/// tool error, because the request itself succeeded.
 fn describe(response: EgressResponse) -> ToolOutput {
     let mut head = format!("HTTP {} from {}\n", response.status, response.url.host_str().unwrap_or_default());
     for name in SHOWN_HEADERS {
@@ -148,8 +148,8 @@ fn mime_of(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Whether the server compressed the body although the request did not allow it. It is not decompressed, to avoid
-/// bombs.
+/// Whether the server compressed the body although the request did not allow it. Such a body is not decompressed, to
+/// avoid decompression bombs.
 fn is_encoded(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity")
 }

@@ -1,6 +1,6 @@
-//! Tools of the MCP servers that an agent names. A server's tools are listed when the box is opened and do not change
-//! after that, even if the server announces changes. HTTP servers are called through the session's [`Egress`]. Server
-//! programs run with a clean environment in their own process group.
+//! Tools of the MCP servers in an agent's configuration. A server's tools are listed when the toolbox is opened and do
+//! not change after that, even if the server announces changes. HTTP servers are called through the session's
+//! [`Egress`]. Server programs run with a clean environment in a separate process group.
 
 mod child;
 mod http;
@@ -46,7 +46,7 @@ impl Default for McpLimits {
     }
 }
 
-/// Start the grant's servers and list their tools. Fails if one server cannot be reached, because a session that
+/// Start the grant's servers and list their tools. Fails if a server cannot be reached, because a session that
 /// silently lacks tools would fail later in unexpected ways.
 pub async fn open_mcp_tools(
     grant: &Grant,
@@ -115,8 +115,8 @@ impl Tool for McpTool {
     }
 }
 
-/// Trusts the server's read-only hint. A malicious server could act unseen, so agents must name only servers they
-/// trust.
+/// Trusts the server's read-only hint. A malicious server could change data without approval, so agents must use only
+/// trusted servers.
 fn touch_of(remote: &RemoteTool) -> Touch {
     match remote.annotations.as_ref().and_then(|annotations| annotations.read_only_hint) {
         Some(true) => Touch::Reads,
@@ -124,8 +124,8 @@ fn touch_of(remote: &RemoteTool) -> Touch {
     }
 }
 
-/// `mcp__SERVER__TOOL` in the characters that providers accept. A truncated or conflicting name gets a hash of the
-/// full name as a suffix, so that it is the same in every run.
+/// Build the name `mcp__SERVER__TOOL` from characters that providers accept. A truncated or conflicting name gets a
+/// hash of the full name as a suffix, so that it is the same in every run.
 fn tool_name(server: &str, tool: &str, taken: &mut BTreeSet<String>) -> String {
     let plain = format!("mcp__{}__{}", clean_name(server), clean_name(tool));
     let name = match plain.len() <= TOOL_NAME_BYTES_MAX && !taken.contains(&plain) {
@@ -145,7 +145,7 @@ fn clean_name(name: &str) -> String {
     name.chars().map(clean).collect()
 }
 
-/// FNV-1a hash. The standard library's hash may change between releases, but these names are stored in logs.
+/// FNV-1a hash. The standard library's hash may change between releases, but tool names are stored in logs.
 fn hash_name(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

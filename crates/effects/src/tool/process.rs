@@ -1,5 +1,5 @@
 //! Runs one program to completion: without a shell, with only the given environment, through the launcher, within
-//! limits. Dropping the future kills the program and everything it started.
+//! limits. Dropping the future kills the program and all processes that it started.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,7 +15,7 @@ use crate::sandbox::{Confinement, Launcher, launcher_args};
 
 /// Number of bytes kept from the beginning and from the end of each stream.
 const KEPT_BYTES: usize = 128 << 10;
-/// Longer streams are closed, which ends most programs.
+/// Maximum length of a stream. Longer streams are closed, which ends most programs.
 const STREAM_BYTES_MAX: u64 = 256 << 20;
 /// Time for the launcher to kill its processes before it is killed itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -102,7 +102,7 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished>
             let streams = async { tokio::join!(capture(out, &mut stdout), capture(err, &mut stderr)) };
             let waited = async {
                 let status = child.wait().await;
-                // Processes left in the group would keep the streams open.
+                // Remaining processes of the group would keep the streams open.
                 end_group(unsupervised);
                 status
             };
@@ -164,8 +164,8 @@ async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured
     }
 }
 
-/// Held while the program may be alive. A launcher kills the program when the pipe closes. A program without a
-/// launcher is killed with its process group.
+/// Kills the program on drop. A launcher kills the program when the pipe closes. A program without a launcher is killed
+/// with its process group.
 struct Lifeline {
     pipe: Option<ChildStdin>,
     group: Option<Pid>,
@@ -189,7 +189,7 @@ impl Lifeline {
         end_group(self.group.take());
     }
 
-    /// The process was reaped, so its pid may be reused.
+    /// Forget the process: it was reaped, so its pid may be reused.
     fn ended(&mut self) {
         self.group = None;
         self.pipe = None;
@@ -198,7 +198,7 @@ impl Lifeline {
 
 fn end_group(group: Option<Pid>) {
     if let Some(group) = group {
-        // It may have exited in the meantime.
+        // The group may have exited in the meantime.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
 }

@@ -3,7 +3,7 @@
 use jsonschema::Validator;
 use serde_json::Value;
 
-/// Maximum number of errors reported at once. The others are reported after these are fixed.
+/// Maximum number of errors in one report.
 const FAULTS_MAX: usize = 5;
 /// Maximum length of one error, in characters, because it may quote the input.
 const FAULT_CHARS_MAX: usize = 300;

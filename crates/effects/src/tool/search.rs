@@ -16,13 +16,13 @@ use super::files::root::{Reader, Refusal, Root};
 use super::files::walk::{Walked, WalkedFile, walk_files};
 use super::{Tool, spec, text_field};
 
-/// Maximum number of files and of lines in one result.
+/// Maximum number of files and of matches in one result, and default number of matches.
 const FILES_MAX: usize = 1_000;
 const MATCHES_MAX: u64 = 1_000;
 const MATCHES_DEFAULT: u64 = 200;
-/// Maximum length of a line shown, in characters.
+/// Maximum number of characters shown of a line.
 const LINE_CHARS_MAX: usize = 400;
-/// Maximum size of a searched file, and memory limits for a line and for a pattern.
+/// Maximum size of a searched file, memory limit for a line, and maximum length of a pattern.
 const SEARCHED_BYTES_MAX: u64 = 64 << 20;
 const SEARCH_HEAP_BYTES_MAX: usize = 8 << 20;
 const PATTERN_BYTES_MAX: usize = 4 << 10;

@@ -1,5 +1,5 @@
-//! A schedule given as a cron pattern in a named time zone. Cron's rules apply to local times that are skipped in
-//! spring. Local times that occur twice in autumn are distinguished by their instant.
+//! A schedule given as a cron pattern in a named time zone. Local times that are skipped in spring follow cron's rules.
+//! Local times that occur twice in autumn are distinguished by their instant.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -18,8 +18,8 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Parse a pattern with five fields, or six with seconds first. The zone has a name such as `Europe/Berlin` or
-    /// `UTC`.
+    /// Parse a pattern with five fields, or with six fields, the first of which is seconds. The zone is a name such as
+    /// `Europe/Berlin` or `UTC`.
     pub fn parse(pattern: &str, zone: &str) -> Result<Self, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("the pattern exceeds {PATTERN_BYTES_MAX} bytes"));
@@ -70,7 +70,7 @@ mod tests {
     fn follows_local_time_across_daylight_saving_changes() {
         let found = times("0 9 * * *", "Europe/Berlin", "2026-03-28T00:00:00Z", 2);
         assert_eq!(found, ["2026-03-28T08:00:00Z", "2026-03-29T07:00:00Z"]);
-        // Half past two occurs twice in October: the job runs once, and the schedule advances.
+        // 02:30 occurs twice on 25 October. The job runs only the first time.
         let found = times("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2);
         assert_eq!(found, ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]);
     }

@@ -1,5 +1,5 @@
-//! Watches files by polling. Unlike notifications of the operating system, polling finds changes made while Sapwood
-//! was not running, works the same on every machine and on shared disks, and gives two servers the same result.
+//! Watches files by polling. Unlike notifications of the operating system, polling detects changes made while Sapwood
+//! was not running, works the same on every machine and on shared disks, and returns the same result on two servers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -174,7 +174,7 @@ fn misleading_names_are_refused() {
     ] {
         assert!(list.admit(url).is_err(), "{url}");
     }
-    // The host is a listed one, even if it does not look like it. The user name must not be sent.
+    // URLs with a user name or password are rejected, even for an allowed host.
     for url in [
         "https://example.com@evil.com/",
         "https://user@example.com/",

@@ -1,4 +1,4 @@
-//! Attempts to escape a session's scope. Every one of them must fail.
+//! Attempts to escape a session's scope. Every attempt must fail.
 
 mod commands;
 mod paths;

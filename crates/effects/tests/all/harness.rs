@@ -39,7 +39,7 @@ pub fn redirect(status: &str, to: &str) -> Reply {
     answer(status, &format!("Location: {to}\r\n"), b"")
 }
 
-/// Names and their addresses. Each lookup takes the next answer, and the last one repeats.
+/// Names and their addresses. Each lookup returns the next answer, and the last answer repeats.
 #[derive(Default)]
 pub struct Names {
     answers: Mutex<BTreeMap<String, VecDeque<Vec<IpAddr>>>>,

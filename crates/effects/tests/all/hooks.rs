@@ -55,14 +55,14 @@ async fn a_program_receives_the_event_and_its_answer_is_used() {
 #[tokio::test]
 async fn a_program_without_output_changes_nothing() {
     assert_eq!(ask("true").await.unwrap(), Verdict::GoOn);
-    // It need not read its input either.
+    // The program does not have to read its input.
     assert_eq!(ask("exec 0<&-; sleep 0.1").await.unwrap(), Verdict::GoOn);
 }
 
 #[tokio::test]
 async fn an_invalid_answer_is_a_failure_with_a_reason() {
     let failed = |result: Result<Verdict, HookError>| result.unwrap_err().to_string();
-    assert!(failed(ask("echo no json").await).contains("cannot be used"));
+    assert!(failed(ask("echo no json").await).contains("is not valid"));
     assert!(failed(ask("echo sorry >&2; exit 3").await).contains("sorry"));
     assert!(failed(ask(&format!("head -c {} /dev/zero", ANSWER_BYTES_MAX + 1)).await).contains("bytes"));
     let none = CommandHook::new(vec!["no-such-program-here".into()], "/", BTreeMap::new()).unwrap();
@@ -141,7 +141,7 @@ async fn a_server_at_another_address_is_never_reached() {
     let hook = HttpHook::with_egress(&world.url("good.test", "/"), secret(), world.egress(&["good.test"]));
     let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("evil.test"), "{error}");
-    // The name is allowed, but its address is private.
+    // The host name is allowed, but its address is private.
     let private =
         HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
     let error = private.unwrap().call(&event()).await.unwrap_err().to_string();

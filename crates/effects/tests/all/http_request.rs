@@ -1,4 +1,4 @@
-//! `http_request`: the output that the model reads, and that it never contains a secret.
+//! `http_request`: the output for the model, which never contains a secret.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ async fn refusals_are_errors_for_the_model_and_contain_no_secret() {
         (json!({"url": "https://evil.test/"}), "not in allowed_hosts"),
         (json!({"url": "http://good.test/"}), "only https"),
         (json!({"url": format!("https://evil.test/{CANARY}")}), "not in allowed_hosts"),
-        // The value has a character that headers do not allow. The error must not show it.
+        // The value has a character that headers do not allow. The error must not contain the value.
         (with_header("a\r\nb secret:CANARY"), "header X-Key"),
         (with_header("secret:PATH"), "no secret PATH"),
         (with_header("secret:SHORT"), "3 bytes"),

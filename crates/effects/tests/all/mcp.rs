@@ -20,13 +20,13 @@ use serde_json::json;
 use crate::harness::{LIMITS, Names, SERVER, listen, text_of};
 use crate::stub::{PICTURE, Stub};
 
-/// Long enough for every server that answers, even on a busy machine.
+/// Limits for servers that answer, generous enough for a busy machine.
 const PATIENCE: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };
-/// For servers that do not answer.
+/// Limits for servers that do not answer.
 const IMPATIENCE: McpLimits = McpLimits { call_ms_max: 1_000, ..PATIENCE };
 const CANARY: &str = "mcp-canary-8d1f";
 
-/// Built by `cargo test` next to the tests.
+/// The path of the stub program, which `cargo test` builds next to the tests.
 fn stub_program() -> String {
     let deps: PathBuf = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     deps.parent().unwrap().join("examples/mcp_stub").display().to_string()
@@ -76,7 +76,7 @@ async fn call(tools: &[Arc<dyn Tool>], name: &str, text: &str) -> ToolOutput {
 }
 
 fn is_running(pid: &str) -> bool {
-    // A zombie has a directory too, but no command line.
+    // A zombie process also has a directory, but no command line.
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
@@ -240,7 +240,7 @@ async fn a_server_over_https_is_reached_through_the_egress_rules() {
         let tools = open(&[("stub", server.clone())], &egress).await.unwrap();
         assert_eq!(call(&tools, "echo", "over the wire").await, ToolOutput::text("over the wire"));
         assert_eq!(call(&tools, "refuse", "").await, ToolOutput::error("not today"));
-        // For an ordinary client, the same server is at an address that is not public.
+        // An ordinary client rejects the same server, because its address is not public.
         let closed = Egress::with_resolver(hosts, LIMITS, names).unwrap();
         let error = open(&[("stub", server)], &closed).await.err().unwrap().to_string();
         assert!(error.contains("loopback"), "{error}");

@@ -1,4 +1,4 @@
-//! Secrets: where their values come from, and that no output contains one.
+//! Secrets: the sources of their values, and that no output contains a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -69,7 +69,7 @@ fn a_value_is_redacted_in_every_encoding() {
     for form in forms {
         let scrubbed = secrets.scrub(&format!("<{form}>")).into_owned();
         assert!(scrubbed.contains("[secret:CANARY]"), "{form}: {scrubbed}");
-        // Base64 characters shared with neighbouring bytes may remain: at most a few at the edges.
+        // A few Base64 characters at the edges may remain, because they also encode neighbouring bytes.
         assert!(scrubbed.len() <= "<[secret:CANARY]>".len() + 16, "{form}: {scrubbed}");
     }
 }

@@ -1,10 +1,10 @@
-//! Run flows. A run is a session whose log holds the run's events; each role works in its own session.
-//! [`run`] has the loop: append events, then visit nodes, until nothing is left to do. [`visit`] makes one
-//! visit; [`position`] recovers a role's assignment from its session; [`view`] shows a run;
-//! [`role_file_writer`] keeps the role files up to date.
+//! Run flows. A run is a session whose log contains the run's events; each role works in a separate session.
+//! [`run`] contains the loop: append events, then visit nodes, until nothing is left to do. [`visit`] performs one
+//! visit; [`position`] recovers a role's assignment from its session; [`view`] shows a run; [`role_file_writer`]
+//! keeps the role files up to date.
 //!
-//! 1. A run has one runner: it holds the lease of the run's session, and its fence rejects a runner that lost
-//!    it.
+//! 1. A run has one runner, which holds the lease of the run's session. The lease's fence rejects writes from a
+//!    runner that lost the lease.
 //! 2. A visit starts with one append to the role's session, under that session's lease, and only if the log
 //!    has no visit with the same key. After a crash, or concurrently, another process therefore continues the
 //!    visit instead of starting it again.
@@ -57,8 +57,8 @@ impl Engine {
     }
 }
 
-/// Run a computation that takes long for large flows. A multi-threaded runtime moves other tasks off this
-/// thread first.
+/// Run a computation that is slow for large flows. A multi-threaded runtime moves other tasks off this thread
+/// first.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

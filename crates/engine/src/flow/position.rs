@@ -7,7 +7,7 @@ use sapwood_core::{Entry, Kind, Scope, Seq, SessionId};
 
 use crate::{Engine, Result};
 
-/// How many bytes of the last user text are preserved verbatim.
+/// Maximum bytes of the latest user text that are preserved verbatim.
 const USER_TEXT_BYTES_MAX: usize = 16 << 10;
 /// Entries searched for an assignment at first; each further search covers eight times as many.
 const LOOKED_BACK_ENTRIES: u32 = 256;
@@ -51,8 +51,8 @@ impl Engine {
         Ok(Some((post, entries)))
     }
 
-    /// The latest assignment of a run in a session, and later ones of other runs. Searched from the end,
-    /// because a role may have visited thousands of nodes.
+    /// The latest assignment of a run in a session, and later assignments of other runs. The search starts at the
+    /// end, because a role may have visited thousands of nodes.
     async fn posts_since(
         &self,
         scope: &Scope,

@@ -1,5 +1,6 @@
 //! Write role files next to a run: while it runs, each role's `transcript.json` and `feed.json` are rewritten
-//! whenever its session has grown. The sink decides where they go. They are copies and never read back.
+//! whenever its session has grown. The sink decides where the files are stored. The files are copies and are never
+//! read back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The loop of a run, and the operations that start, resume and cancel one. The loop appends the state
-//! machine's events to the run's session, performs its effects, and feeds the results back. It stops when the
-//! run has ended or only waits for answers.
+//! The loop of a run, and the operations that start, resume and cancel runs. The loop appends the state machine's
+//! events to the run's session, performs the effects, and feeds the results back. The loop stops when the run has
+//! ended or only waits for answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub struct StartFlow {
     pub improve: bool,
     /// The working directory of the roles.
     pub cwd: Option<String>,
-    /// Where role files are written. Stored in the log, so that a process that resumes the run knows it.
+    /// Where role files are written. Stored in the log for processes that resume the run.
     pub mirror: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct FlowReport {
     pub waiting: Vec<PendingApproval>,
 }
 
-/// A run that is running in this process. Dropping this does not stop it.
+/// Handle of a run in this process. Dropping the handle does not stop the run.
 #[derive(Debug)]
 pub struct RunningFlow {
     pub run: SessionId,
@@ -99,8 +99,8 @@ impl Engine {
         self.spawn_run(scope, run, hold, machine, step).await
     }
 
-    /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if it has finally
-    /// ended.
+    /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if the run has ended and
+    /// cannot be resumed.
     pub async fn resume_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         self.backends()?;
         // Read the events first, so that a session that is not a run is not leased.
@@ -110,7 +110,7 @@ impl Engine {
         self.carry_on(scope, run, hold).await
     }
 
-    /// Like [`Engine::resume_flow`], for a caller that already holds the run.
+    /// Like [`Engine::resume_flow`], for a caller that already holds the run's lease.
     pub(crate) async fn carry_on(
         &self,
         scope: &Scope,
@@ -135,7 +135,7 @@ impl Engine {
         self.spawn_run(scope, run.clone(), hold, machine, step).await.map(Some)
     }
 
-    /// A run that was imported, even in part, cannot be resumed.
+    /// Refuse a run that was imported, even in part.
     async fn check_run_is_own(&self, scope: &Scope, run: &SessionId) -> Result<()> {
         let summary = self.store.summary(scope, run).await?;
         match self.authority_of(scope, &summary).await?.has_imports() {
@@ -149,7 +149,8 @@ impl Engine {
         self.run_events(scope, run).await
     }
 
-    /// Request the end of a run. Its runner, in any process, ends it; a run without a runner is ended here.
+    /// Request the end of a run. Its runner, in any process, ends the run; a run without a runner is ended by this
+    /// call.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let state = self.run_state(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
@@ -164,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Run the loop as its own task. The first events are durable when this returns.
+    /// Run the loop as a separate task. The first events are durable when this returns.
     async fn spawn_run(
         &self,
         scope: &Scope,
@@ -192,7 +193,7 @@ impl Engine {
                 Ok(()) => runner.report().await,
                 Err(error) => Err(error),
             };
-            // Release the run before reporting its end, so that the caller can continue immediately.
+            // Release the lease before reporting the end of the run, so that the caller can continue immediately.
             runner.hold.release().await;
             let _ = tell.send(reported);
         });
@@ -258,7 +259,7 @@ impl Runner {
         }
     }
 
-    /// Request the end of every open turn of the run. A turn that is about to start checks the flag.
+    /// Request the end of every open turn of the run. A turn that is about to start checks the cancellation flag.
     async fn cancel_visits(&self) -> Result<()> {
         self.is_cancelled.store(true, Ordering::SeqCst);
         let state = self.machine.state();

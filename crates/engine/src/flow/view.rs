@@ -10,16 +10,16 @@ use super::{ROLE_MARK, RUN_PREFIX, aside};
 use crate::turn::PendingApproval;
 use crate::{Engine, EngineError, Result};
 
-/// Most sessions checked to fill one page of runs.
+/// Maximum number of sessions checked to fill one page of runs.
 const LOOKED_MAX: usize = 5_000;
 const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Not ended. If no process runs it, it can be resumed.
+    /// The run has not ended. If no process is running it, it can be resumed.
     Open,
-    /// Waiting for answers only.
+    /// The run is only waiting for answers.
     Waiting,
     Completed,
     Failed,
@@ -84,7 +84,7 @@ pub struct NodeView {
     pub attempt: u32,
     /// The session of the role; it exists once the node has been entered.
     pub session: Option<String>,
-    /// The role's last text.
+    /// The role's latest text.
     pub said: Option<String>,
     pub why: Option<String>,
     pub code: Option<String>,
@@ -107,7 +107,7 @@ pub struct ResultView {
     pub bytes: u64,
 }
 
-/// A run in a list.
+/// One run in a list of runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunRow {
     pub run: SessionId,
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Resolve a run by its id, with or without the common prefix, by a unique prefix of it, or by `@last`.
+    /// Resolve a run by its id, with or without the common prefix, by a unique id prefix, or by `@last`.
     pub async fn find_run(&self, scope: &Scope, given: &str) -> Result<SessionId> {
         if given == "@last" {
             let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();

@@ -1,6 +1,6 @@
-//! Make one visit: open the role's session, start or continue its turn, have the role repair an invalid
-//! handoff, and read the result. Every decision is made from the role's log under its lease, so a visit can
-//! safely be repeated.
+//! Perform one visit: open the role's session, start or continue its turn, have the role repair an invalid handoff,
+//! and read the result. Every decision is based on the role's log and made under its lease, so a visit can safely
+//! be repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,13 +27,13 @@ use crate::turn::{OnWait, Opening, Running, settings_of};
 use crate::write::{ForkAt, OpenOptions};
 use crate::{Engine, EngineError, Result};
 
-/// Most turns of one visit: the first, its repairs, and interrupted ones.
+/// Maximum number of turns of one visit: the first turn, its repairs, and interrupted turns.
 const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
-/// How long a visit waits for another turn in the session, and how often it checks.
+/// How many times, and at what interval, a visit checks whether another turn in the session has ended.
 const BUSY_TRIES_MAX: u32 = 720;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Makes visits, with the run's state at the time of the decision.
+/// Performs visits, using the run's state at the time of the decision.
 pub(super) struct Visitor {
     pub engine: Engine,
     pub scope: Scope,
@@ -42,8 +42,8 @@ pub(super) struct Visitor {
 }
 
 impl Visitor {
-    /// Make or continue the visit. Failures that belong to the node become a result. Failures that may be
-    /// temporary, or that another process can solve, are returned as errors and leave the run unchanged.
+    /// Start or continue the visit. Failures caused by the node become a result. Failures that may be temporary, or
+    /// that another process can recover from, are returned as errors and leave the run unchanged.
     pub(super) async fn visit(&self, key: &VisitKey) -> Result<VisitResult> {
         match self.try_visit(key).await {
             Err(error) if is_of_the_node(&error) => {
@@ -84,7 +84,7 @@ impl Visitor {
         }
     }
 
-    /// Take the session's lease once its current holder has released it.
+    /// Acquire the session's lease after its current holder has released it.
     async fn hold(&self, session: &SessionId) -> Result<Hold> {
         let mut tries = 0;
         loop {
@@ -172,8 +172,8 @@ impl Visitor {
         Ok(id.parse()?)
     }
 
-    /// Start the visit's turn with a note about the node. The first visit in a session also sets its system
-    /// prompt.
+    /// Start the visit's turn with a note about the node. The first visit in a session also sets the session's
+    /// system prompt.
     async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
         if let Err(error) = self.settle_prompt(node, session, &hold).await {
             hold.release().await;
@@ -212,8 +212,7 @@ impl Visitor {
         Ok(())
     }
 
-    /// The agent that plays the role, with the handoff tool and enough turns for all nodes, and its system
-    /// prompt.
+    /// The role's agent, with the handoff tool and enough turns for all nodes, and its system prompt.
     fn role_agent(&self, node: &Node, had_turns: u32) -> Result<(Agent, String)> {
         let id = self.state.flow.agent_of(node);
         let unknown = || EngineError::Invalid { what: "the agent", why: format!("no agent `{id}`") };
@@ -332,8 +331,8 @@ impl Visitor {
     }
 }
 
-/// The most turns that a flow can give to one session: every node may belong to its role, plus the
-/// reflection.
+/// Maximum number of turns that a flow can start in one session, assuming that every node and the reflection use
+/// the same session.
 fn turns_of(flow: &Flow) -> u32 {
     let nodes = u32::try_from(flow.nodes.len()).unwrap_or(u32::MAX).saturating_add(1);
     nodes.saturating_mul(VISITS_MAX * TURNS_MAX)
@@ -369,7 +368,7 @@ fn said(text: String) -> UserMessage {
     UserMessage { parts: vec![Part::text(text)], origin: Some(origin) }
 }
 
-/// Whether an error belongs to the node, and not to the store or the process.
+/// Whether an error is caused by the node, not by the store or the process.
 fn is_of_the_node(error: &EngineError) -> bool {
     let code = error.code();
     let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");

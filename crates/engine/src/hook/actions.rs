@@ -1,5 +1,5 @@
-//! Perform actions that hooks request in other sessions. They run in the background with the rights of the
-//! hook's installer, one level deeper. The nesting depth and the number of concurrent actions are limited.
+//! Perform actions that hooks request in other sessions. Actions run in the background with the rights of the
+//! hook's installer, at the next nesting depth. The nesting depth and the number of concurrent actions are limited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::turn::{IfRunning, OnWait, SendOptions, Sent, StartOptions};
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
 
-/// Most concurrent actions; further ones are dropped with a warning.
+/// Maximum number of concurrent actions; further actions are dropped with a warning.
 const ACTING_MAX: usize = 64;
 /// How long an action waits for a session with a running turn.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// Run a turn and wait for its end, so that the process does not exit before it.
+    /// Run a turn and wait for its end, so that the process does not exit earlier.
     async fn say(&self, installed: &Installed, session: &SessionId, text: String) -> Result<()> {
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
         let deadline = tokio::time::Instant::now() + BUSY_WAIT;

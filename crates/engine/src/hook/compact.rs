@@ -25,7 +25,7 @@ struct HookedCompaction {
 }
 
 impl Engine {
-    /// Add the installed hooks to a compaction, unless it has its own.
+    /// Add the installed hooks to a compaction, unless the compaction already has a hook.
     pub(crate) fn hooked(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
         let listens = self.has_hooks(HookName::BeforeCompact) || self.has_hooks(HookName::AfterCompact);
         if how.hook.is_some() || !listens {
@@ -37,7 +37,7 @@ impl Engine {
             session: session.clone(),
             turn: how.turn,
             trigger: how.trigger,
-            // A turn plans with a dry run but appends the compaction itself, so this is no dry run for hooks.
+            // A turn plans with a dry run but appends the compaction itself, so hooks must not treat it as a dry run.
             writing: if how.turn.is_some() { Writing::Write } else { how.writing },
         };
         Compacting { hook: Some(Arc::new(hook)), ..how }
@@ -70,7 +70,7 @@ impl CompactHook for HookedCompaction {
 }
 
 impl HookedCompaction {
-    /// Ask the hooks without recording anything, for a dry run.
+    /// Call the hooks without recording anything, for a dry run.
     async fn rehearse(&self, data: Value) -> BeforeCompact {
         let name = HookName::BeforeCompact;
         let mut said = BeforeCompact::GoOn;
@@ -107,7 +107,7 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
     })
 }
 
-/// The messages that leave the context, one line each.
+/// The archived messages, one line each.
 fn told(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
     let lines: Vec<String> =

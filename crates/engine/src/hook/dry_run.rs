@@ -20,7 +20,7 @@ pub struct Rehearsed {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<HookAction>,
-    /// Why its answer would be rejected.
+    /// Why the hook's answer would be rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Whether the event would continue to the next hook and then happen.
@@ -28,8 +28,8 @@ pub struct Rehearsed {
 }
 
 impl Engine {
-    /// Call the hooks of a name with a simulated event. The hooks really run, because only they know their
-    /// answer. A flag in the event marks it as simulated.
+    /// Call the hooks for an event name with a simulated event. The hooks really run, because their answers cannot
+    /// be predicted. A flag marks the event as simulated.
     pub async fn rehearse(
         &self,
         name: HookName,

@@ -26,7 +26,7 @@ use crate::{Engine, EngineError, Result};
 /// Maximum nesting of hooks: a hook at this depth cannot act.
 pub const DEPTH_MAX: u8 = 3;
 
-/// The place of an event: scope, session and turn.
+/// The location of an event: scope, session and turn.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
     pub scope: &'a Scope,
@@ -85,12 +85,12 @@ impl Engine {
         data: impl FnOnce() -> Value,
     ) {
         if self.has_hooks(name) {
-            // A notified hook cannot refuse, so an error here is not a valid answer.
+            // A notified hook cannot refuse, so ignore errors.
             let _ = Box::pin(self.ask_each(name, At { scope, session, turn }, data())).await;
         }
     }
 
-    /// Ask the hooks about an event. A refusal is returned as an error with its reason.
+    /// Ask the hooks about an event. A refusal is returned as an error with the hook's reason.
     pub(crate) async fn ask_hooks(
         &self,
         name: HookName,
@@ -168,8 +168,8 @@ impl Engine {
         }
     }
 
-    /// Append a note about a hook's answer for followers of the session. If the session accepts no entries,
-    /// it is logged.
+    /// Append a note about a hook's answer for followers of the session. If the session accepts no entries, the
+    /// note is logged instead.
     async fn note(
         &self,
         at: At<'_>,

@@ -1,5 +1,5 @@
-//! The installed hooks, their installers and their call order. The registry is a value: adding a hook makes a
-//! new engine, and a running turn keeps the hooks it started with.
+//! The installed hooks, their installers and their call order. The registry is a value: adding a hook creates a new
+//! engine, and a running turn keeps the hooks it started with.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::{EngineError, Result};
 
 /// Default timeout of a hook.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// Most hooks per event name.
+/// Maximum number of hooks per event name.
 const HOOKS_MAX: usize = 16;
 /// Longest hook name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a hook's failure means for the event.
+/// How a hook's failure affects the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -48,7 +48,7 @@ pub struct Installed {
     pub name: String,
     pub on: HookName,
     pub hook: Arc<dyn Hook>,
-    /// Lower values are called first; equal ones in installation order.
+    /// Lower values are called first; hooks with equal values in installation order.
     pub priority: i32,
     pub timeout: Duration,
     pub on_failure: OnFailure,
@@ -72,7 +72,8 @@ impl Installed {
         }
     }
 
-    /// Hooks never cross tenants, and a hook of a non-operator only receives that user's own events.
+    /// Whether the hook receives an event. Hooks never cross tenants, and a non-operator's hook only receives
+    /// events of that user.
     pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
         let is_theirs = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
         let tool = event.data["tool"].as_str().unwrap_or_default();
@@ -106,7 +107,7 @@ impl Installed {
 #[derive(Clone)]
 pub struct Hooks {
     installed: Vec<Installed>,
-    /// Number of running actions, shared with registries cloned from this one.
+    /// Number of running actions, shared with clones of this registry.
     pub(super) acting: Arc<watch::Sender<usize>>,
 }
 

@@ -1,12 +1,11 @@
-//! Import sessions: entries with their own ids, times and authors, appended in batches like any others.
+//! Import sessions: entries keep their ids, times and authors, and are appended in batches like other entries.
 //!
-//! A file is only as trustworthy as the importing user. Only an owner may extend an existing session,
-//! memberships in the file are not granted here, and only an operator may write entries of other users (ADR
-//! 0030).
+//! A file is only as trustworthy as the importing user. Only an owner may extend an existing session, memberships
+//! in the file are not granted, and only an operator may write entries of other users (ADR 0030).
 //!
-//! [`Import`] writes drafts. [`OwnIntake`] reads Sapwood's own files, [`Intake`] foreign ones. Both compare
-//! the file with the session in the store and append what is new, directly after the compared entries or not
-//! at all.
+//! [`Import`] writes drafts. [`OwnIntake`] reads Sapwood's own files, [`Intake`] foreign files. Both compare the
+//! file with the session in the store and append the new entries, directly after the compared entries or not at
+//! all.
 
 mod own;
 
@@ -45,7 +44,7 @@ pub const BATCH_ENTRIES: usize = 1_000;
 pub const BATCH_BYTES: usize = 4 << 20;
 /// Records per page when reading the store's log.
 const PAGE_RECORDS: usize = 1_000;
-/// Most sessions checked for one that a new session repeats.
+/// Maximum number of sessions checked for records that a new session repeats.
 const KIN_LOOKED_MAX: usize = 100;
 
 /// A session that is being imported.
@@ -57,7 +56,7 @@ pub struct Import {
     new: Option<NewSession>,
     /// Whether this import created the session.
     made: Created,
-    /// The end of the log: the last existing entry, or the last one written by this import.
+    /// The end of the log: the last existing entry, or the last entry written by this import.
     head: Seq,
     pending: Vec<Draft>,
     pending_bytes: usize,
@@ -69,7 +68,7 @@ pub struct Import {
 type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
-    /// Start an import. An existing session is extended if the caller owns it and it ends where expected.
+    /// Start an import. An existing session is extended if the caller owns it and its head matches `expect`.
     pub async fn begin_import(&self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
         let session = new.id.clone();
         let (new, head) = match self.store.summary(scope, &session).await {
@@ -126,8 +125,8 @@ impl Import {
         Ok(self.added)
     }
 
-    /// Neutralize what the file says about other users. Only the owner here can grant a membership, and only
-    /// an operator can write entries in another user's name.
+    /// Neutralize the file's data about other users. Only the session's owner can grant a membership, and only an
+    /// operator can write entries in another user's name.
     fn disarm(&self, draft: &mut Draft) {
         if let Body::MemberChanged(changed) = &mut draft.body {
             changed.elsewhere = true;
@@ -166,8 +165,8 @@ impl Import {
     }
 
     /// Write the pending entries. If the store keeps the order of appends, the next batch starts before the
-    /// previous one is done, with at most two in flight. If the previous one fails, the next fails too because
-    /// the head does not match.
+    /// previous one is done, with at most two in flight. If the previous batch fails, the next one also fails,
+    /// because the head does not match.
     async fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -177,7 +176,7 @@ impl Import {
         self.pending_bytes = 0;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
-        // The audit line is part of the first append, so there is no import without it.
+        // The audit line is part of the first append, so every import has one.
         let said =
             || note(AuditAction::Import, &self.session, Some(format!("from entry {} on", self.head.next())));
         let audit = (self.added == 0).then(said);
@@ -259,8 +258,8 @@ pub struct Intake {
     kin: Option<SiblingSessions>,
 }
 
-/// An index of the store's sessions by start time, read once and shared by the imports of a batch. A single
-/// import instead lists only sessions that were updated soon after its own start.
+/// An index of the store's sessions by start time, read once and shared by the imports of a batch. A single import
+/// instead lists only sessions that were updated soon after the imported session's start.
 #[derive(Clone, Default)]
 pub struct SiblingSessions(Arc<Mutex<Option<Begun>>>);
 
@@ -307,7 +306,7 @@ async fn list_begun(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<
     }
 }
 
-/// Sessions updated after the start of a new one, oldest first.
+/// A filter for sessions updated after the start of a new session, oldest first.
 fn alike(scope: &Scope, new: &NewSession) -> ListFilter {
     ListFilter {
         since: Some(new.at),
@@ -374,7 +373,7 @@ impl Intake {
         self
     }
 
-    /// Import what was read so far. Does nothing until the session's id is known.
+    /// Import the steps read so far. Does nothing until the session's id is known.
     pub async fn take(&mut self, harvest: &mut StepBatch) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
             let Some(mut session) = harvest.session.clone() else { return Ok(()) };
@@ -429,7 +428,7 @@ impl Intake {
     }
 
     /// Read sessions that began at the same time, because they may repeat the same records. Records in both
-    /// count only in the session that was imported first.
+    /// sessions count only in the session that was imported first.
     async fn learn_elsewhere(&mut self, new: &NewSession) -> Result<()> {
         let others = match &self.kin {
             Some(kin) => kin.meet(&self.engine, &self.scope, new).await?,
@@ -457,8 +456,8 @@ impl Intake {
         }
     }
 
-    /// Catch up with the store. Reading the file may be slow, and until there is something to write others
-    /// may append.
+    /// Catch up with the store. Reading the file may be slow, and other callers may append until this import has
+    /// something to write.
     async fn keep_up(&mut self) -> Result<()> {
         if let Target::Ready { new, is_known: true } = &self.target {
             let session = new.id.clone();
@@ -467,7 +466,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Read what the store added to the session since the last call.
+    /// Read the entries added to the session since the previous call.
     async fn learn(&mut self, session: &SessionId) -> Result<()> {
         let known = self.learnt;
         loop {
@@ -498,7 +497,7 @@ impl Intake {
         Ok(())
     }
 
-    /// A dry run refuses the same cases as a real import.
+    /// Check the caller's right in a dry run, so that it refuses the same cases as a real import.
     async fn prove(&mut self) -> Result<()> {
         if let Target::Counted { unproven, .. } = &mut self.target
             && !self.drafts.is_empty()

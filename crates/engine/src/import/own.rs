@@ -1,5 +1,5 @@
-//! Import Sapwood's own files. The n-th entry of a file has seq n. Existing entries are compared with the
-//! file one by one, and the rest is appended. If the store's log differs, it is left unchanged.
+//! Import Sapwood's own files. The n-th entry of a file has seq n. Existing entries are compared with the file one
+//! by one, and the rest is appended. A log that differs from the file is left unchanged.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -32,7 +32,7 @@ enum Target {
     Known(Known),
     Import(Box<Import>),
     Counted,
-    /// Nothing more is written: the store's log differs from some entry on, or writing failed.
+    /// No more entries are written: the store's log differs from the file, or a write failed.
     Refused {
         differs_at: Option<Seq>,
     },
@@ -76,7 +76,7 @@ impl Engine {
 }
 
 impl OwnIntake {
-    /// Import what was read so far. After a failure, nothing more is imported.
+    /// Import the drafts read so far. After a failure, no more drafts are imported.
     pub async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
         for bytes in importer.take_blobs() {
             self.hold(bytes);
@@ -99,7 +99,7 @@ impl OwnIntake {
     }
 
     pub async fn finish(mut self) -> Result<OwnTaken> {
-        // A session without entries is created too.
+        // Also create a session without entries.
         if matches!(&self.target, Target::Known(known) if !known.is_there) {
             self.begin().await?;
         }
@@ -159,7 +159,7 @@ impl OwnIntake {
         }
     }
 
-    /// All existing entries were compared. Append the rest directly after them or not at all.
+    /// Begin appending after all existing entries were compared: directly after them or not at all.
     async fn begin(&mut self) -> Result<()> {
         let Target::Known(known) = &self.target else { return Ok(()) };
         self.target = match self.mode {

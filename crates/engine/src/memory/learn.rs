@@ -1,5 +1,5 @@
-//! Learn memories from a session: when it is closed or archived, after an idle time, or on request. A mark in
-//! its log records how far it was processed, so that nothing is learned twice and forgotten memories stay
+//! Learn memories from a session: when it is closed or archived, after an idle time, or on request. A mark in the
+//! session's log records the last processed entry, so that nothing is learned twice and forgotten memories stay
 //! forgotten.
 
 use std::time::Duration;
@@ -21,11 +21,11 @@ use super::{AtEnd, Outcome};
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
-/// How long a model may take to extract memories before the rules are used.
+/// Timeout for extraction by a model. If it expires, the rules are used.
 const MODEL_WAIT: Duration = Duration::from_secs(20);
-/// How often learning is retried after a conflict.
+/// Maximum number of retries after a conflict.
 const TRIES_MAX: u32 = 8;
-/// Page size and most pages when searching for idle sessions.
+/// Page size and maximum number of pages when searching for idle sessions.
 const IDLE_ROWS: usize = 200;
 const IDLE_PAGES_MAX: usize = 1_000;
 
@@ -57,7 +57,7 @@ struct News {
 }
 
 impl Engine {
-    /// Learn from the new entries of a session. Requires its owner.
+    /// Learn from the new entries of a session. The caller must be its owner.
     pub async fn learn(&self, scope: &Scope, session: &SessionId) -> Result<Learning> {
         self.check_right(scope, session, Right::Own).await?;
         let news = self.news_of(scope, session).await?;
@@ -68,7 +68,7 @@ impl Engine {
         }
         let learned = kept.iter().filter(|kept| kept.outcome != Outcome::Known).count();
         let asked_model = how != Learned::ByRules || fell_back.is_some();
-        // Rules give the same result at no cost, so an empty result needs no mark. A model is not asked
+        // Rules return the same result again at no cost, so an empty result needs no mark. A model is not called
         // twice.
         if !kept.is_empty() || asked_model {
             let learned = u32::try_from(learned).unwrap_or(u32::MAX);
@@ -88,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Learn from the sessions of a tenant that were last used in this time range. Returns how many gave
-    /// memories.
+    /// Learn from the sessions of a tenant that were last used in this time range. Returns how many sessions
+    /// yielded memories.
     pub async fn learn_from_idle(&self, tenant: &TenantId, window: IdleWindow) -> Result<usize> {
         let house = house(tenant);
         let mut filter = ListFilter { limit: IDLE_ROWS, ..ListFilter::default() };
@@ -101,7 +101,7 @@ impl Engine {
             for summary in idle {
                 match self.learn_if_wanted(tenant, &summary.id).await {
                     Ok(learning) => taught += usize::from(learning.is_some_and(|one| !one.kept.is_empty())),
-                    // The session may have been erased or reopened; continue with the others.
+                    // The session may have been erased or reopened; continue with the other sessions.
                     Err(error) => {
                         tracing::warn!(session = %summary.id, %error, "failed to learn from a session")
                     }
@@ -124,8 +124,8 @@ impl Engine {
         self.learn(&house, session).await.map(Some)
     }
 
-    /// The session's own entries on the path since the last mark. Inherited entries are processed in the
-    /// fork's source.
+    /// The entries on the path since the latest mark, without inherited entries. Inherited entries are processed in
+    /// the fork's source.
     async fn news_of(&self, scope: &Scope, session: &SessionId) -> Result<News> {
         let summary = self.store.summary(scope, session).await?;
         if summary.state == SessionState::Archived {
@@ -213,8 +213,8 @@ impl Engine {
 }
 
 impl News {
-    /// The id is derived from the source and the text, so that two servers learning at once create one
-    /// memory.
+    /// Build a new memory. Its id is derived from the source and the text, so that two servers learning at once
+    /// create one memory.
     fn new_memory(&self, candidate: &Candidate, belongs: Belongs, learned: Learned) -> NewMemory {
         let first = candidate.entries.first();
         let said = self.entries.iter().find(|entry| Some(&entry.meta.id) == first);

@@ -1,9 +1,9 @@
-//! Memories: facts learned from sessions and given to later ones. [`learn`] extracts them when a session
+//! Memories: facts learned from sessions and provided to later sessions. [`learn`] extracts them when a session
 //! ends, [`write`] stores and deletes them, [`recall`] searches them and briefs new sessions.
 //! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
-//! A memory belongs to its session's owner. It reaches other users only when it is explicitly given to the
-//! tenant, and it is never put into a session that other users read: see [`Engine::tellable`](Engine).
+//! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the
+//! tenant, and it is never added to a session that other users can read: see [`Engine::tellable`](Engine).
 
 mod learn;
 mod recall;
@@ -35,12 +35,12 @@ pub enum AtEnd {
 pub struct MemoryCare {
     /// The model that extracts memories, `PROVIDER/NAME`; rules if `None`.
     pub model: Option<String>,
-    /// Finds memories by meaning; without it only by words.
+    /// Finds memories by meaning. If `None`, memories are found only by words.
     pub embedder: Option<Arc<dyn Embedder>>,
     pub at_end: AtEnd,
 }
 
-/// Most pages read: an owner's memories and the tenant's.
+/// Maximum number of pages read: the pages of an owner's memories and of the tenant's.
 const PAGES_MAX: usize = 2 * MEMORIES_MAX.div_ceil(PAGE_ROWS_MAX) + 1;
 
 impl Engine {

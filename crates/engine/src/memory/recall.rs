@@ -1,4 +1,4 @@
-//! Search memories, and brief new sessions with what earlier ones taught.
+//! Search memories, and brief new sessions with memories from earlier sessions.
 
 use sapwood_core::agent::Agent;
 use sapwood_core::id::MemoryId;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// Most memories per answer.
+/// Maximum number of memories per answer.
 pub const FOUND_MAX: usize = 100;
 
 /// A memory and its relevance, from 0 to about 1.
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Recollection { found, by_embedding: asked.is_some() })
     }
 
-    /// Add embeddings to memories that were stored without one: a few with every question.
+    /// Add embeddings to memories that were stored without embeddings, a few per search.
     async fn embed_more(&self, scope: &Scope, asked: &Embedding, memories: &mut [Memory]) {
         let Some(embedder) = &self.care.embedder else { return };
         let lacks = |memory: &&mut Memory| {
@@ -70,13 +70,13 @@ impl Engine {
             let embedded = Memory { embedding: Some(embedding), ..memory.clone() };
             match self.write_memory(scope, embedded, version).await {
                 Ok(written) => *memory = written,
-                // A concurrent change; the next question tries again.
+                // The memory was changed concurrently; the next search tries again.
                 Err(error) => tracing::debug!(%error, "failed to store a memory's embedding"),
             }
         }
     }
 
-    /// Resolve a memory by its id or a unique prefix of it.
+    /// Resolve a memory by its id or a unique id prefix.
     pub async fn find_memory(&self, scope: &Scope, given: &str) -> Result<MemoryId> {
         if let Ok(id) = given.parse() {
             return Ok(id);
@@ -112,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// Which memories may be put into a session: the owner's if only the owner can read it, else the tenant's.
-    /// They become part of its log, which all its members can read.
+    /// Which memories may be put into a session: the owner's if only the owner can read the session, else the
+    /// tenant's. Memories become part of the session's log, which all members can read.
     pub(crate) fn tellable(&self, scope: &Scope, summary: &Summary) -> Whose {
         let is_alone = summary.members.is_empty() && summary.owner == scope.principal;
         match is_alone {
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Whether all readers of one session may also read the other, so that quoting does not leak content.
+    /// Whether all readers of `into` may also read `from`, so that quoting does not leak content.
     pub(crate) async fn may_quote(&self, scope: &Scope, into: &Summary, from: &SessionId) -> bool {
         let Ok(from) = self.store.summary(scope, from).await else { return false };
         let may_read = |reader: &Principal| from.owner == *reader || from.members.contains_key(reader);

@@ -1,5 +1,5 @@
-//! Store memories: by hand, learned, edited, deleted. A repeated memory is strengthened; a contradicting one
-//! supersedes the older one, which is kept and linked.
+//! Store, edit and delete memories, both learned and written by users. A repeated memory is strengthened. A
+//! contradicting memory supersedes the older memory, which is kept and linked.
 
 use sapwood_core::id::MemoryId;
 use sapwood_core::memory::compare::{Relation, relate};
@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// How often a change is retried after a conflict.
+/// Maximum number of retries after a conflict.
 const TRIES_MAX: u32 = 16;
 
-/// A memory to store by hand.
+/// A memory written by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     pub text: String,
@@ -31,22 +31,22 @@ pub struct Written {
 pub struct Edit {
     pub text: Option<String>,
     pub kind: Option<MemoryKind>,
-    /// Give the memory to the tenant, or back to the caller.
+    /// Share the memory with the tenant, or return it to the caller.
     pub belongs: Option<Belongs>,
     /// Fail with a conflict unless the memory has this version.
     pub expected: Option<u64>,
 }
 
-/// What happened to a candidate memory.
+/// The outcome for a candidate memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Outcome {
     Learned,
-    /// It was already known and now has more support.
+    /// The memory was already known and now has more support.
     Strengthened,
-    /// It was already known from the same entries.
+    /// The memory was already known from the same entries.
     Known,
-    /// It supersedes another memory.
+    /// The memory supersedes an older memory.
     Superseded {
         old: MemoryId,
     },
@@ -60,7 +60,7 @@ pub struct Kept {
 }
 
 impl Engine {
-    /// Store a memory by hand.
+    /// Store a memory written by a user.
     pub async fn remember(&self, scope: &Scope, written: Written) -> Result<Kept> {
         let belongs = written.belongs.unwrap_or_else(|| Belongs::To(scope.principal.clone()));
         let text = checked(&written.text)?;
@@ -91,7 +91,7 @@ impl Engine {
         Ok(self.store.list_memories(scope, filter).await?)
     }
 
-    /// The memories that this one supersedes, newest first.
+    /// The memories that this memory supersedes, newest first.
     pub async fn superseded(&self, scope: &Scope, memory: &Memory) -> Result<Vec<Memory>> {
         let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         Ok(all.into_iter().filter(|other| other.superseded_by == Some(memory.id)).collect())
@@ -126,7 +126,7 @@ impl Engine {
         }
         let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         let mut doomed = vec![id];
-        // The list grows while it is iterated. Each memory is superseded by at most one, so this ends.
+        // The list grows while it is iterated. Each memory is superseded by at most one other memory, so the loop ends.
         let mut next = 0;
         while let Some(newer) = doomed.get(next).copied() {
             let older =
@@ -202,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Write a memory. All writes go through here.
+    /// Write a memory. All memory writes use this function.
     pub(super) async fn write_memory(
         &self,
         scope: &Scope,
@@ -248,7 +248,7 @@ impl NewMemory {
             text: candidate.text.clone(),
             sources: self.source.clone().into_iter().collect(),
             learned: self.learned.clone(),
-            // The store sets these four.
+            // The store sets these four fields.
             by: Principal::System,
             version: 0,
             created_at: TimestampMs(0),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Installed, Source, Terms};
 use crate::{Engine, EngineError, Result};
 
-/// Most missed times counted per check. A calendar with very frequent times may have more.
+/// Maximum number of missed times counted per check. A calendar with very frequent times may have missed more.
 const MISSED_MAX: usize = 10_000;
 /// A scheduled time older than this counts as missed.
 const MISSED_AFTER_MS: i64 = 60_000;
@@ -23,7 +23,7 @@ const EVENT_POLL_MS: u64 = 500;
 const CALENDAR_PAUSE_MS_MAX: i64 = 30_000;
 /// Entries of another session read per check.
 const EVENTS_MAX: usize = 500;
-/// Most files named in a payload.
+/// Maximum number of files named in a payload.
 const NAMED_MAX: usize = 100;
 /// How long a file must be unchanged before a change counts.
 const SETTLE_MS: u64 = 100;
@@ -134,7 +134,7 @@ impl Engine {
 /// The result of checking another session.
 enum Looked {
     Nothing,
-    /// No matching event up to here.
+    /// No matching event up to and including this entry.
     Passed(Seq),
     Due(TriggerNote),
 }
@@ -163,7 +163,7 @@ struct Noticed {
     pause_ms: Option<u64>,
 }
 
-/// Compute what is due since `since`, without side effects. All times that have passed make one firing.
+/// Compute the firing due since `since`, without side effects. All times that have passed are combined into one firing.
 fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now: TimestampMs) -> Noticed {
     let Some(first) = calendar.next_after(since) else { return Noticed { note: None, pause_ms: None } };
     if first > now {

@@ -1,6 +1,6 @@
-//! Run triggers. Each trigger has a log session of its own, so leases, fences and idempotency keys apply to
-//! it. Several servers may detect that a trigger is due, but only one entry records it and one server acts on
-//! it. If that server dies, another continues from the same log.
+//! Run triggers. Each trigger has a separate log session, so leases, fences and idempotency keys apply to it.
+//! Several servers may detect that a trigger is due, but the firing is recorded by one entry and performed by one
+//! server. If that server dies, another server continues from the same log.
 //!
 //! The text of a firing is queued in its target session under the firing's idempotency key, so it is sent
 //! exactly once. [`detect`] finds due firings, [`run`] performs them.
@@ -26,7 +26,7 @@ use crate::{Engine, EngineError, Result};
 
 pub use run::{Drained, Runner};
 
-/// What fires a trigger.
+/// The source that fires a trigger.
 #[derive(Clone)]
 pub enum Source {
     /// An HTTP request.

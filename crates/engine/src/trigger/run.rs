@@ -44,7 +44,7 @@ pub struct Runner {
     /// Firings whose result this process is waiting for.
     attended: BTreeSet<Seq>,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// How far another session was checked without a matching event.
+    /// The last entry of another session that was checked without a match.
     seen: Option<Seq>,
 }
 
@@ -81,8 +81,8 @@ impl Runner {
         }
     }
 
-    /// Perform due firings and wait for their results, without detecting new ones. Reports if another process
-    /// runs the trigger, after waiting long enough for the lease of a dead one to expire.
+    /// Perform due firings and wait for their results, without detecting new firings. Reports whether another
+    /// process runs the trigger, after waiting long enough for the lease of a dead process to expire.
     pub async fn drain(mut self) -> Result<Drained> {
         let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
         loop {
@@ -122,14 +122,14 @@ impl Runner {
         }
     }
 
-    /// Another process has taken the lease and now waits for the firings.
+    /// Stop waiting for firings, because another process has taken the lease and waits for them.
     fn let_go(&mut self) {
         self.hold = None;
         self.attended.clear();
         self.work = FuturesUnordered::new();
     }
 
-    /// Detect and perform what is due. Returns the milliseconds until the next tick.
+    /// Detect and perform due firings. Returns the milliseconds until the next tick.
     async fn tick(&mut self, looking: Looking) -> Result<u64> {
         self.catch_up().await?;
         let mut pause_ms = PAUSE_MS_MAX;
@@ -167,7 +167,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Try to take the lease. Entries written before that are read first.
+    /// Try to acquire the lease, and then read the entries that other processes wrote before.
     async fn take_hold(&mut self) -> Result<bool> {
         if self.hold.is_some() {
             return Ok(true);
@@ -193,7 +193,7 @@ impl Runner {
         self.catch_up().await
     }
 
-    /// Queue the text in its session exactly once, and record that.
+    /// Queue the text in its session exactly once, and log that it was sent.
     async fn send(&mut self, firing: Seq) -> Result<()> {
         let Some(firing) = self.state.open.get(&firing).cloned() else { return Ok(()) };
         let (engine, installed) = (self.engine.clone(), self.installed.clone());
@@ -307,7 +307,7 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
         }
         match engine.resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
-                // An earlier turn of the session waits for an answer, and so does this input.
+                // An earlier turn of the session waits for an answer, so this input has to wait.
                 if running.ended().await?.ended.is_none() {
                     tokio::time::sleep(PERSON_PAUSE).await;
                 }

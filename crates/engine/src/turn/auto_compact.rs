@@ -56,7 +56,7 @@ impl TurnContext {
         Ok(Input::Compacted { trigger, compaction })
     }
 
-    /// Compact after the turn, while the session is still held. A failure here does not fail the turn.
+    /// Compact after the turn, while the lease is still held. A failure here does not fail the turn.
     pub(super) async fn tidy_up(&self) {
         let situation = self.situation(Writing::Write);
         let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;

@@ -22,15 +22,15 @@ use crate::write::OpenOptions;
 use crate::{EngineError, Result};
 
 pub(super) const READ_OUTPUT: &str = "read_output";
-/// Available in every session with active skills.
+/// The skill tool, available in every session with active skills.
 const SKILL: &str = "skill";
 /// The built-in tools that an agent can name.
 pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
-/// Most lines per `read_output` call.
+/// Maximum number of lines per `read_output` call.
 const LINES_MAX: usize = 1_000;
-/// Most bytes per `read_output` call.
+/// Maximum number of bytes per `read_output` call.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Most hits per `recall` call.
+/// Maximum number of hits per `recall` call.
 const HITS_MAX: usize = 20;
 
 #[derive(Deserialize)]
@@ -198,7 +198,7 @@ impl TurnContext {
         }
     }
 
-    /// Run a call whose input was checked. Errors that the model can correct become its output; others end
+    /// Run a call whose input was checked. Errors that the model can correct become the call's output; others end
     /// the turn.
     pub(super) async fn run_own_tool(&self, call: &ToolCall) -> Result<ToolOutput> {
         let misread = |why: String| EngineError::Invalid { what: "a tool's input", why };
@@ -227,7 +227,7 @@ impl TurnContext {
         Ok(ToolOutput::text(lines.join("\n")))
     }
 
-    /// Read only skills that are active in this session.
+    /// Read a skill, which must be active in this session.
     async fn read_skill(&self, input: ReadSkill) -> Result<ToolOutput> {
         let is_active = self.skills.iter().any(|card| card.name == input.name);
         let Some(skills) = self.engine.skills.as_ref().filter(|_| is_active) else {
@@ -258,8 +258,8 @@ impl TurnContext {
         Ok(())
     }
 
-    /// Search memories first, then messages. A result is only added to a session if all its readers may read
-    /// the source.
+    /// Search memories first, then messages. A result is only added if all readers of the session may read the
+    /// result's source.
     async fn recall(&self, input: Recall) -> Result<ToolOutput> {
         let limit = input.limit.unwrap_or(HITS_MAX).clamp(1, HITS_MAX);
         let summary = self.engine.summary(&self.scope, &self.session).await?;

@@ -21,7 +21,7 @@ use crate::Result;
 use crate::fragments::News;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
-/// Assumed maximum output tokens if neither the agent nor the model's facts set one.
+/// Assumed maximum output tokens if neither the agent nor the model's facts set a maximum.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
 /// Longest error message that is kept.
 const MESSAGE_CHARS_MAX: usize = 1_000;
@@ -133,7 +133,7 @@ impl TurnContext {
         Ok(Input::ModelFailed { code, message, partial })
     }
 
-    /// Try one model, with as many retries as its link and the failure allow.
+    /// Try one model, with as many retries as its chain link and the failure allow.
     async fn ask_link(
         &self,
         link: &ChainLink,
@@ -241,7 +241,7 @@ impl TurnContext {
     }
 }
 
-/// Give tool calls with a missing or duplicate id a unique one: each result must match exactly one call.
+/// Assign a unique id to tool calls with a missing or duplicate id: each result must match exactly one call.
 fn unique_calls(mut parts: Vec<Part>) -> Vec<Part> {
     let mut seen = std::collections::HashSet::new();
     for (at, part) in parts.iter_mut().enumerate() {

@@ -1,6 +1,5 @@
-//! The tool that ends a role's work on a node. It only changes the role's own session: the call and its
-//! result are the handoff, which the flow's runner reads after the turn. It is therefore safe to run again
-//! after a crash.
+//! The tool that ends a role's work on a node. It only changes the role's session: the call and its result are the
+//! handoff, which the flow's runner reads after the turn. The tool can therefore safely run again after a crash.
 
 use sapwood_core::content::ToolCall;
 use sapwood_core::flow::assignment::HandoffTarget;
@@ -65,7 +64,8 @@ impl TurnContext {
         Ok(ToolOutput::text(what_next))
     }
 
-    /// Store the target's artifact. Returns an error text if it has no content and no such artifact exists.
+    /// Store the target's artifact. Returns an error text if the target has no content and the session has no such
+    /// artifact.
     async fn settle_artifact(&self, target: &HandoffTarget) -> Result<Option<String>> {
         let HandoffTarget { artifact, content, node } = target;
         if let Some(content) = content.clone() {

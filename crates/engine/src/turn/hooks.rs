@@ -1,5 +1,5 @@
-//! Where a turn calls hooks. A hook's result has the same form as a result of the model or the tool, so the
-//! state machine knows nothing about hooks. A hook can restrict what a turn may do, but never extend it.
+//! The points at which a turn calls hooks. A hook's result has the same form as a result of the model or the tool,
+//! so the state machine does not depend on hooks. A hook can restrict what a turn may do, but never extend it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -62,15 +62,14 @@ impl TurnContext {
         self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
-    /// Mark the turn as new, so that the hooks are asked about it.
+    /// Mark the turn as new, so that its hooks are called.
     pub(super) fn begin_with(&self, words: &[Part]) {
         if self.engine.has_hooks(HookName::BeforeTurn) {
             self.with_now(|now| now.begins_with = Some(joined_text(words)));
         }
     }
 
-    /// Ask again for a turn that was interrupted before the model answered: the hooks may not have been
-    /// asked.
+    /// Also mark a turn that was interrupted before the model answered: the hooks may not have been asked yet.
     pub(super) fn begin_again(&self, entries: &[Entry]) {
         let said = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
         if let (Some(words), None) = (said(Kind::UserMessage), said(Kind::AssistantMessage)) {
@@ -109,8 +108,8 @@ impl TurnContext {
         }
     }
 
-    /// The call to run, or the result that a hook supplied instead. An input that a hook changed is validated
-    /// like the model's own. A call that a user approved cannot be changed afterwards.
+    /// The call to run, or the result that a hook supplied instead. An input that a hook changed is validated like
+    /// the model's input. A call that a user approved cannot be changed afterwards.
     pub(super) async fn ask_before_tool<'a>(
         &self,
         call: &'a ToolCall,
@@ -140,7 +139,7 @@ impl TurnContext {
 
     fn runs_unasked(&self, tool: &str) -> bool {
         if tool == HANDOFF_TOOL {
-            // A handoff is taken from the call as logged, and a user may have approved it.
+            // A handoff is read from the logged call, which a user may have approved.
             return false;
         }
         let spec = self.specs.iter().find(|spec| spec.name == tool);

@@ -1,6 +1,6 @@
-//! Run turns. [`run`] has the loop: append entries, then perform effects, until the turn ends. [`send`] has
-//! the operations that start, resume and message a turn. [`call_model`] and [`run_tool`] perform the effects;
-//! [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
+//! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`]
+//! contains the operations that start, resume and message a turn. [`call_model`] and [`run_tool`] perform the
+//! effects; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
 mod auto_compact;
 mod builtin_tools;
@@ -64,7 +64,7 @@ pub(crate) struct TurnContext {
     trace_id: String,
     /// The flow node that the session is working on.
     post: Option<Assignment>,
-    /// Entries that put the session's configuration in force on the path, and the notice for the caller.
+    /// Entries that apply the session's configuration on the path, and the notice for the caller.
     changes: Vec<Body>,
     notice: Option<String>,
     now: Mutex<Now>,
@@ -73,17 +73,17 @@ pub(crate) struct TurnContext {
 /// Mutable state of a running turn.
 #[derive(Default)]
 struct Now {
-    /// The answer that is streaming, or streamed last, and its model.
+    /// The current or latest streamed answer, and its model.
     reply: Reply,
     model: String,
     /// Signatures that providers require in later requests of the turn.
     signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
     head: Seq,
     is_budget_waived: bool,
-    /// The pressure level that was last reported.
+    /// The latest reported pressure level.
     level: Option<Level>,
     has_made_room: bool,
-    /// The last text from the model.
+    /// The latest text from the model.
     said: String,
     /// The input of a new turn, until its first model call.
     begins_with: Option<String>,

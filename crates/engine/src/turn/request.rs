@@ -14,7 +14,7 @@ use sapwood_core::{BlobHash, Part};
 use super::TurnContext;
 use crate::Result;
 
-/// Most media bytes in one request; older media is replaced by a placeholder.
+/// Maximum number of media bytes in one request; older media is replaced by a placeholder.
 const MEDIA_BYTES_MAX: u64 = 24 << 20;
 
 impl TurnContext {

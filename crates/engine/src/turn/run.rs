@@ -19,12 +19,12 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::{EngineError, Result};
 
-/// Who is recorded as the author of entries.
+/// The recorded author of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     /// The first entries of a turn, written by its caller.
     Caller,
-    /// User input keeps its user; the rest is written by the agent.
+    /// User input keeps its author; other entries are written by the agent.
     Agent,
 }
 
@@ -80,7 +80,7 @@ impl TurnContext {
         }
     }
 
-    /// A cancel or timeout stops running effects and takes the partial answer along.
+    /// On a cancel or timeout, stop running effects and add the partial answer to the input.
     fn complete(&self, input: Input, work: &mut Work) -> Input {
         match input {
             Input::Cancelled { .. } => {

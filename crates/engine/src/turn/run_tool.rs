@@ -1,5 +1,5 @@
-//! Run one tool call: check its input, run it, and store its output. Large output goes into a blob; the model
-//! sees its head, its tail and how to read the rest.
+//! Run one tool call: check its input, run it, and store its output. Large output is stored in a blob; the model
+//! receives its head, its tail and instructions to read the rest.
 
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::Result;
 use crate::fragments::News;
 use crate::spans::{record_failure, record_tool_failure, tool_span};
 
-/// Output over either limit goes into a blob.
+/// Output over either limit is stored in a blob.
 const OUTPUT_BYTES_MAX: usize = 50 << 10;
 const OUTPUT_LINES_MAX: usize = 2_000;
 /// Bytes shown from each end of a large output.
@@ -64,7 +64,7 @@ impl TurnContext {
         })
     }
 
-    /// Why the input is invalid. Unknown tools are refused by the state machine.
+    /// Return why the input is invalid. Unknown tools are refused by the state machine.
     pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
         let is_callers = |spec: &ToolSpec| spec.name == call.name && spec.touch == Touch::Callers;
         if self.specs.iter().any(is_callers) {

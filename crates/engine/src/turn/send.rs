@@ -1,5 +1,5 @@
-//! The turn operations: start a session with an agent, send it input, and cancel, steer, answer or resume a
-//! turn from any process. A turn runs as its own task and does not depend on its sender.
+//! The turn operations: start a session with an agent, send it input, and cancel, steer, answer or resume a turn
+//! from any process. A turn runs as a separate task and does not depend on its sender.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub enum IfRunning {
 /// What a turn does while it waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnWait {
-    /// Keep running and hold the session.
+    /// Keep running and keep the session's lease.
     #[default]
     Stay,
     /// Stop; answering and resuming continues the turn in any process.
@@ -70,7 +70,7 @@ pub struct Opening {
     /// Messages, and results of calls that an earlier turn handed over.
     pub bodies: Vec<Body>,
     pub terms: Terms,
-    /// Written with them, in the same turn, so that the caller can find the turn again.
+    /// Written together with `bodies`, so that the caller can find the turn later.
     pub mark: Option<CustomInfo>,
     /// Fail with a conflict unless this is the leaf.
     pub expected_leaf: Option<Seq>,
@@ -88,7 +88,7 @@ impl Opening {
         infos.chain(self.bodies).collect()
     }
 
-    /// The user input in it.
+    /// The user input among the bodies.
     fn words(&self) -> Option<&[Part]> {
         self.bodies.iter().find(|body| body.kind() == Kind::UserMessage).map(Body::parts)
     }
@@ -120,7 +120,7 @@ pub struct TurnReport {
     /// `None` if the turn is waiting for an answer.
     pub ended: Option<TurnEnded>,
     pub waiting: Vec<PendingApproval>,
-    /// The last text from the model.
+    /// The latest text from the model.
     pub text: String,
     /// A notice for the caller about how the turn ran: see [`Running::notice`].
     pub notice: Option<String>,
@@ -137,7 +137,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Wait until the turn ends, or stops to wait for an answer. Dropping this does not end the turn.
+    /// Wait until the turn ends, or stops to wait for an answer. Dropping the returned future does not end the turn.
     pub async fn ended(self) -> Result<TurnReport> {
         let lost = EngineError::TurnLost { session: self.session };
         self.report.await.unwrap_or(Err(lost))
@@ -145,7 +145,7 @@ impl Running {
 }
 
 impl Engine {
-    /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its own agent.
+    /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its agent.
     pub async fn start(&self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
         self.check_id(scope, options.open.id.as_ref()).await?;
         self.start_any(scope, options).await
@@ -259,8 +259,8 @@ impl Engine {
         }
     }
 
-    /// Take the lease for a new turn. A lease without an open turn belongs to a turn that is starting, has
-    /// just ended, or whose process died: wait for it.
+    /// Take the lease for a new turn. A lease without an open turn belongs to a turn that is starting, has just
+    /// ended, or whose process died: wait for its release.
     pub(crate) async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         match self.take_hold(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. }))
@@ -325,8 +325,8 @@ impl Engine {
         Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Author::Caller, audit }).await
     }
 
-    /// Resume a turn whose process died or left it, or start a turn from queued input. Returns `None` if
-    /// there is neither.
+    /// Resume a turn whose process died or stopped, or start a turn from queued input. Returns `None` if there is
+    /// neither.
     pub async fn resume(
         &self,
         scope: &Scope,
@@ -338,8 +338,8 @@ impl Engine {
         self.resume_held(scope, session, hold, on_wait).await
     }
 
-    /// Continue an imported session whose last turn was unfinished, with a new turn under the caller's own
-    /// configuration. Returns `None` if there is no such turn, or a local turn followed it.
+    /// Continue an imported session whose latest turn was unfinished, with a new turn under the caller's
+    /// configuration. Returns `None` if there is no such turn, or if a local turn followed.
     pub async fn continue_imported(
         &self,
         scope: &Scope,
@@ -373,7 +373,8 @@ impl Engine {
         self.send_opening(scope, session, opening, on_wait).await.map(Some)
     }
 
-    /// The summary after settling what an earlier version left undecided: an imported turn is never open.
+    /// Return the summary, after computing the authority if an earlier version left it unset: an imported turn is
+    /// never open.
     pub(super) async fn settled_summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
         let summary = self.store.summary(scope, session).await?;
         if summary.authority.is_some() {
@@ -383,7 +384,7 @@ impl Engine {
         Ok(self.store.summary(scope, session).await?)
     }
 
-    /// Like [`Engine::resume`], for a caller that already holds the session.
+    /// Like [`Engine::resume`], for a caller that already holds the session's lease.
     pub(crate) async fn resume_held(
         &self,
         scope: &Scope,
@@ -516,7 +517,7 @@ impl Engine {
         self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
     }
 
-    /// Request the end of the open turn. The process that runs it ends it; a turn without a process ends when
+    /// Request the end of the open turn. The process that runs the turn ends it; a turn without a process ends when
     /// it is resumed.
     pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
         let looked = self.store.summary(scope, session).await?;
@@ -533,14 +534,14 @@ impl Engine {
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
-    /// Request the end of this turn, and of no other that may be open by now.
+    /// Request the end of this turn only, even if another turn is open by now.
     pub async fn cancel_turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
         let now = self.clock.now();
         let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
         self.append_while_open(scope, session, turn, "cancel", draft).await.map(|_| ())
     }
 
-    /// Add input to this turn, and to no other that may be open by now.
+    /// Add input to this turn only, even if another turn is open by now.
     pub async fn steer_turn(
         &self,
         scope: &Scope,
@@ -666,14 +667,14 @@ struct Prepared {
     inbox: Inbox,
 }
 
-/// The author of a turn's first entries, and the audit line for it.
+/// The author of a turn's first entries, and their audit line.
 struct Opened {
     voice: Author,
     audit: Option<AuditNote>,
 }
 
 impl Prepared {
-    /// The first step is durable when this returns, so the sender knows that the input is not lost.
+    /// Create a turn. Its first step is durable when this returns, so the input cannot be lost.
     async fn new(
         stage: Arc<TurnContext>,
         machine: Machine,
@@ -686,7 +687,7 @@ impl Prepared {
         Ok(Self { stage, machine, step, inbox })
     }
 
-    /// Run the turn as its own task, then any queued input.
+    /// Run the turn as a separate task, then any queued input.
     fn spawn(self, mut hold: Hold, on_wait: OnWait) -> Running {
         let (tell, report) = oneshot::channel();
         let (session, notice) = (self.stage.session.clone(), self.stage.notice.clone());

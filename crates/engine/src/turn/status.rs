@@ -1,4 +1,4 @@
-//! The status of a turn: its outcome, its last text, and its pending approvals.
+//! The status of a turn: its outcome, its latest text, and its pending approvals.
 
 use sapwood_core::entry::{Body, TurnEnded};
 use sapwood_core::{Scope, SessionId, TimestampMs, TurnId};
@@ -13,7 +13,7 @@ pub struct TurnLook {
     pub turn: TurnId,
     pub started_at: TimestampMs,
     pub ended: Option<(TimestampMs, TurnEnded)>,
-    /// The last text from the model.
+    /// The latest text from the model.
     pub text: Option<String>,
     pub waiting: Vec<PendingApproval>,
 }

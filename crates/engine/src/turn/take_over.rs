@@ -19,11 +19,11 @@ use super::OnWait;
 use crate::flow::RunStatus;
 use crate::{Engine, EngineError, Result};
 
-/// Search interval. A turn stands still for this long plus the lease TTL after its server died.
+/// Search interval. After a server dies, its turns pause for this interval plus the lease TTL.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
 /// Turns taken over per search.
 const TAKEN_MAX: usize = 16;
-/// How often one process takes over the same turn or run.
+/// Maximum number of takeovers of the same turn or run by one process.
 const TRIES_MAX: u32 = 3;
 /// Turn searches between two run searches.
 const LOOKS_PER_RUN_LOOK: u64 = 10;
@@ -31,7 +31,7 @@ const LOOKS_PER_RUN_LOOK: u64 = 10;
 const RUNS_MAX: usize = 50;
 /// Sessions checked per tenant, newest first, if the store cannot list open turns.
 const LOOKED_THROUGH_MAX: usize = 200;
-/// Turns and runs remembered for [`TRIES_MAX`]; when full, all are forgotten.
+/// Turns and runs remembered for [`TRIES_MAX`]; when the limit is reached, all are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// Background task that takes over abandoned turns and runs. Dropping it stops the search.
@@ -104,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sessions with an open turn that no process holds. Without store support, held ones are included.
+    /// Sessions with an open turn that no process holds. Without store support, held sessions are included.
     async fn abandoned_turns(&self) -> Result<Vec<(TenantId, SessionId)>> {
         if let Some(found) = self.store.abandoned_turns(TAKEN_MAX).await? {
             return Ok(found);

@@ -33,7 +33,7 @@ pub(super) struct Entrance<'t> {
     pub fence: u64,
     pub turn: TurnId,
     pub terms: &'t Terms,
-    /// The flow assignment, if the caller knows it.
+    /// The flow assignment, if known.
     pub post: Option<Assignment>,
 }
 
@@ -109,13 +109,13 @@ impl Engine {
         }
     }
 
-    /// The exported trace id, or a generated one that only the log has.
+    /// The exported trace id, or a generated id that occurs only in the log.
     fn trace_id(&self, span: &tracing::Span) -> String {
         let exported = self.trace_ids.as_ref().and_then(|trace_id_of| trace_id_of(span));
         exported.unwrap_or_else(|| format!("{:032x}", self.clock.random()))
     }
 
-    /// A summariser that uses the named model, or the session's own.
+    /// A summariser that uses the named model, or else the session's model.
     pub async fn summariser_of(
         &self,
         scope: &Scope,
@@ -166,7 +166,7 @@ impl Engine {
     }
 }
 
-/// Every variable of the prompt must be set, and no value may look like a secret.
+/// Check that every variable of the prompt is set and that no value looks like a secret.
 pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
     let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
     if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
@@ -184,7 +184,7 @@ pub(super) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String
     }
 }
 
-/// The first entries of a session, which hold its configuration.
+/// The first entries of a session, which contain its configuration.
 pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
@@ -212,7 +212,7 @@ pub(crate) fn settings_of(
     bodies
 }
 
-/// The frozen agent, or the default agent for a session that was created without one.
+/// The frozen agent, or the default agent for a session that was created without an agent.
 fn agent_of(settings: &Settings) -> Result<Agent> {
     let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
     serde_json::from_str(frozen.get()).map_err(|error| {
@@ -236,7 +236,7 @@ fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
     agent.temperature = terms.temperature.or(agent.temperature);
     agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
     if let Some(model) = &terms.model {
-        // A caller that names a model wants no fallback.
+        // A model named by the caller has no fallback.
         *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
     }
 }
@@ -255,7 +255,7 @@ fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Age
     }
 }
 
-/// Limits that are checked before anything is written.
+/// Check the limits before anything is written.
 pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
     if summary.turns >= agent.limits.turns() {
         return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });

@@ -4,8 +4,8 @@
 //! Media is written before the first entry that refers to it, in lines of type `blob`. Each line has the hash
 //! and up to [`PIECE_BYTES_MAX`] bytes in base64.
 //!
-//! Memory: constant, plus 32 bytes per blob. A line names its parent by id, and the parent of every entry is
-//! the current leaf. The leaf is the last entry in the tree, unless a `leaf_moved` named another. So no table
+//! Memory: constant, plus 32 bytes per blob. A line references its parent by id, and the parent of every entry is
+//! the current leaf. The leaf is the last entry in the tree, unless a `leaf_moved` set another leaf. So no table
 //! from seq to id is needed.
 
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
-//! Session exports, one module per format. [`jsonl`] and [`tree`] write the whole log record by record, so
-//! memory use stays constant. [`messages`] writes what a model would receive. The others write the active
-//! path, for people or other programs.
+//! Session exports, one module per format. [`jsonl`] and [`tree`] write the whole log record by record, so memory
+//! use stays constant. [`messages`] writes the context that a model would receive. The other modules write the
+//! active path, for people or other programs.
 
 mod calls;
 pub mod html;
@@ -13,7 +13,8 @@ pub mod tree;
 use sapwood_core::Seq;
 use sapwood_core::entry::codec::CodecError;
 
-/// Placeholder for a compaction without a summary, in formats that require one. Imports recognise it.
+/// Placeholder for a compaction without a summary, in formats that require a summary. Imports recognise the
+/// placeholder.
 pub(crate) const LEFT_OUT: &str = "(Earlier messages were left out.)";
 
 /// Remove control characters that a terminal would interpret. Carriage returns become line breaks, and other

@@ -78,7 +78,7 @@ fn place_of(path: &[Entry], id: EntryId) -> Option<usize> {
     path.iter().rposition(|entry| entry.meta.id == id)
 }
 
-/// Convert each entry of a path to a message, if it is one.
+/// Convert the entries of a path to messages; `None` for an entry that is not a message.
 fn messages_of(path: &[Entry]) -> Vec<Option<Value>> {
     let mut calls = Calls::default();
     let message = |entry: &Entry| {

@@ -22,7 +22,7 @@ use crate::import::text::{encode_base64, write_rfc3339};
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
-    /// Kept until the first entry, which may hold the instructions for operator's header.
+    /// Kept until the first entry, which may contain the instructions for operator's header.
     header: Option<Value>,
     ids: Vec<EntryId>,
     calls: Calls,
@@ -235,7 +235,7 @@ impl<W: Write> Exporter<W> {
         message
     }
 
-    /// Add the files named by a summary, in pi's format.
+    /// Add the files listed in a summary, in pi's format.
     fn put_files(&self, fields: &mut Value, details: &Details) {
         if details.files_read.is_empty() && details.files_changed.is_empty() {
             return;
@@ -298,7 +298,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
         Part::ToolCall(call) => {
             let (input, mut block) = (call.input.to_value(), json!({ "type": call_type }));
             (block["id"], block["name"]) = (json!(call.call_id), json!(call.name));
-            // Both formats accept only an object. The mark tells an import that the input was not one.
+            // Both formats accept only an object. The mark records for an import that the input was not an object.
             match input.is_object() {
                 true => block["arguments"] = input,
                 false => {
@@ -334,7 +334,7 @@ fn provider_of(model: &str) -> (&str, &str) {
     (provider, model)
 }
 
-/// Render parts as text, because a role's transcript holds only text.
+/// Render parts as text, because a role's transcript contains only text.
 pub(super) fn plain(parts: &[Part]) -> String {
     words(parts)
 }

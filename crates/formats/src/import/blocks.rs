@@ -316,7 +316,7 @@ impl Block<'_> {
             harvest.report(Trouble::LeftOut { why: "the media is not valid base64".to_owned() });
             return None;
         }
-        // Media stored elsewhere: keep what is known about it as text.
+        // Media stored elsewhere: keep its link or file name as text.
         let link = source.url.or(link.map(Cow::into_owned)).or(self.file_name);
         link.map(|link| Part::text(format!("[{}: {link}]", self.kind)))
     }

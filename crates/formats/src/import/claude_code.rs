@@ -1,15 +1,15 @@
 //! Import of Claude Code transcripts: one record per line, in a tree by `uuid` and `parentUuid`.
 //!
 //! - One response is written as several records with the same `message.id`, each with the usage of the whole
-//!   response. They are merged into one entry, and usage is counted once. Tool results may occur in between,
-//!   so records are buffered until the response ends.
-//! - Results of parallel calls are children of different records of the response. Here they form a chain, and
-//!   children of any of them are attached to the last one.
-//! - `compact_boundary` cuts the tree at `logicalParentUuid`, and the summary after it becomes a compaction.
-//!   Its `preservedSegment` is kept verbatim: the compaction keeps from the segment's head, and later
-//!   children of its tail are attached to the compaction. If the segment follows the boundary itself
-//!   (`anchorUuid`), the summary covers what came after the segment, and is placed after it.
-//! - `forkedFrom` marks a record copied from another session, where its usage counts.
+//!   response. The records are merged into one entry, and usage is counted once. Tool results may occur between
+//!   them, so records are buffered until the response ends.
+//! - Results of parallel calls are children of different records of the response. The import puts the results in a
+//!   chain, and attaches children of any result to the last result.
+//! - `compact_boundary` cuts the tree at `logicalParentUuid`, and the summary after it becomes a compaction. Its
+//!   `preservedSegment` is kept verbatim: the compaction keeps from the segment's head, and later children of its
+//!   tail are attached to the compaction. If the segment follows the boundary itself (`anchorUuid`), the summary
+//!   covers the messages after the segment and is placed after the segment.
+//! - `forkedFrom` marks a record copied from another session, where its usage is counted.
 //! - An `attachment` of type `queued_command` is a message that the user sent while the agent was working.
 //! - A record with a known `uuid` is skipped: resumed sessions repeat some records.
 //! - `isSidechain` marks a subagent's conversation: in the tree, but not on the main path. `isMeta` records,
@@ -182,9 +182,9 @@ struct Response {
     message_id: String,
     first: String,
     uuids: Vec<String>,
-    /// Usage as of each of its records.
+    /// The usage reported by each record.
     took: Vec<Option<Usage>>,
-    /// Whether it was copied from another session, where its usage counts.
+    /// Whether the response was copied from another session, where its usage is counted.
     is_copied: bool,
     under: Under,
     at: Option<TimestampMs>,
@@ -544,7 +544,7 @@ impl Importer {
     }
 }
 
-/// Add a summary of what came after `tail`. The conversation continues after the summary, and the summarised
+/// Add a summary of the messages after `tail`. The conversation continues after the summary, and the summarised
 /// part becomes an abandoned branch.
 fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut StepBatch) {
     let key = RecordKey::of(&format!("{uuid}/0"));
@@ -577,8 +577,8 @@ fn add_results<'a>(
     last
 }
 
-/// Convert Claude Code's record of a command to a custom message. It is part of the context, but not a user
-/// message, so it is not shown as the session preview.
+/// Convert Claude Code's record of a command to a custom message. The custom message is part of the context, but
+/// not a user message, so it is not shown as the session preview.
 fn without_commands(body: Body) -> Body {
     const OPENINGS: &[&str] = &[
         "<command-name>",

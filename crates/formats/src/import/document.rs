@@ -97,13 +97,13 @@ fn line_at(bytes: &[u8], at: usize) -> u64 {
     1 + bytes[..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// The position where a document stops being valid. `why` is `None` if the document just ends.
+/// The position where a document stops being valid. `why` is `None` if the document is truncated.
 struct Fault {
     at: usize,
     why: Option<String>,
 }
 
-/// How far a document is valid, and the brackets that close it there.
+/// The length of a document's valid beginning, and the brackets that close it.
 struct Good {
     end: usize,
     closing: Vec<u8>,

@@ -266,7 +266,7 @@ impl Importer {
         }
     }
 
-    /// Go back to before all buffered messages.
+    /// Drop all buffered messages and continue after `to`.
     fn go_back(&mut self, to: Under, harvest: &mut StepBatch) {
         self.drop_from(0, harvest);
         self.under = to;
@@ -399,7 +399,7 @@ fn part_of(piece: Piece<'_>, harvest: &mut StepBatch) -> Option<Part> {
     })
 }
 
-/// Convert a user message. Commands to the program and its own notes are not sent to the model, so they get
+/// Convert a user message. Commands to the program and the program's notes are not sent to the model, so they get
 /// no entry in the tree.
 fn user(message: &Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let parts: Vec<Part> =

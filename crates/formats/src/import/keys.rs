@@ -1,6 +1,6 @@
-//! A hash table from record keys to tree positions. The key of an entry is part of its id, which its row
-//! already has, so an entry needs only a slot here. A record without an entry needs 12 more bytes. Nothing
-//! else grows with the source.
+//! A hash table from record keys to tree positions. The key of an entry is part of its id, which is stored in its
+//! row, so an entry needs only a slot in this table. A record without an entry needs 12 more bytes. No other state
+//! grows with the source.
 
 use std::hash::BuildHasher;
 

@@ -132,7 +132,7 @@ impl Importer {
         Self { name: name.to_owned(), last: None, begun: false }
     }
 
-    /// Read an array of messages, or an object with one.
+    /// Read an array of messages, or an object that contains such an array.
     fn take_whole(&mut self, bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
         let conversation = match bytes.trim_ascii_start().starts_with(b"[") {
             true => Conversation { messages: serde_json::from_slice(bytes)?, ..Conversation::default() },

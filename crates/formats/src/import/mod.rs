@@ -1,8 +1,8 @@
 //! Session imports, one module per format. An importer reads lines, reports the lines it cannot use, and
 //! continues with the rest.
 //!
-//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files take two passes. A [`Reader`]
-//! turns lines into a [`steps::StepBatch`], which describes the records and their relations. Then a
+//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files need two passes. A [`Reader`] turns
+//! lines into a [`steps::StepBatch`], which describes the records and their relations. Then a
 //! [`reconcile::Reconciler`] turns the steps into drafts that extend the session in the store.
 
 mod blocks;
@@ -281,8 +281,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Pass a line to `read`, which parses and imports it. If that fails, repair invalid text and try again. A
-/// line that still cannot be read is reported.
+/// Pass a line to `read`, which parses and imports it. If `read` fails, repair invalid text and try again. A line
+/// that still cannot be read is reported.
 fn read_json_line(
     line: &[u8],
     number: u64,

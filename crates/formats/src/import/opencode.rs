@@ -10,11 +10,11 @@
 //! A row with unreadable data has the reason in `fault` instead.
 //!
 //! - A tool call and its result are one part, distinguished by its `state`.
-//! - A `compaction` part in a user message requests a summary, and `tail_start_id` names the first kept
-//!   message. The answer with `summary: true` is the summary, once it has finished without an error. Until
-//!   then, opencode sends the request as a text of its own, followed by the partial answer.
+//! - A `compaction` part in a user message requests a summary, and `tail_start_id` references the first kept
+//!   message. The answer with `summary: true` is the summary, once it has finished without an error. Until then,
+//!   opencode sends the request as a separate text, followed by the partial answer.
 //! - A message is rewritten while it grows, so its versions are distinguished by content.
-//! - `revert` names a message, and possibly a part of it. Nothing from there on is sent to the model. The
+//! - `revert` references a message, and possibly a part of it. Nothing from that point on is sent to the model. The
 //!   reverted part stays as a branch until the session's row has no `revert`.
 //! - Tool output that was cleared later (`time.compacted`) is sent as a placeholder. The full output is kept
 //!   as a blob.
@@ -187,7 +187,7 @@ struct Request {
 struct Open {
     id: String,
     is_user: bool,
-    /// Whether it is a valid summary: finished without an error.
+    /// Whether the message is a valid summary: finished without an error.
     is_summary: bool,
     message: AssistantMessage,
     results: Vec<ToolResult>,
@@ -371,7 +371,7 @@ impl Importer {
         }
     }
 
-    /// End the message and add it. If the user reverted to this point, the path ends here.
+    /// End the message and add it. If the user reverted to this message, the path ends before it.
     fn close(&mut self, harvest: &mut StepBatch) {
         let Some(mut open) = self.open.take() else { return };
         if let Some(request) = self.request.take().filter(|_| !open.is_summary) {
@@ -387,7 +387,7 @@ impl Importer {
         self.put(open, harvest);
     }
 
-    /// End the path at the message that the user reverted to. The log continues.
+    /// End the path before the message that the user reverted to. Later messages are still added to the log.
     fn step_back_at(&mut self, id: &str) {
         let is_back = self.revert.as_ref().is_some_and(|revert| id >= revert.message_id.as_str());
         if is_back && self.back_to.is_none() {

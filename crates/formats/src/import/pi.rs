@@ -167,7 +167,7 @@ pub struct Importer {
     began_at: Option<TimestampMs>,
     /// The instructions in the header. All records are attached to them.
     system: Option<String>,
-    /// When a fork was created. Older records were copied from its parent, and their usage counts there.
+    /// When a fork was created. Older records were copied from its parent, and their usage is counted there.
     forked_at: Option<TimestampMs>,
 }
 
@@ -318,7 +318,7 @@ impl Importer {
         }
     }
 
-    /// Classify a record by its own fields.
+    /// Classify a record by its fields.
     fn kind_of(&self, record: &Record<'_>) -> Option<What> {
         Some(match record.kind.as_ref() {
             "message" => What::Message,
@@ -432,8 +432,7 @@ impl Importer {
 
     fn assistant(&self, message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
         let mut answer = assistant(message, harvest);
-        // pi does not send interrupted answers to the model again, like errors. The log still keeps their
-        // text.
+        // pi does not send interrupted or failed answers to the model again. The log still keeps their text.
         if self.dialect == Dialect::Pi && answer.stop == Stop::Aborted {
             answer.stop = Stop::Error;
         }

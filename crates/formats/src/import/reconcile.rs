@@ -1,10 +1,10 @@
 //! Turns steps into drafts. The log only supports "append after the leaf" and "move the leaf", so a step with
-//! another parent gets a `leaf_moved` before it. Ids ascend (I13) and end in the record's [`RecordKey`],
-//! which identifies records that the log already has. So a source that grew extends the session, a source
-//! that went back creates a branch, and the same file adds nothing.
+//! another parent gets a `leaf_moved` before it. Ids ascend (I13) and end in the record's [`RecordKey`], which
+//! identifies records that the log already has. So a source that grew extends the session, a source that was
+//! rewound creates a branch, and the same file adds nothing.
 //!
 //! Memory: about 25 bytes per entry, about 20 per record without an entry ([`super::keys`]), and a little per
-//! change of instructions. Nothing else grows. The drafts are valid for any sequence of steps.
+//! change of instructions. No other state grows. The drafts are valid for any sequence of steps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +24,7 @@ use super::{PROBLEMS_MAX, Problem, Trouble};
 const WALK_STEPS_MAX: u64 = 1 << 30;
 /// A body whose texts are larger than this is measured exactly.
 const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
-/// The latest time that an id can hold, minus a reserve for increments.
+/// The latest time that an id can encode, minus a reserve for increments.
 const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
 /// The part number of the key for late usage of a response.
 const USAGE_PART: usize = usize::MAX;
@@ -56,7 +56,7 @@ pub struct Reconciler {
     rows: Rows,
     keys: Keys,
     versions: Versions,
-    /// For each entry the log had before: whether the source named it in this run.
+    /// For each entry that the log had before this run: whether the source contains its record.
     named: Vec<bool>,
     /// Records whose usage another session counts.
     elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
@@ -67,7 +67,7 @@ pub struct Reconciler {
     source_leaf: KeySlot,
     /// The leaf before this run, if the session was continued after the import.
     own_leaf: Option<KeySlot>,
-    /// The record that moved the source's leaf back, if it did.
+    /// The record that moved the source's leaf back, if any.
     rewound: Option<RecordKey>,
     regrown: Option<Regrown>,
     /// Whether an import last moved the log's leaf. Known only for sources whose bodies were read.
@@ -286,14 +286,14 @@ impl Reconciler {
         }
     }
 
-    /// Whether the source moved its leaf without recording it. A source whose leaf is an ancestor of the
+    /// Whether the source moved its leaf without recording the move. A source whose leaf is an ancestor of the
     /// log's leaf, without a rewind, is an older copy.
     fn is_leaf_moved(&mut self) -> bool {
         let may_move = self.stands && self.is_leaf_imported && self.leaf != self.source_leaf;
         may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
     }
 
-    /// Add a title, also one that was used before.
+    /// Add a title, even if it was used before.
     fn take_title(&mut self, key: RecordKey, title: String, drafts: &mut Vec<Draft>) {
         if self.title.as_ref() == Some(&title) {
             self.skipped += 1;
@@ -324,7 +324,7 @@ impl Reconciler {
         self.follow(Path::Main, row);
     }
 
-    /// Return the last instructions that an import added after an entry.
+    /// Return the latest instructions that an import added after an entry.
     fn behind_set(&self, place: KeySlot) -> KeySlot {
         let mut place = place?;
         while let Some(row) = self.set_behind.get(&place) {
@@ -514,7 +514,7 @@ impl Reconciler {
 
     /// Return the position of a record that the log has. A record that the source repeats is reported.
     fn known_again(&mut self, key: RecordKey, report: &mut impl FnMut(Trouble)) -> Option<KeySlot> {
-        // An alias is not a record: others referred to it before it was read.
+        // An alias is not a record: other records referred to it before it was read.
         let Some(Met::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
         match self.named.get_mut(row as usize) {
             Some(named) if !*named => {

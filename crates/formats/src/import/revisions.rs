@@ -1,6 +1,6 @@
-//! Messages that a source rewrites under the same id. Every version becomes its own entry, identified by the
-//! message's key and the version number. Versions differ by parent or content. Usage is counted once, with
-//! the first version that reports it. A later increase is recorded in a separate entry.
+//! Messages that a source rewrites under the same id. Every version becomes a separate entry, identified by the
+//! message's key and the version number. Versions differ by parent or content. Usage is counted once, with the
+//! first version that reports it. A later increase is recorded in a separate entry.
 //!
 //! Memory: about 150 bytes per version, only for formats that rewrite messages.
 

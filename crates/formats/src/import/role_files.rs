@@ -186,8 +186,8 @@ impl Importer {
         harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
     }
 
-    /// Start the key chain with a fixed key for the instructions, even if they are missing. Otherwise a
-    /// change of instructions would give all later messages new keys.
+    /// Start the key chain with a fixed key for the instructions, even if they are missing. Otherwise a change of
+    /// instructions would change the keys of all later messages.
     fn open(&mut self, system: Option<&str>, harvest: &mut StepBatch) {
         let key = RecordKey::after(RecordKey::of("role"), b"system");
         match system {

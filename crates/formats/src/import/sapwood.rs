@@ -1,13 +1,13 @@
-//! Import of Sapwood's own JSONL. Appending the drafts to an empty session gives the same seqs, ids and
-//! parents, so exporting again writes the same bytes (I11). The drafts are valid for any file.
+//! Import of Sapwood's own JSONL. Appending the drafts to an empty session produces the same seqs, ids and parents,
+//! so exporting again writes the same bytes (I11). The drafts are valid for any file.
 //!
 //! Damaged lines are reported and skipped, and the rest is imported as far as possible. Children of a lost
 //! entry are attached to the entry before it, a lost `leaf_moved` is restored, and a line of an unknown type
 //! is kept as custom_info.
 //!
-//! Memory: 20 bytes per imported entry; nothing else grows. References (a label's target, a moved leaf, a
-//! compaction's first kept entry) may point to any entry. A draft with an unknown reference would make its
-//! whole batch fail.
+//! Memory: 20 bytes per imported entry; no other state grows. References (a label's target, a moved leaf, a
+//! compaction's first kept entry) may point to any entry. A draft with an unknown reference would make its whole
+//! batch fail.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub struct Importer {
     leaf: Option<Index>,
     /// Positions that replace missing parents. Bounded by [`PROBLEMS_MAX`].
     stand_ins: HashMap<EntryId, Option<Index>>,
-    /// The leaf at the last unreadable line: the most likely parent of the lost entry.
+    /// The leaf at the latest unreadable line: the most likely parent of the lost entry.
     lost_from: Option<Option<Index>>,
     /// The expected seq of the next line; unknown after an unreadable line.
     due: Option<Seq>,
@@ -118,7 +118,7 @@ impl Importer {
         self.seen = Seen::End;
     }
 
-    /// Return the blobs read since the last call. The entries that refer to them follow.
+    /// Return the blobs read since the previous call. The entries that refer to these blobs are read later.
     pub fn take_blobs(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.blobs)
     }
@@ -168,7 +168,7 @@ impl Importer {
         }
         let version = self.header.as_ref().map_or(LOG_VERSION, |header| header.version);
         match read_line(version, line) {
-            // The canonical body may be slightly longer than a handwritten one.
+            // The canonical body may be slightly longer than the body in the line.
             Ok(read) if line.len() > BODY_BYTES_SURE && read.encoded().len() > BODY_BYTES_MAX => {
                 self.stand_ins.insert(read.id, self.leaf);
                 self.lose(number, Trouble::TooLong);
@@ -224,7 +224,7 @@ impl Importer {
         }
     }
 
-    /// Look for the header of another session after the end of this one.
+    /// Look for the header of another session after the end of this session.
     fn look_for_header(&mut self, line: &[u8], number: u64) {
         let is_told = self.problems.last().is_some_and(|last| last.what == Trouble::SecondHeader);
         if !is_told && line.len() <= LINE_BYTES_MAX && is_header(line.trim_ascii()) {
@@ -384,8 +384,8 @@ impl Importer {
         place
     }
 
-    /// Return the position of an entry in the tree, or of the replacement for a missing one. `Some(None)` is
-    /// the position before the first entry.
+    /// Return the position of an entry in the tree, or of the replacement for a missing entry. `Some(None)` is the
+    /// position before the first entry.
     fn find(&self, id: EntryId) -> Option<Option<Index>> {
         if let Some(place) = self.stand_ins.get(&id) {
             return Some(*place);

@@ -18,7 +18,7 @@ use super::{Format, PROBLEMS_MAX, Problem, Trouble};
 pub struct RecordKey([u8; 10]);
 
 impl RecordKey {
-    /// Hash a source id. The same text gives the same key on every machine.
+    /// Hash a source id. The same text produces the same key on every machine.
     pub fn of(text: &str) -> Self {
         Self::of_hash(&BlobHash::of(text.as_bytes()))
     }
@@ -30,7 +30,7 @@ impl RecordKey {
         Self::of_hash(&BlobHash::of(&bytes))
     }
 
-    /// Return the key of the n-th entry that a record becomes.
+    /// Return the key of the n-th entry created from a record.
     pub fn part(self, number: usize) -> Self {
         if number == 0 { self } else { Self::after(self, &number.to_le_bytes()) }
     }
@@ -126,7 +126,7 @@ impl Name {
     }
 }
 
-/// What an earlier, less complete version of the source may have left in the log for this record.
+/// Entries that an earlier, less complete version of the source may have left in the log for this record.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Earlier {
     /// Shorter versions of the same response, shortest first, each with its usage so far.
@@ -139,7 +139,7 @@ pub struct Earlier {
     /// The response that this entry answers. If a longer version of the response is imported, the entry is
     /// added again after it.
     pub answers: Option<RecordKey>,
-    /// Whether it continues a call already counted with an earlier entry. Its usage is then additional.
+    /// Whether the entry continues a call already counted with an earlier entry. Its usage is then additional.
     pub continues: bool,
 }
 
@@ -157,8 +157,7 @@ pub enum Act {
     Label { target: RecordKey, text: Option<String> },
     /// Map a record without an entry to its parent, so that other records can refer to it.
     Alias { under: Under, path: Path },
-    /// The source went back. If no entry follows, a `leaf_moved` with the record's key is added, and only
-    /// once.
+    /// The source was rewound. If no entry follows, a `leaf_moved` with the record's key is added, and only once.
     Rewind(Under),
     /// The first entry of a conversation, added only to an empty log. Otherwise its children become roots.
     Opening(Body),
@@ -213,7 +212,7 @@ impl Act {
     }
 }
 
-/// One import step, with the line it comes from.
+/// One import step, with its source line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImportStep {
     pub key: RecordKey,
@@ -238,7 +237,7 @@ pub struct Portion {
 /// Receives portions while a reader is running. Returns whether more are wanted.
 type Outlet = Box<dyn FnMut(Portion) -> bool + Send>;
 
-/// A file that has not named its session after this many steps never will.
+/// A file without a session name after this many steps is given up.
 const NAMELESS_STEPS_MAX: usize = 100_000;
 
 /// The steps that an importer has produced so far. The caller removes them as it processes them.
@@ -312,7 +311,7 @@ impl StepBatch {
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
     }
 
-    /// Name a session without a header after its file, if it has one.
+    /// Name a session without a header after its file, if the file has a name.
     pub fn open_headless(&mut self, format: Format, file: &str, at: Option<TimestampMs>) {
         self.line = 1;
         self.report(Trouble::NoHeader);
@@ -381,7 +380,7 @@ impl StepBatch {
         }
     }
 
-    /// Whether so many steps were read without a session name that none is expected.
+    /// Whether too many steps were read without a session name.
     pub fn is_nameless(&self) -> bool {
         self.session.is_none() && self.steps.len() > NAMELESS_STEPS_MAX
     }
@@ -419,7 +418,7 @@ impl StepBatch {
         Part::Media(media)
     }
 
-    /// Register a text that is too long to show as a blob.
+    /// Register as a blob a text that is too long to show.
     pub fn whole_text(&mut self, text: String) -> BlobRef {
         let bytes = text.into_bytes();
         let blob = BlobHash::of(&bytes);
@@ -465,7 +464,7 @@ impl StepBatch {
     }
 }
 
-/// Return the source's id if it is valid here, or else one derived from it.
+/// Return the source's id if it is a valid session id, or else an id derived from it.
 pub fn session_id(format: Format, source_id: &str) -> SessionId {
     source_id.parse().unwrap_or_else(|_| derived_id(format, source_id))
 }
@@ -498,8 +497,8 @@ pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
     }
 }
 
-/// Return the model as `PROVIDER/NAME` if the provider is known, so that the session can be continued with
-/// it. Other programs say `google` for `gemini`.
+/// Return the model as `PROVIDER/NAME` if the provider is known, so that the session can be continued with it.
+/// Other programs use `google` for `gemini`.
 pub fn model_name(provider: Option<&str>, model: &str) -> String {
     let provider = provider.map(|provider| if provider == "google" { "gemini" } else { provider });
     match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {

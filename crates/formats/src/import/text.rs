@@ -215,7 +215,7 @@ fn escaped_unit(bytes: &[u8]) -> Option<u16> {
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Keep JSON of the source as its own text. Returns `None` if a reader of the log would reject it.
+/// Keep the JSON text of the source unchanged. Returns `None` if a reader of the log would reject it.
 pub fn keep_json(text: &str) -> Option<Json> {
     if nesting(text) > NESTING_MAX {
         return None;

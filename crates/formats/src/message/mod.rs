@@ -25,8 +25,8 @@ use serde::Deserialize;
 use fields::Fields;
 use parts::Piece;
 
-/// Maximum nesting of objects and arrays, including tool inputs. Leaves room for the log's own envelope
-/// within the limits of common JSON readers.
+/// Maximum nesting of objects and arrays, including tool inputs. Leaves room for the log's envelope within the
+/// limits of common JSON readers.
 pub const NESTING_MAX: usize = 100;
 /// Maximum number of parts, and of tool calls, in one message.
 pub const PARTS_MAX: usize = 10_000;
@@ -109,8 +109,8 @@ impl MessageError {
 
 pub type Result<T, E = MessageError> = std::result::Result<T, E>;
 
-/// Read one message. An Anthropic user message with tool results gives one body per result and one per run of
-/// other parts, in order. Every other message gives one body.
+/// Read one message. An Anthropic user message with tool results becomes one body per result and one per run of
+/// other parts, in order. Every other message becomes one body.
 pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
     if json.len() > BODY_BYTES_MAX {
         return Err(MessageError::TooLarge { bytes: json.len() });

@@ -82,8 +82,8 @@ fn tool_call(part: &mut Fields<'_>, id_key: &str) -> Result<Part> {
     Ok(Part::tool_call(call_id, name, json(raw, part.at("input"))?))
 }
 
-/// Parse the raw JSON completely, because raw text may contain values that no reader accepts, such as half a
-/// surrogate pair or 1e999.
+/// Parse the raw JSON completely, because raw text may contain values that readers reject, such as half a surrogate
+/// pair or 1e999.
 fn json(raw: &RawValue, at: String) -> Result<Json> {
     let read = serde_json::from_str::<serde_json::Value>(raw.get()).and_then(|_| Json::parse(raw.get()));
     read.map_err(|error| MessageError::Invalid { at, why: error.to_string() })

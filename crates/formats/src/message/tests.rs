@@ -181,7 +181,10 @@ fn errors_in_the_envelope_are_named() {
     refused(r#"{"role":"user","role":"tool","content":"x"}"#, &["role", "twice"]);
     refused(r#"{"role":"assistant"}"#, &["content", "missing"]);
     refused(r#"{"role":"tool","content":"x"}"#, &["tool_call_id", "missing"]);
-    refused(r#"{"role":"tool","content":"x","tool_call_id":"a","call_id":"b"}"#, &["call_id", "contradicts"]);
+    refused(
+        r#"{"role":"tool","content":"x","tool_call_id":"a","call_id":"b"}"#,
+        &["call_id", "differs from another"],
+    );
     refused(r#"["role"]"#, &["an object", "an array"]);
     refused("", &["not JSON"]);
     refused(r#"{"role":"user","content":"x"} {}"#, &["not JSON"]);

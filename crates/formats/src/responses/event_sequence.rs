@@ -1,7 +1,7 @@
 //! A turn as the events of a response stream. Only durable entries determine the events and their numbers. A
-//! streamed text takes as many numbers as it has bytes, regardless of its chunks. So the log alone determines
-//! the number of each event, and a reader can resume after the last number it saw, on any server, even in the
-//! middle of a word. Live chunks are only a preview of the entry.
+//! streamed text uses as many numbers as it has bytes, regardless of its chunks. So the log alone determines the
+//! number of each event, and a reader can resume after the last number it saw, on any server, even in the middle of
+//! a word. Live chunks are only a preview of the entry.
 
 use std::collections::HashSet;
 
@@ -272,7 +272,7 @@ impl Pen {
         self.write_event(kind, value, 1, 0);
     }
 
-    /// Write a delta. It takes as many numbers as its text has bytes.
+    /// Write a delta. It uses as many numbers as its text has bytes.
     fn write_delta(&mut self, kind: &str, value: Value, text: &str) {
         let bytes = i64::try_from(text.len()).unwrap_or(i64::MAX);
         if bytes > 0 {

@@ -27,7 +27,7 @@ pub struct Item {
     pub value: Value,
 }
 
-/// The fold of a path, or of a turn's own entries.
+/// The fold of a path, or of a turn's entries.
 #[derive(Debug, Default)]
 pub struct Items {
     pub list: Vec<Item>,

@@ -1,8 +1,8 @@
-//! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is
-//! an entry or a part of one, and a response is a turn. Everything here either folds entries or reads a
+//! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is an
+//! entry or a part of one, and a response is a turn. Every function in this module either folds entries or reads a
 //! client's request.
 //!
-//! | file | has |
+//! | file | does |
 //! |---|---|
 //! | [`read`] | converts items from clients to entries |
 //! | [`items`] | converts entries to items |

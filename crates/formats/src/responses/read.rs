@@ -16,7 +16,7 @@ pub const ITEMS_MAX: usize = 20;
 pub const INPUT_ITEMS_MAX: usize = 10_000;
 /// The custom type of an entry that keeps an item without an equivalent.
 pub const KEPT: &str = "openai_item";
-/// The reason of a system note whose role was `developer`.
+/// The reason stored in a system note whose role was `developer`.
 pub const DEVELOPER: &str = "developer";
 
 type Result<T> = std::result::Result<T, MessageError>;

@@ -107,7 +107,7 @@ pub fn items_of(entries: &[Entry]) -> (Vec<Value>, Vec<Value>) {
     (input, output)
 }
 
-/// Build the current response. `entries` are the turn's own entries.
+/// Build the current response. `entries` are the turn's entries.
 pub fn response_of(id: &ResponseId, entries: &[Entry]) -> Value {
     let (mark, terms) = (Mark::of(entries), Terms::of(entries.iter().map(|entry| &entry.body)));
     let ended = entries.iter().find_map(|entry| match &entry.body {

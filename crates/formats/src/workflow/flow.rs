@@ -1,5 +1,5 @@
-//! Convert a document to a runnable flow. Agents come from the document, or else from the caller. The caller
-//! has already read the texts of the readings. Validation is left to [`Flow::mistakes`], which gives better
+//! Convert a document to a runnable flow. Agents are taken from the document, or else from the caller. The caller
+//! has already read the texts of the readings. Validation is left to [`Flow::mistakes`], which reports better
 //! messages.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,8 @@ const NAMELESS: &str = "assistant";
 pub enum OwnAgents {
     /// Use them: the caller has the file and chose to run it.
     Taken,
-    /// Ignore them: the document comes from another party, which must not choose the programs that run here.
+    /// Ignore them: the document was written by another party, who must not choose the programs that run on this
+    /// machine.
     LeftOut,
 }
 
@@ -54,7 +55,7 @@ pub fn flow_of(
         improvement: workflow.improvement.clone(),
     };
     require(&mut flow, readings);
-    // The agent of an exported session may be unknown here. Use the default agent instead.
+    // The agent of an exported session may be unknown to the caller. Use the default agent instead.
     let known = |name: &str| known(name).or_else(|| is_export.then(Agent::default));
     let own = match own_agents {
         OwnAgents::Taken => own_agents_of(document)?,

@@ -1,6 +1,5 @@
-//! Workflows: deterministic YAML documents. Reading is strict: an unknown key is an error that names it.
-//! Writing sorts keys and has one form for each value, so reading and writing a document again gives the same
-//! bytes.
+//! Workflows: deterministic YAML documents. Reading is strict: an unknown key is an error that names it. Writing
+//! sorts keys and has one form for each value, so reading and writing a document again produces the same bytes.
 //!
 //! | file | does |
 //! |---|---|
@@ -226,7 +225,7 @@ fn read_deep(text: &str) -> Result<Document, String> {
 /// Return parser limits that admit any export of this size. The parser's defaults are meant for settings, and
 /// would refuse a conversation with about ten thousand messages.
 fn limits_for(text: &str) -> serde_saphyr::Options {
-    // The shortest node as text is `- ` around another node. Each node has a start and an end.
+    // The shortest node is written as `- ` before another node. Each node has a start and an end.
     let nodes_max = text.len() / 2 + NODES_SPARE;
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

@@ -1,4 +1,4 @@
-//! Required readings of roles: `required-readings.yaml` names readings, and an index maps names to files.
+//! Required readings of roles: `required-readings.yaml` lists readings by name, and an index maps names to files.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //! No parallel or conditional steps are inferred. The metadata has the whole conversation, including
 //! incomplete turns.
 //!
-//! A turn is a run of user messages and everything that answers them, up to the next user message after an
-//! answer. It is completed if the model's last message has text and was not interrupted, and no tool call was
+//! A turn is a run of user messages and everything that answers them, up to the next user message after an answer.
+//! A turn is completed if the model's last message has text and was not interrupted, and no tool call was
 //! interrupted.
 
 use std::collections::BTreeMap;

@@ -78,7 +78,7 @@ fn a_response_of_several_records_is_one_entry_and_counts_once() {
 
 #[test]
 fn results_of_parallel_calls_form_a_chain() {
-    // Each result names the record of its own call, and the next message names only one of the results.
+    // Each result references the record of its call, and the next message references only one of the results.
     let taken = take_all(&[
         user("u1", None, "both"),
         called("a1", "u1", "m1", "c1"),
@@ -409,7 +409,7 @@ fn a_file_starting_with_a_boundary_keeps_its_segment_after_the_summary() {
         said("p2", "p1", "m1", "kept answer"),
         user("u1", Some("p2"), "new"),
         said("a1", "u1", "m2", "new answer"),
-        // A second compaction, whose kept records are written again after it with another parent.
+        // A second compaction: its kept records are written again after it, with another parent.
         record("b2", Some("a1"), "system", kept("s2", &["u1", "a1"])),
         summary("s2", "b2", "all of it"),
         user("u1", Some("s2"), "new"),

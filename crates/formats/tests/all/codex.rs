@@ -334,7 +334,7 @@ fn a_count_written_after_the_first_import_is_added() {
     assert_eq!((again.added, spent(&again)), (0, (1, 60, 10)));
 }
 
-/// Import a fork, after its base if there is one.
+/// Import a fork, preceded by its base if there is one.
 fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
     crate::taking::take_with(Format::Codex, log, |harvest| {
         use sapwood_formats::import::Reader;
@@ -478,7 +478,7 @@ fn rolled_back(turns: u64) -> Value {
     event(json!({ "type": "thread_rolled_back", "num_turns": turns }))
 }
 
-/// Import every prefix and then the whole file, which must give the same as a fresh import.
+/// Import every prefix and then the whole file, which must produce the same log as a fresh import.
 fn take_grown(values: &[Value]) -> Taken {
     let fresh = take_all(values);
     for count in 0..values.len() {
@@ -543,7 +543,7 @@ fn messages_repeated_by_an_old_compaction_can_be_rolled_back() {
     );
 }
 
-/// Import a rollout with the bases that were found, oldest first.
+/// Import a rollout with the available bases, oldest first.
 fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
     crate::taking::take_with(Format::Codex, log, |harvest| {
         use sapwood_formats::import::Reader;
@@ -580,12 +580,12 @@ fn a_fork_of_forks_counts_its_calls_once_for_any_bases() {
     let (oldest, middle, newest) = (turn(1), turn(2), turn(3));
     let bases = [&oldest[..], &middle, &newest];
     let mut own = turn(4);
-    // A count without a pending response before a compaction belongs to that compaction.
+    // A token count before a compaction, without a pending response, belongs to the compaction.
     own.extend([counted((450, 45), (50, 5)), line("compacted", json!({ "message": "so far" }))]);
     own.extend([assistant("more"), counted((500, 50), (50, 5))]);
     let whole = fork_of(&bases, &own, Default::default());
     assert_eq!(spent(&whole), (3, 200, 20));
-    // Bases are found starting with the nearest one.
+    // The oldest bases may be missing: a reader searches for bases from the nearest to the oldest.
     for path in [&[3, 0][..], &[2, 0], &[1, 0], &[3, 2, 1, 0], &[3, 1, 0], &[2, 2, 0, 0]] {
         let mut log = sapwood_core::fixture::MemLog::default();
         for missing in path {

@@ -1,4 +1,4 @@
-//! Run the fuzz targets over their seeds and deterministic random mutations of them. So the ordinary tests
+//! Runs the fuzz targets over their seeds and pseudorandom mutations of the seeds, so that the ordinary tests
 //! compile and run the targets.
 
 #[path = "../../../../fuzz/bodies/import.rs"]

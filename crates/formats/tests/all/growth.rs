@@ -1,5 +1,5 @@
-//! Files that grow between two imports: the second import gives the same result as a fresh one,
-//! regardless of how much the first one read.
+//! Files that grow between two imports: the second import produces the same log as a fresh
+//! import, regardless of how much the first import read.
 
 use sapwood_core::entry::UserMessage;
 use sapwood_core::fixture::{Dice, MemLog};
@@ -23,7 +23,7 @@ const FIXTURES: &[(Format, &str)] = &[
     (Format::OpenCode, include_str!("../fixtures/opencode-rows.jsonl")),
 ];
 
-/// Import every prefix, then a longer one, then the whole file, and the whole file again.
+/// Import every prefix, then a longer prefix, then the whole file twice.
 fn check_growth(format: Format, text: &str) {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let fresh = take(format, text);

@@ -123,7 +123,7 @@ proptest! {
         }
         let taken = import(&file.concat());
         place(&taken.drafts);
-        // The same file gives the same drafts, so importing it twice adds nothing.
+        // The same file produces the same drafts, so importing it twice adds nothing.
         prop_assert_eq!(import(&file.concat()).drafts, taken.drafts);
     }
 

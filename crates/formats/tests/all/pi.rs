@@ -459,7 +459,7 @@ fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
     assert_eq!(taken.context(), ["u:so far", "u:two"]);
 }
 
-/// Return the session name for a file without its header, and the parent of a header that names the file.
+/// Return the session name for a file without its header, and the parent in a header that references the file.
 fn named(format: Format, file: &str) -> (String, String) {
     use sapwood_formats::import::{reader, steps::StepBatch};
     let session = |lines: String, file: &str| {

@@ -191,7 +191,7 @@ proptest! {
         prop_assert_eq!(plain(&seen), plain(&whole));
     }
 
-    /// Any JSON is read or refused, and what is read can be shown.
+    /// Any JSON is parsed or rejected, and every parsed item can be displayed.
     #[test]
     fn any_json_is_read_or_refused(kind in "(message|function_call|function_call_output|reasoning|other|)", role in "(user|assistant|system|tool)", text in ".{0,20}", number in any::<i32>()) {
         let candidates = [

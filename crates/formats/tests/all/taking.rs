@@ -21,7 +21,7 @@ pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
     take_again(format, MemLog::default(), bytes)
 }
 
-/// Import a file into a log that may already have some of it.
+/// Import a file into a log that may already contain a part of the file.
 pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
     let bytes = bytes.as_ref();
     take_with(format, log, |harvest| {

@@ -1,4 +1,4 @@
-//! Sessions exported as workflows, and documents read back.
+//! Sessions exported as workflows, and parsing of the exported documents.
 
 use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Stop, ToolResult, UserMessage};
@@ -200,8 +200,8 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Generate JSON as deep as a message may be, with keys of any length, especially near the limits of common
-/// readers.
+/// Generate JSON of up to the maximum depth of a message, with keys of any length, especially near the limits
+/// of common parsers.
 fn deep_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         "[a-z]{1,3}",
@@ -318,7 +318,7 @@ fn an_export_that_is_too_large_to_run_has_an_obstacle() {
     assert_eq!(workflow::obstacle(&small), None);
     let large = workflow::serialise(&export(None, turns(16).collect()));
     let why = workflow::obstacle(&large).unwrap();
-    assert!(why.contains("bytes to write down"), "{why}");
+    assert!(why.contains("bytes when encoded"), "{why}");
 }
 
 #[test]

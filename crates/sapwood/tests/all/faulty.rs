@@ -1,5 +1,5 @@
-//! A store with fault injection for the simulation: it delays, refuses, loses answers, freezes and dies,
-//! driven by its seed. It wraps a real store that all processes share.
+//! A store with fault injection for the simulation: it delays and refuses calls, loses answers,
+//! freezes and dies, driven by its seed. It wraps a real store that all processes share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::sabotage::Sabotage;
 
-/// A random number generator: the same seed gives the same numbers.
+/// A random number generator: the same seed produces the same numbers.
 #[derive(Debug, Clone)]
 pub struct Dice(Arc<Mutex<u64>>);
 
@@ -49,20 +49,20 @@ impl Dice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     Well,
-    /// It stalls until it is healthy again.
+    /// Store calls wait until the process is healthy again.
     Frozen,
-    /// It stalls forever.
+    /// Store calls never return.
     Dead,
 }
 
-/// A process's health and the tasks waiting for it, woken in order of arrival. A `watch` channel wakes in
-/// random order.
+/// A process's health and the tasks that wait for a change, woken in order of arrival. A `watch` channel
+/// wakes in random order.
 struct Ward {
     health: Mutex<Health>,
     changed: Notify,
 }
 
-/// The fate of one process: every store call passes through here and may be delayed, or never return.
+/// Fault injection for one process: each of its store calls may be delayed, or never return.
 #[derive(Clone)]
 pub struct Fate {
     pub dice: Dice,
@@ -86,7 +86,7 @@ impl Fate {
         self.ward.changed.notify_waiters();
     }
 
-    /// Let a moment pass. A frozen process waits; a dead one never returns.
+    /// Wait a random time, then until the process is healthy. Never returns for a dead process.
     pub async fn pass(&self) {
         tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
         loop {
@@ -117,13 +117,13 @@ fn lost() -> StoreError {
 }
 
 impl Faulty {
-    /// Fail before the operation: nothing has happened.
+    /// Fail before the operation, which has no effect.
     async fn before(&self) -> Result<()> {
         self.fate.pass().await;
         if self.fate.goes_wrong() { Err(lost()) } else { Ok(()) }
     }
 
-    /// Fail after the operation: it has happened, but its answer is lost.
+    /// Fail after the operation, which has taken effect, but its answer is lost.
     async fn after<T>(&self, answer: Result<T>) -> Result<T> {
         self.fate.pass().await;
         if self.fate.goes_wrong() { Err(lost()) } else { answer }
@@ -174,7 +174,7 @@ impl Log for Faulty {
             let mut written = self.written.lock().unwrap();
             written.extend(done.entries.iter().map(|(seq, _)| (session.clone(), *seq, fence)));
         }
-        // A real multi-server store retries an append until it knows the result: answers are late, but never
+        // A real multi-server store retries an append until it has the result: answers are late, but never
         // lost.
         self.fate.pass().await;
         answer

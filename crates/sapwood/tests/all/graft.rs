@@ -69,7 +69,7 @@ async fn a_graft_shows_its_content_in_the_context() {
     ana.graft(&session, &source, artifact("report.md")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("the first report"));
     assert_eq!(ana.context(&session).await.unwrap().messages.len(), 3);
-    // By reference: the session's own log has no copy of the content.
+    // The graft is a reference: the session's log has no copy of the content.
     let mut log = String::new();
     ana.engine()
         .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
@@ -92,7 +92,7 @@ async fn a_graft_stays_unchanged_when_the_source_continues() {
     deliver(&ana, &source, "report.md", "the second report").await;
     ana.reset(&source).await.unwrap();
     ana.inject(&source, vec![user_text("all new"), answer("indeed")]).await.unwrap();
-    // With an empty cache, as in another process.
+    // Use an empty cache, as in another process.
     let other = Sapwood::with_engine(sapwood::Engine::new(
         ana.engine().store().clone(),
         Arc::new(sapwood::SystemClock),
@@ -147,7 +147,7 @@ async fn other_readers_of_the_session_cannot_read_through_its_grafts() {
         .share(ana.scope(), &session, bob.scope().principal.clone(), Some(Role::Collaborator))
         .await
         .unwrap();
-    // Ana has just read it: bob must not get the cached content.
+    // Ana has just read the graft: bob must not get the cached content.
     assert!(last_text(&ana, &session).await.contains("answer one"));
     assert!(!last_text(&bob, &session).await.contains("answer one"));
     let fork = bob.fork(&session, Default::default(), Default::default()).await.unwrap();
@@ -238,7 +238,7 @@ async fn a_large_artifact_shows_its_beginning_and_a_reference() {
     let ana = as_user(&Sapwood::open("memory:").unwrap(), "acme", "ana");
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
-    // Three bytes per character, so that the read limit splits one.
+    // Three bytes per character, so that the read limit splits a character.
     deliver(&ana, &source, "long.txt", &"€".repeat(700_000)).await;
     ana.graft(&session, &source, artifact("long.txt")).await.unwrap();
     let shown = last_text(&ana, &session).await;

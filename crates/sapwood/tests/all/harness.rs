@@ -10,14 +10,14 @@ use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStre
 use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
 use sapwood::engine::Backends;
 
-/// What the model does when it is called.
+/// The behaviour of the model in one call.
 #[derive(Clone)]
 pub enum Play {
     Say(Vec<Piece>),
     Fail(ModelError),
-    /// Streams this, then hangs.
+    /// Streams these pieces, then hangs.
     Hang(Vec<Piece>),
-    /// Streams this, then fails.
+    /// Streams these pieces, then fails.
     Break(Vec<Piece>, ModelError),
 }
 

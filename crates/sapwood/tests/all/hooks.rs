@@ -48,7 +48,7 @@ fn agent() -> Agent {
     Agent { tools: ["look", "act"].map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
 }
 
-/// A session with a hook for every name, which answers with `say`.
+/// A session with a hook for every hook name. All hooks answer with `say`.
 async fn scene_of(
     agent: Agent,
     plays: Vec<Play>,
@@ -76,7 +76,7 @@ async fn scene(plays: Vec<Play>) -> Scene {
     scene_of(agent(), plays, |_| HookAnswer::default()).await
 }
 
-/// Answer with the verdict for this name, and with `GoOn` for all others.
+/// Answer with the verdict for this name, and with `GoOn` for all other names.
 async fn scene_with(on: HookName, verdict: Verdict, plays: Vec<Play>) -> Scene {
     let say = move |event: &HookEvent| match event.hook == on {
         true => verdict.clone().into(),
@@ -612,7 +612,7 @@ async fn hooks_are_asked_about_steering_input() {
 async fn hooks_are_asked_again_for_a_turn_interrupted_before_its_first_answer() {
     let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
     let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
-    // The log of a process that died before it asked the hooks.
+    // The log of a process that died before it called the hooks.
     let (now, turn) = (sapwood::core::TimestampMs(1), sapwood::core::TurnId::from_bytes([1; 16]));
     let started = sapwood::core::entry::TurnStarted::default();
     let bodies: Vec<Body> = vec![started.into(), user_text("hi")];

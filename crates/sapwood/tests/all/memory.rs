@@ -1,4 +1,4 @@
-//! Memories over real stores: learned when sessions end, given to new ones, found by meaning, deleted.
+//! Memories over real stores: learned when sessions end, added to new sessions, found by meaning, deleted.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
     let newer = &outcomes[2].memory;
     let linked = ana.engine().superseded(ana.scope(), newer).await.unwrap();
     assert_eq!((linked.len(), linked[0].id, linked[0].superseded_by), (1, old, Some(newer.id)));
-    // Forgetting a memory also deletes the one that it superseded.
+    // Deleting a memory also deletes the memory that it superseded.
     assert_eq!(ana.forget(newer.id).await.unwrap(), 2);
     assert!(texts(&ana).await.is_empty());
 }
@@ -153,7 +153,7 @@ async fn only_the_owners_own_messages_are_learned() {
     ana.engine().share(ana.scope(), &session, bobs, Some(Role::Collaborator)).await.unwrap();
     bob.inject(&session, vec![user_text("I prefer coffee.")]).await.unwrap();
     assert_eq!(bob.learn(&session).await.unwrap_err().code(), "session.denied");
-    // The owner learns, no matter which member ends the session.
+    // Memories belong to the owner, regardless of which member ends the session.
     bob.close(&session).await.unwrap();
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
     assert!(texts(&bob).await.is_empty());
@@ -321,7 +321,7 @@ async fn learning_from_idle_sessions_does_not_change_their_list_order() {
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
 }
 
-/// Embeds texts about an animal in one direction and all others in another.
+/// Embeds texts about an animal in one direction and all other texts in another direction.
 struct Animals;
 
 #[async_trait::async_trait]

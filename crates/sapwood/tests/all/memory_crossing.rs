@@ -1,5 +1,5 @@
-//! Property test: no memory reaches another user unless its owner shared it, and none reaches another tenant.
-//! Random actions run on a store, and after each one every user looks everywhere.
+//! Property test: no memory reaches another user unless its owner shared it, and no memory reaches another
+//! tenant. Random actions run on a store, and after each action every user reads everything visible to them.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ const PEOPLE: [(&str, &str); 4] = [("acme", "ana"), ("acme", "bob"), ("acme", "c
 
 #[derive(Debug, Clone)]
 enum Deed {
-    /// Say something worth remembering in one of the user's own sessions, old or new.
+    /// Mention a fact in one of the user's own sessions, old or new.
     Say {
         who: usize,
         session: usize,
@@ -72,7 +72,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 struct Town {
     people: Vec<Sapwood>,
     sessions: HashMap<(usize, usize), SessionId>,
-    /// The user who said canary number n.
+    /// The user who mentioned canary number n.
     said_by: Vec<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Town {
         new
     }
 
-    /// Perform an action. A refusal is fine: only what users see afterwards counts.
+    /// Perform an action, which may be refused. Only what users see afterwards is checked.
     async fn act(&mut self, deed: Deed) {
         match deed {
             Deed::Say { who, session } => {
@@ -156,7 +156,7 @@ impl Town {
         }
     }
 
-    /// Everything that a user sees in all places that show memories.
+    /// All text that a user sees in all places that show memories.
     async fn seen_by(&self, who: usize) -> String {
         let person = &self.people[who];
         let (engine, scope) = (person.engine(), person.scope());

@@ -1,4 +1,4 @@
-//! Many sessions at once in one process: answers, tools, skills, spend and files of each stay separate. The
+//! Many sessions at once in one process: answers, tools, skills, spend and files stay separate. The
 //! model follows the first message of its conversation over several rounds with real tools, so that any
 //! mix-up shows.
 
@@ -34,11 +34,11 @@ fn markers_in(text: &str) -> Vec<String> {
     found
 }
 
-/// A model that writes its marker, reads it, reads its skill, delivers it, lists files, and reports what it
-/// saw.
+/// A model that writes its marker, reads it, reads its skill, delivers the marker, lists files, and reports
+/// all results.
 #[derive(Default)]
 struct Player {
-    /// Markers of other sessions that it received.
+    /// Markers of other sessions that the model received.
     mixed: Mutex<Vec<String>>,
 }
 

@@ -1,5 +1,5 @@
 //! Tests of the checks themselves: stores with one deliberate defect each, under the simulation and under the
-//! history checker. Each defect must be detected, with a message that fits it.
+//! history checker. Each defect must be detected, with a matching message.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +34,7 @@ pub enum Fault {
     WritesWhatItRefuses,
 }
 
-/// One in this many appends is affected, for defects that are not permanent.
+/// Intermittent defects affect one in this many appends.
 const ONE_IN: u64 = 12;
 
 /// One defect, shared by all users of the store.
@@ -70,7 +70,7 @@ impl Sabotage {
                 let _ = store.append(scope, again).await;
                 Ok(answer)
             }
-            // Only appends that may be refused: on another head, and not a repeated idempotency key.
+            // Only appends that may be refused: with an expected head and without an idempotency key.
             Fault::WritesWhatItRefuses
                 if append.expect != Expect::Any && append.idempotency_key.is_none() =>
             {
@@ -81,7 +81,7 @@ impl Sabotage {
         }
     }
 
-    /// The answer that an append would get.
+    /// Build the answer of a successful append without writing.
     async fn pretend(&self, store: &dyn Store, scope: &Scope, append: &Append) -> Result<Appended> {
         let head = store.summary(scope, &append.session).await?.head;
         let mint = |number: usize| {
@@ -128,7 +128,7 @@ impl Harness for Broken {
 }
 
 /// The message with which the history checker detects a defect. Its clients are threads, so a run may miss
-/// it.
+/// the defect.
 fn history_says(fault: Fault) -> Option<String> {
     let check =
         || block_on(history::the_log_matches_what_clients_observed(&Broken(fault, ManualClock::new())));

@@ -1,10 +1,9 @@
 //! A simulation: several processes on one store, with faults, freezes, crashes and clock jumps, all derived
 //! from a seed. Time is simulated, so minutes pass in milliseconds. The run is deterministic: one thread, a
-//! store without threads, seeded ids, and waiters woken in order of arrival. The same seed therefore gives
-//! the same log, byte for byte.
+//! store without threads, seeded ids, and waiters woken in order of arrival. The same seed therefore
+//! produces the same log, byte for byte.
 //!
-//! SAPWOOD_SEED=S runs one seed again; SAPWOOD_SEEDS=N runs N seeds, starting at 1 or at SAPWOOD_SEED, for
-//! hours if N is large.
+//! SAPWOOD_SEED=S replays one seed. SAPWOOD_SEEDS=N runs N seeds, starting at 1 or at SAPWOOD_SEED.
 //!
 //! Invariants: each started turn ends once, acknowledged input is in the log exactly once, every call has one
 //! result, a tool that must not run twice never does, and no write has a stale fence.
@@ -37,17 +36,17 @@ const SESSIONS: u64 = 3;
 const PROCESSES: usize = 3;
 /// Percentage of store calls that fail.
 const FAULTS: u64 = 4;
-/// Simulated duration of the disturbances, and the longest time until all turns have ended afterwards.
+/// Simulated duration of the disturbances, and the maximum time until all turns have ended afterwards.
 const STORM: Duration = Duration::from_secs(40);
 const CALM: Duration = Duration::from_secs(120);
 const START_MS: i64 = 1_900_000_000_000;
-/// Number of seeds that are replayed (set by SAPWOOD_REPLAYED), and how often.
+/// Number of replayed seeds (override with SAPWOOD_REPLAYED), and of replays per seed.
 const REPLAYED: u64 = 6;
 const REPLAYS: u64 = 2;
 /// A long run reports progress after this many seeds.
 const SEEDS_BETWEEN_NEWS: u64 = 500;
 
-/// Everything a run wrote, line by line: each session's records, the order of writes, and the calls that ran.
+/// The output of a run, line by line: each session's records, the order of writes, and the calls that ran.
 pub type Story = Vec<String>;
 
 /// The simulated time, with this process's clock offset.
@@ -148,7 +147,7 @@ impl Toolbox for SimTools {
     }
 }
 
-/// A server: it starts turns and takes over abandoned ones.
+/// A server that starts turns and takes over abandoned turns.
 struct Process {
     engine: Engine,
     fate: Fate,
@@ -238,7 +237,7 @@ impl Sim {
 }
 
 /// A client that sends one message after another to a session, through any process that answers. It records
-/// the acknowledged ones.
+/// the acknowledged messages.
 async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: SessionId) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let mut number = 0;
@@ -248,7 +247,7 @@ async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: Ses
         let text = format!("{session}-{number}");
         number += 1;
         let sent = engine.send(&sim.scope, &session, vec![Part::text(&text)], SendOptions::default());
-        // A frozen or dead process does not answer, so try another one.
+        // A frozen or dead process does not answer, so try another process.
         if let Ok(Ok(Sent::Started(_))) = tokio::time::timeout(Duration::from_secs(8), sent).await {
             acknowledged.push(text);
         }
@@ -335,7 +334,7 @@ async fn carry_on(sim: &Sim, calm: &Process, sessions: &[SessionId]) {
     }
 }
 
-/// Run a seed on its own runtime, where time only advances when all tasks wait.
+/// Run a seed on a separate runtime, where time only advances when all tasks wait.
 pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Story {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed, sabotage))

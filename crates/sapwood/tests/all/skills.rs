@@ -110,7 +110,7 @@ async fn a_missing_skill_is_skipped_and_the_turn_continues() {
     std::fs::remove_dir_all(scene.dir.path().join("brew-tea")).unwrap();
     scene.sapwood.send(&session, "hi").await.unwrap();
     assert!(!scene.last_system().contains("brew-tea"));
-    // A missing skill can still be deactivated, but an unknown one cannot be activated.
+    // A missing skill can still be deactivated, but an unknown skill cannot be activated.
     scene.switch(&session, "brew-tea", Switch::Off).await.unwrap();
     assert_eq!(scene.switch(&session, "brew-tea", Switch::On).await.unwrap_err().code(), "skill.not_found");
 }

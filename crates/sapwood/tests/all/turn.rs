@@ -393,7 +393,7 @@ async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
         runtime.block_on(async {
             let words = vec![Part::text("hi")];
             engine.send(&scope, &session, words, SendOptions::default()).await.unwrap();
-            // Wait until the model has started: its next play is for the other engine.
+            // Wait until the model was called: its next scripted answer is for the other engine.
             while actor.times_asked() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

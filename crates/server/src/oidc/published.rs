@@ -11,7 +11,7 @@ use super::KeySource;
 /// Time and size limits of a key fetch.
 const LIMITS: EgressLimits = EgressLimits { request_ms_max: 10_000, body_bytes_max: 1 << 20 };
 
-/// A JWK set in a file, which is read again for every load.
+/// A JWK set in a file. Every load reads the file again.
 pub struct JwksFile(pub PathBuf);
 
 impl KeySource for JwksFile {
@@ -21,7 +21,7 @@ impl KeySource for JwksFile {
     }
 }
 
-/// A JWK set at a URL. Only https is allowed, and only the configured host.
+/// A JWK set at a URL. Only https URLs on the configured host are allowed.
 pub struct JwksUrl {
     url: String,
     egress: Egress,

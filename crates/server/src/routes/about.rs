@@ -42,7 +42,7 @@ async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
 /// Get the metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result<Response> {
-    // If authentication is required, the metrics require it too.
+    // If authentication is required, it is also required for the metrics.
     if state.door.is_locked().await? {
         state.door.admit(&axum::http::Method::GET, &headers).await?;
     }

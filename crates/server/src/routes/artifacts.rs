@@ -158,7 +158,7 @@ async fn upload(
     let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
     let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max).await?;
     let share = state.admission.share_of(caller);
-    // Wait for the caller's own share first, so that waiting uploads do not take capacity from other callers.
+    // Wait for the caller's share first, so that waiting uploads do not take capacity from other callers.
     let places = async { (share.uploads.acquire().await, state.streamed_uploads.acquire().await) };
     let places = tokio::time::timeout(state.settings.request_time_max, places).await;
     let places = places.map_err(|_| Problem::late(state.settings.request_time_max))?;

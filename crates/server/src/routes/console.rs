@@ -1,5 +1,5 @@
-//! Routes for the console's files: one page at `/` and its assets. They are public; the data comes from the API, which
-//! requires authentication. The content security policy allows only the page's own scripts.
+//! Routes for the console's files: one page at `/` and its assets. The files are public; the console loads its data
+//! from the API, which requires authentication. The content security policy allows only scripts of this server.
 
 use axum::Router;
 use axum::extract::Path;

@@ -104,7 +104,7 @@ fn bodies_of(bytes: &[u8]) -> Result<Vec<sapwood::Body>> {
     let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
     if bytes.trim_ascii_start().first() != Some(&b'[') {
         return read_message(bytes).or_else(|error| {
-            // Malformed JSON gets the same error as on other routes.
+            // Malformed JSON is reported with the same error as on other routes.
             serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
             Err(error.into())
         });

@@ -28,7 +28,7 @@ use crate::wire;
 
 /// Entries per store read.
 const PAGE_RECORDS: usize = 500;
-/// Minimum size of a sent chunk, except for the last.
+/// Minimum size of a sent chunk, except for the last chunk.
 const SENT_BYTES_MIN: usize = 64 << 10;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -97,7 +97,7 @@ fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
     }
 }
 
-/// Bytes that the exporter has written and that are not sent yet.
+/// Bytes that the exporter has written but that are not sent yet.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -136,7 +136,7 @@ impl Exporter {
         .map_err(broken)
     }
 
-    /// Returns a blob that must be written before the record.
+    /// Returns a blob that must be written before the record, if there is one.
     fn missing_blob(&self, record: &Record) -> Result<Option<BlobHash>> {
         match self {
             Self::Log(lines) => Ok(lines.missing_blobs(record).map_err(broken)?.first().copied()),
@@ -178,7 +178,7 @@ impl Sending {
         Ok(Self { blob, pieces: jsonl::pieces_of(reader.left()), reader, piece: 0 })
     }
 
-    /// Writes the next chunk. Returns `None` after the last.
+    /// Writes the next chunk. Returns `None` after the last chunk.
     async fn go_on(mut self, exporter: &mut Exporter) -> Result<Option<Self>> {
         let Exporter::Log(lines) = exporter else { return Ok(None) };
         self.piece += 1;
@@ -215,8 +215,8 @@ impl Lines {
         }
     }
 
-    /// Returns the next bytes, or `None` at the end. An error aborts the connection, so that no client takes a partial
-    /// export for the whole.
+    /// Returns the next bytes, or `None` at the end. An error aborts the connection, so that clients do not accept
+    /// a partial export.
     async fn next(&mut self) -> Result<Option<Piece>> {
         while self.written.len() < SENT_BYTES_MIN {
             let Some(mut exporter) = self.exporter.take() else { break };

@@ -1,5 +1,5 @@
-//! The feed of a session as one document that is sent while it is read. A slow client keeps one page of the log in
-//! memory, not the whole feed.
+//! The feed of a session as one document that is sent while the log is read. For a slow client, the server keeps one
+//! page of the log in memory, not the whole feed.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,12 +22,12 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
 
-/// Entries per store read. The store also bounds their bytes.
+/// Entries per store read. The store also limits the bytes per read.
 const PAGE_RECORDS: usize = 500;
-/// Minimum size of a sent chunk, except for the last.
+/// Minimum size of a sent chunk, except for the last chunk.
 const SENT_BYTES_MIN: usize = 64 << 10;
-/// How many log bytes a tool call waits for its outcome. After that it is sent without, and again when the outcome is
-/// known.
+/// Log bytes to read while a tool call waits for its outcome. After that, the call is sent without an outcome, and sent
+/// again when the outcome is known.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -126,7 +126,7 @@ impl Document {
         Ok(self.records.pop_front())
     }
 
-    /// Checks the caller's key again at heartbeat intervals: it may be revoked during a slow download.
+    /// Checks the caller's key again at heartbeat intervals: the key may be revoked during a slow download.
     async fn recheck(&mut self) -> Result<()> {
         if self.admitted.elapsed() >= self.state.settings.heartbeat {
             self.state.door.recheck(&self.caller).await?;
@@ -168,7 +168,7 @@ impl Document {
     }
 }
 
-/// Streams the rest. An error aborts the connection, so that no client takes a partial body for the whole.
+/// Streams the rest of the feed. An error aborts the connection, so that clients do not accept a partial feed.
 fn stream_of(document: Document) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
     stream::unfold(Some(document), |document| async move {
         let mut document = document?;

@@ -85,7 +85,7 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
     let document: Document = match &new.flow {
         Value::String(yaml) => workflow::parse(yaml)?,
         object => {
-            // The same parser for both, so that both are equally strict.
+            // Parse objects as YAML text, so that both forms are checked by the same code.
             let text = object.to_string();
             workflow::parse(&text)?
         }

@@ -1,4 +1,4 @@
-//! Routes for grafts: content of another session, included by reference, and the digest of what can be grafted.
+//! Routes for grafts: content of another session, included by reference, and the digest of content that can be grafted.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
@@ -32,7 +32,7 @@ struct GraftContent {
     #[serde(flatten)]
     graft: GraftView,
     text: String,
-    /// Only for an artifact. Its bytes are downloaded from the source session.
+    /// Only set for an artifact. Clients download its bytes from the source session.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<sapwood::core::BlobRef>,
 }

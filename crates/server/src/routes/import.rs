@@ -1,7 +1,7 @@
 //! Import of sessions from an uploaded file, in Sapwood's format or another program's. Directories and agents in the
 //! file are kept only if the sender could have set them directly, so that an import never grants additional rights.
 //!
-//! Line-based formats are stored as they arrive. Single-document formats are buffered until they are complete.
+//! Files in line-based formats are stored while they arrive. Files that are a single document are buffered completely.
 
 mod own;
 mod upload;
@@ -33,14 +33,14 @@ const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
 /// Batch limits in steps and in bytes of lines.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
-/// Lines longer than this may hold a whole conversation and are read like a document.
+/// Lines longer than this may contain a whole conversation and are read like a document.
 const LONG_LINE_BYTES: usize = 1 << 20;
-/// Queue length for portions of a document: they are read while the previous one is written.
+/// Queue length for portions of a document. The next portion is read while the previous one is written.
 const PORTIONS_MAX: usize = 2;
 /// Hash digits that make a file's session id unique to its sender.
 const OWN_NAME_HEX: usize = 16;
 
-/// Length limit of a file name in a session id.
+/// Maximum length of a file name in a session id.
 const STEM_CHARS_MAX: usize = 100;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -67,12 +67,12 @@ async fn import_file(
     Ok(Json(wire::Imports { items: imported? }))
 }
 
-/// Returns the session name for a file without a session id. The same name from the same sender is the same session,
-/// and never another sender's. A file without a name is identified by its first bytes, because it is stored before
-/// the last bytes arrive.
+/// Returns the session id for a file without an id. Files with the same name from the same sender get the same id,
+/// and files from different senders get different ids. A file without a name is identified by its first bytes, because
+/// the import begins before the last bytes arrive.
 fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
     let stem = stem_of(given);
-    // Its records contain the session id, unless the file name does.
+    // Claude Code's session id is in its records or is the file name.
     if format == Format::ClaudeCode {
         return stem;
     }
@@ -149,7 +149,7 @@ struct Foreign<'a> {
     reader: Option<Box<dyn Reader + Send>>,
     harvest: StepBatch,
     intake: Intake,
-    /// A long line, and the lines after it.
+    /// A long line and the lines after it, not yet read.
     waiting: Vec<(Vec<u8>, u64)>,
 }
 
@@ -180,7 +180,7 @@ impl<'a> Foreign<'a> {
                 self.take_some(upload, lines.held_bytes()).await?;
                 continue;
             }
-            // If the upload was interrupted, everything before that point is still stored.
+            // If the upload was interrupted, the steps before the interruption are still stored.
             if came.is_ok() {
                 lines.finish(|line, number| self.push_line(line, number));
                 self.read_waiting().await?;
@@ -193,7 +193,7 @@ impl<'a> Foreign<'a> {
     async fn take_some(&mut self, upload: &mut Upload<'_>, held_bytes: usize) -> Result<()> {
         if self.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
             self.take().await?;
-            // Steps without a session id stay buffered and still count.
+            // Steps without a session id stay buffered and still count toward the quota.
             if self.harvest.steps.is_empty() {
                 upload.settle(held_bytes);
             }
@@ -225,7 +225,7 @@ impl<'a> Foreign<'a> {
         .await
     }
 
-    /// Reads large input on a blocking thread, and stores the portions meanwhile. The number of such threads is
+    /// Reads large input on a blocking thread and stores its portions concurrently. The number of such threads is
     /// limited.
     async fn read_apart(
         &mut self,
@@ -261,7 +261,7 @@ impl<'a> Foreign<'a> {
         Ok(())
     }
 
-    /// Stores what was read so far, if the session id is known.
+    /// Stores the steps read so far, if the session id is known.
     async fn take(&mut self) -> Result<()> {
         self.disarm();
         Ok(self.intake.take(&mut self.harvest).await?)
@@ -295,7 +295,7 @@ impl<'a> Foreign<'a> {
     }
 }
 
-/// How many more problems the response may report.
+/// The remaining number of problems that the response may report.
 struct Telling {
     left: usize,
 }
@@ -307,7 +307,7 @@ impl Default for Telling {
 }
 
 impl Telling {
-    /// Returns the reported problems of a session, and the number of further ones.
+    /// Returns the problems of a session to report, and the number of problems left out.
     fn tell(&mut self, problems: &[Fault]) -> (Vec<wire::ImportProblem>, u64) {
         let tell = |problem: &Fault| wire::ImportProblem {
             line: Some(problem.line),

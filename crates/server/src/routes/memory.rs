@@ -27,7 +27,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(learn_session))
 }
 
-/// A memory, with its score if the list answers a question.
+/// A memory, with its score if the request has a question.
 #[derive(Serialize)]
 struct Item {
     #[serde(flatten)]

@@ -74,7 +74,7 @@ fn all() -> OpenApiRouter<State> {
         .merge(about::routes())
 }
 
-/// Returns the router that runs behind the middleware.
+/// Returns the router that the middleware wraps.
 pub fn router(state: &State) -> Router {
     let (router, _) = all().split_for_parts();
     router

@@ -31,7 +31,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(get_ancestry))
 }
 
-/// A list without paging.
+/// A list that is not paged.
 #[derive(Serialize)]
 pub struct Items<T> {
     pub items: Vec<T>,

@@ -51,14 +51,14 @@ async fn search_sessions(
     Ok(Json(Page { items: page.items, next: page.next }))
 }
 
-/// Audits the sessions of the hits, because a snippet shows content. Runs concurrently, so that one commit holds all
-/// lines.
+/// Audits the sessions of the hits, because a snippet shows content. Writes the lines concurrently, so that they share
+/// one commit.
 async fn note_shown(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> {
     let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
     let notes = shown.into_iter().map(|session| state.note_read(caller, session));
     for noted in join_all(notes).await {
         match noted {
-            // Erased in the meantime: no owner is left to inform.
+            // The session was erased in the meantime, so no audit line is needed.
             Err(problem) if problem.code == "session.not_found" => {}
             noted => noted?,
         }

@@ -1,7 +1,7 @@
 //! Session search by words, in titles and in content.
 //!
-//! A page first lists the sessions whose title matches, then fills up with sessions of full-text hits. The cursor
-//! holds the position in both lists, so that paging to the end returns every match.
+//! A page first lists the sessions whose title matches, then sessions with full-text hits. The cursor contains the
+//! position in both lists, so that paging to the end returns every match.
 
 use sapwood::core::port::store::{ListFilter, SearchQuery};
 use sapwood::core::project::session_filter::{SessionFilter, Title};
@@ -12,7 +12,7 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
-/// Maximum number of hit pages that one request reads to fill its page.
+/// Maximum number of pages of full-text hits that one request reads.
 const HIT_PAGES_MAX: usize = 8;
 /// Separates the two halves of a cursor. Ids never contain it.
 const BETWEEN: char = '|';
@@ -43,7 +43,7 @@ impl HitPosition {
         }
     }
 
-    /// Returns the cursor for the next store request, if there is one.
+    /// Returns the cursor for the next store request, or `None` at the start and the end.
     fn cursor(&self) -> Option<String> {
         if let Self::At(at) = self { Some(at.clone()) } else { None }
     }
@@ -110,7 +110,7 @@ impl Search<'_> {
                     continue;
                 }
                 let summary = match engine.summary(scope, &hit.session).await {
-                    // Erased in the meantime.
+                    // The session was erased in the meantime.
                     Err(error) if error.code() == "session.not_found" => continue,
                     summary => summary?,
                 };

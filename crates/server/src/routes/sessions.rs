@@ -115,7 +115,7 @@ async fn create_session(
     Ok((status, Json(state.engine.summary(&caller.scope, &id).await?)))
 }
 
-/// Parses a value as it is written in agent files.
+/// Parses a value in the notation of agent files.
 fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Result<Option<T>> {
     let read = |word: String| serde_json::from_value(serde_json::Value::from(word));
     word.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
@@ -144,7 +144,7 @@ async fn patch_session(
     let (engine, scope) = (&state.engine, &caller.scope);
     let wanted = patch.state.as_deref().map(parse_state).transpose()?;
     check_patch(&patch, wanted)?;
-    // All or nothing: the owner's right is checked before anything is changed.
+    // Check the right for all changes first, so that no change is applied partially.
     let right = if wanted.is_some_and(needs_owner) { Right::Own } else { Right::Write };
     engine.check_right(scope, &session, right).await?;
     if wanted == Some(SessionState::Active) {
@@ -168,8 +168,8 @@ async fn patch_session(
     Ok(Json(engine.summary(scope, &session).await?))
 }
 
-/// Whether only the owner may change to this state. Other states need no owner: a new message reopens the session
-/// anyway.
+/// Whether only the owner may set this state. Any writer may close or reopen a session, because a new message reopens
+/// it.
 fn needs_owner(state: SessionState) -> bool {
     matches!(state, SessionState::Archived)
 }

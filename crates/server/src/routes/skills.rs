@@ -1,4 +1,4 @@
-//! Routes for skills: those available, and those active in a session.
+//! Routes for the available skills and for the skills that are active in a session.
 
 use axum::extract::State as Shared;
 use sapwood::SessionId;
@@ -47,7 +47,7 @@ async fn set_skills(
     At(session): At<SessionId>,
     Body(wanted): Body<wire::ActiveSkills>,
 ) -> Result<Json<wire::ActiveSkills>> {
-    // Also if nothing would change: a caller without write access gets an error.
+    // Callers without write access get an error even if the skills would not change.
     state.engine.check_right(&caller.scope, &session, Right::Write).await?;
     state.engine.set_skills(&caller.scope, &session, wanted.active).await?;
     let active = state.engine.active_skills(&caller.scope, &session).await?;

@@ -1,5 +1,5 @@
 //! Routes for triggers: list and fire. A caller with a key may fire triggers whose log they can see. A caller without a
-//! key signs with the trigger's own secret; an unknown trigger gets the same error as a wrong signature.
+//! key signs the request with the trigger's secret; an unknown trigger and a wrong signature return the same error.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State as Shared};

@@ -84,7 +84,7 @@ async fn get_turn(
 }
 
 async fn look(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnLook> {
-    // The session first: a caller without access must not learn whether the turn exists.
+    // Check the session first: a caller without access must not learn whether the turn exists.
     state.engine.summary(&caller.scope, session).await?;
     let unknown = || Problem::new("turn.not_found", format!("session `{session}` has no turn `{turn:.64}`"));
     let turn: TurnId = turn.parse().map_err(|_| unknown())?;
@@ -141,7 +141,7 @@ async fn cancel_turn(
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
     state.engine.cancel_turn(&caller.scope, &session, turn).await?;
-    // A turn that waits for a person or was interrupted runs nowhere: it must be resumed to end.
+    // A turn that waits for a person or was interrupted is not running, so it must be resumed to process the cancel.
     Inner::resume_later(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted { turn: Some(turn.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))

@@ -1,4 +1,4 @@
-//! Invalid requests. Each gets a 4xx with the reason, and the server keeps running.
+//! Invalid requests. Each gets a 4xx response with the reason, and the server keeps running.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ async fn a_slowly_sent_head_times_out() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         open = 0;
         for stream in &mut slow {
-            // A byte now and then must not keep the connection open.
+            // An occasional byte must not keep the connection open.
             let _ = stream.write_all(b"x").await;
             let mut byte = [0; 64];
             let is_open =
@@ -162,7 +162,7 @@ async fn begin_upload(house: &House, session: &str) -> TcpStream {
 async fn a_slow_upload_completes_and_a_stalled_one_times_out() {
     let house = House::open_with(impatient()).await;
     let mut slow = begin_upload(&house, "slow").await;
-    // This takes three times the request time limit.
+    // The upload takes three times the request time limit.
     for _ in 0..30 {
         slow.write_all(&[b'a'; 20_000]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -357,7 +357,7 @@ async fn a_request_must_name_exactly_one_host() {
     }
 }
 
-/// Streams hold their connections until they end, which must not block the shutdown.
+/// Open streams must not block the shutdown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_can_be_stopped() {
     let settings = Settings { connections_max: 2, rate: None, ..Settings::default() };
@@ -384,7 +384,7 @@ async fn a_full_server_can_be_stopped() {
     }
 }
 
-/// A client may send an image URL that looks like a blob reference of ours.
+/// A client may send an image URL that looks like a blob reference of Sapwood.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_with_an_unknown_blob_reference_is_listed_unchanged() {
     let house = House::open().await;

@@ -1,4 +1,4 @@
-//! A model that follows the last message: it answers, hangs, asks a person, or writes its marker to a file.
+//! A model that obeys the last message: it answers, hangs, asks a person, or writes its marker to a file.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Model for Actor {
     }
 }
 
-/// Returns the marker of the conversation, or all of them joined if there are several.
+/// Returns the marker of the conversation, or all markers joined if there are several.
 fn own_marker(request: &Request) -> Option<String> {
     let heard = format!("{:?}", request.messages);
     let mut found: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Audit lines for changes and reads, and what an import may do to an existing session.
+//! Audit lines for changes and reads, and the changes that an import may make to an existing session.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ async fn export(house: &House, key: &str, session: &str) -> String {
     String::from_utf8(file.body).unwrap()
 }
 
-/// Appends an entry by `by` to a file.
+/// Appends an entry with the author `by` to a session file.
 fn entry(file: &str, body: Value, by: &str) -> String {
     let last: Value = serde_json::from_str(file.lines().last().unwrap()).unwrap();
     let is_in_tree = |line: &Value| !["member_changed", "label"].contains(&line["type"].as_str().unwrap());

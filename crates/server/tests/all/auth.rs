@@ -35,7 +35,7 @@ async fn local_requests_need_no_key_until_the_first_key_exists() {
     assert_eq!(house.get("ana", "/v1/sessions").await.status, 200);
 }
 
-/// Some clients, such as OpenAI's, always send a key.
+/// Some clients, such as OpenAI's, always send an API key.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_api_key_is_ignored_while_none_is_required() {
     let mut house = House::bare(Settings::default()).await;
@@ -63,7 +63,7 @@ async fn a_server_without_keys_refuses_to_listen_on_other_addresses() {
 
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// An issuer with its own key.
+/// An issuer with a key pair.
 pub struct Issuer {
     sign: Sign,
     pub alg: &'static str,
@@ -150,7 +150,7 @@ async fn an_expired_token_ends_its_streams() {
     let heartbeat = std::time::Duration::from_millis(100);
     let addr = believing(&house, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
     let mut claims = claims();
-    // A token is valid for a minute longer because of clock skew. The expiry may be a fraction.
+    // A token stays valid for a minute after its expiry, to allow for clock skew. The expiry may be a fraction.
     claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 54.5);
     let bearer = format!("Bearer {}", issuer.token(json!({ "alg": "EdDSA", "kid": "k1" }), &claims));
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];

@@ -1,5 +1,5 @@
-//! The document describes exactly which nulls and numbers are accepted: allowed values are not rejected as invalid, and
-//! other values are.
+//! The OpenAPI document describes exactly which nulls and numbers are accepted: allowed values are never rejected as
+//! invalid, and other values always are.
 
 use jsonschema::Validator;
 use serde_json::{Value, json};

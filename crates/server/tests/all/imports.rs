@@ -167,7 +167,7 @@ async fn an_interrupted_import_can_be_repeated() {
     assert_eq!(listed["items"][0]["messages"], 300, "{listed}");
 }
 
-/// Waits until the server has read everything that was sent.
+/// Waits until the server has read all bytes that were sent.
 async fn until_read(streams: &[TcpStream]) {
     let began = Instant::now();
     let ports: Vec<String> =
@@ -184,13 +184,13 @@ async fn until_read(streams: &[TcpStream]) {
         assert!(began.elapsed() < PATIENCE, "the server does not read the upload");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // The bytes are counted a moment after they are read.
+    // The server counts bytes shortly after it has read them.
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn buffered_documents_have_a_quota_that_one_caller_cannot_exhaust() {
-    // Larger than a socket buffer: a client that writes everything first must still get the response.
+    // Larger than a socket buffer: a client that first writes the whole body must still get the response.
     const FILE_BYTES: usize = 8 << 20;
     let settings = Settings { upload_bytes_max: FILE_BYTES, rate: None, ..Settings::default() };
     let house = House::open_with(settings).await;
@@ -263,7 +263,7 @@ async fn a_file_without_an_id_becomes_a_session_of_its_sender() {
     }
     for (who, query, session) in &sessions {
         let same = sessions.iter().filter(|(_, _, other)| other == session);
-        // A file with a name is identified by the name, regardless of its content.
+        // An upload with a file name is identified by the name, regardless of its content.
         let expected = if query.contains("name") && *who == "ana" { 2 } else { 1 };
         assert_eq!(same.count(), expected, "{sessions:?}");
     }
@@ -357,7 +357,7 @@ async fn a_dry_run_is_denied_if_the_import_would_be() {
         200,
         "the file has no new entries"
     );
-    // Another program's file with its own ids.
+    // A file of another program, which contains ids.
     let pi = house.post("ana", "/v1/sessions/s/export", &json!({ "format": "pi" })).await.body;
     let pi = String::from_utf8(pi).unwrap().replacen("\"id\":\"s\"", "\"id\":\"p\"", 1);
     assert_eq!(import(&house, "ana", "?from=pi", &pi).await.json()["items"][0]["session"], "p");

@@ -22,7 +22,7 @@ const HOST: &str = "id.test";
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Fetch timeout in these tests.
 const FETCH_MS_MAX: u64 = 2_000;
-/// Keys that never expire, and pauses longer than a test.
+/// Keys that do not expire during a test, and pauses longer than a test.
 const CALM: KeyTimes = KeyTimes {
     live: Duration::from_secs(3_600),
     refetch_pause: Duration::from_secs(3_600),

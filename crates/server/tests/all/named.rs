@@ -1,17 +1,17 @@
 //! References in bodies and queries. A session, an entry, a blob or a response of another user gets exactly the same
-//! response as a missing one. Every operation with a body or a query is in one of the two lists.
+//! response as a missing object. Every operation with a body or a query is in one of the two lists.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Ask, DOCUMENT, House};
 use crate::wire::Answer;
 
-/// Placeholder for the reference.
+/// Placeholder for the referenced id.
 const ID: &str = "$ID";
 /// A session that the caller owns.
 const OWN: &str = "mine";
 
-/// The kind of the reference.
+/// The kind of object that a request refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Session,
@@ -21,7 +21,7 @@ enum Kind {
     Item,
 }
 
-/// An operation, its path, the request body, and the kind of the reference in it.
+/// An operation, its path, the request body, and the kind of object that the request refers to.
 type Row = (&'static str, &'static str, Value, Kind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
@@ -103,7 +103,7 @@ fn every_operation_with_a_body_or_a_query_is_in_one_of_the_lists() {
     }
 }
 
-/// What ana has of each kind. `pair` also returns a similar id that does not exist.
+/// Objects of each kind that ana owns. `pair` also returns a similar id that does not exist.
 struct Things {
     entry: String,
     blob: String,
@@ -147,7 +147,7 @@ impl Things {
     }
 }
 
-/// Replaces the digits, so that the item does not exist.
+/// Replaces the digits of an id, so that it refers to no object.
 fn never_item(item: &str) -> String {
     let (kind, rest) = item.split_once('_').unwrap();
     let other = |char: char| if char.is_ascii_digit() { '7' } else { char };
@@ -164,7 +164,7 @@ fn own_file(blob: &str) -> String {
     format!("{header}\n{entry}\n")
 }
 
-/// What the caller owns.
+/// Objects that the caller owns.
 struct Own {
     response: String,
     /// A running turn.

@@ -1,5 +1,5 @@
-//! Calls every route of the document with every kind of caller: without a key, with a wrong key, from another tenant,
-//! as another user, a reader, a collaborator, the owner with a read-only key, and the owner.
+//! Calls every route of the OpenAPI document with every kind of caller: without a key, with a wrong key, from another
+//! tenant, as another user, a reader, a collaborator, the owner with a read-only key, and the owner.
 
 use serde_json::{Value, json};
 

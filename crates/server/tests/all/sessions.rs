@@ -115,7 +115,7 @@ async fn a_session_can_be_forked_trimmed_and_searched_over_http() {
     assert_eq!(found["items"][0]["id"], "s");
 }
 
-/// The artifact has more than two chunks, so that ranges lie within one, span two, or end with the last.
+/// The artifact has more than two chunks, so that ranges lie within a chunk, span two, or end with the last chunk.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_range_of_a_large_artifact_equals_the_slice_of_its_bytes() {
     const SIZE: usize = (2 << 20) + 345;
@@ -302,7 +302,7 @@ async fn metadata_is_replaced_only_by_metadata() {
     assert_eq!(house.post("ana", "/v1/responses", &too_much).await.status, 400);
 }
 
-/// A store whose file is gone accepts every write and loses it.
+/// A store whose file was deleted accepts writes but loses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_a_removed_store_is_not_ready_and_reveals_no_path() {
     let house = House::open().await;

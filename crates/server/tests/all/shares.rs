@@ -1,5 +1,5 @@
-//! Limits per caller: a share of the connections and streams. Health checks, other callers and operators are still
-//! served while one caller opens as many as it can.
+//! Limits on connections and streams per caller. Health checks, other callers and operators are still served while one
+//! caller opens as many connections as it can.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const EVENTS: &str = "/v1/sessions/s/events";
 /// More than the limits of any server in these tests.
 const ATTEMPTS: usize = 400;
-/// Connection limit of the servers in these tests. One principal gets half of it, and a quarter as streams.
+/// Connection limit of the servers in these tests. One principal gets half of them, and a quarter as streams.
 const CONNECTIONS_MAX: usize = 16;
 
 fn small() -> Settings {
@@ -33,7 +33,7 @@ async fn follow(house: &House, key: Option<&str>) -> Opened {
     open(house.addr, &house.bytes_of(get(EVENTS, key))).await
 }
 
-/// Opens event streams until one is rejected.
+/// Opens event streams until a stream is rejected.
 async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
     let mut streams = Vec::new();
     for _ in 0..ATTEMPTS {
@@ -306,7 +306,7 @@ async fn slow_uploads_of_one_key_leave_capacity_for_others() {
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    // Wait until all of them are in flight.
+    // Wait until all uploads are in flight.
     let taken = async {
         while metric(&house, "sapwood_connections ").await < 40 {
             tokio::time::sleep(Duration::from_millis(20)).await;

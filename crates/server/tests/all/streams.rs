@@ -174,7 +174,7 @@ async fn a_long_feed_is_replayed_in_chunks() {
     assert_eq!(json!(items), house.get("ana", "/v1/sessions/s/feed").await.json()["items"]);
 }
 
-/// Only a part of the feed is in memory. A `Content-Length` would show that it was written completely before sending.
+/// Only a part of the feed is in memory. A `Content-Length` would mean that the whole feed was built before sending.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_is_streamed_while_it_is_read() {
     let house = House::open().await;
@@ -193,7 +193,7 @@ async fn a_feed_is_streamed_while_it_is_read() {
     assert_eq!((feed.status, feed.header("content-length")), (200, None));
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
     let mut whole = json!(house.engine.feed(&scope, &"s".parse().unwrap()).await.unwrap());
-    // The outcome comes too late to wait for, so the item is repeated at the end with the same id.
+    // The result is too far from its call to wait for it, so the item is repeated at the end with the same id.
     let found = whole[0].clone();
     (whole[0]["type"], whole[0]["text"]) = (json!("tool"), json!("{}"));
     whole.as_array_mut().unwrap().push(found);

@@ -159,7 +159,7 @@ async fn archiving_a_session_cancels_its_waiting_turn() {
     let turn = begun.json()["turn"].as_str().unwrap().to_owned();
     wait_for_approval(&house, "s").await;
     wait_for(&house, "s", &turn, "waiting").await;
-    // The turn has asked and releases the session a moment later.
+    // The turn has requested approval and releases the session shortly afterwards.
     let mut archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
     while archived.code() == "turn.running" {
         archived = house.post("ana", "/v1/sessions/s/archive", &json!({})).await;
@@ -168,7 +168,7 @@ async fn archiving_a_session_cancels_its_waiting_turn() {
     wait_for(&house, "s", &turn, "cancelled").await;
 }
 
-/// A request names one turn. It must not affect a later turn that has started in the meantime.
+/// A request refers to one turn and must not affect a later turn that has started in the meantime.
 #[tokio::test(flavor = "multi_thread")]
 async fn steering_or_cancelling_an_ended_turn_does_not_affect_the_next() {
     let house = House::open().await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// Timeout for everything a test waits for.
+/// Deadline for every wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum number of polls, 25 ms apart.
 pub const LOOKS_MAX: u32 = 4_800;
@@ -45,7 +45,7 @@ pub async fn exchange(addr: SocketAddr, request: &[u8]) -> Answer {
 /// Sends these bytes and reads the response head. The body follows unencoded, as in HTTP/1.0.
 pub async fn open(addr: SocketAddr, request: &[u8]) -> (Answer, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    // A server that rejects the request may close before everything was sent.
+    // A server that rejects the request may close the connection before the whole request was sent.
     let _ = stream.write_all(request).await;
     let mut reader = BufReader::new(stream);
     let head = tokio::time::timeout(PATIENCE, read_head(&mut reader)).await.expect("a response in time");

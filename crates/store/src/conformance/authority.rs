@@ -1,5 +1,5 @@
-//! The record of which entries the store's own callers wrote: imported entries are marked outside the log,
-//! and forks inherit the marks.
+//! Authority records: which entries callers of this store wrote. Imported entries are marked outside the
+//! log, and forks inherit the marks.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl World {
         self.summary(&ana(), session).await.authority.expect("every new session has an authority record")
     }
 
-    /// Return the seqs that are own; 0 stands for the creation settings.
+    /// Return the seqs of entries that were not imported; 0 represents the creation settings.
     async fn own(&self, session: &SessionId) -> Vec<u32> {
         let (authority, head) = (self.authority(session).await, self.summary(&ana(), session).await.head.seq);
         (0..=head.0).filter(|seq| authority.is_own(Seq(*seq))).collect()
@@ -94,7 +94,7 @@ pub async fn an_imported_turn_is_not_open(harness: &impl Harness) {
     assert_eq!(world.summary(&ana(), &session).await.open_turn, None);
 }
 
-/// Forks number shared entries by depth, regardless of their branch.
+/// Forks number shared entries by depth and omit other branches.
 pub async fn a_fork_shares_the_marks_of_its_path(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.told(&ana(), "s", &["own 1", "own 2"]).await;

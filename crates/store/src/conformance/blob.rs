@@ -112,7 +112,7 @@ pub async fn a_blob_is_read_through_a_session(harness: &impl Harness) {
     world.append(&ana(), &session, vec![said_with(blob), shared(&bob(), Some(Role::Collaborator))]).await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
     assert_eq!(code(world.store.get_blob(&user("carl"), blob).await), "blob.not_found");
-    // Bob's own fork keeps access to the blob after he was removed.
+    // Bob can still read the blob through his fork after he was removed.
     world.fork(&bob(), &session, Some(1), "fork").await;
     world.append(&ana(), &session, vec![shared(&bob(), None)]).await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");

@@ -38,7 +38,8 @@ impl ManualClock {
         self.lock().wall.0 += ms;
     }
 
-    /// Simulate a reboot. The time since boot keeps its value, as if it had already caught up.
+    /// Simulate a reboot. The time since boot keeps its value, as if the new boot had run as long
+    /// as the previous one.
     pub fn reboot(&self) {
         let mut reading = self.lock();
         reading.boot = format!("{}+", reading.boot).into();

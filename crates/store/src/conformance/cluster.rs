@@ -1,6 +1,6 @@
 //! A PostgreSQL server for the tests: a throwaway cluster in its own directory, on a free loopback port, with
 //! `fsync` on. It is created once per test binary and removed when the binary ends, even after a crash: a
-//! shell waits for the end of its standard input, which only this process holds open.
+//! shell waits for the end of its standard input, which only this process keeps open.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,7 +13,8 @@ const USER: &str = "postgres";
 /// Superuser of the cluster.
 pub const ADMIN: &str = "sapwood";
 const START_MAX: Duration = Duration::from_secs(120);
-/// Below the ephemeral port range: an outgoing connection could take the port of a stopped server.
+/// Below the ephemeral port range, so that no outgoing connection uses the port of a stopped
+/// server.
 const PORTS: std::ops::Range<u16> = 15_000..30_000;
 
 pub struct Cluster {
@@ -94,7 +95,7 @@ impl Cluster {
             }
             false => Command::new(path),
         };
-        // psql looks for certificates in HOME, and it may run as another user.
+        // psql reads certificates from HOME, and may run as another user.
         command.current_dir(&self.dir).env("HOME", &self.dir).env("LC_ALL", "C").stdin(Stdio::null());
         command
     }

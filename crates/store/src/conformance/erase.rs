@@ -60,7 +60,7 @@ pub async fn forks_of_erased_forks_are_readable_i8(harness: &impl Harness) {
         world.say(&ana(), &fork, &format!("dead {generation}")).await;
         session = fork;
     }
-    // Erase from the middle outwards.
+    // Erase the generations out of order.
     for generation in [2, 0, 4, 1, 3] {
         world.store.erase(&ana(), &id(&format!("g{generation}")), world.now()).await.unwrap();
         assert_eq!(world.texts(&ana(), &session).await, ["m0", "m1", "m2", "m3", "m4", "m5", "dead 5"]);

@@ -122,14 +122,14 @@ pub async fn a_fork_of_an_empty_session(harness: &impl Harness) {
     fork.check(&world).await;
     fork.write(&world, "u1 a2").await;
     fork.check(&world).await;
-    // A session that was reset is also empty.
+    // A fork of a reset session is also empty.
     let reset = world.told(&ana(), "reset", &["x"]).await;
     world.append(&ana(), &reset, vec![sapwood_core::entry::LeafMoved { to: None }.into()]).await;
     let fork = world.fork(&ana(), &reset, None, "f").await;
     let summary = world.summary(&ana(), &fork).await;
     assert_eq!((summary.head.seq, summary.inherited, summary.state), (Seq::ZERO, 0, SessionState::Created));
     assert_eq!(summary.parent.unwrap().at, None);
-    // So is a fork taken before the first entry, even if the source has entries.
+    // A fork before the first entry is empty even if the source has entries.
     let full = world.told(&ana(), "full", &["x", "y"]).await;
     let fork = world.fork(&ana(), &full, Some(0), "before").await;
     assert_eq!(world.summary(&ana(), &fork).await.head, Default::default());

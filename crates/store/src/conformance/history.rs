@@ -1,11 +1,11 @@
-//! Histories: concurrent clients perform random operations through two open stores of the same location, and
+//! Histories: concurrent clients perform random operations through two open stores at the same location, and
 //! record every operation and its result. The logs are then checked against these records:
 //!
 //! * An acknowledged append is in the log exactly once, at the acknowledged position.
 //! * A refused append is not in the log.
 //! * The entries of one client keep their order.
-//! * An append with a stale fence wrote nothing.
-//! * A read after an acknowledgement sees what was acknowledged.
+//! * An append with a stale fence is not in the log.
+//! * A read after an acknowledgement sees the acknowledged entries.
 //!
 //! Each run prints its seed. SAPWOOD_SEED replays a seed, and SAPWOOD_SEEDS sets the number of runs.
 
@@ -22,13 +22,13 @@ use super::world::{World, ana, read_log, said};
 const CLIENTS: u64 = 6;
 const SESSIONS: u64 = 3;
 const STEPS: u64 = 40;
-/// TTL of a lease, and how far the clock advances before a client takes one.
+/// TTL of a lease, and how far the clock advances before a client acquires a lease.
 const TTL_MS: i64 = 700;
 const PAUSE_MS: i64 = 300;
 /// First message of each session. Some stores do not keep empty sessions.
 const FIRST: &str = "first";
 
-/// One append, as its caller saw it.
+/// One append and its acknowledgement.
 struct Noted {
     session: SessionId,
     text: String,
@@ -67,7 +67,7 @@ pub async fn the_log_matches_what_clients_observed(harness: &impl Harness) {
 
 async fn run(harness: &impl Harness, seed: u64) {
     let world = World::open(harness).await;
-    // Stores that do not persist share nothing, so all clients use the first one.
+    // Stores that do not persist share no data, so all clients use the first store.
     let second = match harness.persists() {
         true => harness.open().await,
         false => world.store.clone(),
@@ -121,7 +121,7 @@ struct Client {
     seen: Arc<Seen>,
     name: String,
     dice: Dice,
-    /// The last lease taken on each session, even if it has been lost.
+    /// The latest lease acquired on each session, even if it has been lost.
     leases: HashMap<SessionId, Lease>,
     notes: Notes,
 }
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Check that the session contains everything acknowledged before this read.
+    /// Check that the session contains all entries acknowledged before this read.
     async fn look(&mut self, at: usize) {
         let known = self.seen.0[at].load(Ordering::SeqCst);
         let session = &self.sessions[at];

@@ -1,5 +1,5 @@
-//! No read or write crosses a tenant, and a session that the caller cannot read looks like an unknown one
-//! (I9).
+//! No read or write crosses a tenant, and a session that the caller cannot read is indistinguishable from
+//! an unknown session (I9).
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
 use super::Harness;
 use super::world::{World, ana, archived, bob, code, foreign_ana, id, operator, said, said_with, shared};
 
-/// Collect the answers of every method that takes a session, with the id replaced.
+/// Collect the answers of every method with a session parameter, with the session id masked.
 async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<String> {
     let (store, now) = (&world.store, TimestampMs(1_950_000_000_000));
     let mut answers = Vec::new();
@@ -42,7 +42,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     add(shown(session, store.erase(scope, session, now).await));
     for at in [None, Some(1), Some(99)] {
         add(shown(session, store.fork(scope, world.fork_of(session, at, "stolen")).await));
-        // A fork onto itself must not reveal that the id is taken.
+        // Forking a session onto its own id must not reveal that the id is taken.
         add(shown(session, store.fork(scope, world.fork_of(session, at, session.as_str())).await));
     }
     for append in odd_appends(world, session, now) {
@@ -51,7 +51,8 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     answers
 }
 
-/// Build appends that would each be refused for a different reason, and one that would be accepted.
+/// Build appends that would each be refused for a different reason, and one append that would be
+/// accepted.
 fn odd_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Append> {
     let append = |bodies| Append { now, ..world.append_of(session, bodies) };
     let plain = append(vec![said("x")]);
@@ -67,7 +68,7 @@ fn odd_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Appe
     ]
 }
 
-/// Create a session with everything that could reveal it.
+/// Create a session with all data that could reveal its existence.
 async fn secret(world: &World) -> SessionId {
     let session = world.create(&ana(), "secret").await;
     let append = Append {
@@ -98,7 +99,7 @@ pub async fn an_unshared_session_looks_unknown_i9(harness: &impl Harness) {
     let session = secret(&world).await;
     let unknown = answers(&world, &bob(), &id("unknown")).await;
     assert_eq!(answers(&world, &bob(), &session).await, unknown);
-    // The same holds for an archived session.
+    // An archived session must also look unknown.
     let append = Append { fence: Some(1), ..world.append_of(&session, vec![archived()]) };
     world.store.append(&ana(), append).await.unwrap();
     assert_eq!(answers(&world, &bob(), &session).await, unknown);

@@ -74,11 +74,11 @@ pub async fn a_lease_expires(harness: &impl Harness) {
     assert_eq!(code(early), "session.leased");
     harness.pass_time(TTL_MS / 2);
     world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
-    // No other holder took the lease since, so its fence is still valid.
+    // No other holder has acquired the lease since, so its fence is still valid.
     world.store.append(&ana(), fenced(&world, &session, Some(lease.fence))).await.unwrap();
 }
 
-/// The caller's clock, which sets `Append::now`, has no effect. See also
+/// The caller's clock, which sets `Append::now`, has no effect on leases. See also
 /// `a_wrong_wall_clock_does_not_affect_a_lease` in `tests/all/leases.rs`.
 pub async fn the_callers_clock_does_not_affect_a_lease(harness: &impl Harness) {
     let world = World::open(harness).await;
@@ -117,7 +117,7 @@ pub async fn a_released_lease_is_free(harness: &impl Harness) {
     world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
     let second = take(&world, &session, "b").await.unwrap();
     assert!(second.fence > first.fence);
-    // Releasing a lost lease is not an error and frees nothing.
+    // Releasing a lost lease is not an error and has no effect.
     world.store.release_lease(&ana(), &first).await.unwrap();
     assert_eq!(code(take(&world, &session, "c").await), "session.leased");
 }

@@ -16,7 +16,7 @@ const SESSIONS: usize = 110;
 async fn fill(world: &World) -> Vec<SessionId> {
     let mut ids = Vec::new();
     for number in 0..SESSIONS {
-        // Sorting by name and by time gives different orders.
+        // The order by name differs from the order by time.
         ids.push(world.told(&ana(), &format!("s{:03}", (number * 37) % SESSIONS), &["hello"]).await);
     }
     ids
@@ -94,7 +94,7 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
         seen.extend(names(&page.items));
         let Some(next) = page.next else { break };
         filter.cursor = Some(next);
-        // Touch a listed session, an unlisted one, and a new one.
+        // Touch a listed session, an unlisted session, and a new session.
         for session in [&all[SESSIONS - 1], &all[touched.len()]] {
             world.say(&ana(), session, "meanwhile").await;
             touched.insert(session.clone());

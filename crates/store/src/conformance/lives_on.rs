@@ -135,7 +135,7 @@ pub async fn two_open_stores_see_each_others_appends(harness: &impl Harness) {
         let listed = reader.store.list(&ana(), &ListFilter::default()).await.unwrap().items;
         assert_eq!(listed[0].messages as usize, number + 1);
     }
-    // Leases, idempotency keys and erasures are also visible.
+    // Leases, idempotency keys and erasures are also visible to the other store.
     let keyed =
         Append { idempotency_key: Some("k".to_owned()), ..world.append_of(&session, vec![said("x")]) };
     let first = world.store.append(&ana(), keyed.clone()).await.unwrap();

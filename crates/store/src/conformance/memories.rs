@@ -187,7 +187,7 @@ pub async fn tenant_memories_are_readable_by_all_and_changed_by_their_creator(ha
     assert_eq!(code(world.store.forget_memory(&bob(), ours.id, world.now()).await), "memory.denied");
     let kept = world.store.put_memory(&operator(), edited, 1, world.now()).await.unwrap();
     assert_eq!((kept.by.clone(), kept.version), (ana().principal, 2), "its creator does not change");
-    // Made private again, only ana can read it.
+    // Once the memory is private again, only ana can read it.
     let private = Memory { belongs: Belongs::To(ana().principal), ..kept };
     world.store.put_memory(&ana(), private, 2, world.now()).await.unwrap();
     assert_eq!(code(world.store.get_memory(&bob(), ours.id).await), "memory.not_found");

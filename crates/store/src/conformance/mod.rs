@@ -6,9 +6,9 @@
 //! sapwood_store::conformance_tests!(MyHarness(tempfile::tempdir().unwrap()));
 //! ```
 //!
-//! The macro generates one test per case, so that a failure names its case. [`run_all`] runs the cases one
-//! after another. The harness expression is evaluated once per case, so every case gets its own location.
-//! Names and comments cite the invariants of `docs/spec/log-format.md`.
+//! The macro generates one test per case, so that a failure identifies its case. [`run_all`] runs the
+//! cases one after another. The harness expression is evaluated once per case, so every case gets its own
+//! location. Names and comments cite the invariants of `docs/spec/log-format.md`.
 
 // This module is test code that other crates also run.
 #![allow(clippy::unwrap_used)]
@@ -43,13 +43,13 @@ pub mod rights;
 pub mod search;
 mod world;
 
-/// A location that holds one store.
+/// A location that contains one store.
 pub trait Harness: Send + Sync {
-    /// Open the store at this location. The first call opens an empty store. Later calls open what was
-    /// stored, if [`Harness::persists`]. May be called while an earlier store of the same location is still
+    /// Open the store at this location. The first call opens an empty store. Later calls open the stored
+    /// data, if [`Harness::persists`]. May be called while an earlier store of the same location is still
     /// open.
     fn open(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
-    /// Whether a session that holds a message is still there after the store was dropped and opened again.
+    /// Whether a session with a message survives dropping and reopening the store.
     fn persists(&self) -> bool;
     /// Advance the lease clock of every store at this location.
     fn pass_time(&self, ms: i64);

@@ -8,7 +8,7 @@ use sapwood_core::{EntryId, Seq};
 use super::Harness;
 use super::world::{Twin, World};
 
-/// Check every answer about each entry.
+/// Compare the store's answers about each entry with the model.
 async fn check_every_entry(twin: &Twin, world: &World) {
     let (store, scope, session) = (&world.store, &twin.scope, &twin.session);
     for placed in twin.model.placed() {
@@ -25,7 +25,7 @@ async fn check_every_entry(twin: &Twin, world: &World) {
     assert!(store.find_entries(scope, session, &nowhere).await.unwrap().is_empty());
 }
 
-/// Check that following the links and counting find the same n-th message.
+/// Check that following links finds the same n-th message as counting along the path.
 async fn check_messages(twin: &Twin, world: &World, leaf: Seq) {
     let path = twin.model.path_seqs(Some(leaf));
     let messages: Vec<Seq> =
@@ -57,7 +57,7 @@ pub async fn random_forks_equal_the_naive_model(harness: &impl Harness) {
         let seqs: Vec<Seq> = in_tree.map(|placed| placed.entry.meta.seq).collect();
         let at = dice.pick(&seqs);
         let mut fork = parent.fork_as(&world, at, &format!("fork{generation}")).await;
-        // Use numbers that no earlier entry has.
+        // Use message numbers that no earlier entry uses.
         let number = 1_000 * (generation + 1);
         fork.write(&world, &format!("u{number} M(m{generation}) a{} L→{number} u{}", number + 1, number + 2))
             .await;

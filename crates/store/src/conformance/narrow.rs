@@ -6,14 +6,14 @@ use sapwood_core::{Role, Scope, SessionId, TimestampMs};
 use super::Harness;
 use super::world::{World, ana, bob, foreign_ana, id, operator, shared, user};
 
-/// More than two pages, where one session in seven matches.
+/// Enough sessions for more than two pages if one session in seven matches.
 const SESSIONS: usize = 70;
 const EVERY: usize = 7;
 const PAGE_ROWS: usize = 4;
 /// More pages than any store should need.
 const PAGES_MAX: usize = 50;
 
-/// Collect everything a filter matches, page by page.
+/// Collect all sessions that match a filter, page by page.
 async fn all_of(world: &World, scope: &Scope, mut filter: ListFilter) -> Vec<SessionId> {
     let mut seen = Vec::new();
     for _ in 0..PAGES_MAX {

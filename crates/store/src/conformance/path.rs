@@ -62,7 +62,7 @@ pub async fn only_the_latest_compaction_counts(harness: &impl Harness) {
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [4, 5, 6, 7]);
     twin.write(&world, "K8(s3) u9").await;
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), [8, 9]);
-    // The newer compaction keeps older entries than the one before it.
+    // The newer compaction keeps older entries than the previous compaction.
     twin.write(&world, "K10(s4,2)").await;
     assert_eq!(seqs(&slice(&*world.store, &twin, Until::ContextStart).await), (2..=10).collect::<Vec<u32>>());
     twin.check(&world).await;

@@ -1,5 +1,5 @@
-//! Blobs that are written and read in chunks. Any chunking gives the same blob, any range is a slice of its
-//! bytes, and an unfinished upload leaves nothing behind.
+//! Blobs that are written and read in chunks. Any chunking produces the same blob, any range is a slice of
+//! its bytes, and an unfinished upload leaves no data.
 
 use sapwood_core::port::store::{BLOB_BYTES_MAX, BlobSink, PIECE_BYTES_MAX, Repair, Result};
 use sapwood_core::{BlobHash, Role, Scope};

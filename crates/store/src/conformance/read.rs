@@ -28,7 +28,7 @@ pub async fn read_after_returns_pages_in_order(harness: &impl Harness) {
     assert!(world.store.read_after(&ana(), &session, Seq(u32::MAX), 10).await.unwrap().is_empty());
 }
 
-/// Also holds for pages that span a fork's shared entries and its own.
+/// Also covers pages that span a fork's shared and own entries.
 pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;

@@ -51,7 +51,7 @@ pub async fn words_phrases_and_prefixes(harness: &impl Harness) {
     assert_eq!((hit.kind, hit.snippet.contains("brown fox")), ("user_message", true));
 }
 
-/// An index may truncate long words, but a search must match them whole.
+/// An index may truncate long words, but a search must match the whole word.
 pub async fn long_words_are_found_whole(harness: &impl Harness) {
     let world = World::open(harness).await;
     let long = "x".repeat(3_000);

@@ -95,7 +95,7 @@ impl World {
         Self { store: harness.open().await, clock: AtomicI64::new(START_MS) }
     }
 
-    /// Open the same location again, with the clock continuing. Returns `None` if the store does not persist.
+    /// Reopen the same location without resetting the clock. Returns `None` if the store does not persist.
     pub async fn reopen(self, harness: &impl Harness) -> Option<Self> {
         if !harness.persists() {
             return None;
@@ -208,7 +208,7 @@ pub struct Twin {
     pub model: MemLog,
     pub scope: Scope,
     pub session: SessionId,
-    /// The session it was forked from. The model uses the same id for every session.
+    /// The session that this one was forked from. The model uses the same id for every session.
     source: Option<SessionId>,
     written: usize,
 }
@@ -229,7 +229,7 @@ impl Twin {
         twin
     }
 
-    /// Append a script to both.
+    /// Append a script to the model and to the stored session.
     pub async fn write(&mut self, world: &World, script: &str) {
         self.model.write(script);
         self.catch_up(world, usize::MAX).await;
@@ -245,13 +245,13 @@ impl Twin {
         }
     }
 
-    /// Fork both at the given entry, or at the leaf.
+    /// Fork the model and the stored session at the given entry, or at the leaf.
     pub async fn fork(&self, world: &World, at: Option<Seq>) -> Self {
         let name = self.model.fork(at).summary().id.clone();
         self.fork_as(world, at, name.as_str()).await
     }
 
-    /// Fork both, and give the stored fork this name.
+    /// Like `fork`, with this name for the stored fork.
     pub async fn fork_as(&self, world: &World, at: Option<Seq>, name: &str) -> Self {
         let model = self.model.fork(at);
         let summary = model.summary();

@@ -1,4 +1,5 @@
-//! One tenant's sessions, blobs and audit. Nothing here can access another tenant's data (I9).
+//! One tenant's sessions, blobs and audit. No code in this module can access another tenant's data
+//! (I9).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -76,7 +76,7 @@ impl Chain {
         (self.lines.pop(), self.whole)
     }
 
-    /// Returns the number of the first line that does not match the hash of the previous one.
+    /// Returns the number of the first line that does not match the hash of the previous line.
     pub fn first_break(&self) -> Option<u64> {
         let mut previous = "";
         for (index, line) in self.lines.iter().enumerate() {

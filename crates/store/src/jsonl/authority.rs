@@ -1,9 +1,9 @@
 //! The authority record of a session: which entries this store wrote itself. It is a small file
 //! next to the log, replaced as a whole, and read and written under the lock on the log. A log
-//! without one was written by an earlier version, or copied here by hand.
+//! without a record was written by an earlier version, or copied here manually.
 //!
-//! An import writes the record before the entries. After a crash in between, the record names
-//! entries that do not exist; the next append removes them from the record.
+//! An import writes the record before the entries. After a crash in between, the record references
+//! entries that do not exist; the next append removes these references.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl TenantDir {
         Ok(())
     }
 
-    /// Returns the session's record. A session of an earlier version gets one here, if the
-    /// directory is writable.
+    /// Returns the session's record. For a session of an earlier version, also creates the record,
+    /// if the directory is writable.
     pub fn settle_authority(&mut self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         let written = self.change_authority(scope, session, Right::Read, |_| ());
         match written {
@@ -82,7 +82,7 @@ impl TenantDir {
         }
     }
 
-    /// Records a file-backed model that the local command line named.
+    /// Records a file-backed model that was specified on the local command line.
     pub fn grant_model(&mut self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
         let grant = |authority: &mut Authority| authority.grant_model(model.to_owned());
         self.change_authority(scope, session, Right::Write, grant).map(|_| ())
@@ -119,7 +119,8 @@ impl TenantDir {
         let (summary, len) = (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
         self.index.load(&self.layout)?;
         self.index.put(&file.stem, len, &summary);
-        // Only a cache. The shared lock keeps sessions that another process erases from coming back.
+        // Failure is harmless: the index is a cache. The shared lock prevents restoring an erased
+        // session.
         if let Ok(lock_file) = self.lock_file()
             && let Ok(Some(_locked)) = disk::try_lock(&lock_file, LockKind::Shared, &self.layout.lock())
         {
@@ -130,7 +131,7 @@ impl TenantDir {
 }
 
 /// Returns the origin of a session according to the audit. A log whose creation is not in the audit
-/// was copied here.
+/// was copied here from another store.
 fn trace(layout: &Layout, session: &SessionId) -> Result<Source> {
     let lines = read_chain(layout)?.lines;
     let mut trace = Trace::of(session.clone());

@@ -1,4 +1,4 @@
-//! Blobs: one file each, named by its hash, and next to it a list of the principals that put it. A
+//! Blobs: one file each, named by its hash, with a separate list of the principals that put it. A
 //! blob of several pieces is written to a file in `uploads/`, which is renamed when it is complete.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::blob_chunks::{Cutter, End, UPLOAD_IDLE_S_MAX};
 use crate::validate::damaged;
 use crate::{Durability, permissions};
 
-/// Maximum number of verified files to remember. Above it, files are verified again.
+/// Maximum number of remembered verifications. Beyond it, files are verified again.
 const SOUND_MAX: usize = 1_024;
 /// Bytes that are read at a time to verify a file.
 const CHECK_BYTES: usize = 64 << 10;
@@ -41,7 +41,8 @@ struct Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // After the rename there is no file. A file that cannot be removed now is swept later.
+        // After the rename, no file exists at this path. A file that cannot be removed now is swept
+        // later.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -135,7 +136,7 @@ pub fn sweep(layout: &Layout) {
         let written = file.metadata().and_then(|metadata| metadata.modified());
         let age = written.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         if age.is_some_and(|age| age > idle) {
-            // Only disk space is at stake, and the next sweep tries again.
+            // A leftover file only wastes disk space, and the next sweep retries.
             let _ = fs::remove_file(file.path());
         }
     }
@@ -152,8 +153,8 @@ pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bo
 }
 
 /// Blobs whose files were verified against their hash, with the length and modification time of the
-/// file at that time. There are no checksums of parts, so a whole file is verified before any part
-/// of it is returned: once, unless it changes.
+/// file at that time. There are no checksums of parts, so the whole file is verified before any
+/// part of it is returned, and again only after it changes.
 #[derive(Default)]
 pub struct Sound(HashMap<BlobHash, (u64, Option<SystemTime>)>);
 

@@ -80,7 +80,7 @@ pub fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> 
     let written =
         write_whole(&temporary, bytes, durability).and_then(|()| fs::rename(&temporary, path).at(path));
     if written.is_err() {
-        // The returned error describes what happened; a leftover file is harmless.
+        // The caller gets the write error; a leftover temporary file is harmless.
         let _ = fs::remove_file(&temporary);
     }
     written?;
@@ -100,10 +100,10 @@ pub fn sync(file: &File, path: &Path, durability: Durability) -> Result<()> {
     }
 }
 
-/// Syncs a directory, so that a created, renamed or removed name is durable (I3).
+/// Syncs a directory, so that creating, renaming or removing a file is durable (I3).
 pub fn sync_dir(path: &Path, durability: Durability) -> Result<()> {
     let Some(dir) = path.parent().filter(|_| durability == Durability::Full) else { return Ok(()) };
-    // Where a directory cannot be opened as a file, there is nothing to sync.
+    // On platforms where a directory cannot be opened as a file, there is nothing to sync.
     match File::open(dir) {
         Ok(file) => file.sync_all().at(dir),
         Err(_) => Ok(()),

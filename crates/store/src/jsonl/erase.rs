@@ -1,5 +1,5 @@
-//! Erasing: the file is deleted. Entries that forks need are kept under a name that cannot be
-//! opened as a session.
+//! Erasing: the file is deleted. Entries that forks need are kept in a file that cannot be opened
+//! as a session.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,7 +50,7 @@ impl TenantDir {
         audit::write_lines(&self.layout, lines, self.options.durability)
     }
 
-    /// Erases one session's files, then those that were kept only for it.
+    /// Erases one session's files, then erased sessions that were kept only for this session.
     fn erase_files(&mut self, first: Doomed, blobs: &mut BTreeSet<BlobHash>) -> Result<()> {
         let mut next = Some(first);
         while let Some(Doomed { stem, header, shelf }) = next.take() {
@@ -108,7 +108,7 @@ impl TenantDir {
         Ok(needed)
     }
 
-    /// Returns the seqs at which other files fork from this one.
+    /// Returns the seqs at which other files fork from this file.
     fn fork_points(&self, stem: &str) -> Result<Vec<Seq>> {
         let mut points = Vec::new();
         let entries = match fs::read_dir(&self.layout.dir) {

@@ -17,15 +17,15 @@ use crate::validate::damaged;
 #[derive(Debug)]
 pub struct LogFile {
     pub path: PathBuf,
-    /// The file name without its extension. Forks refer to the file by it.
+    /// The file name without its extension. Forks reference the file by this name.
     pub stem: String,
     writable: bool,
-    /// Kept open while anything refers to a body in it, so that the body stays readable.
+    /// Kept open while any row references a body in the file, so that the body stays readable.
     file: Mutex<File>,
 }
 
 impl LogFile {
-    /// Opens an existing file. Returns `None` if there is none.
+    /// Opens an existing file. Returns `None` if it does not exist.
     pub fn open(path: PathBuf, stem: &str) -> Result<Option<Self>> {
         let mut writable = true;
         let opened = match OpenOptions::new().read(true).append(true).open(&path) {
@@ -57,7 +57,7 @@ impl LogFile {
         self.file().try_clone().at(&self.path)
     }
 
-    /// Returns the length of the file, or `None` if its name leads to another file now.
+    /// Returns the length of the file, or `None` if its path now refers to another file.
     pub fn length_if_current(&self) -> Result<Option<u64>> {
         match std::fs::metadata(&self.path) {
             Ok(named) => {
@@ -90,8 +90,7 @@ impl LogFile {
         let mut file = self.file();
         let written = file.write_all(bytes).at(&self.path).and_then(|()| sync(&file, &self.path, durability));
         if written.is_err() {
-            // An unacknowledged batch must not stay. If this fails, too, the batch is torn and cut
-            // off later.
+            // Remove the unacknowledged batch. If that also fails, the torn batch is cut off later.
             let _ = file.set_len(end);
         }
         written

@@ -34,8 +34,8 @@ pub struct Header {
     /// Copied from the source of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
-    /// The number of entries that a fork shares. They are in the file of `base`, or else the first
-    /// lines of this file.
+    /// The number of entries that a fork shares. They are in the file of `base` or, without a base,
+    /// in the first lines of this file.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub inherited: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Header {
-    /// Creates the header of a session that has no entries of its own yet, from its summary.
+    /// Creates the header of a session without own entries, from its summary.
     pub fn of(summary: &Summary, base: Option<BaseRef>) -> Self {
         let parent = summary.parent.clone();
         Self {
@@ -122,8 +122,7 @@ impl Header {
         out.push(b'\n');
     }
 
-    /// Returns the summary before the session's own first entry. `point` is where the fork left its
-    /// source.
+    /// Returns the summary before the session's own first entry. `point` is the fork point.
     pub fn summary(&self, point: Option<ForkPoint>) -> Summary {
         let new = NewSession {
             id: self.id.clone(),

@@ -43,7 +43,7 @@ impl Index {
         self.is_loaded = true;
         let bytes = disk::read_if_there(&layout.index())?.unwrap_or_default();
         for raw in bytes.split(|byte| *byte == b'\n') {
-            // An unreadable line is ignored: this is a cache.
+            // An unreadable line is ignored, because the index is only a cache.
             if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
                 line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;

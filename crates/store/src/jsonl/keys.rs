@@ -1,5 +1,5 @@
 //! API keys: `keys.jsonl` in the store's root directory, for all tenants. One line per change; the
-//! last line of an id counts.
+//! last line with an id is its current state.
 
 use std::io::Write;
 

@@ -10,8 +10,8 @@
 //!   of its file, under the file's lock and, with full durability, synced (I3). Before it appends, a process reads what
 //!   other processes have appended.
 //! - All lines of a batch except the last have `"more":true`: an incomplete batch does not count (I4). It is moved to a
-//!   `.torn` file and reported. A bad line before others, or a bad header, is an error that names file and line, and the
-//!   file is not changed.
+//!   `.torn` file and reported. A bad header, or a bad line that is followed by others, is an error with file and line,
+//!   and the file is not changed.
 //! - Bodies stay in the file. All other data that has been read is kept in memory.
 
 mod audit;
@@ -65,8 +65,7 @@ pub enum PersistFrom {
     Message,
     /// With the first answer.
     Assistant,
-    /// When it is created. For callers that continue as another process, which would not find the
-    /// session otherwise.
+    /// When it is created. For callers that continue the session in another process.
     Creation,
 }
 

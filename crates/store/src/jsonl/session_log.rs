@@ -1,5 +1,5 @@
-//! A session's log and its file: reading entries that other processes appended, and appending our
-//! own.
+//! A session's log and its file: reading entries that other processes appended, and appending new
+//! entries.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
 
 pub struct SessionLog {
     pub log: InMemoryLog<Handle>,
-    /// `None` until the session is worth writing (see `PersistFrom`).
+    /// `None` until the session is written to disk (see `PersistFrom`).
     pub disk: Option<OnDisk>,
     pub header: Header,
     pub holds_message: bool,
@@ -42,10 +42,10 @@ pub struct Deferred {
 
 pub struct OnDisk {
     pub file: Arc<LogFile>,
-    /// All bytes up to here have been read and are complete batches.
+    /// All bytes up to this offset have been read and are complete batches.
     pub len: u64,
     pub lines: u64,
-    /// The last line has no line break yet, because the file was edited by hand.
+    /// The last line has no line break yet, because the file was edited manually.
     open_end: bool,
 }
 
@@ -95,7 +95,7 @@ impl SessionLog {
         if length <= disk.len {
             return Ok(0);
         }
-        // Read first, because an import writes the record before the entries.
+        // Read the authority record before the entries: an import writes them in that order.
         self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
         let mut reader = BufReader::new(disk.file.handle()?);
         reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
@@ -217,12 +217,12 @@ fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>
     Ok((read > 0).then_some(raw))
 }
 
-/// Returns whether an unreadable line is the rest of the last append. A bad line at the end is. A
-/// bad line before others is damage, unless it has a hole (zeros, which no valid line contains) and
-/// only the rest of one batch follows. A power failure can leave such a hole if later sectors reach
-/// the disk before earlier ones.
+/// Returns whether an unreadable line is part of an incomplete append. A bad last line is torn. A
+/// bad line that is followed by others is damage, unless it has a hole (zeros, which no valid line
+/// contains) and only the rest of one batch follows. A power failure can leave such a hole if later
+/// sectors reach the disk before earlier ones.
 fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
-    // It was the end of the file when it was read; its writer may have finished since.
+    // The line was at the end of the file when it was read; its writer may have finished since.
     if !raw.ends_with(b"\n") {
         return Ok(true);
     }

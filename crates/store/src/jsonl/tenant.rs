@@ -24,8 +24,8 @@ use crate::mem_log::RowStore;
 use crate::permissions;
 use crate::validate::damaged;
 
-/// Sessions kept in memory. Evicted sessions on disk are read again; pending ones, which are not
-/// yet written, are lost.
+/// Sessions kept in memory. Evicted sessions on disk are read again; pending sessions, which are
+/// not yet written, are lost.
 const BOOKS_MAX: usize = 256;
 const PENDING_MAX: usize = 4_096;
 /// Maximum depth of nested forks, each of which needs an open file. A deeper fork copies its shared
@@ -228,7 +228,7 @@ impl TenantDir {
         Ok(Some(shelf))
     }
 
-    /// Cuts off an incomplete batch, unless another process is writing it at the moment.
+    /// Cuts off an incomplete batch, unless another process is still writing it.
     fn cut_if_free(&mut self, book: &mut SessionLog) -> Result<()> {
         let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let handle = file.handle()?;
@@ -317,7 +317,7 @@ impl TenantDir {
         }
     }
 
-    /// Reads every session, one after another. Returns whether all of them were readable.
+    /// Reads every session. Returns whether all of them were readable.
     pub fn for_each(&mut self, mut look: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
         let mut all_read = true;
         for id in self.ids()? {
@@ -367,14 +367,14 @@ impl TenantDir {
         Ok(ids)
     }
 
-    /// Clears the cache of everything that was read from files.
+    /// Evicts all sessions that were read from files.
     pub fn forget_read(&mut self) {
         self.books.retain(|_, book| book.disk.is_none());
         self.erased.clear();
     }
 }
 
-/// Reads new entries. Returns false if the file is no longer the one that was read.
+/// Reads new entries. Returns false if the file was replaced or truncated.
 fn refresh(book: &mut SessionLog) -> Result<bool> {
     let Some(disk) = &book.disk else { return Ok(true) };
     match disk.file.length_if_current()? {

@@ -1,4 +1,4 @@
-//! Appending to, creating and forking sessions: everything that writes a session's file.
+//! Appending to, creating and forking sessions: all operations that write a session's file.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl TenantDir {
         match self.persist(&id, None, None) {
             Ok(()) => Ok(Created::New),
             Err(error) => {
-                // A session that could not be written must not hide one that another process wrote
-                // meanwhile.
+                // A session that could not be written must not hide a session that another process
+                // wrote in the meantime.
                 self.books.remove(&id);
                 match error {
                     StoreError::Exists { .. } => self.find_created(scope, &id)?.ok_or(error),
@@ -150,7 +150,7 @@ impl TenantDir {
         Ok(appended)
     }
 
-    /// Writes the whole file of a session that was only in memory, including a batch.
+    /// Writes the whole file of a session that was only in memory, including a new batch.
     fn persist(
         &mut self,
         session: &SessionId,
@@ -228,7 +228,7 @@ impl TenantDir {
         Ok(head)
     }
 
-    /// Changes a session's lease. `change` gets the current lease, and returns the new one, if it
+    /// Changes a session's lease. `change` gets the current lease, and returns the new lease, if it
     /// changes, and an answer.
     pub fn change_lease<T>(
         &mut self,
@@ -275,8 +275,8 @@ fn base_ref(log: &InMemoryLog<Handle>) -> Option<BaseRef> {
     Some(BaseRef { file: row.body.file()?.stem.clone(), seq: base.at })
 }
 
-/// Returns the same fork with copies of its shared entries: its source is not on disk, or it has no
-/// content worth writing yet.
+/// Returns the same fork with copies of its shared entries. Used if the source is not on disk, the
+/// fork has no messages, or forks are nested too deep.
 fn with_copies(log: InMemoryLog<Handle>) -> Result<InMemoryLog<Handle>> {
     let inherited = log.summary.inherited;
     let shelf = Arc::new(RowStore::whole(inherited));

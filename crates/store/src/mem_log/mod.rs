@@ -2,9 +2,9 @@
 //! store can write to disk between [`InMemoryLog::plan`] and [`InMemoryLog::commit`]. The memory
 //! and JSONL stores are built on it.
 //!
-//! Keeps I1, I2 and I13 by placing with `sapwood_core::tree::place`, I4 by committing whole
-//! batches, I5 in `plan`, and I8 because a fork has its own rows and only reads those of its
-//! source.
+//! Preserves I1, I2 and I13 by placing entries with `sapwood_core::tree::place`, I4 by committing
+//! whole batches, I5 in `plan`, and I8 because a fork has its own rows and only reads the rows of
+//! its source.
 
 mod read;
 mod row_store;
@@ -218,7 +218,7 @@ impl<B: Stored> InMemoryLog<B> {
         Ok(Some((at, ForkPoint { id: row.meta.id, links, model, authority })))
     }
 
-    /// Creates a log that begins with the path of this one, by reference.
+    /// Creates a log that begins with the path of this log, by reference.
     pub fn fork(&self, scope: &Scope, fork: &Fork) -> Result<Self> {
         authorize(scope, &self.summary, Right::Write)?;
         let point = self.fork_point(fork.at)?;
@@ -323,7 +323,7 @@ pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
     }
 }
 
-/// The rows that forks need of the row stores they are based on: the seqs, by row store.
+/// The rows that forks need from other row stores: their seqs, by row store.
 #[derive(Default)]
 pub struct Needed(BTreeMap<usize, BTreeSet<Seq>>);
 
@@ -333,7 +333,7 @@ impl Needed {
         let mut next = locate(&book.shelf, Seq(book.summary.inherited));
         while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &book.shelf)) {
             if !self.0.entry(address(owner)).or_default().insert(at) {
-                return; // Another fork has added all entries above.
+                return; // Another fork has already added the other ancestors.
             }
             let above = Walk::from(owner, Some(at)).next().and_then(|(_, row)| row.meta.parent);
             next = above.and_then(|above| locate(owner, above));

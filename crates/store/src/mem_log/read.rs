@@ -119,7 +119,7 @@ impl<B: Stored> InMemoryLog<B> {
     }
 
     /// Returns the first entry of the context after a compaction: the compaction itself if it keeps
-    /// nothing.
+    /// no entry.
     fn first_kept(&self, seq: Seq, row: &Row<B>) -> Result<Seq> {
         let Body::Compaction(compaction) = into_entry(self.record(seq, row)?)?.body else { return Ok(seq) };
         let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();

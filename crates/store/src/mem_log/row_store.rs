@@ -2,8 +2,8 @@
 //! bodies.
 //!
 //! A row store only grows. A fork refers to a row in its source's row store, and finds its shared
-//! entries there by their depth, at a cost that does not depend on their number. Locks are taken
-//! from a fork towards its source, never the other way, and one at a time.
+//! entries there by their depth, at a cost that does not depend on their number. Locks are acquired
+//! from a fork towards its source, never in reverse, and one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -68,7 +68,7 @@ impl<B> RowStore<B> {
         Self { base: None, first: 0, inherited: copied, rows: empty_rows() }
     }
 
-    /// Creates a row store that begins with `inherited` entries of another one.
+    /// Creates a row store that begins with `inherited` entries of another row store.
     pub fn forked(base: Base<B>, inherited: u32) -> Self {
         Self { base: Some(base), first: inherited, inherited, rows: empty_rows() }
     }
@@ -101,7 +101,7 @@ impl<B> RowStore<B> {
         inner.rows.push(Some(Arc::new(row)));
     }
 
-    /// Drops all rows except these: the rest of an erased session.
+    /// Drops all rows of an erased session except these.
     pub fn retain(&self, needed: &BTreeSet<Seq>) {
         let mut inner = self.write();
         let first = self.first;
@@ -251,7 +251,7 @@ pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> 
     let (mut low, mut high) = (1, last.0 + 1);
     while low < high {
         let middle = low + (high - low) / 2;
-        // A gap belongs to an erased session; no caller can ask for it.
+        // A gap belongs to an erased session; no caller can request its entries.
         match row_at(shelf, Seq(middle)) {
             Some(row) if row.meta.id >= id => high = middle,
             _ => low = middle + 1,

@@ -1,6 +1,6 @@
-//! Searching many logs, one after another. A hit is reported in the session it was written to. If
-//! that session is erased or not visible to the caller, the hit is reported in a fork that shares
-//! the entry. A search that is limited to one session reports all hits in that session.
+//! Searches many logs sequentially. A hit is reported in the session it was written to. If that
+//! session is erased or not visible to the caller, the hit is reported in a fork that shares the
+//! entry. A search that is limited to one session reports all hits in that session.
 
 use std::collections::HashSet;
 
@@ -42,8 +42,8 @@ impl<'a> Searching<'a> {
         })
     }
 
-    /// Searches one log. `is_orphan` tells whether a shared entry cannot be found in the session it
-    /// was written to, because that session is erased or not visible to the caller.
+    /// Searches one log. `is_orphan` returns whether a shared entry cannot be found in the session
+    /// it was written to, because that session is erased or not visible to the caller.
     pub fn visit<B: Stored>(&mut self, book: &InMemoryLog<B>, is_orphan: impl Fn(Seq) -> bool) -> Result<()> {
         let summary = &book.summary;
         let is_asked = self.only.is_none_or(|only| *only == summary.id);

@@ -1,7 +1,6 @@
 //! Appending. An append is prepared on the cached state of its session, without a query, and
 //! written only if the session's row still has the version it was prepared on. If not, or if any
-//! check fails, the session is read again and the append is retried: so a stale cache never does
-//! harm.
+//! check fails, the session is read again and the append is retried, so a stale cache is harmless.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +27,7 @@ use crate::validate;
 
 /// Maximum number of cached sessions. When it is reached, those not in use are evicted.
 const SESSIONS_MAX: usize = 4_096;
-/// How often an append is prepared again because other writers were faster.
+/// How often an append is prepared again after a conflict with another writer.
 const TRIES_MAX: usize = 100;
 
 /// The cached state of a session that is being appended to.

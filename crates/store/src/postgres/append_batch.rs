@@ -1,4 +1,4 @@
-//! A placed append, and batches of appends as the arrays that `append_batch` takes.
+//! A placed append, and batches of appends as the array parameters of `append_batch`.
 
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{Append, Appended, AuditNote, Result};
@@ -22,7 +22,7 @@ pub(super) const APPEND: &str =
 pub(super) struct StoredAnswer {
     pub head: Head,
     pub entries: Vec<(Seq, EntryId)>,
-    /// The request; older answers do not have it.
+    /// The request, if known. Answers stored by older versions lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
 }

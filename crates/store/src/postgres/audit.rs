@@ -1,6 +1,6 @@
 //! The audit: append-only and hash-chained per tenant. A writer locks the tenant's row, so that
-//! each line follows the previous one. That lock is acquired last, after the lock of any session's
-//! row.
+//! each line follows the previous one. The tenant lock is acquired last, after the lock of any
+//! session's row.
 
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
@@ -31,8 +31,8 @@ pub(super) async fn hold_tenant(db: &StoreConnection) -> Result<(i64, String)> {
                 RETURNING audit_number, audit_hash";
     let row = match db.query_opt(hold, &[&db.tenant.as_str()]).await? {
         Some(row) => row,
-        // It is the tenant's first line, or another transaction is writing it. In the second case
-        // this waits for it.
+        // The tenant has no row yet, or another transaction is inserting it. The insert waits for
+        // that transaction.
         None => db.query_one(make, &[&db.tenant.as_str()]).await?,
     };
     Ok((row.get(0), row.get(1)))

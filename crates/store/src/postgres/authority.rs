@@ -46,7 +46,7 @@ pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &Session
     Ok(trace.source())
 }
 
-/// Returns the session's record. A session of an earlier version gets one here.
+/// Returns the session's record. For a session of an earlier version, also creates the record.
 pub(super) async fn settle(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Authority> {
     let mut row = find(db, scope, session, Right::Read, Hold::Yes).await?;
     store_settled(db, scope, &mut row).await?;
@@ -63,7 +63,7 @@ async fn store_settled(db: &StoreConnection, scope: &Scope, row: &mut SessionRow
     store(db, row.pk, &print(&row.summary.authority)).await
 }
 
-/// Records a file-backed model that the local command line named.
+/// Records a file-backed model that was specified on the local command line.
 pub(super) async fn grant_model(
     db: &StoreConnection,
     scope: &Scope,

@@ -1,6 +1,6 @@
-//! The best that PostgreSQL can do on this machine, as a reference for `sapwood bench`: one table,
-//! one text column, and a commit per row, from many concurrent connections. Nothing else uses this
-//! module.
+//! Measures the maximum insert rate of PostgreSQL on this machine, for comparison by
+//! `sapwood bench`: one table, one text column, and a commit per row, from many concurrent connections. Only
+//! the benchmark uses this module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ pub fn run(url: &str, sql: &str) -> Result<()> {
     })
 }
 
-/// Inserts `bodies`, distributed over the connections, with one commit per row. Returns the time it
-/// took.
+/// Inserts `bodies`, distributed over the connections, with one commit per row. Returns the elapsed
+/// time.
 pub fn plain_inserts(url: &str, connections: usize, bodies: &[Vec<u8>]) -> Result<Duration> {
     run(url, "CREATE TABLE IF NOT EXISTS public.plain (id bigserial PRIMARY KEY, body text)")?;
     let (server, home) = (Server::parse(url).map_err(told)?, Home::new().map_err(told)?);

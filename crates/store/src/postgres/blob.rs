@@ -1,6 +1,7 @@
-//! Blobs: bytes of a tenant by their hash, the principals that put them, and the entries that refer
-//! to them. A blob that fits into one piece is in its row. A larger one is in pieces, each of which
-//! is written separately ([`super::blob_upload`]) and verified whenever it is read.
+//! Blobs: a tenant's bytes by their hash, the principals that put them, and the entries that refer
+//! to them. A blob that fits into one piece is stored in its row. A larger blob is stored in
+//! pieces, each of which is written separately ([`super::blob_upload`]) and verified whenever it is
+//! read.
 
 use std::ops::Range;
 
@@ -69,7 +70,7 @@ pub(super) enum Left {
     Pieces,
 }
 
-/// Creates a blob from the uploaded pieces and the last one.
+/// Creates a blob from the uploaded pieces and the last piece.
 pub(super) async fn finish(
     db: &StoreConnection,
     scope: &Scope,
@@ -170,7 +171,7 @@ fn packing_of(stored: i16) -> u8 {
 pub(super) enum BlobRead {
     /// The requested span.
     Span(Vec<u8>),
-    /// The whole blob: an old one that is stored in its row although it is larger than a piece.
+    /// The whole blob, which an older version stored in its row although it is larger than a piece.
     Uncut(Vec<u8>),
 }
 
@@ -221,8 +222,8 @@ async fn read_span(
     Ok(bytes)
 }
 
-/// Splits a blob that is larger than a piece and stored in its row, unless that has been done in
-/// the meantime.
+/// Splits a blob that is larger than a piece and stored in its row, unless another caller has split
+/// it in the meantime.
 pub(super) async fn cut_up(
     db: &StoreConnection,
     blob: BlobHash,

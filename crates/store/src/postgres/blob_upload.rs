@@ -1,5 +1,5 @@
-//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger one
-//! is written in its own transaction.
+//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger
+//! blob is written in its own transaction.
 
 use async_trait::async_trait;
 use sapwood_core::port::store::{BlobSink, Result};
@@ -27,7 +27,7 @@ impl<'s> BlobUpload<'s> {
 
     async fn add(&mut self, piece: Vec<u8>) -> Result<()> {
         if self.cut.is_none() {
-            // Only disk space is at stake, and the next upload tries again.
+            // Abandoned pieces only waste disk space, and the next upload retries.
             let _ = self.store.sweep_uploads().await;
         }
         let cut = *self.cut.get_or_insert_with(Uuid::new_v4);

@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Accepts any certificate. It protects only against passive eavesdroppers.
+/// Accepts any certificate. Protects only against passive eavesdroppers.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub Arc<CryptoProvider>);
 
@@ -47,7 +47,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// Accepts certificates of the right issuer for any name. The name is checked last, so a
+/// Accepts certificates from a trusted issuer for any name. The name is checked last, so a
 /// certificate that fails this check has passed all others.
 #[derive(Debug)]
 pub(super) struct AnyName(pub Arc<dyn ServerCertVerifier>);

@@ -29,7 +29,7 @@ pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -
     let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
     findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
     if repair == Repair::Yes {
-        // Without repair, the doctor compares them through the port.
+        // Without repair, the doctor compares summaries through the port.
         findings.extend(rebuild_summary::mend_summaries(db, scope).await?);
     }
     Ok(findings)

@@ -1,6 +1,6 @@
 //! Connecting to the database: parsing the URL, the pool, and a dedicated runtime. Connections are
-//! tasks and need a runtime. With its own runtime, a store can be opened and used from any other,
-//! and outlives the runtime that opened it.
+//! tasks and need a runtime. With its own runtime, a store can be opened and used from any other
+//! runtime, and outlives the runtime that opened it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Config};
 use super::error::translate;
 use super::tls::{Terms, Tls};
 
-/// Maximum number of connections per process, not counting the one that listens.
+/// Maximum number of connections per process, not counting the listener's.
 const CONNECTIONS_MAX: usize = 24;
 /// How long to wait for a free connection.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const THREADS: usize = 2;
 /// applies to it.
 pub(super) const ROLE: &str = "sapwood_app";
 
-/// A server named by a URL.
+/// A server and its connection settings, parsed from a URL.
 #[derive(Clone)]
 pub(super) struct Server {
     config: Config,
@@ -152,8 +152,8 @@ impl Home {
         self.0.as_ref().expect("the runtime exists until it is dropped").handle()
     }
 
-    /// Wraps a future so that it uses this runtime's timers and sockets, no matter where it is
-    /// polled.
+    /// Wraps a future so that it uses this runtime's timers and sockets, regardless of the runtime
+    /// that polls it.
     pub fn inside<F: Future>(&self, work: F) -> Inside<F> {
         Inside { handle: self.handle().clone(), work: Box::pin(work) }
     }

@@ -1,7 +1,7 @@
 //! A connection in a transaction with its tenant set. All queries go through it.
 //!
-//! If it is dropped before it is closed, the connection is closed, too: an open transaction never
-//! returns to the pool.
+//! If it is dropped before it is closed, the database connection is also closed: an open
+//! transaction never returns to the pool.
 
 use std::sync::Arc;
 
@@ -95,7 +95,8 @@ impl StoreConnection {
         }
     }
 
-    /// Commits a write. If the connection is lost here, the outcome is unknown: see [`not_known`].
+    /// Commits a write. If the connection is lost during the commit, the outcome is unknown: see
+    /// [`not_known`].
     pub async fn commit(mut self) -> Result<()> {
         self.batch("COMMIT").await?;
         drop(self.client.take());

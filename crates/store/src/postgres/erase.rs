@@ -31,7 +31,7 @@ pub(super) async fn erase(
 }
 
 /// Erases a session's rows except those that forks share, then erased sessions that were kept only
-/// for it.
+/// for this session.
 async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut next = Some(pk);
@@ -51,7 +51,7 @@ async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
             return Ok(());
         }
         db.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
-        // The source of this session may itself be erased, and kept only for this one.
+        // The source of this session may itself be erased, and kept only for its forks.
         if let Some(base) = base {
             let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NULL FOR UPDATE";
             next = db.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);
@@ -78,7 +78,7 @@ async fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> 
     Ok(needed)
 }
 
-/// Deletes a session's entries, their texts and their blobs, except the needed ones.
+/// Deletes a session's entries, their texts and their blobs, except those that forks need.
 async fn delete_entries(db: &StoreConnection, pk: i64, needed: &HashSet<Seq>) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut after = 0;

@@ -11,10 +11,10 @@ use tokio_postgres::error::SqlState;
 /// How long an operation is retried while the server is unreachable: during a restart or a
 /// failover.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// The first backoff delay. Each delay is twice the previous one, up to [`PAUSE_MAX`].
+/// The first backoff delay. Each delay is twice the previous delay, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How often a transaction is retried after a conflict with another one.
+/// How often a transaction is retried after a conflict with another transaction.
 const MEETINGS_MAX: u32 = 20;
 
 pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreError {

@@ -19,9 +19,9 @@ pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000):
 pub(super) struct PgLease {
     holder: String,
     fence: u64,
-    /// The end of the lease or slightly later: cached sessions are compared without a query. A
-    /// lease that still seems live is then looked up again; one that has expired here has also
-    /// expired in the database.
+    /// The end of the lease or slightly later, so that cached sessions are checked without a query.
+    /// A lease that still seems live is then looked up again; a lease that has expired here has
+    /// also expired in the database.
     ends: Instant,
 }
 
@@ -34,7 +34,7 @@ impl PgLease {
 
     pub fn now(&self) -> LastLease<'_> {
         let remaining = self.ends.saturating_duration_since(Instant::now());
-        // Round up: a fraction of a millisecond is also time to wait.
+        // Round up, so that a live lease never has 0 ms left.
         let remaining_ms = i64::try_from(remaining.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX);
         LastLease { holder: &self.holder, fence: self.fence, remaining_ms }
     }

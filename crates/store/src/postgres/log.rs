@@ -17,7 +17,7 @@ use crate::compression::unpack;
 use crate::decode::RawEntry;
 use crate::page::BackwardPage;
 
-/// Maximum depth of nested forks. A deeper one is an error.
+/// Maximum depth of nested forks. A deeper fork is an error.
 const FORKS_MAX: i32 = 4_096;
 /// Minimum and maximum number of rows that a walk reads at a time.
 const CHUNK_ROWS_MIN: i64 = 64;
@@ -54,8 +54,8 @@ pub(super) struct LogRows<'d> {
 pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
 
 impl<'d> LogRows<'d> {
-    /// Opens the log of a session whose number of shared entries is known. It is usually zero, and
-    /// nothing is read.
+    /// Opens the log of a session whose number of shared entries is known. Reads nothing if it is
+    /// zero, the usual case.
     pub async fn open(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         if inherited == 0 {
             return Ok(Self { db, levels: vec![Level { pk, inherited, fork_point: 0 }] });
@@ -86,7 +86,7 @@ impl<'d> LogRows<'d> {
         self.levels[0].inherited
     }
 
-    /// Returns the sessions whose rows this one shares, itself first.
+    /// Returns this session, followed by the sessions whose rows it shares.
     pub fn lineage(&self) -> impl Iterator<Item = i64> + '_ {
         self.levels.iter().map(|level| level.pk)
     }
@@ -103,7 +103,7 @@ impl<'d> LogRows<'d> {
     }
 
     /// Returns the level that contains an entry's row and its seq there, starting from a level that
-    /// knows it by `seq`.
+    /// numbers it `seq`.
     async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
         while seq.0 <= self.levels[at].inherited {
             let gone = || self.db.damaged(format!("shared entry {seq} of session {} is missing", self.pk()));
@@ -454,7 +454,7 @@ impl<'d> LogRows<'d> {
     }
 }
 
-/// An entry's links, as its row has them.
+/// An entry's links, as stored in its row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeRow {
     pub seq: Seq,

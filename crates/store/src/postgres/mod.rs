@@ -3,20 +3,20 @@
 //! [`connect`] opens connections. A [`connection`] is a connection in a transaction with its tenant set. The other modules
 //! are plain functions of it:
 //!
-//! - [`schema`]: the layout
-//! - [`append`], [`append_batch`], [`prefetch`], [`writer`]: appends and their group commit
-//! - [`log`] and [`path`]: the entries
-//! - [`session`]: session rows and lists
-//! - [`search`]: full-text search
-//! - [`blob`] and [`blob_upload`]: blobs
-//! - [`erase`]: erasure
-//! - [`notify`]: wake-ups for readers in other processes
-//! - [`check`]: the checks of `sapwood doctor`
+//! - [`schema`] — the layout
+//! - [`append`], [`append_batch`], [`prefetch`], [`writer`] — appends and their group commit
+//! - [`log`] and [`path`] — the entries
+//! - [`session`] — session rows and lists
+//! - [`search`] — full-text search
+//! - [`blob`] and [`blob_upload`] — blobs
+//! - [`erase`] — erasure
+//! - [`notify`] — wake-ups for readers in other processes
+//! - [`check`] — the checks of `sapwood doctor`
 //!
-//! Every statement names the tenant, and row-level security guards against one that does not (I9).
-//! An append is one round trip. Leases, fences, expected heads and rights are checked by the rules
-//! that all stores share, and the session's version guarantees that these checks are still valid
-//! when the append is written (I5).
+//! Every statement filters by tenant, and row-level security guards against statements that do not
+//! (I9). An append is one round trip. Leases, fences, expected heads and rights are checked by the
+//! rules that all stores share, and the session's version guarantees that these checks are still
+//! valid when the append is written (I5).
 
 mod append;
 mod append_batch;
@@ -75,7 +75,7 @@ use notify::Notifier;
 use session::{Hold, find};
 use writer::Writer;
 
-/// How long the last wake-up may take when a store is closed.
+/// Time limit for the final wake-up when a store is closed.
 const LAST_WORDS: std::time::Duration = std::time::Duration::from_millis(200);
 
 pub struct PgStore {
@@ -85,7 +85,7 @@ pub struct PgStore {
     writer: Writer,
     notifier: Notifier,
     append_cache: AppendCache,
-    /// Dropped last: the other fields run in it.
+    /// Dropped last: tasks of the other fields run in this runtime.
     home: Home,
 }
 
@@ -176,8 +176,8 @@ impl PgStore {
         let writer = Writer::new(pool.clone(), server.place.clone(), notifier.clone(), home.handle().clone());
         let store =
             Self { server, acting, pool, writer, notifier, append_cache: AppendCache::default(), home };
-        // Only disk space is at stake: a standby cannot delete uploads, and the next upload tries
-        // again.
+        // Abandoned uploads only waste disk space: a standby cannot delete them, and the next
+        // upload retries.
         let _ = store.home.block_on(store.sweep_uploads());
         Ok(store)
     }
@@ -455,8 +455,8 @@ impl Blobs for PgStore {
             BlobRead::Span(bytes) => Ok(bytes),
             BlobRead::Uncut(bytes) => {
                 let span = slice(&bytes, from, limit).to_vec();
-                // Split it, so that it is read whole only once. If the database is not writable,
-                // the blob stays as it is.
+                // Split the blob, so that it is read whole only once. If the database is read-only,
+                // the blob stays unsplit.
                 let _ = self.cut_up(scope, blob, bytes).await;
                 Ok(span)
             }

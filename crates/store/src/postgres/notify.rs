@@ -1,7 +1,7 @@
 //! Waking readers. A writer notifies all processes on a channel. A wake-up contains only its
 //! sender, and readers poll for the changes. It is sent after the transaction, because a
-//! notification inside it would serialize commits, and writers do not wait for it. If one is lost,
-//! followers poll after a while.
+//! notification inside it would serialize commits, and writers do not wait for it. If a wake-up is
+//! lost, followers still poll periodically.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// State shared between the sender and the listener.
 struct Shared {
-    /// Changes after each write of any process.
+    /// Changes after each write by any process.
     mark: watch::Sender<u64>,
     is_listening: AtomicBool,
     was_asked: AtomicBool,

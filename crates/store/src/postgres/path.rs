@@ -41,7 +41,7 @@ pub(super) async fn read_path(
     })
 }
 
-/// Reads an entry. Rejects one that does not exist or is not in the tree.
+/// Reads an entry. Fails if it does not exist or is not in the tree.
 pub(super) async fn read_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Seq) -> Result<Record> {
     let record = log.record(seq).await?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {

@@ -1,7 +1,7 @@
 //! Cached parts of a log for the pure functions that look up nodes as they run
 //! ([`tree::place`](sapwood_core::tree::place) and others). These functions cannot await a query.
 //! So they run on the cached nodes, stop at the first missing one, and run again after it has been
-//! fetched. Most nodes are cached before: the leaf, and the targets of its jump pointers.
+//! fetched. Most nodes are already cached: the leaf, and the targets of its jump pointers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +15,7 @@ use super::log::{LogRows, NodeRow, int};
 
 /// Maximum number of runs of a function. Each run fetches something new.
 const RUNS_MAX: usize = 100_000;
-/// Maximum number of nodes cached between appends. Above it, only those that the last append
+/// Maximum number of nodes cached between appends. Beyond it, only the nodes that the last append
 /// created are kept.
 const NODES_MAX: usize = 64;
 

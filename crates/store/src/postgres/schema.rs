@@ -17,14 +17,14 @@ use super::error::translate;
 const STEPS: &[&str] =
     &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
-/// Columns that servers of the previous version neither read nor write. They are not a step, so
-/// that servers can be upgraded one by one.
+/// Columns that servers of the previous version neither read nor write. They are added outside the
+/// steps, so that servers can be upgraded one by one.
 const ADDITIONS: &str = "ALTER TABLE sapwood.sessions ADD COLUMN IF NOT EXISTS authority text";
 const HAS_ADDITIONS: &str =
     "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
                                             AND attname = 'authority' AND NOT attisdropped)";
 
-/// "Sapwood" as a number, which other programs are unlikely to lock.
+/// Key of the migration lock: "Sapwood" as a number, which other programs are unlikely to use.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
 
 /// While a step runs, the policies do not apply to the owner, but still to other roles.
@@ -166,7 +166,7 @@ mod tests {
     const NEXT: &str = "ALTER TABLE sessions ADD COLUMN told integer;
         UPDATE sessions s SET told = (SELECT count(*) FROM entries e WHERE e.tenant = s.tenant AND e.session = s.pk);
         CREATE TABLE taken (by integer); INSERT INTO taken VALUES (pg_backend_pid())";
-    /// A step that fails after it has changed something.
+    /// A step that fails after it has changed rows.
     const FAILING: &str =
         "ALTER TABLE sessions ADD COLUMN half text; UPDATE sessions SET head = 7; SELECT 1 / 0";
 

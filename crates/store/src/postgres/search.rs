@@ -2,8 +2,9 @@
 //! the index is brought up to date before a search. Hits are returned newest first.
 //!
 //! Each indexed text contains, in addition to its words, two marker words that no text can contain,
-//! because they begin with a private-use character: one for the tenant, one for the session. So the
-//! index itself separates tenants (I9), and a search within one session does not scan the others.
+//! because they begin with a private-use character: one for the tenant, one for the session.
+//! Therefore the index itself separates tenants (I9), and a search within one session does not scan
+//! other sessions.
 
 use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::project::summary::Summary;
@@ -19,7 +20,7 @@ use crate::validate;
 
 /// First character of the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
-/// Limits of the database on words and texts; text beyond them is not found.
+/// The database's limits on words and texts; text beyond them is not found.
 const WORD_BYTES_MAX: usize = 1_000;
 const WORDS_BYTES_MAX: usize = 500_000;
 /// Entries indexed per transaction.
@@ -43,7 +44,7 @@ pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
 }
 
 /// Indexes a batch of entries. Returns false if no entry was left to index. Several processes may
-/// do this at once: each takes sessions that no other process has locked.
+/// do this at once: each indexes sessions that no other process has locked.
 pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
@@ -115,8 +116,8 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// Formats a query as a `tsquery`, which matches at least what the query does. Returns `None` if it
-/// can match nothing.
+/// Formats a query as a `tsquery`, which may match more texts than the query. Returns `None` for a
+/// query without words.
 fn question(query: &Query, marks: &[String]) -> Option<String> {
     let mut words = Vec::new();
     for term in &query.terms {
@@ -194,8 +195,8 @@ fn read_cursor(cursor: Option<&str>) -> Result<After> {
     parse().ok_or_else(|| validate::bad_cursor(text))
 }
 
-/// Returns `None` if the text contains all words, but not adjacent as a phrase requires, or not
-/// complete.
+/// Returns `None` if a word matches only in truncated form, or the words of a phrase are not
+/// adjacent.
 fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| db.damaged(error))?;
     let text = body.search_text();

@@ -38,7 +38,7 @@ fn columns() -> String {
 #[derive(Debug)]
 pub(super) struct SessionRow {
     pub pk: i64,
-    /// Incremented by every change of the row.
+    /// Incremented by every change to the row.
     pub version: i64,
     /// The last lease, expired or not.
     pub lease: Option<PgLease>,
@@ -56,7 +56,7 @@ pub(super) enum Hold {
     Yes,
 }
 
-/// Finds a session of the scope's own tenant and checks the caller's right to it.
+/// Finds a session of the scope's tenant and checks the caller's right to it.
 pub(super) async fn find(
     db: &StoreConnection,
     scope: &Scope,

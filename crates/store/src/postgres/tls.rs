@@ -37,12 +37,12 @@ enum Proof {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Terms {
     proof: Proof,
-    /// The trusted CAs, or `None` for the system's (SSL_CERT_FILE names others).
+    /// The trusted CAs, or `None` for the system's, which SSL_CERT_FILE overrides.
     roots: Option<PathBuf>,
 }
 
 impl Terms {
-    /// Removes these settings from a URL. The rest is for the client library.
+    /// Parses these settings. Also returns the URL for the client library.
     pub fn take_from(url: &str) -> Result<(String, Self), String> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut mode, mut roots) = ("prefer", None);

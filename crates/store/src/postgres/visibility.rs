@@ -1,5 +1,5 @@
-//! The session in which a caller sees an entry: the one it was written to, or a fork that shares
-//! it.
+//! The session in which a caller sees an entry: the session it was written to, or a fork that
+//! shares it.
 
 use sapwood_core::port::store::Result;
 use sapwood_core::project::summary::Summary;
@@ -13,7 +13,7 @@ use crate::authorize::authorize;
 /// A row of the log: its session's pk, and its seq there.
 pub(super) type EntryKey = (i64, Seq);
 
-/// Returns the entry as one session sees it: its own, or one it shares with its source.
+/// Returns the entry as one session sees it: its own entry, or an entry it shares with its source.
 pub(super) async fn seen_from(log: &LogRows<'_>, key: EntryKey) -> Result<Option<Record>> {
     if key.0 == log.pk() {
         return log.record(key.1).await;
@@ -26,8 +26,8 @@ pub(super) async fn seen_from(log: &LogRows<'_>, key: EntryKey) -> Result<Option
     }
 }
 
-/// Returns the entry in a session that the caller may read: the one it was written to, or else a
-/// fork that shares it.
+/// Returns the entry in a session that the caller may read: the session it was written to, or else
+/// a fork that shares it.
 pub(super) async fn seen_by(
     db: &StoreConnection,
     scope: &Scope,

@@ -1,6 +1,6 @@
 //! Group commit. Concurrent appends of one tenant are written together, in one statement and one
 //! commit. If no batch is in flight, an append is written immediately. A few batches are in flight
-//! at a time, so that the next one is sent while the previous one is synced.
+//! at a time, so that a batch is sent while the previous batch is synced.
 //!
 //! A batch whose connection is lost is retried. Each append is written only on the session version
 //! that it was prepared on, so it cannot be written twice. If it had already been written, the
@@ -39,7 +39,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
     Written,
-    /// Its key was used before, with this answer.
+    /// The idempotency key was used before; this is the stored answer.
     Answered(String),
     /// The session's version has changed. Nothing was written, unless an earlier attempt was
     /// written and its answer lost.
@@ -110,7 +110,7 @@ impl Queue {
         more
     }
 
-    /// Takes the next batch: of the tenant that has waited longest. Sessions are sorted, so that
+    /// Takes the next batch, from the tenant that has waited longest. Sessions are sorted, so that
     /// two batches never deadlock.
     fn take(&self) -> Option<(TenantId, Vec<Waiting>)> {
         let mut state = self.lock();
@@ -147,9 +147,9 @@ impl Queue {
     }
 
     /// Returns how long to wait for more appends. Callers of the previous batch usually append
-    /// again, one shortly after another. The first would be written alone, and the others would wait
-    /// for a whole sync. If syncs are slow and the previous batch had several callers, the writer
-    /// therefore waits for a fraction of a sync.
+    /// again, one shortly after another. The first append would be written alone, and the others
+    /// would wait for a whole sync. If syncs are slow and the previous batch had several callers,
+    /// the writer therefore waits for a fraction of a sync.
     fn pause(&self) -> Option<Duration> {
         let state = self.lock();
         let waiting: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();
@@ -171,7 +171,7 @@ impl Queue {
                     let _ = waiting.tell.send(Err(copy(&error)));
                 }
             }
-            // One append may be the cause, so each is retried on its own.
+            // A single append may be the cause, so each append is retried separately.
             Err(StoreError::Backend { .. } | StoreError::Busy { .. }) => {
                 for waiting in batch {
                     Box::pin(self.write_batch(tenant, vec![waiting])).await;
@@ -235,8 +235,8 @@ fn ends_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<End> {
     ends
 }
 
-/// Copies an error. Errors cannot be cloned, because some contain an `io::Error`; those of a
-/// database can.
+/// Copies an error. Errors cannot be cloned, because some contain an `io::Error`; database errors
+/// can.
 fn copy(error: &StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => {

@@ -1,5 +1,6 @@
-//! Appending inside the writer's transaction: all checks run before the first write. A failed check
-//! has written nothing, so one caller's mistake never rolls back the other callers of its group.
+//! Appending inside the writer's transaction: all checks run before the first write. If a check
+//! fails, nothing has been written, so an invalid append never rolls back the other appends of its
+//! group.
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::entry::{Draft, LOG_VERSION};
@@ -89,7 +90,7 @@ pub(super) fn append(
     Ok(answer)
 }
 
-/// Places and writes a batch. Checks come first: nothing is written if one fails.
+/// Places and writes a batch. All checks run before the first write.
 pub(super) fn write_batch(
     db: &StoreConnection,
     scope: &Scope,
@@ -188,7 +189,7 @@ fn remember_answer(
 struct StoredAnswer {
     head: sapwood_core::tree::Head,
     entries: Vec<(sapwood_core::Seq, sapwood_core::EntryId)>,
-    /// The request; older answers do not have it.
+    /// The request, if known. Answers stored by older versions lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The writer's cache of sessions that are being appended to, so that an append reads nothing: the
+//! The writer's cache of sessions that are being appended to, so that an append reads no rows: the
 //! summary, the lease, and the few nodes that the links of the next entry are computed from.
 //!
 //! It is valid only while no other connection writes. SQLite's data version of the file changes
@@ -83,8 +83,8 @@ impl AppendCache {
         sessions.insert((scope.tenant.clone(), cached.row.summary.id.clone()), cached);
     }
 
-    /// Returns whether a session that was just appended to moves in the list. If it was also the
-    /// last one before, it is already on top.
+    /// Returns whether a session that was just appended to moves in the list. A session that also
+    /// received the previous append is already on top.
     pub fn order_after(&self, row: &SessionRow) -> Order {
         let was_last = self.last.replace(Some(row.pk)) == Some(row.pk);
         let behind_ms = row.summary.updated_at.0 - row.listed_at.0;
@@ -115,7 +115,7 @@ impl AppendCache {
     }
 }
 
-/// The nodes used last, newest last.
+/// The most recently used nodes, newest last.
 #[derive(Default)]
 pub(super) struct Nodes(Vec<Node>);
 

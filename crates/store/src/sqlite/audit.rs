@@ -10,8 +10,8 @@ use super::error::AtPath;
 use super::session::find;
 use crate::validate;
 
-/// The number of low bits of a line's key that hold its number; the tenant is above them. Part of
-/// the file format: never change it.
+/// The number of low bits of a line's key that contain its number; the high bits contain the
+/// tenant. Part of the file format: never change it.
 const NUMBER_BITS: u32 = 40;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 /// The sessions of audit lines are indexed in batches, whenever a line's number is a multiple of

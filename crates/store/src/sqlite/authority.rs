@@ -57,7 +57,7 @@ pub(super) fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) ->
     Ok(trace.source())
 }
 
-/// Records a file-backed model that the local command line named.
+/// Records a file-backed model that was specified on the local command line.
 pub(super) fn grant_model(
     db: &StoreConnection,
     scope: &Scope,

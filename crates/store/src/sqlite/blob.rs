@@ -1,6 +1,7 @@
-//! Blobs: bytes of a tenant by their hash, the principals that put them, and the entries that refer
-//! to them. A blob that fits into one piece is in its row. A larger one is in pieces, each of which
-//! is written separately ([`super::blob_upload`]) and verified whenever it is read.
+//! Blobs: a tenant's bytes by their hash, the principals that put them, and the entries that refer
+//! to them. A blob that fits into one piece is stored in its row. A larger blob is stored in
+//! pieces, each of which is written separately ([`super::blob_upload`]) and verified whenever it is
+//! read.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use super::visibility::seen_by;
 use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
 use crate::compression::{Packed, unpack, unpacked_len};
 
-/// Low bits of a piece's key that hold its number; the other bits are its cut.
+/// Number of low bits of a piece's key that contain its number; the high bits contain its [`Cut`].
 const NUMBER_BITS: u32 = 16;
 
 /// A set of pieces that belong together. It is a random number, so that the uploader knows it even
@@ -33,7 +34,7 @@ impl Cut {
         self.0 << NUMBER_BITS | i64::from(number)
     }
 
-    /// Returns the range of keys that its pieces can have.
+    /// Returns the range of keys that the pieces of this set can have.
     fn keys(self) -> [i64; 2] {
         [self.key(0), self.key((1 << NUMBER_BITS) - 1)]
     }
@@ -92,8 +93,8 @@ fn insert_piece(db: &StoreConnection, cut: Cut, number: u32, piece: &Piece) -> R
     Ok(())
 }
 
-/// Creates a blob from the uploaded pieces and the last one. If the blob already exists, the pieces
-/// are left to be deleted.
+/// Creates a blob from the uploaded pieces and the last piece. If the blob already exists, the
+/// pieces are left to be deleted.
 pub(super) fn finish(
     db: &StoreConnection,
     scope: &Scope,
@@ -158,8 +159,8 @@ fn pk_of_hash(db: &StoreConnection, tenant: i64, hash: BlobHash) -> Result<Optio
     select.query_row(params![tenant, hash.as_bytes()], |row| row.get(0)).optional().at(&db.path)
 }
 
-/// Finds a blob that the caller put, or that an entry refers to which the caller may read. Other
-/// blobs are reported as unknown: knowing the hash does not give access to the bytes (I9).
+/// Finds a blob that the caller put, or that an entry the caller may read refers to. Other blobs
+/// are reported as unknown: knowing the hash does not give access to the bytes (I9).
 pub(super) fn find(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<i64> {
     let unknown = || StoreError::NoBlob { blob };
     let tenant = db.tenant(&scope.tenant)?.ok_or_else(unknown)?;
@@ -215,7 +216,7 @@ pub(super) fn size(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Resul
 pub(super) enum BlobRead {
     /// The requested span.
     Span(Vec<u8>),
-    /// The whole blob: an old one that is stored in its row although it is larger than a piece.
+    /// The whole blob, which an older version stored in its row although it is larger than a piece.
     Uncut { pk: i64, bytes: Vec<u8> },
 }
 
@@ -275,8 +276,8 @@ fn read_piece(db: &StoreConnection, blob: BlobHash, cut: Cut, number: u32) -> Re
     Piece::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)
 }
 
-/// Splits a blob that is larger than a piece and stored in its row, unless that has been done in
-/// the meantime.
+/// Splits a blob that is larger than a piece and stored in its row, unless another caller has split
+/// it in the meantime.
 pub(super) fn cut_up(
     db: &StoreConnection,
     pk: i64,

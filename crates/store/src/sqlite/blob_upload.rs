@@ -1,5 +1,5 @@
-//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger one
-//! is a short write of its own, so that a slow or failed upload never blocks other writers.
+//! A blob upload. A blob that fits into one piece is written at the end. Each piece of a larger
+//! blob is a separate short write, so that a slow or failed upload never blocks other writers.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! Checkpoints the write-ahead log on a thread of its own: copying pages and syncing the file takes
+//! Checkpoints the write-ahead log on a separate thread: copying pages and syncing the file takes
 //! tens of milliseconds, and appends must not wait for it.
 //!
-//! SQLite restarts the log only when all of it is in the file, and a busy writer is always slightly
-//! ahead. So once most of the log has been checkpointed, the writer itself checkpoints the small
-//! rest. A log that is overwritten is also faster to sync than one that grows.
+//! SQLite restarts the log only when all of it is in the database file, and a busy writer is always
+//! slightly ahead. So once most of the log has been checkpointed, the writer itself checkpoints the
+//! small rest. Overwriting a log is also faster to sync than growing it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use super::connection::{Mode, StoreConnection};
 use super::error::AtPath;
 use crate::Key;
 
-/// Minimum number of pages in the log that are worth a checkpoint.
+/// Minimum number of pages in the log for a checkpoint.
 const FOLD_PAGES: u32 = 4_000;
-/// Maximum number of pages that the writer checkpoints itself after the thread has done the others.
+/// Maximum number of pages that the writer checkpoints itself after the thread has checkpointed the
+/// others.
 const REST_PAGES_MAX: u32 = 1_000;
 /// Pages in the log above which the writer checkpoints all of them itself: 64 MB.
 const LOG_PAGES_MAX: u32 = 16_000;
@@ -35,7 +36,7 @@ pub(super) struct Checkpointer {
 struct Shared {
     /// The number of log pages that are known to be in the file.
     folded_pages: AtomicU32,
-    /// The thread has done its checkpoint; the rest is left to the writer.
+    /// The thread has done its checkpoint; the writer checkpoints the rest.
     finish: AtomicBool,
     due: AtomicBool,
     closing: AtomicBool,

@@ -87,7 +87,7 @@ impl StoreConnection {
         Ok(())
     }
 
-    /// Returns the tenant's pk, if it has ever written anything.
+    /// Returns the tenant's pk, if the tenant has ever written data.
     pub fn tenant(&self, tenant: &TenantId) -> Result<Option<i64>> {
         if let Some(pk) = self.tenants.borrow().get(tenant) {
             return Ok(Some(*pk));
@@ -106,7 +106,7 @@ impl StoreConnection {
             return Ok(pk);
         }
         self.prepare("INSERT INTO tenants (name) VALUES (?1)")?.execute([tenant.as_str()]).at(&self.path)?;
-        // Not cached before the transaction is committed, because it may be rolled back.
+        // Not cached yet, because the transaction may be rolled back.
         Ok(self.conn.last_insert_rowid())
     }
 

@@ -15,7 +15,7 @@ use super::error::AtPath;
 /// Recent positions are moved whenever the row number passes a multiple of this, which bounds their
 /// number.
 const RECENT_MAX: i64 = 1_024;
-/// An append of at least this many entries fills pages of its own, so its positions are written to
+/// An append of at least this many entries fills whole pages, so its positions are written to
 /// `places` directly.
 const SETTLED_AT_ONCE: usize = 64;
 

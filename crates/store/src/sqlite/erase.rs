@@ -36,7 +36,7 @@ pub(super) fn erase(
 }
 
 /// Erases a session's rows except those that forks share, then erased sessions that were kept only
-/// for it.
+/// for this session.
 fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
@@ -52,7 +52,7 @@ fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<
             return Ok(());
         }
         db.prepare("DELETE FROM sessions WHERE pk = ?1")?.execute([pk]).at(&db.path)?;
-        // The source of this session may itself be erased, and kept only for this one.
+        // The source of this session may itself be erased, and kept only for its forks.
         next = match base {
             Some(base) if is_nameless(db, base)? => Some(base),
             _ => None,
@@ -89,7 +89,7 @@ fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     Ok(needed)
 }
 
-/// Deletes a session's entries and their blobs, except the needed ones, and adds the deleted
+/// Deletes a session's entries and their blobs, except those that forks need, and adds the deleted
 /// entries to `gone`.
 fn delete_entries(
     db: &StoreConnection,

@@ -19,9 +19,9 @@ use crate::compression::unpack;
 use crate::decode::RawEntry;
 use crate::page::BackwardPage;
 
-/// Maximum depth of nested forks. A deeper one is an error.
+/// Maximum depth of nested forks. A deeper fork is an error.
 const FORKS_MAX: usize = 4_096;
-/// Rows of other branches and sessions that a walk skips before a lookup of the next row is faster.
+/// Maximum unrelated rows that a walk skips. Beyond it, a lookup of the next row is faster.
 const STEP_OVER_MAX: u32 = 8;
 
 /// The columns of an entry. The body is last, so that SQLite does not read it unless it is needed.
@@ -56,7 +56,7 @@ pub(super) struct LogRows<'d> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Own,
-    /// By depth: the row belongs to the session that this one was forked from.
+    /// By depth: the row belongs to the source of the fork.
     Shared,
 }
 
@@ -91,8 +91,8 @@ impl<'d> LogRows<'d> {
         Err(db.damaged(format!("session {pk} has no row")))
     }
 
-    /// Like [`LogRows::open`], for a session whose number of shared entries is known. It is usually
-    /// zero, and nothing is read.
+    /// Like [`LogRows::open`], for a session whose number of shared entries is known. Reads nothing
+    /// if it is zero, the usual case.
     pub fn with_inherited(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         match inherited {
             0 => Ok(LogRows { db, pk, inherited, base: None }),
@@ -109,7 +109,7 @@ impl<'d> LogRows<'d> {
         base.home_of(at)
     }
 
-    /// Returns the sessions whose rows this one shares, itself first.
+    /// Returns this session, followed by the sessions whose rows it shares.
     pub fn lineage(&self) -> Vec<i64> {
         let mut pks = vec![self.pk];
         let mut base = &self.base;
@@ -263,7 +263,7 @@ impl<'d> LogRows<'d> {
         Ok(page.into_records())
     }
 
-    /// Returns the session's own entries of one kind that is in the index of kinds.
+    /// Returns the session's own entries of one indexed kind.
     pub fn read_kind(&self, kind: Kind, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let db = self.db;
         let sql = format!(

@@ -3,15 +3,15 @@
 //! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read connections. Several
 //! processes may use the same file at once. The other modules are plain functions of a [`connection`]:
 //!
-//! - [`schema`]: the layout
-//! - [`append`] and [`log`]: the entries
-//! - [`path`]: the entries of a context
-//! - [`session`]: session rows and lists
-//! - [`search`] and [`index`]: full-text search
-//! - [`blob`] and [`blob_upload`]: blobs
-//! - [`erase`]: erasure
-//! - [`sync`] and [`checkpoint`]: the write-ahead log
-//! - [`check`]: the checks of `sapwood doctor`
+//! - [`schema`] — the layout
+//! - [`append`] and [`log`] — the entries
+//! - [`path`] — the entries of a context
+//! - [`session`] — session rows and lists
+//! - [`search`] and [`index`] — full-text search
+//! - [`blob`] and [`blob_upload`] — blobs
+//! - [`erase`] — erasure
+//! - [`sync`] and [`checkpoint`] — the write-ahead log
+//! - [`check`] — the checks of `sapwood doctor`
 
 mod append;
 mod append_cache;
@@ -86,8 +86,8 @@ pub struct SqliteStore {
     place: PathHealth,
     durability: Durability,
     lease_clock: Arc<dyn LeaseClock>,
-    // Dropped in this order: the last connection to close checkpoints the write-ahead log, so it
-    // must be writable.
+    // Dropped in this order: the last connection to close checkpoints the write-ahead log, so that
+    // connection must be writable.
     readers: Readers,
     gathering: ReadBatcher,
     path_readers: Readers,
@@ -140,7 +140,7 @@ impl SqliteStore {
     }
 
     /// Splits an old blob that is stored in its row although it is larger than a piece, so that it
-    /// is read whole only once. If the file is not writable, the blob stays as it is.
+    /// is read whole only once. If the file is read-only, the blob stays unsplit.
     async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
         let (pieces, size) = (Piece::all_of(&bytes), bytes.len() as u64);
         drop(bytes);

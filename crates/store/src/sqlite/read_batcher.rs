@@ -1,10 +1,10 @@
-//! Batches concurrent reads of session rows into one snapshot. Beginning a snapshot takes locks
-//! that all readers of the file contend for, and several times as long as reading a row.
+//! Batches concurrent reads of session rows into one snapshot. Beginning a snapshot acquires locks
+//! that all readers of the file contend for, and is several times slower than reading a row.
 //!
 //! Each caller first yields to the other tasks of its thread. The first task to resume serves the
 //! whole batch. A snapshot therefore begins only after every caller in its batch has made its
-//! request. Never await another caller's future here: it may be part of a task that waits for this
-//! one.
+//! request. Never await another caller's future here: it may be part of a task that waits for the
+//! current task.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use super::reader::Readers;
 use super::session::find;
 use super::writer::gone;
 
-/// Maximum number of reads per batch; further callers read on their own.
+/// Maximum number of reads per batch; further callers read separately.
 const LOOKS_MAX: usize = 256;
 
 struct PendingRead {
@@ -82,7 +82,7 @@ impl Drop for BatchGuard<'_> {
                 Ok(())
             })
         });
-        // If the snapshot failed, each read runs on its own and reports its own error.
+        // If the snapshot failed, each read runs separately and reports its error.
         if read.is_err() {
             for look in waiting {
                 let alone = self.readers.glance(|db| look_at(db, &look.scope, &look.session));

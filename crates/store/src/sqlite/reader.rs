@@ -29,8 +29,8 @@ impl Readers {
         blocking(|| self.glance(|db| in_snapshot(db, work)))
     }
 
-    /// Runs a single small statement. It is a snapshot in itself, and takes less time than
-    /// `block_in_place` would.
+    /// Runs a single small statement. A single statement is a consistent snapshot, and is faster
+    /// than `block_in_place`.
     pub fn glance<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
         let db = self.take()?;
         let outcome = work(&db);

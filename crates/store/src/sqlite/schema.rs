@@ -119,9 +119,9 @@ INSERT INTO session_audit
 /// Which entries of each session this store wrote itself, see [`super::authority`]. NULL for
 /// sessions of earlier versions.
 const AUTHORITY: &str = "ALTER TABLE sessions ADD COLUMN authority TEXT;";
-/// When a lease was acquired, in time since which boot, and its TTL. `timed_fence` is the fence of
-/// the lease that the other three columns describe: a running process of an earlier build updates
-/// only the older columns.
+/// When a lease was acquired (boot id and time since that boot), and its TTL. `timed_fence` is the
+/// fence of the lease that the other three columns describe: a running process of an earlier build
+/// updates only the older columns.
 const LEASE_TERMS: &str = "
 ALTER TABLE leases ADD COLUMN boot TEXT;
 ALTER TABLE leases ADD COLUMN taken_ms INTEGER;
@@ -237,8 +237,8 @@ INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
 INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
 ";
 
-/// The log: entries in order of arrival, over all sessions. The arrival is also their number in the
-/// search index.
+/// The log: entries in order of arrival, over all sessions. The arrival is also the number of an
+/// entry in the search index.
 const LOG_2: &str = "
 -- The key is the session's pk in the high half and the seq in the low half. depth, jump, messages and settings are the
 -- entry's links (see sapwood_core::tree); snapshot holds the settings where they change. The body is last, so that
@@ -279,8 +279,8 @@ DROP TABLE texts;
 UPDATE counters SET value = 0 WHERE name = 'indexed';
 ";
 
-/// The search index: which words are in which texts, see [`super::index`]. It lags behind: texts
-/// that arrived after `indexed` are added before a search, or when there are enough of them.
+/// The search index: which words are in which texts, see [`super::index`]. It lags behind the log:
+/// texts that arrived after `indexed` are added before a search, or when there are enough of them.
 const INDEX: &str = "
 CREATE TABLE segments (
   first       INTEGER PRIMARY KEY,
@@ -326,7 +326,7 @@ INSERT INTO session_audit
 DROP INDEX audit_by_session;
 ";
 
-/// The index is rebuilt, because its numbers change.
+/// The index is rebuilt, because the numbers of texts change.
 const SET_ASIDE_1: &str = "
 DROP TABLE docs;
 DROP TABLE texts;
@@ -426,7 +426,7 @@ fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
 }
 
 /// Runs under the write lock. While this process waited for the lock, another process may have
-/// migrated the file to this layout or a newer one, so the markers are read and checked again.
+/// migrated the file to this or a newer layout, so the markers are read and checked again.
 fn run_scripts(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
     let found = stamps_in_transaction(conn).at(path)?;
     check_stamps(path, found, layout)?;

@@ -1,10 +1,11 @@
-//! Full-text search. Entries are numbered as they arrive. The index lags behind and is brought up
-//! to date before a search, or by the writer when the lag is large. Hits are returned newest first,
-//! by that number.
+//! Full-text search. Entries are numbered in order of arrival. The index lags behind the log and is
+//! brought up to date before a search, or by the writer when the lag is large. Hits are returned
+//! newest first, by that number.
 //!
 //! Each indexed text begins with two marker words that no text can contain, because they start with
-//! a private-use character, which is not a letter: one for the tenant, one for the session. So the
-//! index itself separates tenants (I9), and a search within one session does not scan the others.
+//! a private-use character, which is not a letter: one for the tenant, one for the session.
+//! Therefore the index itself separates tenants (I9), and a search within one session does not scan
+//! other sessions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -47,7 +48,7 @@ pub(super) fn lag(db: &StoreConnection) -> Result<i64> {
     select.query_row([], |row| row.get(0)).at(&db.path)
 }
 
-/// Indexes all remaining texts, in transactions of its own.
+/// Indexes all remaining texts, in separate transactions.
 pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     while lag(db)? > 0 {
         db.in_transaction(|| index_some(db))?;
@@ -55,7 +56,7 @@ pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Indexes the next texts: from the rows while those of other processes remain, then from memory.
+/// Indexes the next texts: first from rows that other processes wrote, then from memory.
 fn index_some(db: &StoreConnection) -> Result<()> {
     db.append_cache.refresh(db)?;
     let indexed = indexed(db)?;
@@ -80,7 +81,8 @@ fn add_segment(db: &StoreConnection, segment: &Segment) -> Result<()> {
 }
 
 /// Returns a job that indexes the next texts of this process on another thread, if there are enough
-/// of them, and the number of the last one. `given` is the last text that is already being indexed.
+/// of them, and the number of the last text. `given` is the last text that is already being
+/// indexed.
 pub(super) fn next_segment(
     db: &StoreConnection,
     given: Option<i64>,
@@ -173,7 +175,7 @@ fn stored_texts(db: &StoreConnection, after: i64, before: i64) -> Result<Vec<Arr
 pub(super) struct Fresh {
     texts: RefCell<VecDeque<Arrived>>,
     bytes: Cell<usize>,
-    /// The number of times they were dropped.
+    /// How often `forget_all` ran.
     forgotten: Cell<u64>,
 }
 
@@ -191,7 +193,7 @@ impl Fresh {
         texts.push_back(arrived);
     }
 
-    /// Returns how often all texts were dropped. Texts taken before the count changed may belong to
+    /// Returns how often `forget_all` ran. Texts taken before the count changed may belong to
     /// erased sessions.
     pub fn forgotten(&self) -> u64 {
         self.forgotten.get()
@@ -212,7 +214,7 @@ impl Fresh {
         self.texts.borrow().front().map(|(arrival, _)| *arrival)
     }
 
-    /// Returns consecutive texts from `next` on. Texts below are already indexed.
+    /// Returns consecutive texts from `next` on. Texts with lower numbers are already indexed.
     fn take_from(&self, mut next: i64, limit: usize) -> Vec<Arrived> {
         let mut texts = self.texts.borrow_mut();
         let gone = |arrived: &Arrived| self.bytes.set(self.bytes.get().saturating_sub(bytes_of(arrived)));
@@ -249,7 +251,7 @@ fn session_mark(session: i64) -> String {
     format!("{MARK}s{session}")
 }
 
-/// Runs `work`, which deletes entries and collects their numbers, and removes their texts from the index without a trace.
+/// Runs `work`, which deletes entries and collects their numbers, then removes their texts from the index.
 pub(super) fn really_forgetting(
     db: &StoreConnection,
     work: impl FnOnce(&mut HashSet<i64>) -> Result<()>,
@@ -257,7 +259,7 @@ pub(super) fn really_forgetting(
     let mut gone = HashSet::new();
     work(&mut gone)?;
     index::forget(db, &gone)?;
-    // Numbers at the end will be reused.
+    // Numbers above the last remaining entry will be reused.
     let sql = "UPDATE counters SET value = min(value, coalesce((SELECT max(arrival) FROM entries), 0)) WHERE name = 'indexed'";
     db.prepare(sql)?.execute([]).at(&db.path)?;
     db.fresh.forget_all();
@@ -362,8 +364,8 @@ fn read_cursor(cursor: Option<&str>) -> Result<i64> {
     text.parse().map_err(|_| validate::bad_cursor(text))
 }
 
-/// Returns `None` if the text contains all words, but not adjacent as a phrase requires, or not
-/// complete.
+/// Returns `None` if a word matches only in truncated form, or the words of a phrase are not
+/// adjacent.
 fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| db.damaged(error.to_string()))?;
     let text = body.search_text();

@@ -41,7 +41,7 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
     StoreError::NoSession { session: session.clone() }
 }
 
-/// Finds a session of the scope's own tenant and checks the caller's right to it.
+/// Finds a session of the scope's tenant and checks the caller's right to it.
 pub(super) fn find(db: &StoreConnection, scope: &Scope, id: &SessionId, needed: Right) -> Result<SessionRow> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Err(no_session(id)) };
     let mut select =
@@ -265,7 +265,7 @@ fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
 pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if repair == Repair::No {
-        // The doctor compares them through the port in any case.
+        // The doctor compares summaries through the port in any case.
         return Ok(findings);
     }
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };

@@ -1,5 +1,5 @@
-//! Syncing commits. SQLite writes its log without waiting for the disk. With durability `full` a
-//! commit is synced here before its caller is answered (I3), while the writer already processes the
+//! Syncing commits. SQLite writes its log without waiting for the disk. With durability `full` this
+//! module syncs a commit before its caller is answered (I3), while the writer already processes the
 //! next group.
 //!
 //! A sync covers all earlier writes to the log, so a commit never survives without the commits it
@@ -88,7 +88,8 @@ impl Shared {
 
     fn serve(&self) {
         loop {
-            // Loaded before the queue, so that replies queued before the end are still answered.
+            // Load the flag before the queue, so that replies queued before closing are still
+            // answered.
             let closing = self.closing.load(Ordering::SeqCst);
             let replies = std::mem::take(&mut *self.waiting());
             match replies.is_empty() {

@@ -1,5 +1,5 @@
-//! The session in which a caller sees an entry: the one it was written to, or a fork that shares
-//! it.
+//! The session in which a caller sees an entry: the session it was written to, or a fork that
+//! shares it.
 
 use rusqlite::OptionalExtension;
 use sapwood_core::port::store::Result;
@@ -12,7 +12,7 @@ use super::log::{LogRows, pk_of, seq_of};
 use super::session::read_summary;
 use crate::authorize::authorize;
 
-/// Returns the entry as one session sees it: its own, or one it shares with its source.
+/// Returns the entry as one session sees it: its own entry, or an entry it shares with its source.
 pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record>> {
     if pk_of(key) == log.pk {
         return log.record(seq_of(key));
@@ -27,8 +27,8 @@ pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record
     }
 }
 
-/// Returns the entry in a session that the caller may read: the one it was written to, or else a
-/// fork that shares it.
+/// Returns the entry in a session that the caller may read: the session it was written to, or else
+/// a fork that shares it.
 pub(super) fn seen_by(db: &StoreConnection, scope: &Scope, key: i64) -> Result<Option<(Summary, Record)>> {
     let mut candidates = vec![pk_of(key)];
     while let Some(pk) = candidates.pop() {

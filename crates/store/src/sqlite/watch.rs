@@ -1,4 +1,4 @@
-//! Detects writes by any process, and reads the heads of logs. Followers are woken by it.
+//! Detects writes by any process to wake followers, and reads the heads of logs.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::writer::blocking;
 use crate::Key;
 
 /// A connection that only checks whether other connections have written. SQLite counts that per
-/// connection, so the same one is always used.
+/// connection, so the watcher always uses the same connection.
 pub(super) struct Watcher {
     db: Mutex<Option<StoreConnection>>,
     path: PathBuf,

@@ -1,11 +1,11 @@
 //! The single writer. All waiting jobs share one transaction, so that one sync serves many callers
 //! (group commit). Each caller is answered only after the commit (I3).
 //!
-//! A caller that finds the writer free commits on its own thread, so that a single stream of
-//! appends needs no thread switch. Concurrent callers leave their jobs in the queue, and a thread
-//! commits them together. While more callers arrive, the thread waits briefly for them, because a
-//! commit costs the same for one and for a hundred. Another thread syncs ([`super::sync`]) while
-//! the next group is written.
+//! If the writer is free, a caller commits on its own thread, so that a single stream of appends
+//! needs no thread switch. Concurrent callers leave their jobs in the queue, and a thread commits
+//! them together. While more callers arrive, the thread waits briefly for them, because a commit
+//! costs the same for one job as for a hundred. Another thread syncs ([`super::sync`]) while the
+//! next group is written.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ use crate::Durability;
 
 /// Capacity of the queue; further callers wait for a slot.
 const QUEUE_JOBS: usize = 1_024;
-/// Maximum number of callers that share one commit, so that none waits long.
+/// Maximum number of callers that share one commit, so that no caller waits long.
 const GROUP_JOBS_MAX: usize = 128;
 /// A group of this size does not wait for more callers.
 const GROUP_JOBS_PLENTY: usize = 16;
@@ -35,7 +35,7 @@ const GROUP_JOBS_PLENTY: usize = 16;
 const GATHER_TIME: Duration = Duration::from_micros(50);
 /// If more texts than this are not indexed, the writer indexes them itself.
 const INDEX_LAG_MAX: i64 = 10_000;
-/// Commits between two checks of that lag.
+/// Commits between two checks of the index lag.
 const COMMITS_PER_LOOK: u32 = 64;
 
 /// The outcome of a job: its reply, and whether it failed.
@@ -65,14 +65,14 @@ struct Shared {
     syncer: Syncer,
     state: Mutex<WriterState>,
     queue: Mutex<VecDeque<WriteJob>>,
-    /// The last group had several callers: leave the next one to the thread.
+    /// The last group had several callers: leave the next group to the thread.
     contended: AtomicBool,
     /// The thread is idle and must be woken.
     asleep: AtomicBool,
     closing: AtomicBool,
 }
 
-/// The state that its lock holder writes with.
+/// The state of the writer, used by the thread that has locked it.
 struct WriterState {
     db: StoreConnection,
     indexer: Indexer,
@@ -123,8 +123,8 @@ impl Writer {
             let outcome = db.and_then(work);
             let failed = outcome.is_err();
             let reply = move |committed: Result<()>| {
-                // The job's own error is more specific than that of the commit it spoiled. A
-                // cancelled caller is not an error: its entries are still written.
+                // The job's own error is more specific than the error of the commit. A cancelled
+                // caller is not an error: its entries are still written.
                 let _ = sender.send(outcome.and_then(|done| committed.map(|()| done)));
             };
             Done { reply: Box::new(reply), failed }
@@ -216,7 +216,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job to the queue. Returns whether it is the only one there.
+    /// Adds a job to the queue. Returns whether it is the only queued job.
     fn enqueue(&self, job: WriteJob) -> bool {
         let mut queue = self.queue();
         queue.push_back(job);
@@ -309,7 +309,7 @@ impl WriterState {
     /// Passes texts of this process to the indexer in batches, and writes the finished segments in
     /// the same order.
     fn index_beside(&mut self) -> Result<()> {
-        // If the log grows faster than it can be indexed, wait for the index here. Otherwise texts
+        // If the log grows faster than it can be indexed, wait for the indexer. Otherwise texts
         // would be dropped from memory and have to be read and decompressed again.
         let must_wait = self.db.fresh.is_too_much() && !self.indexer.has_room();
         let came = if must_wait { self.indexer.wait() } else { self.indexer.look() };

@@ -21,7 +21,7 @@ impl InFiles {
 
 impl Harness for InFiles {
     async fn open(&self) -> Arc<dyn Store> {
-        // Thousands of syncs would add nothing to these cases.
+        // Syncs would only slow these cases down.
         let options = JsonlOptions { durability: Durability::Normal, ..JsonlOptions::default() };
         let store = JsonlStore::open(self.dir.path().join("sessions"), options).unwrap();
         Arc::new(store.with_lease_clock(self.clock.clone()))

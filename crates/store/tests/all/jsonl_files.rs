@@ -256,7 +256,7 @@ fn a_torn_end_is_saved_unchanged() {
         let path = log_file(dir.path());
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"type":"user_message","seq":2,"id":"0"#).unwrap();
-        // Read with a store that is already open, and with one opened now.
+        // Read with a store that is already open, and with a newly opened store.
         assert_eq!(texts(&store, "s").await, ["one"]);
         assert_eq!(texts(&open(dir.path()), "s").await, ["one"]);
         let torn = fs::read_to_string(&files(dir.path(), ".torn")[0]).unwrap();
@@ -471,8 +471,8 @@ fn the_audit_chain_continues_after_lines_of_any_length() {
     });
 }
 
-/// Each writer has its own store, as separate processes do. Every acknowledged message is there once, on one
-/// path (I1, I5).
+/// Each writer has its own store, as separate processes do. Every acknowledged message is in the log once,
+/// on one path (I1, I5).
 #[test]
 fn concurrent_writers_of_one_file_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();

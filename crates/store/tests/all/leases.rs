@@ -65,7 +65,7 @@ async fn assert_free(store: &Arc<dyn Store>) {
     take(store, "b").await.unwrap();
 }
 
-/// Take a lease while the wall clock is off, drop the store, then correct the clock.
+/// Acquire a lease while the wall clock is wrong, drop the store, then correct the clock.
 async fn check_wrong_wall_clock(store: Arc<dyn Store>, clock: &ManualClock, off_ms: i64) {
     let store = with_session(store).await;
     clock.shift_wall(off_ms);

@@ -62,8 +62,8 @@ fn concurrent_openers_of_a_new_file_store_create_one_session_per_name() {
     }
 }
 
-/// Use two databases of one server at a time: the role is shared by the server, and the first opener creates
-/// it.
+/// Use two databases of one server at a time: the role is shared by all databases of the server, and the
+/// first opener creates it.
 #[test]
 fn concurrent_openers_of_an_empty_database_create_one_schema() {
     for _ in 0..4 {

@@ -98,7 +98,7 @@ fn appends_survive_a_failover_to_the_standby() {
     let primary = Cluster::start();
     let standby = Cluster::standby_of(&primary);
     standby.resume();
-    // From here on, a commit is acknowledged only when the standby has it.
+    // From now on, a commit is acknowledged only when the standby has it.
     primary.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     primary.sql("postgres", "SELECT pg_reload_conf()");
     pause(500);

@@ -1,5 +1,5 @@
-//! Encrypted connections to PostgreSQL. The server accepts only TLS, with a certificate from a CA made for
-//! the test.
+//! Encrypted connections to PostgreSQL. The server accepts only TLS, with a certificate from a CA created
+//! for the test.
 
 use std::sync::OnceLock;
 

@@ -3,8 +3,8 @@
 //! The corpus resembles real transcripts in the properties that matter to a store:
 //!
 //! - Lengths: short user messages, answers of about a page, tool output of half a kilobyte to twenty.
-//! - Words: a few very frequent ones, thousands of identifiers, and unique numbers and hashes.
-//! - Repetition: the same few files are read, searched, patched and quoted repeatedly for a while, then others.
+//! - Words: a few very frequent words, thousands of identifiers, and unique numbers and hashes.
+//! - Repetition: the same few files are read, searched, patched and quoted repeatedly for a while, then other files.
 //!
 //! `zstd -3` compresses a single message to about 0.4 of its size, and the whole transcript to about 0.2.
 //!
@@ -57,7 +57,7 @@ impl Said {
 pub struct Corpus {
     world: World,
     number: u64,
-    /// Remaining rounds of this turn. The user writes next when there are none.
+    /// Remaining rounds of this turn. The next message is the user's if no rounds remain.
     rounds: usize,
     open: Option<(String, &'static str)>,
 }

@@ -2,7 +2,7 @@
 
 use super::rng::Rng;
 
-/// Sorted by frequency, most frequent first.
+/// English words, most frequent first.
 const PROSE: &str = "the a to of and in is it that this for with on as be not are we now so from by when if but which \
 an can will was should test file error code call function after before only same first each into then than also all \
 no one two more has have does because where there value fails type here need check using return them line change \

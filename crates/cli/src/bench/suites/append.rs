@@ -1,5 +1,5 @@
 //! Durable appends: a single writer vs. a file that is appended to and synced, 64 writers that share commits, weaker
-//! durability vs. plain SQLite with the same setting, and the end of a long log vs. a short one.
+//! durability vs. plain SQLite with the same setting, and the end of a long log vs. a short log.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Measured rates, one list per kind.
+/// Measured rates, one list per kind of write.
 #[derive(Default)]
 struct Rates {
     raw: Vec<f64>,
@@ -112,7 +112,7 @@ enum Beside {
     Threads,
 }
 
-/// Each stream waits for its append before it makes the next. Streams share commits.
+/// Each stream waits for its append before it starts the next. Streams share commits.
 async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::Result<f64> {
     let engine = stage.open("append.db", Durability::Full)?;
     let each = (said.len() * 4 / STREAMS).max(4);
@@ -143,7 +143,7 @@ pub fn run_as_tasks(
         }
         Ok(())
     };
-    // On a separate thread: the benchmark itself runs on a runtime, in which another one can neither run nor be
+    // On a separate thread: the benchmark itself runs on a runtime, in which another runtime can neither run nor be
     // dropped.
     std::thread::scope(|scope| {
         let run =
@@ -177,7 +177,7 @@ pub(super) async fn one_of_many(
     Ok(())
 }
 
-/// Cost of an append at the end of a huge log, relative to a small one.
+/// Cost of an append at the end of a huge log, relative to a small log.
 async fn cost_at_length(stage: &mut Stage) -> anyhow::Result<Figure> {
     let engine = stage.huge(|_| ()).await?;
     let small = stage.session(&engine, "small").await?;

@@ -1,9 +1,9 @@
 //! What survives compaction. A generated transcript contains planted items, each with a unique marker. It is
-//! compacted several times while it grows. At the end the context is searched for the markers. The strategies know
-//! nothing about the markers.
+//! compacted several times while it grows. At the end the context is searched for the markers. The strategies
+//! have no information about the markers.
 //!
 //! A scripted summariser replaces the model. It gets the same input as a model, and keeps the sentences whose words
-//! mark a fact, a decision or an open item.
+//! indicate a fact, a decision or an open item.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -130,7 +130,7 @@ fn sapwood_text(message: &sapwood::core::project::context::Message) -> String {
         .fold(message.text(), |text, input| format!("{text}\n{input}"))
 }
 
-/// Add ordinary messages with planted ones among them. The task is the first message and stays open.
+/// Add ordinary messages with planted items among them. The task is the first message and stays open.
 async fn say_round(
     sapwood: &Sapwood,
     session: &SessionId,
@@ -151,7 +151,7 @@ async fn say_round(
     Ok(())
 }
 
-/// One item of each kind, inside longer texts, without anything that a strategy could recognise.
+/// One item of each kind, inside longer texts. Nothing identifies the items to a strategy.
 fn planted(number: usize) -> Vec<Body> {
     let filler = "The rest of this is as it was before, and nothing depends on it. ".repeat(4);
     let fact = format!("{filler}By the way, the staging port is {}. {filler}", Planted::Fact.mark(number));

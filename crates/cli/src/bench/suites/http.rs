@@ -26,7 +26,7 @@ const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
 /// Minimum number of appends per connection. With fewer, first accesses to sessions would dominate.
 const EACH_MIN: usize = 256;
-/// Reads per append. Reads are much faster than durable appends, so more of them are measured.
+/// Reads per append. Reads are much faster than durable appends, so more reads are measured.
 const READS_PER_APPEND: usize = 4;
 /// Seed of the corpus for the texts.
 const SEED: u64 = 14;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum size of a response.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// One measurement: requests per second, and the duration of each.
+/// One measurement: requests per second, and the duration of each request.
 #[derive(Debug, Default)]
 struct Load {
     rates: Vec<f64>,
@@ -97,7 +97,7 @@ fn texts() -> Vec<String> {
     texts.map(|body| body.text()).filter(|text| !text.is_empty()).take(CONNECTIONS).collect()
 }
 
-/// Make the same appends without HTTP.
+/// Append the same messages without HTTP.
 async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f64> {
     let engine = stage.open("http.db", Durability::Full)?;
     let each = appends_each(stage);

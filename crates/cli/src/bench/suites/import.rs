@@ -87,7 +87,7 @@ fn parse_lines(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Convert lines to drafts, which are dropped.
+/// Convert lines to drafts and drop the drafts.
 fn read_file(path: &Path, format: Format) -> anyhow::Result<()> {
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut reader = reader(format, SESSION).ok_or_else(|| anyhow::anyhow!("no reader"))?;

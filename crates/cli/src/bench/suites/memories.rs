@@ -1,6 +1,6 @@
-//! Facts mentioned in fifty sessions among small talk, queried later in other words: how many are learned by rules,
-//! how many are found, and whether any is visible to another user or tenant. The questions were written before the
-//! first run and not tuned afterwards.
+//! Facts mentioned in fifty sessions among small talk, queried later in other words: how many facts are learned by
+//! rules, how many are found, and whether any fact is visible to another user or tenant. The questions were written
+//! before the first run and not tuned afterwards.
 
 use std::time::Instant;
 
@@ -13,12 +13,12 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "memories";
-/// Users of one tenant, among whom the facts are spread, and a user of another tenant with the first one's name.
+/// Users of one tenant, among whom the facts are spread, and a user of another tenant with the first user's name.
 const PEOPLE: [(&str, &str); 6] =
     [("acme", "ana"), ("acme", "bob"), ("acme", "cyd"), ("acme", "dan"), ("acme", "eve"), ("globex", "ana")];
 /// Number of other memories per user, as distractors.
 const OTHERS: usize = 40;
-/// Number of answers that are checked.
+/// Number of results checked per question.
 const FIRST: usize = 5;
 
 /// A fact, a rephrased question about it, and a word of the answer.
@@ -93,7 +93,7 @@ const TALK: [&str; 6] = [
     "Could you explain the second part again?",
 ];
 
-/// Subjects of the other memories. Each user has their own.
+/// Subjects of the other memories, different for each user.
 const SUBJECTS: [&str; 8] =
     ["gateway", "scheduler", "mailer", "catalogue", "importer", "renderer", "indexer", "translator"];
 
@@ -102,7 +102,7 @@ fn scope_of(person: usize) -> anyhow::Result<Scope> {
     Ok(Scope::user(tenant.parse()?, user.parse()?))
 }
 
-/// Facts are spread over the users of one tenant. The last user has none.
+/// The user who mentions a fact. The user of the other tenant mentions no facts.
 fn owner_of(fact: usize) -> usize {
     fact % (PEOPLE.len() - 1)
 }
@@ -151,7 +151,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Create a session per fact, which mentions it among other things, and each user's other memories.
+/// Create a session per fact, which mentions the fact among small talk, and each user's other memories.
 async fn plant(engine: &Engine) -> anyhow::Result<()> {
     for (fact, (said, ..)) in FACTS.iter().enumerate() {
         let scope = scope_of(owner_of(fact))?;
@@ -212,7 +212,7 @@ async fn ask_others(
         let scope = scope_of(other)?;
         let mut seen = String::new();
         let owned = Belongs::To(scope_of(owner)?.principal);
-        // The user with the same name in the other tenant must not see these memories as their own.
+        // The user with the same name in the other tenant must not see these memories.
         for whose in [Whose::Any, Whose::For(scope.principal.clone()), Whose::Only(owned)] {
             let standing = Standing::Any;
             let filter = MemoryFilter { whose, standing, text: answer.to_owned(), ..MemoryFilter::default() };

@@ -1,5 +1,5 @@
-//! Memory while a huge session is appended to, exported and imported: it should be the same after a tenth of the
-//! entries and at the end.
+//! Memory while a huge session is appended to, exported and imported: memory use should be the same after a
+//! tenth of the entries and at the end.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
@@ -21,7 +21,7 @@ const AXIS: &str = "memory";
 const GROWTH_MB_MAX: f64 = 32.0;
 const PAGE: usize = 1_000;
 
-/// The peak of the first tenth, and the overall peak.
+/// Peak memory in the first tenth of the run, and overall.
 #[derive(Default)]
 struct Growth {
     tenth: Peak,

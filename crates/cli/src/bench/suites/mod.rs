@@ -1,4 +1,4 @@
-//! The axes. Each takes the stage and returns its figures.
+//! The axes. Each axis uses the shared stores of the stage and returns its figures.
 
 pub mod append;
 pub mod compaction;

@@ -18,7 +18,7 @@ const AXIS: &str = "postgres";
 const STREAMS: usize = 64;
 const RUNS: usize = 101;
 const FORKS: usize = 64;
-/// Number of entries in the short session, and the factor for the long one.
+/// Number of entries in the short session, and the factor for the long session.
 const SHORT: usize = 1_000;
 const LONGER: usize = 100;
 
@@ -92,7 +92,7 @@ async fn rates(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Each stream waits for its append before it makes the next.
+/// Each stream waits for its append before it starts the next.
 async fn streams(stage: &Stage, url: &str, said: &[Body], count: usize, round: usize) -> anyhow::Result<f64> {
     let engine = sapwood::open_engine(url, StoreOptions::default())?;
     let each = if count == 1 { said.len() } else { said.len() * 4 / count };

@@ -22,7 +22,7 @@ use crate::bench::table::Figure;
 const AXIS: &str = "stream";
 const SUBSCRIBERS: &[usize] = &[1, 100, 2_000];
 const WORKERS: usize = 2;
-/// Minimum pause between two appends, plus more for each subscriber, so that each event is delivered before the next.
+/// Minimum pause between two appends, extended for each subscriber, so that each event is delivered before the next.
 const PAUSE: Duration = Duration::from_millis(150);
 const PAUSE_PER_SUBSCRIBER: Duration = Duration::from_micros(500);
 /// Timeout of a subscriber for one event.
@@ -48,7 +48,7 @@ fn figures_of(subscribers: usize, mut times_ms: Vec<f64>) -> [Figure; 2] {
     [figure("median", median(times_ms)), figure("p99", late)]
 }
 
-/// Run on a multi-threaded runtime like a server's. The benchmark itself runs on a single-threaded one.
+/// Run on a multi-threaded runtime, like the server. The benchmark itself runs on a single-threaded runtime.
 pub fn on_own_runtime<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) -> anyhow::Result<T> {
     std::thread::scope(|scope| {
         let run = || {

@@ -22,7 +22,7 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "turn";
-/// Number of rounds per turn. The last one is the final answer.
+/// Number of rounds per turn. The last round is the final answer.
 const ROUNDS: usize = 16;
 const TURNS: usize = 15;
 

@@ -12,7 +12,7 @@ pub enum Kind<'a> {
     Text { indent: usize, text: &'a str },
 }
 
-/// Whether the line may still grow.
+/// Whether further text may be added to the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     Whole,
@@ -82,7 +82,7 @@ fn bullet(text: &str, indent: usize, state: Line) -> Bullet<'_> {
         return item("");
     }
     let Some(content) = rest.strip_prefix(' ').map(str::trim_start) else { return Bullet::None };
-    // `- - -` is a rule unless other text follows, and a task's checkbox is decided when it is closed.
+    // `- - -` is a rule unless other text follows, and a checkbox is recognised at its closing bracket.
     let may_be_rule = content.is_empty() || content.chars().all(|c| text.starts_with(c) || c == ' ');
     let may_be_task = content.starts_with('[') && content.len() < 4;
     match state {

@@ -1,12 +1,12 @@
-//! Inline styles of a block: emphasis, code, links. Pure. For an incomplete text it also returns the position up to
-//! which further text cannot change the result.
+//! Inline styles of a block: emphasis, code, links. Pure. For incomplete text, the parser also returns the position up
+//! to which further text cannot change the result.
 
 use anstyle::Style;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::render::{CYAN, DIM};
 
-/// A piece of text in one style, with its offset in the source.
+/// Text in one style, with its offset in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub text: String,
@@ -87,7 +87,7 @@ impl Walk<'_> {
                 self.styles.pop();
                 let Some((url, from)) = self.links.pop() else { return };
                 let shown: String = self.spans[from..].iter().map(|span| span.text.as_str()).collect();
-                // Always show the target of a link: its text is untrusted and may name another target.
+                // Always show the target of a link: its text is untrusted and may show another address.
                 if shown != url && !url.is_empty() {
                     self.add(&format!(" ({url})"), DIM, at);
                 }

@@ -1,7 +1,7 @@
 //! Renders streaming markdown for a terminal. A line is returned once, as soon as further text cannot change it. The
 //! undecided rest is available from [`Markdown::pending`]. Pure.
 //!
-//! The input is untrusted: control characters are removed first, so the output contains only our own escape sequences.
+//! The input is untrusted: control characters are removed first, so all escape sequences in the output are ours.
 
 mod block;
 mod inline;
@@ -18,7 +18,7 @@ use wrap::{Row, wrap};
 
 /// Minimum width for wrapping.
 const WIDTH_MIN: usize = 20;
-/// Maximum number of bytes held back while waiting for the end of an emphasis.
+/// Maximum number of bytes buffered while waiting for the end of an emphasis.
 const HELD_BYTES_MAX: usize = 600;
 /// Maximum length of a line.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -144,7 +144,7 @@ impl Markdown {
         }
     }
 
-    /// Add the line to its block, once the block is known.
+    /// Add the line to its block, once the kind of the block is decided.
     fn take_line(&mut self, state: Line) {
         let line = std::mem::take(&mut self.line);
         if let Open::Code { mark, length, indent } = self.open {
@@ -253,7 +253,7 @@ impl Markdown {
             self.is_line_in_flow = true;
             return;
         }
-        // After a blank line, indented text still belongs to its item.
+        // After a blank line, indented text still belongs to the list item.
         let lead = self.item_indent.filter(|_| indent >= 2).unwrap_or(0);
         if lead == 0 {
             self.item_indent = None;
@@ -282,7 +282,7 @@ impl Markdown {
         self.out.extend(lines);
     }
 
-    /// Print the blank line between two blocks, if the source has one.
+    /// Print the blank line between two blocks, if the source has a blank line.
     fn lead(&mut self) {
         if std::mem::replace(&mut self.gap, Gap::None) == Gap::Due {
             self.out.push(String::new());
@@ -337,7 +337,8 @@ impl Flow {
         self.paint(&rows, self.printed.min(rows.len())..rows.len())
     }
 
-    /// Take the full lines that further text cannot change. Emphasis that stays open for too long counts as plain text.
+    /// Remove and return the full lines that further text cannot change. Emphasis that stays open for too long
+    /// counts as plain text.
     fn take_decided(&mut self, width: usize) -> Vec<String> {
         let inline = inline::parse(self.source(), self.style);
         let rows = self.wrap(&inline.spans, width);

@@ -18,7 +18,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Render the line with our styles. Contains no other escape sequences.
+    /// Render the line. The only escape sequences are those of the styles.
     pub fn paint(&self) -> String {
         self.pieces.iter().map(|(text, style)| format!("{style}{text}{style:#}")).collect()
     }

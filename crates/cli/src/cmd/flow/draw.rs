@@ -56,7 +56,7 @@ fn leaving_of(view: &RunView) -> Leaving<'_> {
     leaving
 }
 
-/// Sorts the nodes topologically. Ties keep the flow's order, and nodes of the improvement pass come last.
+/// Sorts the nodes topologically. Ties keep the flow's order, and nodes of the improvement pass are last.
 fn in_order<'v>(view: &'v RunView, leaving: &Leaving<'v>) -> Vec<&'v NodeView> {
     let places: HashMap<&str, usize> =
         view.nodes.iter().enumerate().map(|(at, node)| (node.id.as_str(), at)).collect();

@@ -11,7 +11,7 @@ struct AppPaths {
     holds: &'static [&'static str],
 }
 
-/// The path that a variable contains.
+/// The meaning of the variable: the agent's directory, or the home that contains it.
 enum Names {
     Directory,
     Home,

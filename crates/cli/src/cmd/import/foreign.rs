@@ -1,5 +1,5 @@
-//! Imports another program's file. One thread reads and parses the file, and this one writes new entries. Only a few
-//! batches are in flight, so memory use does not depend on the file's size.
+//! Imports another program's file. One thread reads and parses the file, and the calling task writes new entries. Only
+//! a few batches are in flight, so memory use does not depend on the file's size.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ impl Target<'_> {
     }
 }
 
-/// Imports one file. A database contains many sessions and returns a report for each.
+/// Imports one file. Returns a report per session: a database contains many sessions.
 pub async fn take_file(target: Target<'_>, source: Source, format: Format) -> Result<Vec<Report>> {
     if format == Format::OpenCode {
         return take_database(target, &source.path).await;
@@ -188,12 +188,12 @@ fn end(source: &Source, reader: &mut dyn Reader, mut sending: Sending<'_>, read:
         sending.harvest.line = source.line_number().max(1);
         sending.harvest.report(Fault::Torn);
     }
-    // The receiver may already have stopped; then this batch is not needed.
+    // If the receiver has stopped, this batch is not needed.
     let _ = sending.send();
     read.map(|_| ())
 }
 
-/// Extent to which a source was read.
+/// How far a source was read.
 enum Read {
     ToTheEnd,
     /// The receiver was dropped.
@@ -279,7 +279,7 @@ fn read_bases(path: &Path, base: Base, codex: &mut Codex, sending: &mut Sending<
     Ok(())
 }
 
-/// Finds the rollout of a thread: its file name ends with the thread id. Searches Codex's own directories, or else the
+/// Finds the rollout of a thread: its file name ends with the thread id. Searches Codex's directories, or else the
 /// directory of the given file.
 fn find_rollout(beside: &Path, thread: &str) -> Option<PathBuf> {
     let root =
@@ -368,7 +368,7 @@ async fn take_database_session(
     };
     let (taken, fault) = match taken {
         Ok(fault) => {
-            // Import the part that was read before the fault.
+            // Import the part that was read before the error.
             reader.finish(&mut harvest);
             (finish(intake, &mut harvest).await, fault)
         }

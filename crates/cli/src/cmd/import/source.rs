@@ -31,13 +31,13 @@ pub struct SourceFile {
     pub files: Vec<PathBuf>,
     /// Directories that could not be searched completely.
     pub unread: Vec<(PathBuf, Failure)>,
-    /// Given directories without a session file.
+    /// Directories from the command line without a session file.
     pub bare: Vec<PathBuf>,
     /// Canonical paths of searched directories, because symbolic links may form a cycle.
     searched: HashSet<PathBuf>,
 }
 
-/// Expands directories to the session files under them, sorted by name. Other paths are kept.
+/// Expands directories to the session files under them, sorted by name. Other paths are unchanged.
 pub fn expand(paths: &[PathBuf]) -> SourceFile {
     let mut all = SourceFile::default();
     for path in paths {
@@ -69,7 +69,7 @@ fn search_entries(directory: &Path, depth: usize, found: &mut SourceFile) -> std
     }
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        // Follow symbolic links and ignore broken ones.
+        // Follow symbolic links and ignore broken links.
         let Ok(kind) = path.metadata().map(|metadata| metadata.file_type()) else { continue };
         if kind.is_dir() && depth < DEPTH_MAX {
             search(&path, depth + 1, found);
@@ -101,7 +101,7 @@ pub struct Source {
     reader: BufReader<Box<dyn Read + Send>>,
     line: Vec<u8>,
     number: u64,
-    /// Set when the compressed data turns out to be truncated or damaged.
+    /// Set when the decoder detects truncated or damaged data.
     torn: Torn,
     bar: ProgressBar,
 }
@@ -178,7 +178,7 @@ impl Source {
         self.number
     }
 
-    /// Returns the next line with its number, or none at the end.
+    /// Returns the next line with its number, or `None` at the end.
     pub fn next_line(&mut self, limit_bytes: usize) -> Result<Option<(&[u8], u64)>> {
         let read = read_line(&mut self.reader, &mut self.line, limit_bytes);
         if !read.map_err(|error| Failure::file(Path::new(&self.name), &error))? {
@@ -189,7 +189,7 @@ impl Source {
         Ok(Some((&self.line, self.number)))
     }
 
-    /// Returns the whole file, or none if it exceeds the limit.
+    /// Returns the whole file, or `None` if it exceeds the limit.
     pub fn read_all(&mut self, limit_bytes: usize) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let read = self.reader.by_ref().take(limit_bytes as u64 + 1).read_to_end(&mut bytes);
@@ -205,7 +205,7 @@ fn written_at(path: &Path) -> TimestampMs {
     TimestampMs(since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0))
 }
 
-/// One progress bar for all files, drawn on stderr if that is a terminal.
+/// One progress bar for all files, drawn on stderr if stderr is a terminal.
 pub fn bar(files: &[PathBuf], output: Output) -> ProgressBar {
     let size: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum();
     if output != Output::Text || size < BAR_BYTES_MIN {

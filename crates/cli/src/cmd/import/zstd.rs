@@ -1,5 +1,5 @@
 //! Streaming Zstandard decompression of all frames of a file, except skippable frames. A truncated or damaged file
-//! yields its valid part and then ends. The reader can check for that with [`Torn`].
+//! yields its valid part and then ends. Callers detect this with [`Torn`].
 
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Frames {
         while self.decoder.can_collect() < wanted && !self.decoder.is_finished() {
             let missing = BlockDecodingStrategy::UptoBytes(wanted - self.decoder.can_collect());
             if self.decoder.decode_blocks(&mut self.source, missing).is_err() {
-                // Best effort: if this fails too, the buffered data is lost.
+                // Best effort: if this fails, the buffered data is lost.
                 let _ = self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All);
                 return self.tear();
             }

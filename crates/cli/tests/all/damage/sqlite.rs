@@ -11,11 +11,11 @@ const PAGE_BYTES: usize = 4_096;
 /// Sizes in a write-ahead log: its header, and a frame, which is a frame header and a page.
 const WAL_HEADER_BYTES: usize = 32;
 const FRAME_BYTES: usize = 24 + PAGE_BYTES;
-/// Offsets of the program's version and of the program's id in the header of a SQLite file.
+/// Offsets of `user_version` and `application_id` in the header of a SQLite file.
 const USER_VERSION: usize = 60;
 const APPLICATION_ID: usize = 68;
 
-/// A closed store in its own directory.
+/// A closed store in a temporary directory.
 struct Patient {
     world: World,
     session: String,
@@ -49,7 +49,7 @@ impl Patient {
         self.dir.join("store.db-wal")
     }
 
-    /// Leaves a write-ahead log behind, as a killed process does.
+    /// Kills a writer, so that its write-ahead log remains.
     fn leave_wal(&self, messages: usize) {
         let mut injector = Injector::start(&self.world, &self.session, &[]);
         for number in 1..=messages {
@@ -149,7 +149,7 @@ fn a_truncated_file_is_refused_and_left_unchanged() {
     let patient = Patient::new();
     let whole = patient.bytes();
     let half = whole.len() / PAGE_BYTES / 2 * PAGE_BYTES;
-    // SQLite treats a file of a single byte as empty.
+    // SQLite treats a file with a single byte as empty.
     for len in [2, 99, 100, 511, 512, PAGE_BYTES, half, half + 100, whole.len() - PAGE_BYTES] {
         std::fs::write(&patient.file, &whole[..len]).unwrap();
         let error = patient.world.fail(1, &["ls"]);
@@ -173,7 +173,7 @@ fn a_garbage_page_is_found_by_the_doctor_and_never_read_as_valid_data() {
     let whole = patient.bytes();
     let healthy = read_log(&patient.world, &patient.session);
     for page in 0..whole.len() / PAGE_BYTES {
-        // The first page begins with the file header; the others begin with a page header.
+        // The first page begins with the file header; other pages begin with a page header.
         let start = page * PAGE_BYTES + if page == 0 { 100 } else { 0 };
         let mut bytes = whole.clone();
         bytes[start..start + 12].fill(0xff);

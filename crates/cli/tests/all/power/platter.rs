@@ -3,7 +3,7 @@
 //! A write, a truncation and a new name are guaranteed to survive only after a sync. The rules are at least as strict
 //! as ext4 with its default options:
 //!
-//! - A sync of a file makes all its writes durable, and its own name too. ext4 does this when a new file is synced,
+//! - A sync of a file makes all its writes and its name durable. ext4 does this when a new file is synced,
 //!   because the name is in the same journal transaction. POSIX alone would require a sync of the directory.
 //! - A sync of the directory makes all added, removed and changed names durable.
 //! - Unsynced data is lost ([`Mercy::None`]), or any part of it survives, in sectors of 512 bytes ([`Mercy::Some`]),
@@ -17,7 +17,7 @@ use crate::actors::Dice;
 
 const SECTOR_BYTES: usize = 512;
 
-/// Whether unsynced writes survive a power cut: none of them, or a random part.
+/// Whether unsynced writes survive a power cut: no writes, or a random part.
 pub enum Mercy<'a> {
     None,
     Some(&'a mut Dice),
@@ -79,7 +79,7 @@ impl Platter {
         &mut self.files[number]
     }
 
-    /// Writes the files that a power cut now would leave to the directory `into`, which is emptied first.
+    /// Writes the files that would remain after a power cut to the directory `into`, which is emptied first.
     pub fn cut_power(&self, mut mercy: Mercy<'_>, into: &Path) {
         let _ = std::fs::remove_dir_all(into);
         std::fs::create_dir_all(into).unwrap();

@@ -14,7 +14,7 @@ pub enum Step {
     Create {
         path: PathBuf,
     },
-    /// A write at an offset, or at the end of the file if there is none.
+    /// A write at an offset, or at the end of the file if there is no offset.
     Write {
         path: PathBuf,
         offset: Option<usize>,

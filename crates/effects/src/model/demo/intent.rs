@@ -1,5 +1,5 @@
-//! Parses what the user wants from the demo model: a verb at the beginning, followed by its argument. Tool inputs use
-//! the field names in the schemas of the tools that the request has.
+//! Parses a request to the demo model: a verb at the beginning, followed by its argument. Tool inputs use the field
+//! names from the schemas of the request's tools.
 
 use sapwood_core::port::tool::ToolSpec;
 use serde_json::{Map, Value, json};
@@ -14,13 +14,13 @@ pub enum Intent {
     Hello,
     /// Tool names with their inputs.
     Calls(Vec<(String, Value)>),
-    /// The required tool is not available. Holds the requested action.
+    /// The required tool is not available. Contains the requested action.
     NoTool(String),
     Words(usize),
     Think(String),
     Recall,
     Summary,
-    /// Tool results have arrived.
+    /// Report the tool results that have arrived.
     Report,
     Other(String),
 }
@@ -46,8 +46,8 @@ impl Intent {
     }
 }
 
-/// A request for a tool: the phrases it begins with, the tools that can serve it (the first available one is used),
-/// and the fields that take the argument.
+/// A request for a tool: the phrases with which it begins, the tools that can serve it (the first available one is
+/// used), and the input fields for the argument.
 struct Verb {
     begins: &'static [&'static str],
     tools: &'static [&'static str],
@@ -155,7 +155,7 @@ fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
         .take(CALLS_MAX)
         .map(|part| read_call(part, tools))
         .collect();
-    // An `and` may be part of a single request, so fall back to reading the whole text as one.
+    // An `and` may be part of a single request, so fall back to parsing the whole text as one request.
     let read =
         read.filter(|read| !read.is_empty()).or_else(|| read_call(said, tools).map(|call| vec![call]))?;
     let calls: Result<Vec<(String, Value)>, String> = read.into_iter().collect();
@@ -181,7 +181,7 @@ fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
     Some(Intent::Calls(vec![(tool.name.clone(), Value::Object(input))]))
 }
 
-/// None if the text asks for no tool, an error if the tool it asks for is not available.
+/// Parses one call. Returns `None` if the text requests no tool, and an error if the requested tool is not available.
 fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
     let said = said.trim().trim_end_matches(['?', '!']);
     if let Some(rest) = strip_word(said, "use") {

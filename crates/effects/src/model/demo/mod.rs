@@ -1,6 +1,6 @@
-//! The demo model needs no key and no network, and gives the same answer to the same request. It understands a few
-//! plain requests ([`intent`]), calls tools, writes as many words as requested, and counts tokens. This makes it
-//! possible to try every feature on a new machine. [`reply`] is pure. Only the pace of the words depends on time.
+//! The demo model needs no key and no network, and returns the same answer to the same request. It understands a few
+//! plain requests ([`intent`]), calls tools, writes as many words as requested, and counts tokens, so that users can
+//! try every feature on a new machine. [`reply`] is pure. Only the pace of the words depends on time.
 
 mod intent;
 mod summary;
@@ -255,7 +255,7 @@ fn part_tokens(part: &RequestPart) -> u64 {
     }
 }
 
-/// The same for the same request, and unique among the requests of a session.
+/// Returns a call id that is the same for the same request, and unique among the requests of a session.
 fn call_id(request: &Request, place: usize) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {

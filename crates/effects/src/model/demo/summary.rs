@@ -1,11 +1,11 @@
 //! A deterministic summary of a transcript given in one message as `speaker: text` lines. It extracts lines and keeps
-//! what an earlier summary listed.
+//! the lines of an earlier summary.
 
 /// Maximum number of lines of each kind in a summary, and maximum length of each.
 const LINES_MAX: usize = 30;
 const LINE_CHARS_MAX: usize = 200;
 
-/// None if the text contains no conversation.
+/// Summarise a transcript. Returns `None` if the text contains no conversation.
 pub fn summarise_told(text: &str) -> Option<String> {
     let kept = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
     let asked = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));
@@ -25,7 +25,7 @@ pub fn summarise_told(text: &str) -> Option<String> {
     Some(summary)
 }
 
-/// Keep the first and the newest matches, and drop those in the middle.
+/// Keep the first and the latest matches, and drop the matches in between.
 fn extract(text: &str, find: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut found: Vec<String> =
         text.lines().filter_map(find).filter(|line| !line.trim().is_empty()).map(shorten).collect();

@@ -10,7 +10,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::words::split_words;
 
-/// Matches any further arguments, as the last word.
+/// As the last word of a pattern, matches any further arguments.
 const REST: &str = "*";
 const WILD: &[char] = &['*', '?', '[', '{'];
 
@@ -41,7 +41,7 @@ enum Begins {
 }
 
 impl Allowlist {
-    /// Parse the patterns. An error returns the invalid pattern and the reason.
+    /// Parse the patterns. The error contains the invalid pattern and the reason.
     pub fn read(patterns: &[String]) -> Result<Self, (String, String)> {
         let read = |text: &String| Pattern::read(text).map_err(|why| (text.clone(), why));
         patterns.iter().map(read).collect::<Result<_, _>>().map(Self)

@@ -1,4 +1,4 @@
-//! `edit_file`: replaces an exact text in a file.
+//! `edit_file`: replaces an exact string in a file.
 
 use std::io::Read;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Protected file names, which are off limits in the project scope: version control data, keys and credentials. Pure.
+//! Protected file names, which tools refuse in the project scope: version control data, keys and credentials. Pure.
 //!
 //! Names are compared the way a lenient file system would: ignoring case, trailing dots and spaces, invisible
 //! characters and alternate streams. This covers every spelling that opens a protected file.
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// Lower-case globs for one path component. Git uses them too: see [`exclusions`].
+/// Lower-case globs for one path component. Also passed to git: see [`exclusions`].
 const PROTECTED: &[&str] = &[
     ".git",
     "git~[0-9]",
@@ -51,7 +51,7 @@ const PROTECTED: &[&str] = &[
     "service-account*.json",
 ];
 
-/// Example files contain no secrets, and agents need them.
+/// Example files, which are not protected: they contain no secrets, and agents need them.
 const OPEN: &[&str] = &[".env.example", ".env.sample", ".env.template"];
 
 static SET: LazyLock<GlobSet> = LazyLock::new(|| {
@@ -87,7 +87,7 @@ fn is_undrawn(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }
 
-/// The same list as git pathspecs that exclude it.
+/// Git pathspecs that exclude protected files.
 pub fn exclusions() -> impl Iterator<Item = String> {
     PROTECTED.iter().flat_map(|glob| {
         [format!(":(top,exclude,icase,glob)**/{glob}"), format!(":(top,exclude,icase,glob)**/{glob}/**")]

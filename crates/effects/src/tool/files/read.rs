@@ -1,4 +1,4 @@
-//! `read_file`: returns lines of a text file, or an image or document as it is.
+//! `read_file`: returns lines of a text file, or an unchanged image or document.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! A directory handle that cannot be escaped. Every file tool works through a [`Root`], which accesses the file
+//! A directory handle that paths cannot escape. Every file tool works through a [`Root`], which accesses the file
 //! system only below its directory handle.
 //!
-//! To open a path, it is normalised as text and resolved to its real path. The real path is then opened from the
-//! root's handle, one component at a time, without following links. So the path that was checked is the path that is
-//! opened: a link that appears in between makes the open fail.
+//! To open a path, the root normalises it as text and resolves it to its real path. It then opens the real path from
+//! the handle, one component at a time, without following links. The opened path is therefore always the checked path:
+//! if a link is created in between, opening fails.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ use super::protected::is_protected;
 /// Maximum length of a path, in bytes, and maximum depth, in components.
 const PATH_BYTES_MAX: usize = 4_096;
 const PATH_DEPTH_MAX: usize = 64;
-/// Maximum number of entries scanned to find out whether a file with several hard links is protected.
+/// Maximum number of entries scanned to check whether a file with several hard links is protected.
 const LINK_SEARCH_ENTRIES_MAX: usize = 200_000;
 /// Maximum number of attempts to find a free temporary file name.
 const TEMP_NAMES_MAX: u32 = 16;
@@ -65,7 +65,7 @@ pub struct OpenFile {
 }
 
 impl Root {
-    /// Open the directory that a scope works in. Scope `full` starts there too, but can reach every other path.
+    /// Open the working directory of a scope. In scope `full`, all other paths can also be reached.
     pub fn open(path: &Path, scope: FsScope) -> io::Result<Self> {
         let path = std::fs::canonicalize(path)?;
         let (handle, start) = match scope {
@@ -103,7 +103,7 @@ impl Root {
         Ok((self.walk_to(&real, given)?, real))
     }
 
-    /// A path below the working directory, as text. It need not exist.
+    /// A path below the working directory, as text. The file need not exist.
     pub fn relative_path(&self, given: &str) -> Result<PathBuf, Refusal> {
         let whole = self.path_of(&self.clean(given)?);
         whole.strip_prefix(&self.path).map(Path::to_owned).map_err(|_| self.outside(given))
@@ -176,7 +176,7 @@ impl Root {
         }
     }
 
-    /// Normalise the path as text: relative to the handle, with `.` and `..` resolved. Fails if it leads out of the
+    /// Normalise the path as text: relative to the handle, with `.` and `..` resolved. Fails if the path is outside the
     /// handle.
     fn clean(&self, given: &str) -> Result<PathBuf, Refusal> {
         let invalid = |why| Err(Refusal::Invalid { path: given.escape_debug().take(100).collect(), why });
@@ -218,7 +218,7 @@ impl Root {
         };
         let real = real.map_err(|why| match why.kind() {
             io::ErrorKind::NotFound => Refusal::NotFound { path: given.to_owned() },
-            // cap-std reports a link that leads out without an OS error code.
+            // cap-std reports a link to a path outside the handle without an OS error code.
             io::ErrorKind::PermissionDenied if why.raw_os_error().is_none() => self.outside(given),
             _ => Refusal::Io { path: given.to_owned(), why },
         })?;
@@ -251,7 +251,7 @@ pub enum Wrote {
     Replaced,
 }
 
-/// Opens files during one call. Its knowledge of hard links is never older than the call.
+/// Opens files during one call. Caches the scan for protected files only for this call.
 pub struct Reader<'a> {
     root: &'a Root,
     /// Device and inode of every protected file, or `None` if there are too many entries to scan.
@@ -335,7 +335,7 @@ fn check_regular(given: &str, kind: FileType) -> Result<(), Refusal> {
     }
 }
 
-/// Write a temporary file next to the target and rename it, so that readers see no partial file and no link is
+/// Write a temporary file in the target's directory and rename it, so that readers see no partial file and no link is
 /// followed.
 fn replace_whole(parent: &Dir, name: &OsStr, content: &[u8], replaced: Option<&Metadata>) -> io::Result<()> {
     let (mut file, temp) = create_temp(parent)?;
@@ -348,7 +348,7 @@ fn replace_whole(parent: &Dir, name: &OsStr, content: &[u8], replaced: Option<&M
         parent.rename(&temp, parent, name)
     })();
     if written.is_err() {
-        // Report the original error. A leftover file is not worth a second one.
+        // Report the original error, and ignore a failure to remove the temporary file.
         let _ = parent.remove_file(&temp);
     }
     written
@@ -377,7 +377,7 @@ fn find_protected_files(dir: &Dir) -> Option<HashSet<(u64, u64)>> {
     Some(found.files)
 }
 
-/// Whether files are protected because one of their parent directories is.
+/// Whether files are protected because a parent directory is protected.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Below {
     Open,
@@ -390,7 +390,7 @@ struct ProtectedFiles {
 }
 
 impl ProtectedFiles {
-    /// Keeps one handle open per nested directory, so the depth is limited.
+    /// Collect protected files recursively. Keeps one handle open per nested directory, so the depth is limited.
     fn gather(&mut self, dir: &Dir, below: Below, depth_left: usize) -> Option<()> {
         for entry in dir.entries().ok()? {
             let entry = entry.ok()?;

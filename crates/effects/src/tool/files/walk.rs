@@ -1,5 +1,5 @@
-//! Walks the directories of a scope by their handles, so that a link that appears during the walk cannot lead out of
-//! it. Skips files ignored by `.gitignore`, protected files and `.git` itself. Does not follow links.
+//! Walks the directories of a scope by their handles, so that a link created during the walk cannot lead out of the
+//! scope. Skips files ignored by `.gitignore`, protected files and `.git` itself. Does not follow links.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -73,7 +73,7 @@ struct Walk<'a> {
     reader: &'a Reader<'a>,
     stop: &'a Stop,
     visit: &'a mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
-    /// From the outermost directory to the innermost.
+    /// Ignore files, from the outermost directory to the innermost.
     ignores: Vec<Gitignore>,
     seen: usize,
     is_cut: bool,
@@ -140,7 +140,7 @@ impl Walk<'_> {
         is_hidden || name == ".git" || self.is_ignored(real, is_dir)
     }
 
-    /// The innermost ignore file that matches a path decides.
+    /// Whether a path is ignored. The innermost ignore file that matches takes precedence.
     fn is_ignored(&self, real: &Path, is_dir: bool) -> bool {
         for ignore in self.ignores.iter().rev() {
             match ignore.matched(real, is_dir) {
@@ -169,7 +169,7 @@ impl Walk<'_> {
         }
         let mut builder = GitignoreBuilder::new(real);
         for line in String::from_utf8_lossy(&text).lines() {
-            // An invalid line ignores nothing, as in git.
+            // Invalid lines are skipped, as in git.
             let _ = builder.add_line(None, line);
         }
         self.ignores.extend(builder.build());

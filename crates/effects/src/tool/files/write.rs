@@ -34,7 +34,7 @@ impl Tool for WriteFile {
             "additionalProperties": false
         });
         let description = "Creates or replaces a file. Missing directories are created.";
-        // Writing the same bytes again is harmless, but the file may have been changed in between.
+        // Not replayed after a crash, because another program may have changed the file in the meantime.
         spec("write_file", description, &schema, Touch::Edits, Replay::Never)
     }
 

@@ -14,9 +14,9 @@ use crate::secret::Secrets;
 /// Inherited variables: search path, home and locale. None of them can contain a key.
 const INHERITED_VARIABLES: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT"];
-/// Number of bytes of standard error that are kept to explain an exit.
+/// Number of bytes of standard error to keep for error messages.
 const STDERR_BYTES_KEPT: usize = 4 << 10;
-/// Maximum number of waits for that output, and duration of each.
+/// Maximum number of waits for remaining standard error, and duration of each wait.
 const LAST_WORDS_WAITS_MAX: u32 = 10;
 const LAST_WORDS_WAIT_MS: u64 = 20;
 
@@ -59,8 +59,8 @@ impl ServerChild {
         Ok((Self { child, stderr: kept, reader }, stdout, stdin))
     }
 
-    /// The end of its standard error, for messages. Waits a moment, because output of a dead program may still be in
-    /// the pipe.
+    /// The end of the program's standard error, for messages. Waits briefly, because output of a dead program may still
+    /// be in the pipe.
     pub(super) async fn last_words(&self) -> String {
         for _ in 0..LAST_WORDS_WAITS_MAX {
             if self.reader.is_finished() {

@@ -1,7 +1,7 @@
 //! MCP over HTTP: sends the protocol library's messages through [`Egress`]. Does not follow redirects and limits the
 //! size of responses. The server's headers with their secrets are added here, so that the library never sees them.
 //!
-//! The stream for unsolicited server messages is not opened, because none of them would be processed.
+//! The stream for unsolicited server messages is not opened, because such messages are not processed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn read_events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> 
     SseStream::from_bytes_stream(bounded(response).map_ok(std::io::Cursor::new)).boxed()
 }
 
-/// The chunks of the body, with an error once it exceeds the limit.
+/// The chunks of the body, followed by an error if the body exceeds the limit.
 fn bounded(response: Response) -> BoxStream<'static, Result<Vec<u8>, EgressError>> {
     let step = |(mut response, left): (Response, usize)| async move {
         let Some(piece) = response.chunk().await.map_err(read_failure)? else { return Ok(None) };

@@ -14,7 +14,7 @@ pub(super) fn read_result(result: CallToolResult) -> ToolOutput {
     if left_out > 0 {
         parts.push(OutputPart::Text(format!("({left_out} more parts were omitted)")));
     }
-    // Servers should repeat structured content as text. If they do not, the structured content is the output.
+    // Servers should repeat structured content as text. If a server does not, use the structured content as the output.
     if let (true, Some(value)) = (parts.is_empty(), result.structured_content) {
         parts.push(OutputPart::Text(value.to_string()));
     }

@@ -26,7 +26,7 @@ use crate::secret::Secrets;
 
 /// Maximum number of pages in a list of tools.
 const TOOL_PAGES_MAX: usize = 64;
-/// Ping timeout for a server after a call timed out.
+/// Timeout of the ping that is sent after a call timed out.
 const PING_MS_MAX: u64 = 3_000;
 
 pub(super) struct Server {
@@ -46,7 +46,7 @@ struct Life {
     starts: u32,
 }
 
-/// Dropping it closes the session and kills the program.
+/// A connection to the server. Dropping it closes the session and kills the program.
 struct Connection {
     service: RunningService<RoleClient, InitializeRequestParams>,
     child: Option<ServerChild>,
@@ -88,7 +88,7 @@ impl Server {
         &self.name
     }
 
-    /// Redact the server's secrets in a text that it sent.
+    /// Redact the server's secrets in a text from the server.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.scrub(text).into_owned()
     }
@@ -146,11 +146,11 @@ impl Server {
         }
     }
 
-    /// A slow tool does not mean a dead server: the connection ends only if the server does not answer a ping.
+    /// Ends the connection if the server does not answer a ping. After a timeout, the server may only be slow.
     async fn end_if_silent(&self, connection: &Arc<Connection>) {
         let ping = connection.service.peer().send_request(ClientRequest::PingRequest(PingRequest::default()));
         let answer = tokio::time::timeout(Duration::from_millis(PING_MS_MAX), ping).await;
-        // An MCP error is an answer too. Other errors mean that the connection is dead.
+        // An MCP error is also an answer. Other errors mean that the connection is dead.
         if !matches!(answer, Ok(Ok(_) | Err(ServiceError::McpError(_)))) {
             self.forget(connection).await;
         }

@@ -20,7 +20,7 @@ fn plant(desk: &Desk) -> String {
     program.display().to_string()
 }
 
-/// A repository with every known setting that names a program.
+/// A repository with every known git setting that makes git run a program.
 fn hostile() -> Desk {
     let desk = repository();
     let evil = plant(&desk);

@@ -121,7 +121,7 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
     assert!(udp.recv(&mut [0; 16]).is_err(), "a packet arrived");
     assert!(shell(&toolbox, pair).await.contains("paired"));
 
-    // With an open network the same scripts succeed, which shows that the refusals above are meaningful.
+    // With an open network the same scripts succeed, so the sandbox causes the refusals above.
     desk.settings.network = Network::Open;
     let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
     for script in [&by_tcp, &by_udp, &by_unix] {
@@ -144,7 +144,7 @@ async fn detached(toolbox: &Tools) -> Vec<String> {
         ),
         format!("setsid setsid bash -c 'exec >/dev/null 2>&1 <&-; {HEARTBEAT}' & disown -a"),
     ];
-    // Kernels before 6.12 do not restrict a program's signals.
+    // Kernels before 6.12 cannot restrict which processes a program signals.
     if shell(toolbox, "kill -0 $PPID || echo refused").await.contains("refused") {
         ways.push(format!("kill -9 $PPID; kill -STOP $PPID; setsid bash -c '{HEARTBEAT}' &"));
     }
@@ -215,7 +215,7 @@ async fn no_process_outlives_a_dropped_call() {
 fn no_process_outlives_the_calling_process() {
     let desk = guarded_desk();
     let confinement = Confinement { files: FileRights::Open, network: Network::Open };
-    // When a process dies for any reason, its end of the pipe closes. The launcher relies only on this.
+    // When a process dies for any reason, its end of the pipe closes. The launcher relies only on the closed pipe.
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_sapwood-launcher"))
         .args(["__sandbox", "supervise", &serde_json::to_string(&confinement).unwrap()])
         .args(["/bin/bash", "-c", &format!("setsid bash -c '{HEARTBEAT}' & echo begun; sleep 60")])

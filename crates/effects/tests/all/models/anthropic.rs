@@ -9,7 +9,7 @@ use super::*;
 
 pub const NAME: &str = "anthropic/claude-sonnet-4-5";
 
-/// Reasoning with its signature in two pieces, redacted reasoning, text, two calls, cache counts.
+/// Reasoning with its signature in two parts, redacted reasoning, text, two calls, cache counts.
 pub const WHOLE: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","model":"claude-sonnet-4-5-20250929","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":12,"cache_creation_input_tokens":300,"cache_read_input_tokens":4000,"output_tokens":1}}}
 

@@ -235,7 +235,7 @@ async fn dropping_a_stream_closes_the_connection() {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n";
         let line = "{\"message\":{\"content\":\"Hi\"},\"done\":false}\n";
         socket.write_all(format!("{head}{line}").as_bytes()).await.unwrap();
-        // The rest of the request may still arrive before the end.
+        // The rest of the request may still arrive before the connection closes.
         while socket.read(&mut buffer).await.unwrap_or(0) > 0 {}
     });
     let mut stream = models.call(&request(ollama::NAME)).await.unwrap();

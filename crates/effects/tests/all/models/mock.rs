@@ -15,7 +15,7 @@ const PROVIDERS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
 /// Maximum number of attempts to reach the mock after its start.
 const KNOCKS_MAX: usize = 2_400;
 
-/// The package, copied to and installed once in the build directory, so that the source tree stays clean.
+/// The package, installed once in the build directory, so that the source tree stays clean.
 static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mock");
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("model-mock");
@@ -104,7 +104,7 @@ async fn every_adapter_works_with_an_independent_mock() {
     }
 }
 
-/// Two parallel calls, then their results. The mock gives the second answer only if it recognises the results.
+/// Two parallel calls, then their results. The mock sends the second answer only if it recognises the results.
 async fn check_tool_loop(mock: &Mock, provider: &str) {
     let mut request = asking(provider, "list both");
     let heard = mock.call(provider, &request).await;

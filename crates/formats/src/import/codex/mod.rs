@@ -2,21 +2,21 @@
 //!
 //! - Messages to and from the model are in `response_item`. `event_msg` mostly repeats them for the screen,
 //!   so only token counts and rollbacks are read from it.
-//! - Token counts are cumulative: a response's usage is the increase since the previous count. The count
-//!   follows the response, sometimes after its tool results, so a response is buffered until then. A response
+//! - Token counts are cumulative: a response's usage is the increase since the previous count. The count follows
+//!   the response, sometimes after its tool results, so a response is buffered until its count is read. A response
 //!   without a count at the end of the file gets a separate key, so that a later import can add the count.
 //! - A count without a pending response belongs to the next compaction, or else becomes a separate usage
 //!   entry.
-//! - `compacted` has the history that replaces the old one. It becomes a compaction that keeps nothing,
-//!   followed by that history.
+//! - `compacted` contains the history that replaces the old one. The record becomes a compaction that keeps
+//!   nothing, followed by the new history.
 //! - `thread_rolled_back` drops the last turns, and Codex's own messages right before the first of them. The
 //!   dropped part stays in the log as a branch. Messages before the very first turn are kept. Settings belong
 //!   to Codex, not to the thread, so dropped settings are added again.
-//! - A fork has only its own tail and names its base. The caller passes the base's lines first, through
-//!   [`Importer::push_inherited`]; their usage counts in the base. If a base is missing, responses are
-//!   identified by the fork's own earlier responses and the number of bases found, so that they are not
-//!   counted again when another base is found. Older forks begin with copies of their source's records,
-//!   starting with its `session_meta` and all written at once. The usage of these copies also counts in the source.
+//! - A fork contains only its own tail and references its base. The caller passes the base's lines first, through
+//!   [`Importer::push_inherited`]; their usage counts in the base. If a base is missing, responses are identified
+//!   by the fork's own earlier responses and the number of bases found, so that they are not counted again when
+//!   another base is found. Older forks begin with copies of their source's records, starting with its
+//!   `session_meta` and all written at once. The usage of these copies is counted in the source.
 //!
 //! Memory: one response, the user texts that an old compaction repeats, and a few bytes per turn.
 
@@ -79,16 +79,16 @@ struct Response {
 struct Owed {
     key: RecordKey,
     at: Option<TimestampMs>,
-    /// Uses the model at that time, because the next turn may have another one.
+    /// Records the model at that time, because the next turn may use another model.
     by: WrittenBy,
 }
 
 /// The start of a user turn.
 struct Turn {
     before: Under,
-    /// The number of settings added before it.
+    /// The number of settings added before the turn.
     settings: u32,
-    /// Whether its text is among those that an old compaction repeats.
+    /// Whether the turn's text is among the texts that an old compaction repeats.
     has_words: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct Importer {
     open: Option<Response>,
     /// Rollouts have no ids and are append-only, so every key is derived from the previous one.
     last: Option<RecordKey>,
-    /// The last of the file's own responses, identified only by the own responses before it.
+    /// The key of the latest response that is not inherited, derived only from earlier such responses.
     last_own: Option<RecordKey>,
     provider: Option<String>,
     model: Option<String>,
@@ -116,7 +116,7 @@ pub struct Importer {
     words_bytes: usize,
     repeated_bytes: usize,
     base: Option<Base>,
-    /// Whether its counts continue those of another rollout.
+    /// Whether the file's counts continue those of another rollout.
     is_fork: bool,
     /// When the last record copied by a fork was written. A fork copies its source's records at once,
     /// starting with `session_meta`.
@@ -143,9 +143,9 @@ impl Reader for Importer {
 }
 
 impl Importer {
-    /// Create an importer. `name` is the file name without its extension, used as the session name if the
-    /// first line is lost. It must differ from the session of the complete file, because records are
-    /// identified by the records before them.
+    /// Create an importer. `name` is the file name without its extension, used as the session name if the first
+    /// line is lost. The name must differ from the session of the complete file, because records are identified by
+    /// the records before them.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
@@ -264,7 +264,7 @@ impl Importer {
         }
     }
 
-    /// Add a setting. It is not a message, so it does not end a run of Codex messages.
+    /// Add a setting. A setting is not a message, so it does not end a run of Codex messages.
     fn set(&mut self, setting: Body, harvest: &mut StepBatch) {
         let prelude = self.prelude.take();
         self.add(setting, By::Agent, harvest);
@@ -498,7 +498,7 @@ impl Importer {
         }
     }
 
-    /// Add the settings again. No record exists for this, so later keys are not derived from it.
+    /// Add the settings again. The source has no record for this repetition, so later keys are not derived from it.
     fn tell_settings_again(&mut self, key: RecordKey, harvest: &mut StepBatch) {
         let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
         let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
@@ -540,7 +540,7 @@ impl Importer {
                 }
                 let message = Some(compacted.message).filter(|text| !text.is_empty());
                 for (number, text) in words.into_iter().chain(message).enumerate() {
-                    // The message is a turn, too, but the next compaction does not repeat it.
+                    // The message also starts a turn, but the next compaction does not repeat it.
                     let said = UserMessage { parts: vec![Part::text(text)], origin: None };
                     self.add_turn(said, number < has_words, harvest);
                 }
@@ -586,7 +586,7 @@ impl Importer {
         (harvest.at, harvest.line) = (at, line);
     }
 
-    /// Add a response. It has one key while its usage is unknown, and another one afterwards.
+    /// Add a response. Its key changes once its usage is known.
     fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut StepBatch) {
         let is_paid = message.usage.is_some();
         let (body, under) = (Body::from(message), self.place());

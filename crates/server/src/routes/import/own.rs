@@ -28,7 +28,7 @@ pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wi
             }
             continue;
         }
-        // If the upload was interrupted, everything before that point is still stored.
+        // If the upload was interrupted, the entries before the interruption are still stored.
         if came.is_ok() {
             lines.finish(|line, number| reading.push_line(line, number));
         }
@@ -38,7 +38,7 @@ pub async fn take(taking: &Taking<'_>, upload: &mut Upload<'_>) -> Result<Vec<wi
     }
 }
 
-/// The session being read, and the sessions that ended since the last [`File::take_ended`].
+/// The session being read, and the sessions completed since the previous [`File::take_ended`].
 #[derive(Default)]
 struct Reading {
     importer: Importer,
@@ -84,7 +84,7 @@ impl File<'_> {
         Ok(self.intake.take(importer, drafts).await?)
     }
 
-    /// Imports the rest of a session and starts the next one.
+    /// Imports the rest of a session and starts the next session.
     async fn end(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
         self.take(importer, drafts).await?;
         let intake = std::mem::replace(&mut self.intake, self.taking.begin_own());

@@ -1,5 +1,5 @@
-//! An uploaded file. Its beginning is sniffed first; then it is imported in chunks, or as a whole if the format
-//! requires it. Buffered bytes count toward the upload quota.
+//! An uploaded file. Its format is detected from the first bytes. The file is then imported in chunks, or as a whole if
+//! the format requires it. Buffered bytes count toward the upload quota.
 
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
@@ -16,13 +16,13 @@ use crate::upload_quota::QuotaGuard;
 pub struct Upload<'a> {
     state: &'a State,
     incoming: Incoming,
-    /// Bytes that are received and not yet consumed.
+    /// Bytes that are received but not yet consumed.
     head: BytesMut,
     held: QuotaGuard<'a>,
     came_bytes: usize,
-    /// Bytes received since the last [`Upload::settle`].
+    /// Bytes received since the previous [`Upload::settle`].
     unsettled_bytes: usize,
-    /// Why the upload was interrupted, if it was. Reported after the bytes before it are consumed.
+    /// Why the upload was interrupted, if it was. Reported after the received bytes are consumed.
     broken: Option<Problem>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Upload<'a> {
         while self.head.len() < PEEK_BYTES && self.read_on().await {}
     }
 
-    /// Returns the bytes for format detection: the beginning, or everything if the file is shorter.
+    /// Returns the bytes for format detection: the beginning of the file, or a shorter file completely.
     pub fn beginning(&self) -> &[u8] {
         &self.head[..self.head.len().min(PEEK_BYTES)]
     }
@@ -48,12 +48,12 @@ impl<'a> Upload<'a> {
         self.broken.take()
     }
 
-    /// Whether the file is one document. This is decided by its whole first line, which may exceed the sniffed bytes.
+    /// Whether the file is one document. Reads the whole first line, which may be longer than the sniffed prefix.
     pub async fn is_document(&mut self, format: Format) -> bool {
         if !format.is_document(b"") {
             return false;
         }
-        // Every byte is scanned once, however small the chunks are.
+        // Scans every byte only once, even if the chunks are small.
         let (mut begin, mut looked_bytes) = (None, 0);
         loop {
             let unseen = &self.head[looked_bytes..];
@@ -90,15 +90,14 @@ impl<'a> Upload<'a> {
         self.unsettled_bytes
     }
 
-    /// Releases the quota for everything that was handed to the store, except for `held_bytes`. Bytes that are
-    /// batched for the next append still count.
+    /// Releases the quota for stored bytes. `held_bytes` and the bytes batched for the next append still count.
     pub fn settle(&mut self, held_bytes: usize) {
         self.unsettled_bytes = 0;
         let gathered_bytes = self.came_bytes.min(WRITTEN_BYTES);
         self.held.shrink_to(self.head.len() + held_bytes + gathered_bytes);
     }
 
-    /// Reads and discards the rest: the client may write its whole body before it reads the response.
+    /// Reads and discards the rest of the upload: the client may write its whole body before it reads the response.
     pub async fn drop_rest(&mut self) {
         self.head.clear();
         self.held.shrink_to(0);

@@ -1,4 +1,4 @@
-//! Conversations: sessions with metadata. Metadata is an entry outside the tree; the newest one counts.
+//! Conversations: sessions with metadata. Metadata is stored as entries outside the tree; the newest entry counts.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire::openai as wire;
 
-/// The type of the entry that holds a conversation's metadata.
+/// The type of the entry that contains a conversation's metadata.
 const METADATA: &str = "openai_metadata";
 /// Custom entries per store read.
 const PAGE_RECORDS: usize = 1_000;

@@ -1,5 +1,5 @@
-//! Delivery of a response: as an event stream, or as JSON once it is complete. If that takes longer than a request may,
-//! the client receives spaces in the meantime, which JSON parsers ignore.
+//! Delivery of a response: as an event stream, or as JSON once the response is complete. Past the time limit of a
+//! request, the client receives spaces, which JSON parsers ignore, until the response is complete.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -49,7 +49,7 @@ impl Telling {
         Self::on(flow, state, caller, id, after).await
     }
 
-    /// Creates the stream on a flow that was opened before the turn started.
+    /// Creates the stream from a flow that was opened before the turn started.
     pub async fn on(
         flow: Flow,
         state: &State,
@@ -58,7 +58,7 @@ impl Telling {
         after: Option<u32>,
     ) -> Result<Self> {
         let mut script = Script::new(id.clone(), after);
-        // A model with self-rated confidence streams text that its entry will not contain.
+        // With self-rated confidence, the model streams text that the stored entry will not contain.
         if state.engine.agent_of(&caller.scope, &id.session).await?.confidence.is_some() {
             script = script.without_preview();
         }
@@ -143,7 +143,7 @@ pub async fn look(state: &State, caller: &Caller, id: &ResponseId) -> Result<Val
     Ok(response_of(id, &entries))
 }
 
-/// Sends the response once it is complete. The response head is sent within the time limit in any case.
+/// Sends the response once it is complete. The HTTP response head is always sent within the time limit.
 pub async fn answer_whole(
     state: &State,
     caller: &Caller,

@@ -1,6 +1,6 @@
 //! The items of a conversation: the entries on the path to the session's leaf. Deleting an item creates a branch
-//! without it: the leaf moves to the entry before it, and the later entries are appended again with new ids. The log
-//! keeps the originals.
+//! without the item: the leaf moves to the preceding entry, and the later entries are appended again with new ids. The
+//! log keeps the original entries.
 
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
@@ -29,7 +29,7 @@ use crate::wire::openai as wire;
 
 const ROWS_DEFAULT: u32 = 20;
 const ROWS_MAX: u32 = 100;
-/// A page ends after the item whose media exceed this size.
+/// A page ends when its media exceed this size.
 const PAGE_MEDIA_BYTES: usize = 16 << 20;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -130,7 +130,7 @@ async fn delete_item(
     show(&state, &caller, &session).await
 }
 
-/// Returns the entries of a branch without the item: a move of the leaf, and copies of everything after the item.
+/// Returns the entries of a branch without the item: a move of the leaf, and copies of all entries after the item.
 fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<EntryBody>> {
     let mut items = Items::default();
     path.iter().for_each(|entry| items.apply(entry));
@@ -264,14 +264,14 @@ pub async fn embed_all(state: &State, caller: &Caller, items: Vec<Item>) -> Resu
     Ok(values)
 }
 
-/// Replaces blob references with data URLs, as these clients expect.
+/// Replaces blob references with data URLs, as OpenAI's clients expect.
 async fn embed(state: &State, caller: &Caller, part: &mut Value) -> Result<()> {
     for key in ["image_url", "file_data"] {
         let Some(named) = part.get(key).and_then(Value::as_str).and_then(|url| url.strip_prefix(BLOB_SCHEME))
         else {
             continue;
         };
-        // A client may have written such a URL itself: references to unknown blobs stay unchanged.
+        // A client may have sent such a URL as text, so references to unknown blobs stay unchanged.
         let Some((Ok(hash), mime)) = named.split_once(';').map(|(hash, mime)| (hash.parse(), mime)) else {
             continue;
         };

@@ -1,7 +1,6 @@
-//! The routes of OpenAI's unmodified clients: `/v1/conversations` and `/v1/responses`. A conversation is a session,
-//! an item is an entry or a part of one, and a response is a turn. The conversions are in
-//! `sapwood_formats::responses`. Rights, limits and audit work as on every other route; only the error format
-//! differs.
+//! Routes for unmodified OpenAI clients: `/v1/conversations` and `/v1/responses`. A conversation is a session, an item
+//! is an entry or a part of an entry, and a response is a turn. The conversions are in `sapwood_formats::responses`.
+//! Rights, limits and audit work as on every other route; only the error format differs.
 
 mod conversations;
 mod follow;
@@ -23,11 +22,11 @@ use crate::state::State;
 use crate::wire::openai::{OpenAiError, OpenAiFault};
 
 const PREFIXES: [&str; 2] = ["/v1/conversations", "/v1/responses"];
-/// Limits of metadata: number of keys, and length of keys and values in characters.
+/// Limits on metadata: number of keys, and length of keys and values in characters.
 const METADATA_KEYS_MAX: usize = 16;
 const METADATA_KEY_CHARS_MAX: usize = 64;
 const METADATA_VALUE_CHARS_MAX: usize = 512;
-/// Practically no limit, because OpenAI's clients expect none.
+/// Effectively unlimited, because OpenAI's clients expect no limit.
 const TURNS_MAX: u32 = 1_000_000;
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -70,7 +69,7 @@ fn mint_id() -> Result<SessionId> {
     Ok(format!("conv_{}", id.as_str().replace('-', "")).parse()?)
 }
 
-/// The agent of sessions that are created here: the bare model without a system prompt or tools of its own.
+/// The agent of sessions created by these routes: only a model, without a system prompt or tools.
 fn plain_agent(id: &str) -> Agent {
     Agent {
         id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! Responses: turns that start from items and have their own settings.
+//! Responses: turns that are started with items and per-response settings.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::wire::openai as wire;
 
 /// Maximum number of functions per response.
 const TOOLS_MAX: usize = 128;
-/// How long a cancel request waits for the end of the turn, and its polling interval.
+/// Maximum time that a cancel request waits for the end of the turn, and its polling interval.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(5);
 const CANCEL_LOOK: Duration = Duration::from_millis(25);
 
@@ -86,7 +86,7 @@ async fn create_response(
     answer_whole(&state, &caller, id, ended, passing).await
 }
 
-/// Starts the turn. Falls back to a fork if another request continues from the same entry at this moment.
+/// Starts the turn. Falls back to a fork if a concurrent request continues from the same entry.
 async fn begin(
     state: &State,
     caller: &Caller,
@@ -247,9 +247,9 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
     }
 }
 
-/// Returns the model to call. A name without a provider, as OpenAI's clients send it, means OpenAI's model if OpenAI
-/// is configured, and otherwise leaves the choice to the session: the response names the model that answered.
-/// Scripted models name a file, so clients cannot choose one that is not listed.
+/// Returns the model to call. A name without a provider, as OpenAI's clients send it, selects OpenAI's model if OpenAI
+/// is configured, and otherwise the session's model. The response contains the name of the model that answered. The
+/// name of a scripted model may be a file path, so clients can choose only listed scripted models.
 fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(None) };
     let names = state.engine.models()?;

@@ -1,6 +1,6 @@
 //! The session in which a response is created: its conversation, the session of the previous response, or a new
-//! session. A response continues in the previous response's session unless another response already continues there;
-//! then it gets a fork.
+//! session. A response continues in the previous response's session, or in a fork if another response already continues
+//! there.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub const AGENT: &str = "response";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
     Before,
-    /// Created for this request; erased if the request fails.
+    /// Created by this request, and erased if the request fails.
     Now,
 }
 
@@ -71,14 +71,15 @@ impl ResponseTarget {
         let place =
             Self { session: id.session, expected_leaf: Some(last), made: Made::Before, fork_at: Some(last) };
         let head = state.engine.summary(&caller.scope, &place.session).await?.head;
-        // A conversation continues independently, and an unstored response must be erasable as a whole session.
+        // Responses after a conversation's response must not extend the conversation. An unstored response needs a
+        // separate session, which can be erased.
         if head.leaf != Some(last) || Mark::of(&entries).conversation || !store {
             return place.forked(state, caller).await;
         }
         Ok(place)
     }
 
-    /// Forks the session at the same entry. Fails if this target cannot fork.
+    /// Forks the session at the target's entry. Fails if this target cannot fork.
     pub async fn forked(&self, state: &State, caller: &Caller) -> Result<Self> {
         let at = self
             .fork_at
@@ -89,7 +90,7 @@ impl ResponseTarget {
         Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
     }
 
-    /// Passes `done` on, and erases a session that was created for a failed response.
+    /// Returns `done`. If it is an error, erases the session that was created for the response.
     pub async fn keep_if<T>(&self, state: &State, caller: &Caller, done: Result<T>) -> Result<T> {
         if done.is_err() && self.made == Made::Now {
             erase_made(state, &caller.scope, &self.session).await;
@@ -125,7 +126,7 @@ pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(
     Ok((id, entries))
 }
 
-/// A session of an unstored response. It is erased when the last reference is dropped and the turn has ended.
+/// The session of an unstored response. Erased when the last reference is dropped and the turn has ended.
 #[derive(Clone)]
 pub struct Passing(#[allow(dead_code)] Arc<Erased>);
 

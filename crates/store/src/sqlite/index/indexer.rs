@@ -12,8 +12,8 @@ use super::Segment;
 /// Builds a segment from a batch of texts.
 type Job = Box<dyn FnOnce() -> Segment + Send>;
 
-/// Maximum number of batches in flight: one that the thread works on, and one that it can start
-/// without waiting for the writer.
+/// Maximum number of batches in flight: the batch in progress, and a queued batch, so that the
+/// thread does not wait for the writer.
 const AHEAD_MAX: usize = 2;
 
 pub(in crate::sqlite) struct Indexer {

@@ -1,6 +1,6 @@
 //! The search index: a list of segments, each for a range of texts, newest last. Small segments are
 //! merged, so that a search reads few of them. Their size is limited, so that erasing a session
-//! from one does not take long.
+//! from a segment is fast.
 //!
 //! [`segment`] defines the byte format, [`indexer`] builds segments in the background, and this
 //! file stores them in rows.
@@ -18,9 +18,9 @@ use super::error::AtPath;
 pub(super) use segment::{Builder, Segment, WORD_BYTES_MAX, cut};
 use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
 
-/// The number of segments of one size that are merged into one of the next size.
+/// The number of segments in a size class that are merged into a segment of the next class.
 const FAN_IN: usize = 8;
-/// Upper bounds of the sizes, in texts. A larger segment is not merged.
+/// Upper bounds of the size classes, in texts. A larger segment is not merged.
 const SIZES: [u32; 4] = [4, 32, 256, 2_048];
 /// A segment of this many blocks (8 MB) is not merged either, because merging happens in memory.
 const BLOCKS_MAX: i64 = 2_048;
@@ -264,8 +264,8 @@ impl<'d> TermMatches<'d> {
     }
 }
 
-/// Intersects two sorted lists. Iterates over the shorter one, because a rare and a common word is
-/// the usual case.
+/// Intersects two sorted lists. Iterates over the shorter one, because queries usually combine a
+/// rare and a common word.
 fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
     let (short, mut long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let mut both = Vec::with_capacity(short.len());

@@ -13,7 +13,7 @@ use crate::tokenize::WordHash;
 
 /// A block is closed once it has this many bytes: its row then fills a page of the file.
 const BLOCK_BYTES: usize = 3_900;
-/// Maximum length of a word; a longer one is truncated.
+/// Maximum length of a word; longer words are truncated.
 pub(in crate::sqlite) const WORD_BYTES_MAX: usize = 256;
 
 /// The index of a range of texts, ready to be written.
@@ -46,8 +46,8 @@ pub(in crate::sqlite) struct Builder {
     /// All words, concatenated.
     letters: Vec<u8>,
     words: Vec<Word>,
-    /// Hash table with open addressing, at most half full. A slot holds the word's index plus one;
-    /// zero is an empty slot.
+    /// Hash table with open addressing, at most half full. A slot contains the word's index plus
+    /// one; zero is an empty slot.
     places: Vec<u32>,
 }
 
@@ -168,7 +168,7 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
             writer.add(&word, &numbers.bytes);
         }
     }
-    // Each text has at least its marker words, so every removed text was seen.
+    // Each text has at least its marker words, so every removed text was visited.
     let texts = parts.iter().map(|part| part.texts).fold(0, u32::saturating_add);
     let gone = u32::try_from(gone.len()).unwrap_or(u32::MAX);
     Ok(writer.finish(first, last, texts.saturating_sub(gone)))
@@ -198,7 +198,7 @@ pub(in crate::sqlite) fn blocks_of(
 }
 
 /// Returns the texts in a block that contain the word, or a word that begins with it, relative to
-/// the segment's first.
+/// the segment's first text.
 pub(in crate::sqlite) fn find_in(
     block: &[u8],
     wanted: &str,

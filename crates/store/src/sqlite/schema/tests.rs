@@ -51,8 +51,8 @@ fn before_reading(conn: &mut Connection, table: &'static str, act: impl Fn() + S
     conn.authorizer(Some(hook)).unwrap();
 }
 
-/// Calls `act` when this connection begins its second transaction: the first one reads the markers,
-/// the second one writes.
+/// Calls `act` when this connection begins its second transaction: the first reads the markers, the
+/// second writes.
 fn before_writing(conn: &mut Connection, act: impl Fn() + Send + 'static) {
     let mut begun = 0;
     let hook = move |context: AuthContext<'_>| {
