@@ -130,7 +130,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, away) = (dir.path().join("s.db"), dir.path().join("away"));
         let early = PathHealth::new(&path);
-        assert!(early.check().is_ok(), "it may still be created");
+        assert!(early.check().is_ok(), "a missing file may still be created");
         fs::write(&path, "one").unwrap();
         let place = PathHealth::new(&path);
         assert!(place.check().is_ok() && early.check().is_ok());

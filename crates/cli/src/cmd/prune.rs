@@ -24,7 +24,7 @@ pub struct PruneArgs {
     /// Session id, unique prefix, or @last
     #[arg(required_unless_present = "all")]
     session: Option<String>,
-    /// Prune every session that was inactive for this time
+    /// Prune every session that has been inactive for this long
     #[arg(long, conflicts_with = "session")]
     all: bool,
     /// Minimum time since the last write: 30d, 12h, 45m, 10s
@@ -77,7 +77,7 @@ async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> 
         }
     }
     if count == 0 && !app.out.is_json() {
-        writeln!(app.out, "nothing to prune: no session was inactive for this time")?;
+        writeln!(app.out, "nothing to prune: no session has been inactive for that long")?;
     }
     Ok(())
 }

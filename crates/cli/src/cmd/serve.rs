@@ -212,12 +212,12 @@ fn oidc_of(settings: OidcSettings) -> Result<Oidc> {
     let tenant = match (settings.tenant, settings.tenant_claim) {
         (Some(tenant), None) => Tenancy::Fixed(tenant.parse().map_err(sapwood::Error::from)?),
         (None, Some(claim)) => Tenancy::Claim(claim),
-        _ => return Err(misconfigured("set either tenant or tenant_claim")),
+        _ => return Err(misconfigured("set exactly one of tenant and tenant_claim")),
     };
     let source: Box<dyn KeySource> = match (settings.jwks_file, settings.jwks_url) {
         (Some(path), None) => Box::new(JwksFile(path)),
         (None, Some(url)) => Box::new(JwksUrl::new(url).map_err(|error| misconfigured(&error.to_string()))?),
-        _ => return Err(misconfigured("set either jwks_file or jwks_url")),
+        _ => return Err(misconfigured("set exactly one of jwks_file and jwks_url")),
     };
     let config = OidcConfig {
         issuer: settings.issuer,

@@ -69,7 +69,7 @@ pub struct Node {
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// The id of a session to work in, from any run.
+    /// The id of the session to use, which may belong to another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// The role, node or session to fork. The node works in the fork.
@@ -306,7 +306,7 @@ impl Flow {
 
     fn check_size(&self, found: &mut CycleSearch) {
         if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
-            found.add("the flow", format!("has {} nodes; the limit is 1 to {NODES_MAX}", self.nodes.len()));
+            found.add("the flow", format!("has {} nodes; it must have 1 to {NODES_MAX}", self.nodes.len()));
         }
         if self.edges.len() > EDGES_MAX {
             found.add("the flow", format!("has {} edges; the limit is {EDGES_MAX}", self.edges.len()));

@@ -333,7 +333,7 @@ enum Target {
     Import(Box<Import>),
     Counted {
         is_known: bool,
-        /// An existing session, until the caller's right to extend it is checked.
+        /// The existing session, if the caller's right to extend it has not been checked yet.
         unproven: Option<SessionId>,
     },
     /// The store has a different session under this id.

@@ -131,7 +131,7 @@ pub struct TurnReport {
 pub struct Running {
     pub session: SessionId,
     pub turn: TurnId,
-    /// A notice for the caller about how the turn runs: an imported session continues with another agent.
+    /// A notice for the caller, set if an imported session continues with another agent.
     pub notice: Option<String>,
     report: oneshot::Receiver<Result<TurnReport>>,
 }

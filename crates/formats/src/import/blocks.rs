@@ -242,8 +242,8 @@ impl Block<'_> {
                 Some(Part::Reasoning(Reasoning { text, redacted }))
             }
             "redacted_thinking" => Some(Part::Reasoning(Reasoning { text: String::new(), redacted: true })),
-            // The provider runs these tools itself and answers within the message, where a tool result is not
-            // allowed. So both become text.
+            // The provider runs these tools itself and puts the result in the same message, where a tool result is
+            // not allowed. The call and its result are therefore imported as text.
             "server_tool_use" | "mcp_tool_use" => {
                 let (name, input) = (self.name.unwrap_or_default(), input_json(self.input));
                 Some(Part::text(format!("[{name}: {}]", input.get())))

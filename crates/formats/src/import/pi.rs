@@ -1,5 +1,5 @@
-//! Import of sessions of pi and operator. Both have the same tree with different names: camelCase or
-//! snake_case, ISO times or seconds. Every record has an id and a parent. Some records that are outside the
+//! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys
+//! and ISO times, and operator uses snake_case keys and seconds. Every record has an id and a parent. Some records that are outside the
 //! tree in Sapwood (labels, names, extension data) are links of the chain in pi, so their children are
 //! attached to their parents.
 //!

@@ -418,7 +418,7 @@ impl StepBatch {
         Part::Media(media)
     }
 
-    /// Register as a blob a text that is too long to show.
+    /// Store overlong text as a blob and return a reference to it.
     pub fn whole_text(&mut self, text: String) -> BlobRef {
         let bytes = text.into_bytes();
         let blob = BlobHash::of(&bytes);

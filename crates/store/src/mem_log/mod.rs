@@ -40,7 +40,7 @@ pub struct InMemoryLog<B> {
     answers: HashMap<String, Answer>,
     /// The seq at which each of this session's own turns began.
     began: HashMap<TurnId, Seq>,
-    /// The outcomes of these turns, in order.
+    /// The outcomes of this session's own turns, in order.
     ended: Vec<EndedTurn>,
 }
 

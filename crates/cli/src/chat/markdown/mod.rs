@@ -18,7 +18,7 @@ use wrap::{Row, wrap};
 
 /// Minimum width for wrapping.
 const WIDTH_MIN: usize = 20;
-/// Maximum number of bytes buffered while waiting for the end of an emphasis.
+/// Maximum number of bytes buffered while waiting for the end of an emphasis span.
 const HELD_BYTES_MAX: usize = 600;
 /// Maximum length of a line.
 const LINE_BYTES_MAX: usize = 64 << 10;
