@@ -186,8 +186,8 @@ fn errors_in_the_envelope_are_named() {
         &["call_id", "differs from another"],
     );
     refused(r#"["role"]"#, &["an object", "an array"]);
-    refused("", &["not JSON"]);
-    refused(r#"{"role":"user","content":"x"} {}"#, &["not JSON"]);
+    refused("", &["not valid JSON"]);
+    refused(r#"{"role":"user","content":"x"} {}"#, &["not valid JSON"]);
     refused(r#"{"role":"assistant","content":"x","type":"letter"}"#, &["letter"]);
 }
 
