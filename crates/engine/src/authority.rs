@@ -118,6 +118,23 @@ impl Engine {
         .await
     }
 
+    /// Drop imported entries from a list that begins with an entry of this store. A list that begins with an imported
+    /// entry is history, and stays as it is.
+    pub(crate) async fn retain_own(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        entries: &mut Vec<Entry>,
+    ) -> Result<()> {
+        let Some(first) = entries.first().map(|entry| entry.meta.seq) else { return Ok(()) };
+        let summary = self.store.summary(scope, session).await?;
+        let authority = self.authority_of(scope, &summary).await?;
+        if authority.has_imports() && authority.is_own(first) {
+            entries.retain(|entry| authority.is_own(entry.meta.seq));
+        }
+        Ok(())
+    }
+
     /// The settings at the leaf, excluding settings from imported entries.
     pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let summary = self.store.summary(scope, session).await?;

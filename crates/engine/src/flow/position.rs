@@ -48,6 +48,7 @@ impl Engine {
             }
         })
         .await?;
+        self.retain_own(scope, session, &mut entries).await?;
         Ok(Some((post, entries)))
     }
 

@@ -71,15 +71,13 @@ impl Engine {
     /// Start an import. An existing session is extended if the caller owns it and its head matches `expect`.
     pub async fn begin_import(&self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
         let session = new.id.clone();
+        check_imported_id(scope, &session)?;
         let (new, head) = match self.store.summary(scope, &session).await {
             Ok(summary) => {
                 check_role(scope, &summary, Right::Own)?;
                 (None, summary.head.seq)
             }
-            Err(StoreError::NoSession { .. }) => {
-                check_imported_id(scope, &session)?;
-                (Some(new), Seq::ZERO)
-            }
+            Err(StoreError::NoSession { .. }) => (Some(new), Seq::ZERO),
             Err(error) => return Err(error.into()),
         };
         if let Expect::Head(expected) = expect

@@ -474,7 +474,8 @@ impl Engine {
         Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
     }
 
-    /// All entries of a turn and the messages to it, in order; empty for an unknown turn.
+    /// All entries of a turn and the messages to it, in order; empty for an unknown turn. Imported entries that
+    /// claim to belong to a local turn are left out.
     pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let mut after = Seq::ZERO;
         self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
@@ -490,6 +491,7 @@ impl Engine {
             }
         })
         .await?;
+        self.retain_own(scope, session, &mut entries).await?;
         Ok(entries)
     }
 
