@@ -1,6 +1,6 @@
-//! Embeds the console: every file of `web/dist` becomes bytes of the binary. If it is missing or older than its
-//! sources and Node is available, it is built first. Without Node, or with `SAPWOOD_CONSOLE=off`, the server is still
-//! built, and `/` explains how to get the console.
+//! Embeds the console: the binary contains every file of `web/dist`. If `web/dist` is missing or older than its sources
+//! and Node is available, this script builds it first. Without Node, or with `SAPWOOD_CONSOLE=off`, the binary has no
+//! console, and `/` explains how to get it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 
 /// The sources of the console. Everything else in `web/` is tests and tools.
 const SOURCES: &[&str] = &["src", "index.html", "package.json", "package-lock.json", "vite.config.ts"];
-/// How long to wait for a concurrent build of the console. An older lock is taken as abandoned.
-const OTHERS_BUILD_MAX: Duration = Duration::from_secs(300);
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long to wait for a concurrent build of the console. An older lock is considered abandoned.
+const CONCURRENT_BUILD_TIME_MAX: Duration = Duration::from_secs(300);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Depth limit of asset directories.
 const DEPTH_MAX: usize = 4;
 
@@ -20,19 +20,21 @@ fn main() {
     println!("cargo:rerun-if-env-changed=SAPWOOD_CONSOLE");
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
     let web = web.canonicalize().unwrap_or(web);
-    let is_wanted = std::env::var("SAPWOOD_CONSOLE").map_or(true, |wish| wish != "off");
+    let is_wanted = std::env::var("SAPWOOD_CONSOLE").map_or(true, |value| value != "off");
     if is_wanted
         && !is_fresh(&web)
-        && let Err(why) = build_alone(&web)
+        && let Err(reason) = build_locked(&web)
     {
-        println!("cargo:warning=building without the console: {why}; run `cargo xtask console` for details");
+        println!(
+            "cargo:warning=building without the console: {reason}; run `cargo xtask console` for details"
+        );
     }
     // A missing path would make cargo run this script for every build.
     for watched in SOURCES.iter().chain(&["dist"]).map(|name| web.join(name)).filter(|path| path.exists()) {
         println!("cargo:rerun-if-changed={}", watched.display());
     }
     let out = std::env::var_os("OUT_DIR").map(PathBuf::from).expect("cargo sets OUT_DIR");
-    let table = keep_assets(&web.join("dist"), &out).expect("OUT_DIR is writable");
+    let table = copy_assets(&web.join("dist"), &out).expect("OUT_DIR is writable");
     fs::write(out.join("assets.rs"), table).expect("OUT_DIR is writable");
 }
 
@@ -55,18 +57,18 @@ fn newest(path: &Path, depth: usize) -> Option<SystemTime> {
     entries.filter_map(|entry| newest(&entry.path(), depth + 1)).max()
 }
 
-/// Builds under a lock: builds with different target directories share `web/`, so the second waits for the first.
-fn build_alone(web: &Path) -> Result<(), String> {
+/// Builds the console under a lock, because builds with different target directories share `web/`.
+fn build_locked(web: &Path) -> Result<(), String> {
     if !web.join("src").is_dir() {
         return Err("its sources are missing".to_owned());
     }
     let lock = web.join(".building");
     while fs::create_dir(&lock).is_err() {
         let age = modified(&lock).and_then(|at| at.elapsed().ok()).unwrap_or_default();
-        if age > OTHERS_BUILD_MAX {
+        if age > CONCURRENT_BUILD_TIME_MAX {
             break;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(LOCK_POLL_INTERVAL);
     }
     let built = if is_fresh(web) { Ok(()) } else { build(web) };
     let _ = fs::remove_dir(&lock);
@@ -82,45 +84,47 @@ fn build(web: &Path) -> Result<(), String> {
 }
 
 fn run(web: &Path, args: &[&str]) -> Result<(), String> {
-    let done = Command::new("npm").args(args).current_dir(web).output();
-    let done = done.map_err(|error| format!("failed to run npm ({error})"))?;
-    if done.status.success() {
+    let output = Command::new("npm").args(args).current_dir(web).output();
+    let output = output.map_err(|error| format!("failed to run npm ({error})"))?;
+    if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     Err(format!("npm {} failed ({last})", args[0]))
 }
 
 /// Copies the files to `OUT_DIR`, so that a concurrent console build cannot change them, and lists them for the
 /// compiler.
-fn keep_assets(dist: &Path, out: &Path) -> std::io::Result<String> {
+fn copy_assets(dist: &Path, out: &Path) -> std::io::Result<String> {
     let mut files = Vec::new();
     if dist.join("index.html").is_file() {
         collect(dist, 0, &mut files);
     }
     files.sort();
     let mut table = "pub static ASSETS: &[Asset] = &[\n".to_owned();
-    for file in files.iter().filter(|file| !is_packed(file)) {
+    for file in files.iter().filter(|file| !is_gzip(file)) {
         let name = file.strip_prefix(dist).unwrap_or(file).to_string_lossy().replace('\\', "/");
-        let kept = out.join(name.replace('/', "_"));
-        fs::copy(file, &kept)?;
-        let packed = PathBuf::from(format!("{}.gz", file.display()));
-        let gzip = if packed.is_file() {
-            let kept = PathBuf::from(format!("{}.gz", kept.display()));
-            fs::copy(&packed, &kept)?;
-            format!("Some(include_bytes!({kept:?}))")
+        let copied = out.join(name.replace('/', "_"));
+        fs::copy(file, &copied)?;
+        let compressed = PathBuf::from(format!("{}.gz", file.display()));
+        let gzip = if compressed.is_file() {
+            let copied = PathBuf::from(format!("{}.gz", copied.display()));
+            fs::copy(&compressed, &copied)?;
+            format!("Some(include_bytes!({copied:?}))")
         } else {
             "None".to_owned()
         };
-        let _ =
-            writeln!(table, "    Asset {{ path: {name:?}, bytes: include_bytes!({kept:?}), gzip: {gzip} }},");
+        let _ = writeln!(
+            table,
+            "    Asset {{ path: {name:?}, bytes: include_bytes!({copied:?}), gzip: {gzip} }},"
+        );
     }
     table.push_str("];\n");
     Ok(table)
 }
 
-fn is_packed(file: &Path) -> bool {
+fn is_gzip(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "gz")
 }
 

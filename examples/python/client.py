@@ -20,11 +20,11 @@ def post(url: str, key: str, body: NewSession | NewTurn):
     return urllib.request.urlopen(request, timeout=60)
 
 
-def talk(url: str, key: str, words: str) -> Iterator[str]:
+def talk(url: str, key: str, message: str) -> Iterator[str]:
     """Create a session, send a message, and yield the answer as it streams."""
-    with post(f"{url}/v1/sessions", key, {"agent": "default"}) as made:
-        session: Session = json.load(made)
-    with post(f"{url}/v1/sessions/{session['id']}/turns", key, {"input": words, "stream": True}) as events:
+    with post(f"{url}/v1/sessions", key, {"agent": "default"}) as created:
+        session: Session = json.load(created)
+    with post(f"{url}/v1/sessions/{session['id']}/turns", key, {"input": message, "stream": True}) as events:
         for line in events:
             if line.startswith(b"data:"):
                 event = json.loads(line[5:])

@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Create a session, send a message, and pass the answer to `show` as it streams.
-pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str)) -> Result<(), Failure> {
+pub async fn talk(url: &str, key: &str, message: &str, mut show: impl FnMut(&str)) -> Result<(), Failure> {
     // This workspace builds reqwest without a crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::new();
     let new = NewSession { agent: Some("default".to_owned()), ..NewSession::default() };
     let sessions = format!("{url}/v1/sessions");
-    let made = http.post(&sessions).bearer_auth(key).json(&new).send().await?.error_for_status()?;
-    let session: Session = made.json().await?;
+    let created = http.post(&sessions).bearer_auth(key).json(&new).send().await?.error_for_status()?;
+    let session: Session = created.json().await?;
 
-    let turn = NewTurn { input: json!(words), stream: true, if_running: Default::default() };
+    let turn = NewTurn { input: json!(message), stream: true, if_running: Default::default() };
     let turns = format!("{sessions}/{}/turns", session.id);
     let mut events = http.post(turns).bearer_auth(key).json(&turn).send().await?.error_for_status()?;
     let mut rest = String::new();
-    while let Some(piece) = events.chunk().await? {
-        rest.push_str(&String::from_utf8_lossy(&piece));
+    while let Some(chunk) = events.chunk().await? {
+        rest.push_str(&String::from_utf8_lossy(&chunk));
         while let Some(end) = rest.find('\n') {
             let line: String = rest.drain(..=end).collect();
             let Some(data) = line.strip_prefix("data:") else { continue };
@@ -40,8 +40,8 @@ pub async fn talk(url: &str, key: &str, words: &str, mut show: impl FnMut(&str))
 async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let mut next = || args.next().unwrap_or_default();
-    let (url, key, words) = (next(), next(), next());
-    talk(&url, &key, &words, |text| print!("{text}")).await?;
+    let (url, key, message) = (next(), next(), next());
+    talk(&url, &key, &message, |text| print!("{text}")).await?;
     println!();
     Ok(())
 }

@@ -5,20 +5,20 @@ import createClient from "openapi-fetch";
 import type { paths } from "./api.gen.js";
 
 /** Create a session, send a message, and yield the answer as it streams. */
-export async function* talk(baseUrl: string, key: string, words: string): AsyncGenerator<string> {
+export async function* talk(baseUrl: string, key: string, text: string): AsyncGenerator<string> {
   const api = createClient<paths>({ baseUrl, headers: { authorization: `Bearer ${key}` } });
-  const made = await api.POST("/v1/sessions", { body: { agent: "default" } });
-  if (!made.data) throw new Error(made.error.detail);
+  const created = await api.POST("/v1/sessions", { body: { agent: "default" } });
+  if (!created.data) throw new Error(created.error.detail);
   const turn = await api.POST("/v1/sessions/{session}/turns", {
-    params: { path: { session: made.data.id } },
-    body: { input: words, stream: true },
+    params: { path: { session: created.data.id } },
+    body: { input: text, stream: true },
     parseAs: "stream",
   });
   if (!turn.response.ok || !turn.response.body) throw new Error(`the server responded with status ${turn.response.status}`);
   const decoder = new TextDecoder();
   let rest = "";
-  for await (const piece of turn.response.body as unknown as AsyncIterable<Uint8Array>) {
-    rest += decoder.decode(piece, { stream: true });
+  for await (const chunk of turn.response.body as unknown as AsyncIterable<Uint8Array>) {
+    rest += decoder.decode(chunk, { stream: true });
     const lines = rest.split("\n");
     rest = lines.pop() ?? "";
     for (const line of lines.filter((line) => line.startsWith("data:"))) {
@@ -28,6 +28,6 @@ export async function* talk(baseUrl: string, key: string, words: string): AsyncG
   }
 }
 
-const [url = "", key = "", words = ""] = process.argv.slice(2);
-for await (const text of talk(url, key, words)) process.stdout.write(text);
+const [url = "", key = "", input = ""] = process.argv.slice(2);
+for await (const text of talk(url, key, input)) process.stdout.write(text);
 process.stdout.write("\n");

@@ -1,5 +1,5 @@
 //! Feed arbitrary bytes to an importer. It must terminate, and its entries must form a valid log with a context. Importing the
-//! same file again must also give a valid log.
+//! same file again must also result in a valid log and must not add more entries than the first import.
 
 use sapwood_core::Draft;
 use sapwood_core::fixture::MemLog;
@@ -12,16 +12,19 @@ pub fn run(format: Format, bytes: &[u8]) {
     let _ = detect::detect(bytes);
     let mut log = MemLog::default();
     if format == Format::Sapwood {
-        log.append(read_own(bytes)).expect("imported entries can be appended");
+        log.append(read_sapwood(bytes)).expect("imported entries can be appended");
     } else {
-        let first = take(format, bytes, &mut log);
-        let again = take(format, bytes, &mut log);
-        assert!(again <= first, "the second import added {again} entries, more than the first with {first}");
+        let first = import_into(format, bytes, &mut log);
+        let second = import_into(format, bytes, &mut log);
+        assert!(
+            second <= first,
+            "the second import added {second} entries, but the first added only {first}"
+        );
     }
     let _ = log.context();
 }
 
-fn read_own(bytes: &[u8]) -> Vec<Draft> {
+fn read_sapwood(bytes: &[u8]) -> Vec<Draft> {
     let (mut importer, mut drafts) = (Importer::default(), Vec::new());
     split(bytes, |line, number| importer.push_line(line, number, &mut drafts));
     assert_eq!(importer.entries(), drafts.len());
@@ -29,30 +32,30 @@ fn read_own(bytes: &[u8]) -> Vec<Draft> {
 }
 
 /// Import a file into a log and return the number of added entries.
-fn take(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
+fn import_into(format: Format, bytes: &[u8], log: &mut MemLog) -> u64 {
     let Some(mut reader) = reader(format, "-") else { return 0 };
-    let mut harvest = StepBatch::default();
+    let mut batch = StepBatch::default();
     if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
-        reader.push_document(bytes, &mut harvest);
+        reader.push_document(bytes, &mut batch);
     } else {
-        split(bytes, |line, number| reader.push_line(line, number, &mut harvest));
+        split(bytes, |line, number| reader.push_line(line, number, &mut batch));
     }
-    reader.finish(&mut harvest);
-    let (mut grower, mut drafts) = (Reconciler::new(format.agent()), Vec::new());
+    reader.finish(&mut batch);
+    let (mut reconciler, mut drafts) = (Reconciler::new(format.agent()), Vec::new());
     for entry in log.entries() {
         let meta = &entry.meta;
-        grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
-        grower.know_body(&entry.body);
+        reconciler.register(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+        reconciler.register_body(&entry.body);
     }
     if log.entries().next().is_some() {
-        grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));
+        reconciler.register_leaf(log.head().leaf.map(|leaf| leaf.0));
     }
-    for step in harvest.steps {
-        grower.take(step, &mut drafts, &mut harvest.problems);
+    for step in batch.steps {
+        reconciler.take(step, &mut drafts, &mut batch.problems);
     }
-    grower.finish(&mut drafts);
+    reconciler.finish(&mut drafts);
     log.append(drafts).expect("imported entries can be appended");
-    grower.added
+    reconciler.added
 }
 
 fn split(bytes: &[u8], mut each: impl FnMut(&[u8], u64)) {

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use sapwood::store::{OpenOptions, open};
 use sapwood::{Agent, Engine, Principal, Scope, SystemClock, TenantId};
-use sapwood_server::auth::Door;
+use sapwood_server::auth::Authenticator;
 use sapwood_server::{Listening, Settings, State};
 
 static SERVER: LazyLock<SocketAddr> = LazyLock::new(start);
 
 fn start() -> SocketAddr {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let store = open("memory:", OpenOptions::default()).expect("a store in memory");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("the runtime starts");
+    let store = open("memory:", OpenOptions::default()).expect("an in-memory store opens");
     let engine = Engine::new(store, Arc::new(SystemClock));
-    let local = Scope::operator(TenantId::local(), Principal::User("local".parse().expect("a name")));
-    let door = Door::new(engine.store().clone(), Some(local), None);
+    let local = Scope::operator(TenantId::local(), Principal::User("local".parse().expect("a valid name")));
+    let auth = Authenticator::new(engine.store().clone(), Some(local), None);
     let second = Duration::from_secs(1);
     let settings = Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() };
-    let state = State::new(engine, door, settings, vec![Agent::default()]);
-    let listening = runtime.block_on(Listening::bind(([127, 0, 0, 1], 0).into(), state)).expect("a port");
+    let state = State::new(engine, auth, settings, vec![Agent::default()]);
+    let listening = runtime.block_on(Listening::bind(([127, 0, 0, 1], 0).into(), state)).expect("a free port exists");
     let addr = listening.addr;
     std::thread::spawn(move || runtime.block_on(listening.run(std::future::pending())));
     addr

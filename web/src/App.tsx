@@ -18,7 +18,7 @@ const MemoryPage = lazy(() => import("./pages/MemoryPage"));
 const AuditPage = lazy(() => import("./pages/AuditPage"));
 const SettingsPage = lazy(() => import("./pages/SettingsPage"));
 
-const PLACES: { name: string; path: string[]; icon: IconName; key: string }[] = [
+const PAGES: { name: string; path: string[]; icon: IconName; key: string }[] = [
   { name: "Sessions", path: [], icon: "list", key: "s" },
   { name: "Flows", path: ["flows"], icon: "flow", key: "f" },
   { name: "Memory", path: ["memory"], icon: "memory", key: "m" },
@@ -45,7 +45,7 @@ type Overlay = "none" | "help" | "palette";
 function Frame() {
   const { path } = useRoute();
   const [overlay, setOverlay] = useState<Overlay>("none");
-  const keys = Object.fromEntries(PLACES.map((place) => [`g ${place.key}`, () => go(place.path)]));
+  const keys = Object.fromEntries(PAGES.map((page) => [`g ${page.key}`, () => go(page.path)]));
   useKeys({ ...keys, "?": () => setOverlay("help"), "mod+k": () => setOverlay("palette") });
   return (
     <div className="frame">
@@ -57,14 +57,10 @@ function Frame() {
           <Icon name="rings" />
           <span>Sapwood</span>
         </a>
-        {PLACES.map((place) => (
-          <a
-            key={place.name}
-            href={to(place.path)}
-            aria-current={isAt(path, place.path) ? "page" : undefined}
-          >
-            <Icon name={place.icon} />
-            <span>{place.name}</span>
+        {PAGES.map((page) => (
+          <a key={page.name} href={to(page.path)} aria-current={isAt(path, page.path) ? "page" : undefined}>
+            <Icon name={page.icon} />
+            <span>{page.name}</span>
           </a>
         ))}
         <button type="button" className="rail-help" onClick={() => setOverlay("palette")}>
@@ -76,24 +72,24 @@ function Frame() {
       </nav>
       <main id="main" tabIndex={-1}>
         <Suspense fallback={<Loading />}>
-          <Place path={path} />
+          <PageView path={path} />
         </Suspense>
       </main>
       {overlay === "help" && <Help onClose={() => setOverlay("none")} />}
-      {overlay === "palette" && <Palette places={PLACES} onClose={() => setOverlay("none")} />}
+      {overlay === "palette" && <Palette pages={PAGES} onClose={() => setOverlay("none")} />}
       <Toasts />
     </div>
   );
 }
 
-function isAt(path: string[], place: string[]): boolean {
+function isAt(path: string[], page: string[]): boolean {
   const here = path[0] === "s" ? undefined : path[0];
-  return here === place[0];
+  return here === page[0];
 }
 
-function Place({ path }: { path: string[] }) {
-  const [place, id, tab] = path;
-  switch (place) {
+function PageView({ path }: { path: string[] }) {
+  const [page, id, tab] = path;
+  switch (page) {
     case undefined:
       return <Sessions />;
     case "s":

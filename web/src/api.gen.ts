@@ -1681,7 +1681,7 @@ export interface components {
             more_problems: number;
             /** @description At most 100 per session and 1,000 per file. */
             problems: components["schemas"]["ImportProblem"][];
-            /** @description Null if the file does not name it. */
+            /** @description Null if the file contains no session id. */
             session?: string | null;
             /**
              * Format: uint64

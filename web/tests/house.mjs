@@ -1,5 +1,5 @@
-// Test harness for the browser tests: a real server binary with a store in a temporary directory and the demo model, and the
-// system's headless Chromium.
+// Test harness for the browser tests: a real server binary with a store in a temporary directory and the demo model,
+// and the system's headless Chromium.
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -24,33 +24,33 @@ allowed_commands: ["echo *"]
 approvals: ask
 `;
 
-export class House {
+export class TestServer {
   /** Start a server; `furnish` adds files to its home first and returns more settings. */
   static async open(furnish = (_home) => "") {
-    const house = new House();
-    house.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
-    mkdirSync(join(house.home, "agents"), { recursive: true });
-    writeFileSync(join(house.home, "agents/helper.yaml"), AGENT);
+    const server = new TestServer();
+    server.home = mkdtempSync(join(tmpdir(), "sapwood-console-"));
+    mkdirSync(join(server.home, "agents"), { recursive: true });
+    writeFileSync(join(server.home, "agents/helper.yaml"), AGENT);
     // These tests cover the console. Durability is tested elsewhere.
-    const more = furnish(house.home);
-    writeFileSync(join(house.home, "sapwood.toml"), `durability = "normal"\n${more}`);
-    house.env = {
+    const more = furnish(server.home);
+    writeFileSync(join(server.home, "sapwood.toml"), `durability = "normal"\n${more}`);
+    server.env = {
       ...process.env,
-      SAPWOOD_HOME: house.home,
-      SAPWOOD_STORE: `sqlite:${join(house.home, "s.db")}`,
-      HOME: house.home,
+      SAPWOOD_HOME: server.home,
+      SAPWOOD_STORE: `sqlite:${join(server.home, "s.db")}`,
+      HOME: server.home,
     };
-    await house.start();
-    return house;
+    await server.start();
+    return server;
   }
 
   async start(addr = "127.0.0.1:0") {
-    this.server = spawn(BINARY, ["--json", "serve", "--addr", addr, "--grace", "1"], {
+    this.process = spawn(BINARY, ["--json", "serve", "--addr", addr, "--grace", "1"], {
       env: this.env,
       cwd: this.home,
     });
     this.errors = "";
-    this.server.stderr.on("data", (text) => {
+    this.process.stderr.on("data", (text) => {
       this.errors += text;
     });
     this.url = await new Promise((resolve, reject) => {
@@ -58,20 +58,20 @@ export class House {
         () => reject(new Error(`the server did not start: ${this.errors}`)),
         WAIT_MS_MAX,
       );
-      this.server.stdout.on("data", (text) => {
+      this.process.stdout.on("data", (text) => {
         const line = String(text).split("\n")[0];
         clearTimeout(timer);
         resolve(JSON.parse(line).url);
       });
-      this.server.on("exit", (code) => reject(new Error(`the server exited with ${code}: ${this.errors}`)));
+      this.process.on("exit", (code) => reject(new Error(`the server exited with ${code}: ${this.errors}`)));
     });
   }
 
   /** Stop the server; SIGKILL simulates a crash. */
   async stop(signal = "SIGTERM") {
-    if (!this.server || this.server.exitCode !== null) return;
-    const gone = new Promise((resolve) => this.server.once("exit", resolve));
-    this.server.kill(signal);
+    if (!this.process || this.process.exitCode !== null) return;
+    const gone = new Promise((resolve) => this.process.once("exit", resolve));
+    this.process.kill(signal);
     await gone;
   }
 
@@ -177,7 +177,7 @@ export function feedOf(page) {
 }
 
 /** Open a view and wait until it is loaded. */
-export async function open(page, house, path) {
-  await page.goto(`${house.url}/#/${path}`);
+export async function open(page, server, path) {
+  await page.goto(`${server.url}/#/${path}`);
   await page.locator("main").waitFor();
 }

@@ -1,5 +1,5 @@
-// Runs the unit tests in Node, and the browser tests in the system's Chromium against the real binary. `npm test -- unit` and
-// `npm test -- journeys` run only one of the two.
+// Runs the unit tests in Node, and the browser tests in the system's Chromium against the real binary. `npm test -- unit`
+// and `npm test -- journeys` run only one of the two.
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 /// Each workspace crate, and the workspace crates it may depend on.
-const ARROWS: &[(&str, &[&str])] = &[
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sapwood-core", &[]),
     ("sapwood-formats", &["sapwood-core"]),
     ("sapwood-store", &["sapwood-core"]),
@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// External crates, and the workspace crates that may use them.
-const HOMES: &[(&str, &[&str])] = &[
+const RESERVED_CRATES: &[(&str, &[&str])] = &[
     ("rusqlite", &["sapwood-store"]),
     ("tokio-postgres", &["sapwood-store"]),
     ("deadpool-postgres", &["sapwood-store"]),
@@ -37,7 +37,8 @@ const HOMES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that `core` and `formats` must not use, because they perform no I/O.
-const IMPURE: &[&str] = &["tokio", "rusqlite", "reqwest", "rand", "getrandom", "jiff", "chrono", "tempfile"];
+const IO_CRATES: &[&str] =
+    &["tokio", "rusqlite", "reqwest", "rand", "getrandom", "jiff", "chrono", "tempfile"];
 
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let output = Command::new(env!("CARGO"))
@@ -49,27 +50,27 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
-    let packages = metadata["packages"].as_array().context("metadata lists packages")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     Ok(packages.iter().flat_map(check_package).collect())
 }
 
 fn check_package(package: &Value) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or_default();
     let dependencies = normal_dependencies(package);
-    let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
+    let Some((_, allowed)) = ALLOWED_DEPENDENCIES.iter().find(|(known, _)| *known == name) else {
         return vec![format!("crate {name} is not in xtask/src/arrows.rs: list its allowed dependencies")];
     };
     let mut faults = Vec::new();
     for dependency in &dependencies {
-        let in_workspace = ARROWS.iter().any(|(known, _)| known == dependency);
+        let in_workspace = ALLOWED_DEPENDENCIES.iter().any(|(known, _)| known == dependency);
         if in_workspace && !allowed.contains(&dependency.as_str()) {
             faults.push(format!("{name} must not depend on {dependency}"));
         }
-        let home = HOMES.iter().find(|(outside, _)| outside == dependency);
-        if home.is_some_and(|(_, homes)| !homes.contains(&name)) {
+        let reserved = RESERVED_CRATES.iter().find(|(external, _)| external == dependency);
+        if reserved.is_some_and(|(_, users)| !users.contains(&name)) {
             faults.push(format!("{name} must not depend on {dependency}: reserved for other crates"));
         }
-        if matches!(name, "sapwood-core" | "sapwood-formats") && IMPURE.contains(&dependency.as_str()) {
+        if matches!(name, "sapwood-core" | "sapwood-formats") && IO_CRATES.contains(&dependency.as_str()) {
             faults.push(format!("{name} performs no I/O and must not depend on {dependency}"));
         }
     }

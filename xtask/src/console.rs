@@ -32,20 +32,20 @@ pub fn test_units(root: &Path) -> Result<Tests> {
     npm_tests(root, "unit", &[])
 }
 
-/// Run the browser tests against the binary that the tests have built.
-pub fn walk(root: &Path) -> Result<Tests> {
+/// Run the browser tests against the binary in the target folder.
+pub fn test_journeys(root: &Path) -> Result<Tests> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let binary = target.join("debug/sapwood");
     npm_tests(root, "journeys", &[("SAPWOOD_BIN", &binary)])
 }
 
-fn npm_tests(root: &Path, which: &str, environment: &[(&str, &Path)]) -> Result<Tests> {
+fn npm_tests(root: &Path, suite: &str, environment: &[(&str, &Path)]) -> Result<Tests> {
     let mut command = Command::new("npm");
-    command.args(["test", "--", which]).current_dir(root.join("web")).envs(environment.iter().copied());
-    let ran = run::show(&mut command)?;
+    command.args(["test", "--", suite]).current_dir(root.join("web")).envs(environment.iter().copied());
+    let ran = run::run_and_show(&mut command)?;
     let tests = report::read_node(&ran.lines);
     if !ran.succeeded && tests.failed.is_empty() {
-        bail!("npm test {which} failed without naming a test");
+        bail!("npm test {suite} failed, but its output names no failed test");
     }
     Ok(tests)
 }

@@ -32,13 +32,13 @@ pub const PROBES: &[Program] = &[
 
 /// Install missing packages with apt-get. Fails with a list of the missing packages if there is no apt-get.
 pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
-    let programs = programs.iter().filter(|(program, _)| !is_there(program));
+    let programs = programs.iter().filter(|(program, _)| !is_installed(program));
     let others = probes.iter().filter(|(probe, _)| !succeeds(probe));
     let missing: Vec<&str> = programs.chain(others).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    if !is_there("apt-get") {
+    if !is_installed("apt-get") {
         bail!("missing packages: {}: install them and try again", missing.join(", "));
     }
     eprintln!("$ apt-get install {}", missing.join(" "));
@@ -48,7 +48,7 @@ pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
     run(&install)
 }
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     succeeds(&format!("command -v {program}"))
 }
 
@@ -59,14 +59,13 @@ fn succeeds(command: &str) -> bool {
 /// Run a command as root, with sudo if necessary.
 fn run(command: &[&str]) -> Result<()> {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-    let mut words = command.to_vec();
+    let mut argv = command.to_vec();
     if !is_root {
-        words.insert(0, "sudo");
+        argv.insert(0, "sudo");
     }
-    let status =
-        Command::new(words[0]).args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive").status()?;
+    let status = Command::new(argv[0]).args(&argv[1..]).env("DEBIAN_FRONTEND", "noninteractive").status()?;
     if !status.success() {
-        bail!("{} failed", words.join(" "));
+        bail!("{} failed", argv.join(" "));
     }
     Ok(())
 }

@@ -40,18 +40,18 @@ fn main() -> Result<()> {
 /// Run every stage, even if earlier ones failed, and list the failures at the end. Stages whose build failed are skipped.
 fn test(root: &Path) -> Result<()> {
     let mut report = Report::default();
-    report.note("programs", outcome_of(install::system_packages(install::FOR_TESTS, install::PROBES)));
-    report.note("format", outcome_of(cargo(root, &["fmt", "--all", "--check"])));
-    report.note("tidy", outcome_of(tidy(root)));
-    let has_console = report.note("console", outcome_of(console::build(root)));
-    report.note("console types and style", outcome_of(console::check(root)));
-    report.note("console units", tests_of(console::test_units(root)));
-    report.note("clippy", outcome_of(cargo(root, CLIPPY)));
+    report.record("programs", outcome_of(install::system_packages(install::FOR_TESTS, install::PROBES)));
+    report.record("format", outcome_of(cargo(root, &["fmt", "--all", "--check"])));
+    report.record("tidy", outcome_of(tidy(root)));
+    let has_console = report.record("console", outcome_of(console::build(root)));
+    report.record("console types and style", outcome_of(console::check(root)));
+    report.record("console units", tests_of(console::test_units(root)));
+    report.record("clippy", outcome_of(cargo(root, CLIPPY)));
     let build = ["test", "--workspace", "--features", FEATURES, "--locked", "--no-run"];
-    let is_built = report.note("build", outcome_of(cargo(root, &build)));
-    report.note("tests", if is_built { tests_of(run_tests(root)) } else { Outcome::Skipped(NOT_BUILT) });
-    let walk = || tests_of(console::walk(root));
-    report.note("journeys", if is_built && has_console { walk() } else { Outcome::Skipped(NOT_BUILT) });
+    let is_built = report.record("build", outcome_of(cargo(root, &build)));
+    report.record("tests", if is_built { tests_of(run_tests(root)) } else { Outcome::Skipped(NOT_BUILT) });
+    let journeys = || tests_of(console::test_journeys(root));
+    report.record("journeys", if is_built && has_console { journeys() } else { Outcome::Skipped(NOT_BUILT) });
     print!("\n{report}");
     if report.failed() > 0 {
         std::process::exit(1);
@@ -77,10 +77,10 @@ fn tests_of(done: Result<Tests>) -> Outcome {
 fn run_tests(root: &Path) -> Result<Tests> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--workspace", "--features", FEATURES, "--locked", "--no-fail-fast"]);
-    let ran = run::show(command.current_dir(root))?;
+    let ran = run::run_and_show(command.current_dir(root))?;
     let tests = report::read_cargo(&ran.lines);
-    if !ran.succeeded && tests.failed.is_empty() && tests.broken.is_empty() {
-        bail!("cargo test failed without naming a test");
+    if !ran.succeeded && tests.failed.is_empty() && tests.crashed.is_empty() {
+        bail!("cargo test failed, but its output names no failed test");
     }
     Ok(tests)
 }
@@ -111,5 +111,5 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
 
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Ok(here.parent().context("xtask is in the workspace")?.to_owned())
+    Ok(here.parent().context("failed to find the workspace folder")?.to_owned())
 }

@@ -1,11 +1,12 @@
-//! Plain English: no marker words of the dialect this project once had, and no sentence in the docs that is too long to read.
+//! Checks prose: reports marker words that hide the actor, and sentences in the docs that are too long.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Words and phrases that hide the actor or stand for a plain verb. Split, so that this file does not match itself.
+/// Words and phrases that hide the actor or replace a plain verb. Each is split, so that this file does not match
+/// itself.
 const MARKERS: &[&str] = &[
     concat!("who", "ever"),
     concat!("whom", "ever"),
@@ -19,7 +20,7 @@ const MARKERS: &[&str] = &[
     concat!("stands in", " for"),
     concat!("of no", " interest"),
 ];
-/// Lines that may keep a marker, by a part of the line: names on the wire, sample data and quotations.
+/// A line may contain a marker if it contains one of these texts: wire names, sample data and quotations.
 const ALLOWED: &[&str] = &[
     // The flag and JSON key of memories that belong to the whole tenant.
     concat!("--every", "body"),
@@ -32,19 +33,20 @@ const ALLOWED: &[&str] = &[
     concat!(".every", "body"),
     concat!("every", "body?"),
 ];
-/// The most words of a sentence in a paragraph of the docs.
+/// Maximum number of words in a sentence of the docs.
 const SENTENCE_WORDS_MAX: usize = 40;
-const ENDINGS: &[&str] = &["rs", "ts", "tsx", "mjs", "css", "html", "md", "sql", "toml", "yaml", "yml", "py"];
-/// Where prose is, relative to the root.
-const PLACES: &[&str] = &["crates", "xtask", "web/src", "web/tests", "docs", "examples", "fuzz"];
+const EXTENSIONS: &[&str] =
+    &["rs", "ts", "tsx", "mjs", "css", "html", "md", "sql", "toml", "yaml", "yml", "py"];
+/// Folders to check, relative to the root.
+const FOLDERS: &[&str] = &["crates", "xtask", "web/src", "web/tests", "docs", "examples", "fuzz"];
 const FILES: &[&str] = &["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "deny.toml"];
-/// Directories of data, of dependencies and of generated files.
+/// Folders with data, dependencies or generated files, which are not checked.
 const SKIPPED: &[&str] = &["target", "node_modules", "fixtures", "seeds", "corpus", "artifacts", "data"];
 
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut files: Vec<PathBuf> = FILES.iter().map(|file| root.join(file)).collect();
-    for place in PLACES {
-        collect(&root.join(place), &mut files)?;
+    for folder in FOLDERS {
+        collect(&root.join(folder), &mut files)?;
     }
     let mut faults = Vec::new();
     for file in files {
@@ -66,7 +68,7 @@ fn find_markers(name: &str, text: &str) -> Vec<String> {
             |marker: &str| ALLOWED.iter().any(|part| line.contains(part) && part.contains(marker));
         for marker in MARKERS.iter().filter(|marker| has_word(&lower, marker) && !is_allowed(marker)) {
             faults.push(format!(
-                "{name}:{number} has {marker:?}: name the actor, or use a plain verb (docs/STYLE.md)"
+                "{name}:{number} contains {marker:?}: name the actor, or use a plain verb (docs/STYLE.md)"
             ));
         }
     }
@@ -81,21 +83,22 @@ fn has_word(line: &str, phrase: &str) -> bool {
     })
 }
 
-/// Sentences of paragraphs and list items; tables, headings and code have their own rules.
+/// Report long sentences in paragraphs and list items. Tables, headings and code are not checked.
 fn find_long_sentences(name: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let (mut paragraph, mut start, mut is_code) = (String::new(), 1, false);
     for (number, line) in (1..).zip(text.lines().chain([""])) {
         let trimmed = line.trim_start();
         is_code ^= trimmed.starts_with("```");
-        let begins = trimmed.starts_with("- ") || trimmed.starts_with(|char: char| char.is_ascii_digit());
-        let is_other = is_code || trimmed.is_empty() || trimmed.starts_with(['|', '#', '`', '<', '!']);
-        if begins || is_other {
+        let is_list_item =
+            trimmed.starts_with("- ") || trimmed.starts_with(|char: char| char.is_ascii_digit());
+        let is_skipped = is_code || trimmed.is_empty() || trimmed.starts_with(['|', '#', '`', '<', '!']);
+        if is_list_item || is_skipped {
             faults.extend(long_sentence(&paragraph).map(|words| too_long(name, start, words)));
             paragraph.clear();
             start = number;
         }
-        if !is_other {
+        if !is_skipped {
             paragraph.push(' ');
             paragraph.push_str(trimmed);
         }
@@ -103,16 +106,16 @@ fn find_long_sentences(name: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// The number of words of the first sentence that is too long.
+/// The number of words in the first sentence that is too long.
 fn long_sentence(paragraph: &str) -> Option<usize> {
     let sentences = paragraph.split_inclusive(['.', '?', '!', ':', ';']);
     let mut words = 0;
-    for piece in sentences {
-        words += piece.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
+    for sentence in sentences {
+        words += sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
         if words > SENTENCE_WORDS_MAX {
             return Some(words);
         }
-        // A period inside a name or a number does not end a sentence.
+        // A period inside a name or a number also resets the count, so some long sentences are not detected.
         words = 0;
     }
     None
@@ -120,7 +123,7 @@ fn long_sentence(paragraph: &str) -> Option<usize> {
 
 fn too_long(name: &str, line: usize, words: usize) -> String {
     format!(
-        "{name}:{line} begins a paragraph with a sentence of {words} words; the limit is {SENTENCE_WORDS_MAX}"
+        "{name}:{line}: a sentence in this paragraph has {words} words; the limit is {SENTENCE_WORDS_MAX}"
     )
 }
 
@@ -132,7 +135,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
             if !SKIPPED.contains(&name.as_str()) {
                 collect(&path, files)?;
             }
-        } else if ENDINGS.iter().any(|ending| path.extension().is_some_and(|found| found == *ending))
+        } else if EXTENSIONS.iter().any(|extension| path.extension().is_some_and(|found| found == *extension))
             && name != "api.gen.ts"
         {
             files.push(path);

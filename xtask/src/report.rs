@@ -1,4 +1,4 @@
-//! The results of a test run: how many tests passed, and which ones failed where. Performs no I/O.
+//! The results of a test run: the number of passed tests, and the failed tests with their programs. Performs no I/O.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ pub struct Tests {
     pub passed: u64,
     /// The names of failed tests, each with its program if known.
     pub failed: Vec<String>,
-    /// Programs that failed without naming a test, for example because they were killed.
-    pub broken: Vec<String>,
+    /// Programs that ended without reporting results, for example because they were killed.
+    pub crashed: Vec<String>,
 }
 
 /// The outcome of a stage.
@@ -26,14 +26,14 @@ pub struct Report(Vec<(&'static str, Outcome)>);
 
 impl Report {
     /// Record a stage and return whether it succeeded.
-    pub fn note(&mut self, stage: &'static str, outcome: Outcome) -> bool {
-        let is_well = match &outcome {
+    pub fn record(&mut self, stage: &'static str, outcome: Outcome) -> bool {
+        let is_success = match &outcome {
             Outcome::Passed => true,
             Outcome::Failed(_) | Outcome::Skipped(_) => false,
-            Outcome::Tested(tests) => tests.failed.is_empty() && tests.broken.is_empty(),
+            Outcome::Tested(tests) => tests.failed.is_empty() && tests.crashed.is_empty(),
         };
         self.0.push((stage, outcome));
-        is_well
+        is_success
     }
 
     pub fn passed(&self) -> u64 {
@@ -49,7 +49,7 @@ impl Report {
         let failed = |(_, outcome): &(_, Outcome)| match outcome {
             Outcome::Passed | Outcome::Skipped(_) => 0,
             Outcome::Failed(_) => 1,
-            Outcome::Tested(tests) => tests.failed.len() + tests.broken.len(),
+            Outcome::Tested(tests) => tests.failed.len() + tests.crashed.len(),
         };
         self.0.iter().map(failed).sum()
     }
@@ -72,14 +72,14 @@ impl fmt::Display for Report {
 }
 
 fn write_tests(f: &mut fmt::Formatter<'_>, stage: &str, tests: &Tests) -> fmt::Result {
-    let is_well = tests.failed.is_empty() && tests.broken.is_empty();
-    let word = if is_well { "ok" } else { "FAILED" };
-    writeln!(f, "  {stage}: {word}, {} passed, {} failed", tests.passed, tests.failed.len())?;
+    let is_success = tests.failed.is_empty() && tests.crashed.is_empty();
+    let status = if is_success { "ok" } else { "FAILED" };
+    writeln!(f, "  {stage}: {status}, {} passed, {} failed", tests.passed, tests.failed.len())?;
     for name in &tests.failed {
         writeln!(f, "    failed: {name}")?;
     }
-    for program in &tests.broken {
-        writeln!(f, "    failed without naming a test: {program}")?;
+    for program in &tests.crashed {
+        writeln!(f, "    ended without results: {program}")?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn write_tests(f: &mut fmt::Formatter<'_>, stage: &str, tests: &Tests) -> fmt::R
 /// Parse the output of `cargo test --no-fail-fast`.
 pub fn read_cargo(lines: &[String]) -> Tests {
     let mut tests = Tests::default();
-    let (mut program, mut named) = (String::new(), Vec::new());
+    let (mut program, mut failed_names) = (String::new(), Vec::new());
     // Programs that ran, and whether they reported their results.
     let mut ran: Vec<(String, bool)> = Vec::new();
     for line in lines {
@@ -96,20 +96,21 @@ pub fn read_cargo(lines: &[String]) -> Tests {
             program = program_of(started);
             ran.push((program.clone(), false));
         } else if text == "failures:" {
-            named.clear();
+            failed_names.clear();
         } else if let Some(result) = text.strip_prefix("test result: ") {
             tests.passed += count_before(result, " passed");
             if result.starts_with("FAILED") {
-                tests.failed.extend(named.drain(..).map(|name| format!("{name} in {program}")));
+                tests.failed.extend(failed_names.drain(..).map(|name| format!("{name} in {program}")));
             }
             if let Some(last) = ran.last_mut() {
                 last.1 = true;
             }
         } else if line.starts_with("    ") && !text.contains(' ') && !text.is_empty() {
-            named.push(text.to_owned());
+            failed_names.push(text.to_owned());
         }
     }
-    tests.broken = ran.into_iter().filter(|(_, told)| !told).map(|(program, _)| program).collect();
+    tests.crashed =
+        ran.into_iter().filter(|(_, has_results)| !has_results).map(|(program, _)| program).collect();
     tests
 }
 
@@ -187,7 +188,7 @@ test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let tests = read_cargo(&lines(CARGO));
         assert_eq!(tests.passed, 8);
         assert_eq!(tests.failed, ["a::breaks in core (unittests src/lib.rs)"]);
-        assert_eq!(tests.broken, ["all (tests/all.rs)"]);
+        assert_eq!(tests.crashed, ["all (tests/all.rs)"]);
     }
 
     #[test]
@@ -200,13 +201,13 @@ test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     #[test]
     fn the_summary_line_counts_all_failures() {
         let mut report = Report::default();
-        assert!(report.note("format", Outcome::Passed));
-        assert!(!report.note("clippy", Outcome::Failed("cargo clippy failed".to_owned())));
-        assert!(!report.note("tests", Outcome::Tested(read_cargo(&lines(CARGO)))));
-        assert!(!report.note("journeys", Outcome::Skipped("nothing was built")));
-        let said = report.to_string();
-        assert_eq!(said.lines().last(), Some("8 passed, 3 failed"), "{said}");
-        assert!(said.contains("    failed: a::breaks in core (unittests src/lib.rs)\n"), "{said}");
-        assert!(said.contains("  clippy: FAILED: cargo clippy failed\n"), "{said}");
+        assert!(report.record("format", Outcome::Passed));
+        assert!(!report.record("clippy", Outcome::Failed("cargo clippy failed".to_owned())));
+        assert!(!report.record("tests", Outcome::Tested(read_cargo(&lines(CARGO)))));
+        assert!(!report.record("journeys", Outcome::Skipped("nothing was built")));
+        let summary = report.to_string();
+        assert_eq!(summary.lines().last(), Some("8 passed, 3 failed"), "{summary}");
+        assert!(summary.contains("    failed: a::breaks in core (unittests src/lib.rs)\n"), "{summary}");
+        assert!(summary.contains("  clippy: FAILED: cargo clippy failed\n"), "{summary}");
     }
 }

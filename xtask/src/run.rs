@@ -5,15 +5,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The result of a finished program.
-pub struct Ran {
+/// The output of a finished program.
+pub struct CommandOutput {
     pub succeeded: bool,
     /// The output of both streams, in order and without colours.
     pub lines: Vec<String>,
 }
 
 /// Run a command to completion. Both streams share one pipe, so that their lines stay in order.
-pub fn show(command: &mut Command) -> Result<Ran> {
+pub fn run_and_show(command: &mut Command) -> Result<CommandOutput> {
     let program = command.get_program().to_string_lossy().into_owned();
     let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
     let title = program.rsplit('/').next().unwrap_or(&program);
@@ -31,7 +31,7 @@ pub fn show(command: &mut Command) -> Result<Ran> {
         lines.push(without_colours(String::from_utf8_lossy(&line).trim_end()));
         line.clear();
     }
-    Ok(Ran { succeeded: child.wait()?.success(), lines })
+    Ok(CommandOutput { succeeded: child.wait()?.success(), lines })
 }
 
 /// Remove escape sequences: some programs print colours even into a pipe.
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn the_output_of_a_failed_program_is_captured_in_order() {
         let script = "echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'; exit 3";
-        let ran = show(Command::new("sh").args(["-c", script])).unwrap();
+        let ran = run_and_show(Command::new("sh").args(["-c", script])).unwrap();
         assert_eq!((ran.succeeded, ran.lines), (false, ["one", "two", "three"].map(str::to_owned).to_vec()));
     }
 }

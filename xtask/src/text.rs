@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A longer file should be split.
+/// Maximum number of lines in a file.
 const FILE_LINES_MAX: usize = 800;
 /// Split with `concat!`, so that this file does not match itself.
-const LEFT_OPEN: &[&str] =
+const UNFINISHED_MARKERS: &[&str] =
     &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("#[ig", "nore")];
 
 pub fn check(root: &Path) -> Result<Vec<String>> {
@@ -44,15 +44,15 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>) {
     check_text(name, text, "//!", faults);
 }
 
-fn check_text(name: &str, text: &str, beginning: &str, faults: &mut Vec<String>) {
+fn check_text(name: &str, text: &str, prefix: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
-    if !text.starts_with(beginning) {
-        faults.push(format!("{name} must begin with `{beginning}` and state its purpose"));
+    if !text.starts_with(prefix) {
+        faults.push(format!("{name} must begin with `{prefix}` and state its purpose"));
     }
     if lines > FILE_LINES_MAX {
         faults.push(format!("{name} has {lines} lines, over the limit of {FILE_LINES_MAX}: split it"));
     }
-    for open in LEFT_OPEN.iter().filter(|open| text.contains(**open)) {
+    for open in UNFINISHED_MARKERS.iter().filter(|open| text.contains(**open)) {
         faults.push(format!("{name} contains {open}"));
     }
 }
@@ -62,7 +62,7 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
     let mut codes = Vec::new();
     for file in files.iter().filter(|file| file.starts_with(root.join("crates"))) {
         let text = fs::read_to_string(file)?;
-        codes.extend(said_by_the_server(&text));
+        codes.extend(problem_codes(&text));
         let Some(start) = text.find("pub fn code(&self)") else { continue };
         let body = text[start..].split("\n    }\n").next().unwrap_or_default();
         let quoted = body.split('"').skip(1).step_by(2);
@@ -82,8 +82,8 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
     Ok(())
 }
 
-/// The codes of problems that handlers create directly.
-fn said_by_the_server(text: &str) -> impl Iterator<Item = String> {
+/// Find the error codes of problems that handlers create directly.
+fn problem_codes(text: &str) -> impl Iterator<Item = String> {
     let after = text.split("Problem::new(").skip(1).map(str::trim_start);
     let quoted = after.filter_map(|rest| rest.strip_prefix('"')?.split('"').next());
     quoted.filter(|code| code.contains('.')).map(str::to_owned)

@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of files read per directory.
 const FILES_MAX: usize = 1_000;
 
-/// Directories of agents, in order of precedence.
+/// The directories with agent files, in order of precedence.
 #[derive(Debug, Clone)]
 pub struct Agents {
     dirs: Vec<PathBuf>,
@@ -40,7 +40,7 @@ pub struct AgentFile {
 
 /// A mistake in an agent file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fault {
+pub struct AgentFault {
     pub file: String,
     pub line: u64,
     pub column: u64,
@@ -49,9 +49,9 @@ pub struct Fault {
     pub message: String,
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for AgentFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Fault { file, line, column, field, message } = self;
+        let AgentFault { file, line, column, field, message } = self;
         match field.as_str() {
             "" => write!(f, "{file}:{line}:{column}: {message}"),
             field => write!(f, "{file}:{line}:{column}: {field} {message}"),
@@ -60,13 +60,13 @@ impl std::fmt::Display for Fault {
 }
 
 impl Agents {
-    /// The project is the directory of its `sapwood.toml`, or the current directory.
+    /// The project is the directory of the project's `sapwood.toml`, or the current directory.
     pub fn of(here: &Path, home: &Path, config: &Config) -> Self {
         let project = config.project.as_deref().unwrap_or(here);
         Self { dirs: vec![project.join(".sapwood/agents"), project.join("agents"), home.join("agents")] }
     }
 
-    /// All agents, sorted by name. If several files define the same name, the first one is used.
+    /// List the agent files, sorted by agent name. If several files have the same name, only the first is listed.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut found: Vec<PathBuf> = Vec::new();
         for dir in &self.dirs {
@@ -96,8 +96,8 @@ impl Agents {
             Some("default") | None => Agent::default_with(None),
             Some(name) => self.find(name)?.agent,
         };
-        if named.is_none() && config.agent_is_the_projects {
-            check_tame(&agent)?;
+        if named.is_none() && config.is_agent_from_project {
+            check_default_agent(&agent)?;
         }
         if agent.model.is_none() {
             agent.model = Some(config.model.clone().unwrap_or_else(|| "demo".to_owned()));
@@ -106,8 +106,9 @@ impl Agents {
     }
 }
 
-/// A project's default agent must ask for approval: the user did not choose it, and the project may be untrusted.
-fn check_tame(agent: &Agent) -> Result<()> {
+/// Refuse a project's default agent if it needs no approval, can access every file or starts programs. The user did not
+/// choose this agent, and the project may be untrusted.
+fn check_default_agent(agent: &Agent) -> Result<()> {
     let is_local = |server: &McpServer| matches!(server, McpServer::Stdio { .. });
     let why = if agent.approvals > ApprovalMode::Ask {
         "acts without asking"
@@ -132,8 +133,8 @@ fn unknown(name: &str, files: &[PathBuf]) -> Failure {
     Failure::new("agent.not_found", format!("no agent {name}")).with_hint(hint)
 }
 
-fn invalid(faults: &[Fault]) -> Failure {
-    let lines: Vec<String> = faults.iter().map(Fault::to_string).collect();
+fn invalid(faults: &[AgentFault]) -> Failure {
+    let lines: Vec<String> = faults.iter().map(AgentFault::to_string).collect();
     Failure::new("agent.invalid", lines.join("\n"))
 }
 
@@ -159,11 +160,11 @@ fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Read one file. Returns all of its mistakes if it has any.
-pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
+/// Read one agent file. If it has mistakes, returns all of them.
+pub fn read(path: &Path) -> Result<Agent, Vec<AgentFault>> {
     let start = SourcePosition { line: 1, column: 1 };
-    let whole = |why: String| vec![Mistake { place: start, field: String::new(), why }];
-    let faults = |mistakes: Vec<Mistake>| -> Vec<Fault> {
+    let whole = |why: String| vec![Mistake { position: start, field: String::new(), why }];
+    let faults = |mistakes: Vec<Mistake>| -> Vec<AgentFault> {
         mistakes.into_iter().map(|mistake| fault(path, mistake)).collect()
     };
     let text = read_text(path).map_err(|why| faults(whole(why)))?;
@@ -176,22 +177,26 @@ pub fn read(path: &Path) -> Result<Agent, Vec<Fault>> {
         Some(agent) => agent,
         None => return Err(faults(mistakes)),
     };
-    mistakes.extend(agent.mistakes().into_iter().map(|error| placed(&document, error)));
+    mistakes.extend(agent.mistakes().into_iter().map(|error| locate_error(&document, error)));
     mistakes.extend(unknown_names(&agent, &document));
     if agent.id != name_of(path) {
         let why = format!("is {:?}, but the file is named {:?}", agent.id, name_of(path));
-        mistakes.push(Mistake { place: document.place(&["id".to_owned()]), field: "id".to_owned(), why });
+        mistakes.push(Mistake {
+            position: document.position_at(&["id".to_owned()]),
+            field: "id".to_owned(),
+            why,
+        });
     }
-    mistakes.sort_by_key(|mistake| mistake.place);
+    mistakes.sort_by_key(|mistake| mistake.position);
     if mistakes.is_empty() { Ok(agent) } else { Err(faults(mistakes)) }
 }
 
-/// Find unknown tools and invalid model names. Tools are not checked if the agent has MCP servers, because these
-/// provide further tools.
+/// Find unknown tools and invalid model names. Tools are not checked if the agent has MCP servers, because the servers
+/// can provide more tools.
 fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
     let mut found = Vec::new();
-    let mut add = |way: &[String], why: String| {
-        found.push(Mistake { place: document.place(way), field: way.join("."), why });
+    let mut add = |path: &[String], why: String| {
+        found.push(Mistake { position: document.position_at(path), field: path.join("."), why });
     };
     let known = [EFFECT_TOOLS, ENGINE_TOOLS].concat();
     let is_unknown = |tool: &String| agent.mcp_servers.is_empty() && !known.contains(&tool.as_str());
@@ -203,12 +208,12 @@ fn unknown_names(agent: &Agent, document: &Located) -> Vec<Mistake> {
         add(&["tools".to_owned(), at.to_string()], why);
     }
     let is_model = |name: &str| name == "demo" || name.starts_with("scripted:") || name.contains('/');
-    let not_one = |name: &str| format!("is {name:?}, but must be PROVIDER/NAME or demo");
+    let invalid_model = |name: &str| format!("is {name:?}, but must be PROVIDER/NAME or demo");
     if let Some(model) = agent.model.as_deref().filter(|model| !is_model(model)) {
-        add(&["model".to_owned()], not_one(model));
+        add(&["model".to_owned()], invalid_model(model));
     }
     for (at, link) in agent.fallback_chain.iter().enumerate().filter(|(_, link)| !is_model(&link.model)) {
-        add(&["fallback_chain".to_owned(), at.to_string(), "model".to_owned()], not_one(&link.model));
+        add(&["fallback_chain".to_owned(), at.to_string(), "model".to_owned()], invalid_model(&link.model));
     }
     found
 }
@@ -221,14 +226,20 @@ fn read_text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
-fn placed(document: &Located, error: AgentError) -> Mistake {
+fn locate_error(document: &Located, error: AgentError) -> Mistake {
     let path: Vec<String> = error.field.split('.').map(str::to_owned).collect();
-    Mistake { place: document.place(&path), field: error.field, why: error.why }
+    Mistake { position: document.position_at(&path), field: error.field, why: error.why }
 }
 
-fn fault(path: &Path, mistake: Mistake) -> Fault {
-    let Mistake { place, field, why } = mistake;
-    Fault { file: path.display().to_string(), line: place.line, column: place.column, field, message: why }
+fn fault(path: &Path, mistake: Mistake) -> AgentFault {
+    let Mistake { position, field, why } = mistake;
+    AgentFault {
+        file: path.display().to_string(),
+        line: position.line,
+        column: position.column,
+        field,
+        message: why,
+    }
 }
 
 #[cfg(test)]
@@ -241,7 +252,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let faults = read(&path).err().unwrap_or_default();
         let short =
-            |fault: &Fault| format!("{}:{} {} {}", fault.line, fault.column, fault.field, fault.message);
+            |fault: &AgentFault| format!("{}:{} {} {}", fault.line, fault.column, fault.field, fault.message);
         faults.iter().map(short).collect()
     }
 
@@ -312,7 +323,7 @@ mod tests {
         let dir = temp.path().join("agents");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("wild.yaml"), "id: wild\napprovals: auto\n").unwrap();
-        let config = Config { agent: Some("wild".into()), agent_is_the_projects: true, ..Config::default() };
+        let config = Config { agent: Some("wild".into()), is_agent_from_project: true, ..Config::default() };
         let agents = Agents::of(temp.path(), Path::new("/nonexistent"), &config);
         assert_eq!(agents.choose(None, &config).unwrap_err().code, "agent.untrusted");
         assert_eq!(agents.choose(Some("wild"), &config).unwrap().model.as_deref(), Some("demo"));

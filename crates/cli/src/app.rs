@@ -1,4 +1,4 @@
-//! Builds the engine and the scope from options, environment and configuration. Only this module uses concrete types.
+//! Builds the engine and the scope from options, environment and configuration.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::suggest::nearest;
 use crate::telemetry::{self, Telemetry};
 
 /// Number of recent sessions compared with a mistyped id.
-const SUGGESTED_FROM_MAX: usize = 500;
+const SUGGESTION_CANDIDATES_MAX: usize = 500;
 
 /// The state shared by all commands.
 pub struct App {
     pub engine: Engine,
     pub scope: Scope,
     pub out: Out,
-    pub place: AppPaths,
+    pub paths: AppPaths,
     /// The models. Set by [`App::open_backends`].
     pub model: Option<Arc<dyn Model>>,
-    /// The server log. None for commands other than `serve`, which print their results and errors.
+    /// The server log. Only `serve` sets it; other commands print their errors.
     pub log: Option<Log>,
-    /// Kept until the command ends, because dropping it sends the remaining spans.
+    /// Dropped when the command ends, which sends the remaining spans.
     telemetry: Option<Telemetry>,
 }
 
@@ -54,25 +54,25 @@ pub struct AppPaths {
 
 impl App {
     pub fn open(global: &Global) -> Result<Self> {
-        let place = AppPaths::find(global)?;
-        let scope = scope_of(global, &place.config)?;
-        if place.is_store_at_home {
-            create_home(&place.home)?;
+        let paths = AppPaths::find(global)?;
+        let scope = scope_of(global, &paths.config)?;
+        if paths.is_store_at_home {
+            create_home(&paths.home)?;
         }
-        let durability = match place.config.durability {
+        let durability = match paths.config.durability {
             Some(config::Durability::Normal) => Durability::Normal,
             Some(config::Durability::Full) | None => Durability::Full,
         };
-        let options = OpenOptions { durability, key: key::find(&place)? };
-        let engine = sapwood::open_engine(&place.url, options)?;
-        let engine = hooks::install(engine, &place.config, &scope)?;
-        let engine = engine.with_skills(Arc::new(place.skills()));
-        let engine = engine.with_memory_care(providers::memory_care(&place)?);
+        let options = OpenOptions { durability, key: key::find(&paths)? };
+        let engine = sapwood::open_engine(&paths.url, options)?;
+        let engine = hooks::install(engine, &paths.config, &scope)?;
+        let engine = engine.with_skills(Arc::new(paths.skills()));
+        let engine = engine.with_memory_config(providers::memory_care(&paths)?);
         Ok(Self {
             engine,
             scope,
             out: Out::new(global.format()),
-            place,
+            paths,
             model: None,
             log: None,
             telemetry: None,
@@ -84,11 +84,11 @@ impl App {
         if self.model.is_some() {
             return Ok(());
         }
-        let world = providers::open(&self.place, self.default_model())?;
-        self.model = Some(world.model.clone());
-        let thresholds = self.place.config.pressure.unwrap_or_default();
+        let backends = providers::open(&self.paths, self.default_model())?;
+        self.model = Some(backends.model.clone());
+        let thresholds = self.paths.config.pressure.unwrap_or_default();
         let defaults = self.session_defaults();
-        let engine = self.engine.clone().with_thresholds(thresholds).with_backends(world);
+        let engine = self.engine.clone().with_thresholds(thresholds).with_backends(backends);
         self.engine = engine.with_session_defaults(defaults);
         self.telemetry = telemetry::start(self.format(), self.log.take());
         if self.telemetry.is_some() {
@@ -99,13 +99,13 @@ impl App {
 
     /// Settings for continuing imported sessions: the agent that a new session would get, in this directory.
     fn session_defaults(&self) -> SessionDefaults {
-        let agent = self.place.agents().choose(None, &self.place.config).ok();
-        SessionDefaults { agent, cwd: self.place.here.to_str().map(str::to_owned) }
+        let agent = self.paths.agents().choose(None, &self.paths.config).ok();
+        SessionDefaults { agent, cwd: self.paths.here.to_str().map(str::to_owned) }
     }
 
     /// Open the backends for commands that learn from sessions, if learning uses a model.
     pub fn open_backends_to_learn(&mut self) -> Result<()> {
-        match self.place.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
+        match self.paths.config.memory.as_ref().is_some_and(|memory| memory.model.is_some()) {
             true => self.open_backends(),
             false => Ok(()),
         }
@@ -113,7 +113,7 @@ impl App {
 
     /// The model for sessions and agents that do not set a model.
     pub fn default_model(&self) -> String {
-        self.place.config.model.clone().unwrap_or_else(|| "demo".to_owned())
+        self.paths.config.model.clone().unwrap_or_else(|| "demo".to_owned())
     }
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
@@ -133,7 +133,7 @@ impl App {
 
     /// The id of a recent session that is similar to a mistyped id.
     async fn similar_session(&self, given: &str) -> Option<String> {
-        let filter = ListFilter { limit: SUGGESTED_FROM_MAX, ..ListFilter::default() };
+        let filter = ListFilter { limit: SUGGESTION_CANDIDATES_MAX, ..ListFilter::default() };
         let recent = self.engine.list(&self.scope, &filter).await.ok()?.items;
         nearest(given, recent.iter().map(|summary| summary.id.as_str())).map(str::to_owned)
     }
@@ -145,9 +145,9 @@ impl App {
         Ok(session)
     }
 
-    /// Record a read in the audit log. If the store is read-only or the disk is full, the read is allowed unrecorded,
-    /// because a local user has access to the files anyway. A server refuses the read
-    /// instead, because its audit log must be complete.
+    /// Record a read in the audit log. If the store is read-only or the disk is full, the read is allowed without a
+    /// record, because a local user can access the files anyway. A server refuses such a read, because its audit log
+    /// must be complete.
     pub async fn note_read(&self, session: &SessionId) -> Result<()> {
         match self.engine.note_read(&self.scope, session).await {
             Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
@@ -173,10 +173,10 @@ impl AppPaths {
             Some(url) => (url, false),
             None => {
                 let file = home.join("sapwood.db");
-                // A store's URL is text: converting a path that is not UTF-8 would change it.
+                // A store URL is UTF-8, so another path cannot be converted without loss.
                 let not_text = || {
                     let message = format!("the path {} is not valid UTF-8", home.display());
-                    Failure::usage(message, "set another with --home or SAPWOOD_HOME")
+                    Failure::usage(message, "set another directory with --home or SAPWOOD_HOME")
                 };
                 (format!("sqlite:{}", file.to_str().ok_or_else(not_text)?), true)
             }
@@ -198,7 +198,7 @@ impl AppPaths {
     }
 
     /// The path of a file or directory store.
-    pub fn path(&self) -> Option<&str> {
+    pub fn store_path(&self) -> Option<&str> {
         self.url.split_once(':').map(|(_, path)| path).filter(|path| !path.is_empty())
     }
 }

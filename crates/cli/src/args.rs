@@ -38,7 +38,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
     ("Operate", &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"]),
 ];
-/// The description of `help`, which clap generates only when the command line is built.
+/// The description of `help`, which clap adds only when it builds the parser. Repeated here for the list of groups.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
 const HEADING: anstyle::Style = anstyle::Style::new().bold().underline();
 /// Width of the name column in the grouped list.
@@ -168,7 +168,7 @@ fn group_help(command: &clap::Command) -> String {
     text
 }
 
-/// Parse the command line. On failure, print what is wrong and return the exit code.
+/// Parse the command line. If it is invalid or asks for help, print the error or the help and return the exit code.
 pub fn parse() -> Result<Cli, ExitCode> {
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| match error.kind() {
@@ -190,13 +190,13 @@ fn wants_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// Split clap's message into what is wrong and what to do about it.
+/// Convert clap's error: its tips become the hint, and its other lines the message.
 pub fn usage_failure(error: &clap::Error) -> Failure {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
     ) {
-        return Failure::usage("no command was given", "sapwood help lists the commands");
+        return Failure::usage("no command was given", "run `sapwood help` to list the commands");
     }
     let text = error.render().to_string();
     let (mut message, mut hint) = (Vec::new(), Vec::new());
@@ -207,8 +207,11 @@ pub fn usage_failure(error: &clap::Error) -> Failure {
             message.push(line.strip_prefix("error: ").unwrap_or(line));
         }
     }
-    let hint =
-        if hint.is_empty() { "sapwood help COMMAND shows the options".to_owned() } else { hint.join("; ") };
+    let hint = if hint.is_empty() {
+        "run `sapwood help COMMAND` to see the options".to_owned()
+    } else {
+        hint.join("; ")
+    };
     Failure::usage(message.join(" "), hint)
 }
 

@@ -1,5 +1,5 @@
-//! Reads `sapwood.toml`: the project's, in the current directory or a parent, and the user's in Sapwood's home. An
-//! unknown key is an error, because a misspelled setting would otherwise be silently ignored.
+//! Reads two `sapwood.toml` files: the project's, in the current directory or a parent, and the user's, in Sapwood's
+//! home. An unknown key is an error, because a misspelled setting would otherwise be silently ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub struct Config {
     pub server: Option<ServerSettings>,
     /// Allowed only in the user's file, see [`load`].
     pub memory: Option<MemorySettings>,
-    /// Directories of skills, in addition to the project's and those in Sapwood's home.
+    /// Directories of skills, in addition to the default directories in the project and in Sapwood's home.
     pub skills: Vec<PathBuf>,
     /// Allowed only in the user's file, see [`load`].
     pub hooks: Vec<HookSettings>,
@@ -57,7 +57,7 @@ pub struct Config {
     pub project: Option<PathBuf>,
     /// Whether the project's file sets `agent`.
     #[serde(skip)]
-    pub agent_is_the_projects: bool,
+    pub is_agent_from_project: bool,
 }
 
 /// Settings of `sapwood serve`.
@@ -87,9 +87,9 @@ pub struct ServerSettings {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySettings {
-    /// The model that writes memories. Default: rules without a model.
+    /// The model that extracts memories. Default: rules instead of a model.
     pub model: Option<String>,
-    /// The embedding model that finds memories, `PROVIDER/NAME`. Default: search by words.
+    /// The embedding model that finds memories, `PROVIDER/NAME`. Default: keyword search.
     pub embedding: Option<String>,
     /// Whether to learn from a session when it is closed or archived.
     pub learn: Option<bool>,
@@ -110,9 +110,9 @@ pub struct OidcSettings {
     pub tenant_claim: Option<String>,
 }
 
-/// Load the project's settings, with the user's settings as defaults. A project may be untrusted and must not decide
-/// where keys and messages are sent, who has access, or what runs without approval. So it cannot set providers, memory,
-/// server, hooks and triggers.
+/// Load the project's settings, with the user's settings as defaults. A project may be untrusted, so it must not decide
+/// where keys and messages are sent, who has access, or what runs without approval. Therefore it cannot set providers,
+/// memory, server, hooks or triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -130,7 +130,7 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
-    project.agent_is_the_projects = project.agent.is_some();
+    project.is_agent_from_project = project.agent.is_some();
     Ok(project.or(user))
 }
 
@@ -148,7 +148,7 @@ fn read(path: &Path) -> Result<Option<Config>> {
     if let Some(Err(error)) = config.pressure.map(Thresholds::check) {
         return Err(invalid(path, &error.to_string()));
     }
-    Ok(Some(config.anchored(path.parent().unwrap_or(Path::new(".")))))
+    Ok(Some(config.with_absolute_paths(path.parent().unwrap_or(Path::new(".")))))
 }
 
 fn invalid(path: &Path, why: &str) -> Failure {
@@ -174,12 +174,12 @@ impl Config {
             hooks: other.hooks,
             triggers: other.triggers,
             project: self.project,
-            agent_is_the_projects: self.agent_is_the_projects,
+            is_agent_from_project: self.is_agent_from_project,
         }
     }
 
     /// Make paths absolute, so that they do not depend on the current directory.
-    fn anchored(mut self, dir: &Path) -> Config {
+    fn with_absolute_paths(mut self, dir: &Path) -> Config {
         self.key_file = self.key_file.map(|path| dir.join(path));
         self.skills.iter_mut().for_each(|path| *path = dir.join(&*path));
         for trigger in &mut self.triggers {

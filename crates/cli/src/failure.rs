@@ -11,7 +11,7 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 /// Exit status of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The reader of our output closed the pipe (`sapwood ls | head -1`). Not an error, so no message is printed.
+    /// The reader closed the output pipe, as in `sapwood ls | head -1`. This is not an error, so nothing is printed.
     Closed,
     Failed,
     Usage,
@@ -118,8 +118,8 @@ impl Failure {
     }
 
     /// Prefixes the message with the location of the failure.
-    pub fn at(mut self, place: impl std::fmt::Display) -> Self {
-        self.message = format!("{place}: {}", self.message);
+    pub fn at(mut self, location: impl std::fmt::Display) -> Self {
+        self.message = format!("{location}: {}", self.message);
         self
     }
 }
@@ -142,7 +142,7 @@ impl From<MessageError> for Failure {
     }
 }
 
-/// Plain I/O errors converted with `?` are output errors. Use [`Failure::file`] for files, to include the path.
+/// An I/O error converted with `?` is an output error. For a file, use [`Failure::file`], which includes the path.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let mut failure = Self::new("output.failed", format!("failed to write the output: {error}"));
@@ -153,7 +153,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// The hint for a code without one of its own.
+/// The hint for codes without a specific hint.
 const GENERAL_HINT: &str = "run `sapwood help` to list the commands";
 
 fn hint_for(code: &str) -> &'static str {

@@ -1,5 +1,5 @@
-//! Installs the hooks from the user's `sapwood.toml`. A hook that cannot be prepared, for example because its secret
-//! is missing, is also installed. It fails when it is called, so that its `on_failure` setting applies.
+//! Installs the hooks from the user's `sapwood.toml`. A hook whose secret is missing is also installed, but fails when
+//! it is called, so that its `on_failure` setting applies.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use sapwood::effects::hook::command::DEPTH_VARIABLE;
 use sapwood::effects::hook::{CommandHook, HttpHook};
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::engine::hook::TIMEOUT_DEFAULT;
-use sapwood::{Engine, Hooks, Installed, OnFailure, Scope};
+use sapwood::{Engine, Hooks, InstalledHook, OnFailure, Scope};
 use serde::Deserialize;
 
 use crate::config::Config;
@@ -85,12 +85,12 @@ pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine>
         }
         let hook = make_hook(settings, &secrets)?;
         for on in settings.on.all() {
-            let installed = Installed {
+            let installed = InstalledHook {
                 priority: settings.priority,
                 timeout: settings.timeout_ms.map_or(TIMEOUT_DEFAULT, Duration::from_millis),
                 on_failure: settings.on_failure,
                 tools: settings.tools.clone(),
-                ..Installed::new(settings.name.clone(), on, hook.clone(), installer.clone())
+                ..InstalledHook::new(settings.name.clone(), on, hook.clone(), installer.clone())
             };
             hooks.install(installed).map_err(|error| invalid(settings, &error.to_string()))?;
         }
@@ -118,7 +118,10 @@ fn make_command(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Ho
     let env: Result<BTreeMap<String, Secret>, sapwood::effects::secret::SecretError> =
         settings.env.iter().map(expand).collect();
     match env {
-        Err(error) => Ok(Arc::new(Unready { what: settings.command.join(" "), why: error.to_string() })),
+        Err(error) => Ok(Arc::new(UnavailableHook {
+            description: settings.command.join(" "),
+            error: error.to_string(),
+        })),
         Ok(env) => match CommandHook::new(settings.command.clone(), settings.directory.clone(), env) {
             Ok(hook) => Ok(Arc::new(hook)),
             Err(error) => Err(invalid(settings, &error.to_string())),
@@ -137,7 +140,7 @@ fn make_http(settings: &HookSettings, url: &str, secrets: &Secrets) -> Result<Ar
         return Err(invalid(settings, "a url requires allowed_hosts"));
     }
     match secrets.resolve(name) {
-        Err(error) => Ok(Arc::new(Unready { what: url.to_owned(), why: error.to_string() })),
+        Err(error) => Ok(Arc::new(UnavailableHook { description: url.to_owned(), error: error.to_string() })),
         Ok(secret) => match HttpHook::new(url, secret, &settings.allowed_hosts) {
             Ok(hook) => Ok(Arc::new(hook)),
             Err(error) => Err(invalid(settings, &error.to_string())),
@@ -145,19 +148,19 @@ fn make_http(settings: &HookSettings, url: &str, secrets: &Secrets) -> Result<Ar
     }
 }
 
-/// A hook that could not be prepared.
-struct Unready {
-    what: String,
-    why: String,
+/// A hook whose secrets could not be resolved. Every call fails.
+struct UnavailableHook {
+    description: String,
+    error: String,
 }
 
 #[async_trait]
-impl Hook for Unready {
+impl Hook for UnavailableHook {
     async fn call(&self, _: &HookEvent) -> Result<HookAnswer, HookError> {
-        Err(HookError::Failed { why: self.why.clone() })
+        Err(HookError::Failed { why: self.error.clone() })
     }
 
     fn describe(&self) -> String {
-        self.what.clone()
+        self.description.clone()
     }
 }

@@ -12,13 +12,13 @@ use crate::keychain;
 /// Maximum length of a key in a file.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-pub fn find(place: &AppPaths) -> Result<Option<Key>> {
-    if place.url.starts_with("memory:") {
+pub fn find(paths: &AppPaths) -> Result<Option<Key>> {
+    if paths.url.starts_with("memory:") {
         return Ok(None);
     }
-    let Some((source, key)) = from_anywhere(place)? else { return Ok(None) };
-    if !place.url.starts_with("sqlite:") {
-        let message = format!("{source} sets a key, but {} cannot be encrypted", place.url);
+    let Some((source, key)) = find_in_sources(paths)? else { return Ok(None) };
+    if !paths.url.starts_with("sqlite:") {
+        let message = format!("{source} sets a key, but {} cannot be encrypted", paths.url);
         return Err(Failure::usage(message, "use a sqlite: store, or remove the key"));
     }
     if !cfg!(feature = "encryption") {
@@ -28,16 +28,16 @@ pub fn find(place: &AppPaths) -> Result<Option<Key>> {
     Ok(Some(key))
 }
 
-fn from_anywhere(place: &AppPaths) -> Result<Option<(String, Key)>> {
+fn find_in_sources(paths: &AppPaths) -> Result<Option<(String, Key)>> {
     if let Some(text) = std::env::var_os("SAPWOOD_KEY").filter(|text| !text.is_empty()) {
         let not_text = |_| Failure::usage("SAPWOOD_KEY is not valid UTF-8", "set the key as UTF-8 text");
         let text = text.into_string().map_err(not_text)?;
         return Ok(Some(("SAPWOOD_KEY".to_owned(), Key::new(text))));
     }
-    if let Some(path) = &place.key_file {
+    if let Some(path) = &paths.key_file {
         return Ok(Some((path.display().to_string(), from_file(path)?)));
     }
-    match (place.config.keychain, place.path()) {
+    match (paths.config.keychain, paths.store_path()) {
         (Some(true), Some(store)) => Ok(Some(("the keychain".to_owned(), from_keychain(store)?))),
         _ => Ok(None),
     }
@@ -54,7 +54,7 @@ fn from_file(path: &Path) -> Result<Key> {
         ));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    checked(text).map_err(|failure| failure.at(path.display()))
+    parse_key(text).map_err(|failure| failure.at(path.display()))
 }
 
 #[cfg(unix)]
@@ -73,8 +73,8 @@ fn refuse_readable_by_others(_: &Path, _: &std::fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Check that a key is one line. A line break at its end is removed.
-pub fn checked(mut text: String) -> Result<Key> {
+/// Parse a key, which must be one line. Removes a trailing line break.
+pub fn parse_key(mut text: String) -> Result<Key> {
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
     if text.is_empty() {
         return Err(Failure::new("key.missing", "the key is empty"));
@@ -93,7 +93,7 @@ pub fn account_of(store: &str) -> Result<String> {
 
 fn from_keychain(store: &str) -> Result<Key> {
     let missing = || Failure::new("key.missing", "the keychain has no key for this store");
-    checked(keychain::find(&account_of(store)?)?.ok_or_else(missing)?)
+    parse_key(keychain::find(&account_of(store)?)?.ok_or_else(missing)?)
 }
 
 #[cfg(test)]

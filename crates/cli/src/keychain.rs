@@ -1,9 +1,9 @@
-//! The OS keychain: store keys by the store's path, provider keys by their variable, secrets by their name. Without
-//! the feature `keychain`, every access is an error.
+//! The OS keychain. The account name is the path for a store's key, the variable for a provider's key, and the name for
+//! a secret. Without the feature `keychain`, every access is an error.
 
 use crate::failure::{Failure, Result};
 
-/// Service name of our entries.
+/// Service name of Sapwood's keychain entries.
 #[cfg(feature = "keychain")]
 const SERVICE: &str = "sapwood";
 
@@ -24,12 +24,12 @@ pub fn find(name: &str) -> Result<Option<String>> {
 }
 
 #[cfg(feature = "keychain")]
-pub fn put(name: &str, value: &str) -> Result<()> {
+pub fn store(name: &str, value: &str) -> Result<()> {
     entry(name)?.set_password(value).map_err(|error| failed(&error))
 }
 
 #[cfg(feature = "keychain")]
-pub fn forget(name: &str) -> Result<()> {
+pub fn remove(name: &str) -> Result<()> {
     entry(name)?.delete_credential().map_err(|error| failed(&error))
 }
 
@@ -53,11 +53,11 @@ pub fn find(_: &str) -> Result<Option<String>> {
 }
 
 #[cfg(not(feature = "keychain"))]
-pub fn put(_: &str, _: &str) -> Result<()> {
+pub fn store(_: &str, _: &str) -> Result<()> {
     available()
 }
 
 #[cfg(not(feature = "keychain"))]
-pub fn forget(_: &str) -> Result<()> {
+pub fn remove(_: &str) -> Result<()> {
     available()
 }

@@ -1,5 +1,5 @@
-//! The server log: a line on stderr for each of Sapwood's own warnings and errors, with the id of the request. Client
-//! input cannot inject line breaks.
+//! The server log: one line on stderr for each warning and error of Sapwood itself, with the request id. Client input
+//! cannot inject line breaks.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
@@ -29,7 +29,7 @@ impl Log {
         Self { format }
     }
 
-    /// Convert to a layer that ignores other targets and lower levels.
+    /// Convert to a layer that logs only Sapwood's targets, from level WARN.
     pub fn layer<S: Subscriber + for<'s> LookupSpan<'s>>(self) -> impl Layer<S> {
         self.with_filter(Targets::new().with_target(TARGETS, LevelFilter::WARN))
     }
@@ -71,7 +71,7 @@ impl Fields {
         line + "\n"
     }
 
-    fn take(&mut self, field: &Field, value: String) {
+    fn add(&mut self, field: &Field, value: String) {
         let value = value.chars().take(VALUE_CHARS_MAX).collect();
         match field.name() {
             "message" => self.message = value,
@@ -82,11 +82,11 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field, value.to_owned());
+        self.add(field, value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.take(field, format!("{value:?}"));
+        self.add(field, format!("{value:?}"));
     }
 }
 

@@ -11,68 +11,68 @@ use sapwood::effects::sandbox::Launcher;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::Backends;
-use sapwood::engine::memory::{AtEnd, MemoryCare};
+use sapwood::engine::memory::{AtEnd, MemoryConfig};
 
 use crate::app::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
 
-/// Directory of the sessions' scratch directories, in Sapwood's home.
+/// Directory in Sapwood's home that contains the sessions' scratch directories.
 const SCRATCH_DIR: &str = "scratch";
 /// Suffixes of variables whose values are redacted from tool output.
-const SECRET_ENDINGS: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
+const SECRET_SUFFIXES: &[&str] = &["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "SAPWOOD_KEY"];
 
-/// How memories are written and found, from the user's configuration file. No model is called yet.
-pub fn memory_care(place: &AppPaths) -> Result<MemoryCare> {
-    let Some(settings) = &place.config.memory else { return Ok(MemoryCare::default()) };
+/// Build the memory settings from the user's configuration file. Calls no model.
+pub fn memory_care(paths: &AppPaths) -> Result<MemoryConfig> {
+    let Some(settings) = &paths.config.memory else { return Ok(MemoryConfig::default()) };
     let embedder = match &settings.embedding {
         Some(name) => {
-            let embedder = ModelEmbedder::new(Arc::new(models(place, Arc::new(find_secrets()))?), name);
+            let embedder = ModelEmbedder::new(Arc::new(models(paths, Arc::new(find_secrets()))?), name);
             Some(Arc::new(embedder) as Arc<dyn Embedder>)
         }
         None => None,
     };
     let at_end = if settings.learn == Some(false) { AtEnd::Leave } else { AtEnd::Learn };
-    Ok(MemoryCare { model: settings.model.clone(), embedder, at_end })
+    Ok(MemoryConfig { model: settings.model.clone(), embedder, at_end })
 }
 
-fn models(place: &AppPaths, secrets: Arc<Secrets>) -> Result<Models> {
-    let settings = ModelSettings { providers: place.config.providers.clone(), ..ModelSettings::default() };
+fn models(paths: &AppPaths, secrets: Arc<Secrets>) -> Result<Models> {
+    let settings = ModelSettings { providers: paths.config.providers.clone(), ..ModelSettings::default() };
     let settings = settings.with_variables(|name| std::env::var(name).ok());
     Models::new(settings, Arc::new(ModelKeys::new(secrets)))
         .map_err(|error| Failure::new("config.invalid", error.to_string()))
 }
 
-pub fn open(place: &AppPaths, default_model: String) -> Result<Backends> {
+pub fn open(paths: &AppPaths, default_model: String) -> Result<Backends> {
     let secrets = Arc::new(find_secrets());
-    let models = models(place, Arc::clone(&secrets))?;
-    let mut settings = ToolSettings::new(place.home.join(SCRATCH_DIR));
+    let models = models(paths, Arc::clone(&secrets))?;
+    let mut settings = ToolSettings::new(paths.home.join(SCRATCH_DIR));
     settings.launcher = Launcher::this_binary();
     settings.secrets = secrets;
     Ok(Backends { model: Arc::new(models), tools: Arc::new(Host::new(settings)), default_model })
 }
 
-/// The secrets available as `secret:NAME`, and the keys that are only redacted.
+/// Collect the secrets that settings can reference as `secret:NAME`. API keys from the environment are only redacted.
 pub fn find_secrets() -> Secrets {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let secrets = Secrets::from_variables(variables.clone()).with_lookup(Box::new(ask_keychain));
-    let is_key = |name: &str| SECRET_ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let secrets = Secrets::from_variables(variables.clone()).with_lookup(Box::new(find_in_keychain));
+    let is_key = |name: &str| SECRET_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
     for (name, value) in variables.into_iter().filter(|(name, _)| is_key(name)) {
         secrets.guard(&name, Secret::new(value));
     }
     secrets
 }
 
-/// Look up a name in the keychain. A keychain that is locked, absent or not built in counts as empty: the caller
-/// reports the missing key and where to store it.
-fn ask_keychain(name: &str) -> Option<Secret> {
+/// Look up a name in the keychain. A keychain that is locked, absent or not built in counts as empty, and the caller
+/// reports the missing key.
+fn find_in_keychain(name: &str) -> Option<Secret> {
     keychain::find(name).ok().flatten().map(Secret::new)
 }
 
-/// Provider keys from the environment, then from the keychain. Each keychain entry is looked up once, because a
-/// lookup may ask the user for consent. Keys are redacted from all output.
+/// Provider keys from the environment, then from the keychain. Each keychain entry is looked up once, because the
+/// OS may ask the user for consent. Keys are redacted from all output.
 struct ModelKeys {
     found: Mutex<BTreeMap<String, Option<Secret>>>,
     secrets: Arc<Secrets>,
@@ -83,22 +83,23 @@ impl ModelKeys {
         Self { found: Mutex::default(), secrets }
     }
 
-    fn ask_once(&self, variable: &str) -> Option<Secret> {
+    fn find_once(&self, variable: &str) -> Option<Secret> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let ask = || {
-            let secret = ask_keychain(variable);
+        let look_up = || {
+            let secret = find_in_keychain(variable);
             if let Some(secret) = &secret {
                 self.secrets.guard(variable, secret.clone());
             }
             secret
         };
-        found.entry(variable.to_owned()).or_insert_with(ask).clone()
+        found.entry(variable.to_owned()).or_insert_with(look_up).clone()
     }
 }
 
 impl KeySource for ModelKeys {
     fn find_key(&self, variable: &str) -> Option<ProviderKey> {
-        let kept = || self.ask_once(variable).map(|secret| ProviderKey::new(secret.expose().to_owned()));
-        EnvironmentKeys.find_key(variable).or_else(kept)
+        let from_keychain =
+            || self.find_once(variable).map(|secret| ProviderKey::new(secret.expose().to_owned()));
+        EnvironmentKeys.find_key(variable).or_else(from_keychain)
     }
 }

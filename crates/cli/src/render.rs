@@ -21,7 +21,7 @@ pub const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub const RED: Style = AnsiColor::Red.on_default();
 pub const MATCH: Style = AnsiColor::Yellow.on_default().bold();
 
-/// Width to assume without a terminal.
+/// Width of a terminal whose size is unknown.
 const WIDTH_DEFAULT: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Format {
     Json,
 }
 
-/// Buffered standard output. Callers flush when a reader waits for output. The end of a command always flushes.
+/// Buffered standard output. It is flushed at the end of every command, and by the caller before it waits.
 pub struct Out {
     pub format: Format,
     /// Width of the terminal in columns, or None if stdout is not a terminal.
@@ -166,7 +166,7 @@ impl Table<'_> {
         self.rows.iter().try_for_each(|row| Ok(writeln!(out, "{}", aligned(row, &widths))?))
     }
 
-    /// The width of each column's widest cell.
+    /// The width of each column: its widest cell, except that the flexible column shrinks to fit the terminal.
     fn widths(&self, terminal: usize) -> Vec<usize> {
         let cell_width = |column: usize| self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
         let title_width = |column: usize| self.head[column].width();

@@ -3,7 +3,7 @@
 /// Maximum number of edits between a name and its suggestion.
 const EDITS_MAX: usize = 2;
 
-/// The closest known name, if it is at most [`EDITS_MAX`] edits away and not a complete rewrite of `given`.
+/// The closest known name, if the number of edits is at most [`EDITS_MAX`] and less than the length of `given`.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let distance = |name: &'a str| (strsim::osa_distance(given, name), name);
     let (edits, name) = known.into_iter().map(distance).min()?;

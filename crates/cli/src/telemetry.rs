@@ -1,5 +1,5 @@
-//! Exports traces with OpenTelemetry if the standard environment variables configure it. Without them nothing is
-//! installed. Only the engine's spans are exported, and no span contains text of a session. A missing or
+//! Exports traces with OpenTelemetry if its standard environment variables are set; otherwise installs nothing.
+//! Only the engine's spans are exported, and no span contains text of a session. A missing or
 //! slow collector delays the end of a command by at most [`FLUSH_MS_MAX`] and never makes it fail.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::render::{Format, note};
 const FLUSH_MS_MAX: u64 = 2_000;
 /// Variables that enable traces. The first non-empty variable is used.
 const ENDPOINTS: &[&str] = &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// `true` disables traces, regardless of the other variables.
+/// Variable that disables traces if it is `true`, regardless of the other variables.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SERVICE: &str = "sapwood";
 
@@ -33,12 +33,12 @@ pub struct Telemetry(SdkTracerProvider);
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        // Spans that cannot be sent are lost: the command has succeeded without them.
+        // Ignore errors: a lost span must not fail the command.
         let _ = self.0.shutdown_with_timeout(Duration::from_millis(FLUSH_MS_MAX));
     }
 }
 
-/// Start exporting spans if the environment configures it, and start the server log if given.
+/// Start exporting spans if the environment configures it, and start the server log if `log` is given.
 pub fn start(format: Format, log: Option<Log>) -> Option<Telemetry> {
     let provider = match find_endpoint(variable).map(make_provider) {
         Some(Ok(provider)) => Some(provider),
@@ -93,7 +93,7 @@ fn install(provider: Option<&SdkTracerProvider>, log: Option<Log>) -> anyhow::Re
     Ok(tracing::subscriber::set_global_default(subscriber)?)
 }
 
-/// Endpoint, headers and protocol are read from OpenTelemetry's environment variables.
+/// Create the exporter. It reads the endpoint, headers and protocol from OpenTelemetry's environment variables.
 fn make_exporter(endpoint: String) -> anyhow::Result<SpanExporter> {
     // On a separate thread: a blocking client cannot be created inside the async runtime.
     let made = std::thread::spawn(move || collector_client(&endpoint)).join();

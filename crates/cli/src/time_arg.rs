@@ -1,4 +1,5 @@
-//! Parses time arguments: a duration with a unit, a date, or a timestamp. A duration counts back from now.
+//! Parses time arguments: a duration with a unit, a date, or a timestamp. A duration is subtracted from the current
+//! time.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -18,11 +19,11 @@ pub fn duration_ms(text: &str) -> Result<i64, String> {
     number.checked_mul(*unit_ms).ok_or_else(wrong)
 }
 
-/// A point in time.
+/// A point in time given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment(TimestampMs);
+pub struct TimeArg(TimestampMs);
 
-impl Moment {
+impl TimeArg {
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::parse_at(text, sapwood::SystemClock.now(), TimeZone::system())
     }
@@ -49,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_durations_dates_and_timestamps_and_nothing_else() {
+    fn accepts_only_durations_dates_and_timestamps() {
         let now = TimestampMs(1_000_000_000_000);
-        let parse = |text: &str| Moment::parse_at(text, now, TimeZone::UTC).map(|moment| moment.at().0);
+        let parse = |text: &str| TimeArg::parse_at(text, now, TimeZone::UTC).map(|moment| moment.at().0);
         assert_eq!(parse("2d"), Ok(now.0 - 2 * 86_400_000));
         assert_eq!(parse("2001-09-09"), Ok(999_993_600_000));
         assert_eq!(parse("2001-09-09T01:46:40Z"), Ok(now.0));

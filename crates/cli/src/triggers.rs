@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sapwood::core::agent::Agent;
-use sapwood::core::trigger::{Conflict, Missed, Target, Trigger};
+use sapwood::core::trigger::{Conflict, Missed, Trigger, TriggerTarget};
 use sapwood::effects::secret::Secret;
 use sapwood::effects::trigger::{Cron, FileWatch};
-use sapwood::engine::trigger::{Installed, Runner, Source};
+use sapwood::engine::trigger::{InstalledTrigger, TriggerRunner, TriggerSource};
 use sapwood::{Engine, Scope, SessionId};
 use sapwood_server::ServedTrigger;
 use serde::Deserialize;
@@ -60,7 +60,7 @@ pub struct TriggerSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSettings {
-    /// The secret with which callers without an API key sign requests: `secret:NAME`.
+    /// The secret, `secret:NAME`, that callers without an API key use to sign requests.
     pub secret: Option<String>,
 }
 
@@ -83,21 +83,21 @@ pub struct EventSettings {
     pub types: Vec<String>,
 }
 
-/// A trigger with its resolved settings.
-pub struct Ready {
-    pub installed: Installed,
+/// A configured trigger with its resolved agent, scope and secret.
+pub struct ConfiguredTrigger {
+    pub installed: InstalledTrigger,
     secret: Option<Secret>,
 }
 
-impl Ready {
-    pub fn served(&self) -> ServedTrigger {
+impl ConfiguredTrigger {
+    pub fn to_served(&self) -> ServedTrigger {
         ServedTrigger { installed: self.installed.clone(), secret: self.secret.clone() }
     }
 }
 
 /// Read the configured triggers.
-pub fn read(app: &App) -> Result<Vec<Ready>> {
-    let all = &app.place.config.triggers;
+pub fn read(app: &App) -> Result<Vec<ConfiguredTrigger>> {
+    let all = &app.paths.config.triggers;
     if all.len() > TRIGGERS_MAX {
         return Err(Failure::new(
             "config.invalid",
@@ -109,20 +109,20 @@ pub fn read(app: &App) -> Result<Vec<Ready>> {
             return Err(invalid(settings, "another trigger has the same name"));
         }
     }
-    all.iter().map(|settings| make_ready(app, settings)).collect()
+    all.iter().map(|settings| resolve_trigger(app, settings)).collect()
 }
 
 fn invalid(settings: &TriggerSettings, why: impl std::fmt::Display) -> Failure {
     Failure::new("config.invalid", format!("triggers: {}: {why}", settings.name))
 }
 
-fn make_ready(app: &App, settings: &TriggerSettings) -> Result<Ready> {
+fn resolve_trigger(app: &App, settings: &TriggerSettings) -> Result<ConfiguredTrigger> {
     let (source, secret) = source_of(settings)?;
     let target = match &settings.session {
-        Some(session) => Target::Session(parse_session(settings, session)?),
-        None => Target::New,
+        Some(session) => TriggerTarget::Session(parse_session(settings, session)?),
+        None => TriggerTarget::New,
     };
-    if let (Source::Event { session, .. }, Target::Session(to)) = (&source, &target)
+    if let (TriggerSource::Event { session, .. }, TriggerTarget::Session(to)) = (&source, &target)
         && session == to
     {
         return Err(invalid(settings, "it would trigger itself: event.session and session are the same"));
@@ -144,7 +144,7 @@ fn make_ready(app: &App, settings: &TriggerSettings) -> Result<Ready> {
     let agent = agent_of(app, settings)?;
     let cwd = settings.cwd.as_ref().map(|path| path.display().to_string());
     let scope = scope_of(app, settings)?;
-    Ok(Ready { installed: Installed { trigger, source, agent, cwd, scope }, secret })
+    Ok(ConfiguredTrigger { installed: InstalledTrigger { trigger, source, agent, cwd, scope }, secret })
 }
 
 fn parse_session(settings: &TriggerSettings, session: &str) -> Result<SessionId> {
@@ -153,7 +153,7 @@ fn parse_session(settings: &TriggerSettings, session: &str) -> Result<SessionId>
 
 fn agent_of(app: &App, settings: &TriggerSettings) -> Result<Agent> {
     let named = settings.agent.as_deref();
-    app.place.agents().choose(named, &app.place.config).map_err(|failure| failure.at(&settings.name))
+    app.paths.agents().choose(named, &app.paths.config).map_err(|failure| failure.at(&settings.name))
 }
 
 fn scope_of(app: &App, settings: &TriggerSettings) -> Result<Scope> {
@@ -168,29 +168,29 @@ fn scope_of(app: &App, settings: &TriggerSettings) -> Result<Scope> {
     }
 }
 
-fn source_of(settings: &TriggerSettings) -> Result<(Source, Option<Secret>)> {
+fn source_of(settings: &TriggerSettings) -> Result<(TriggerSource, Option<Secret>)> {
     let TriggerSettings { webhook, cron, watch, event, .. } = settings;
     if cron.is_none() && (settings.time_zone.is_some() || settings.missed.is_some()) {
         return Err(invalid(settings, "time_zone and missed require cron"));
     }
     match (webhook, cron, watch, event) {
-        (Some(webhook), None, None, None) => Ok((Source::Webhook, secret_of(settings, webhook)?)),
+        (Some(webhook), None, None, None) => Ok((TriggerSource::Webhook, secret_of(settings, webhook)?)),
         (None, Some(pattern), None, None) => {
             let zone =
                 settings.time_zone.as_deref().ok_or_else(|| invalid(settings, "cron requires time_zone"))?;
             let calendar = Cron::parse(pattern, zone).map_err(|why| invalid(settings, why))?;
             let missed = settings.missed.unwrap_or_default();
-            Ok((Source::Cron { calendar: Arc::new(calendar), missed }, None))
+            Ok((TriggerSource::Cron { calendar: Arc::new(calendar), missed }, None))
         }
         (None, None, Some(watch), None) => {
             let files =
                 FileWatch::new(&watch.directory, &watch.files).map_err(|why| invalid(settings, why))?;
             let poll_ms = watch.poll_ms.unwrap_or(POLL_MS_DEFAULT).max(POLL_MS_MIN);
-            Ok((Source::Watch { watcher: Arc::new(files), poll_ms }, None))
+            Ok((TriggerSource::Watch { watcher: Arc::new(files), poll_ms }, None))
         }
         (None, None, None, Some(event)) => {
             let session = parse_session(settings, &event.session)?;
-            Ok((Source::Event { session, types: event.types.clone() }, None))
+            Ok((TriggerSource::Event { session, types: event.types.clone() }, None))
         }
         _ => Err(invalid(settings, "set exactly one of webhook, cron, watch and event")),
     }
@@ -204,24 +204,24 @@ fn secret_of(settings: &TriggerSettings, webhook: &WebhookSettings) -> Result<Op
     find_secrets().resolve(name).map(Some).map_err(|error| invalid(settings, error))
 }
 
-/// Run every trigger until its task is aborted. A trigger that fails to open is logged and retried.
-pub fn start(engine: &Engine, triggers: Vec<Ready>) -> Vec<JoinHandle<()>> {
-    let run = |ready: Ready| tokio::spawn(keep_running(engine.clone(), ready.installed));
+/// Start a task for each trigger. If a trigger fails to start, its task logs the error and retries.
+pub fn start(engine: &Engine, triggers: Vec<ConfiguredTrigger>) -> Vec<JoinHandle<()>> {
+    let run = |trigger: ConfiguredTrigger| tokio::spawn(keep_running(engine.clone(), trigger.installed));
     triggers.into_iter().map(run).collect()
 }
 
-async fn keep_running(engine: Engine, installed: Installed) {
+async fn keep_running(engine: Engine, installed: InstalledTrigger) {
     loop {
-        match Runner::new(&engine, installed.clone()).await {
+        match TriggerRunner::new(&engine, installed.clone()).await {
             Ok(runner) => return runner.run().await,
             Err(error) => {
                 let trigger = &installed.trigger.name;
                 tracing::warn!(%trigger, %error, "failed to start a trigger; retrying");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// Delay before a failed trigger is started again.
-const RETRY: std::time::Duration = std::time::Duration::from_secs(10);
+/// Delay before a trigger that failed to start is retried.
+const RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(10);

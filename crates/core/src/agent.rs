@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::prompt::TOLD_TOKENS_DEFAULT;
+use crate::memory::prompt::SECTION_TOKENS_DEFAULT;
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
 use crate::port::tool::{FsScope, McpServer};
@@ -73,12 +73,12 @@ pub struct Agent {
     pub skills: Vec<String>,
 }
 
-/// How memories are used. In files, `true` enables everything and `false` nothing.
+/// How sessions use and create memories. In agent files, `true` enables all features and `false` disables them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Token budget for memories in a new session's system prompt. Zero leaves them out.
     pub tokens: u32,
-    /// Whether the agent has the tool `recall`, if it has tools but does not list `recall`.
+    /// Whether an agent that has tools gets the tool `recall` even if it does not list it.
     pub recall: Recall,
     /// Whether memories are extracted from the agent's sessions.
     pub learn: Learn,
@@ -107,13 +107,13 @@ impl Default for MemoryUse {
 
 impl MemoryUse {
     pub const NONE: Self = Self { tokens: 0, recall: Recall::IfNamed, learn: Learn::No };
-    pub const ALL: Self = Self { tokens: TOLD_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
+    pub const ALL: Self = Self { tokens: SECTION_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
 }
 
-/// The `memory` field as written in an agent file.
+/// The JSON form of the `memory` field of an agent file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum MemoryWritten {
+enum MemoryField {
     Switch(bool),
     Table(MemoryTable),
 }
@@ -121,7 +121,7 @@ enum MemoryWritten {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemoryTable {
-    #[serde(default = "told_tokens")]
+    #[serde(default = "section_tokens_default")]
     tokens: u32,
     #[serde(default = "yes")]
     recall: bool,
@@ -129,8 +129,8 @@ struct MemoryTable {
     learn: bool,
 }
 
-fn told_tokens() -> u32 {
-    TOLD_TOKENS_DEFAULT
+fn section_tokens_default() -> u32 {
+    SECTION_TOKENS_DEFAULT
 }
 
 fn yes() -> bool {
@@ -139,10 +139,10 @@ fn yes() -> bool {
 
 impl<'de> Deserialize<'de> for MemoryUse {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match MemoryWritten::deserialize(deserializer)? {
-            MemoryWritten::Switch(true) => Self::ALL,
-            MemoryWritten::Switch(false) => Self::NONE,
-            MemoryWritten::Table(table) => Self {
+        Ok(match MemoryField::deserialize(deserializer)? {
+            MemoryField::Switch(true) => Self::ALL,
+            MemoryField::Switch(false) => Self::NONE,
+            MemoryField::Table(table) => Self {
                 tokens: table.tokens,
                 recall: if table.recall { Recall::Always } else { Recall::IfNamed },
                 learn: if table.learn { Learn::Yes } else { Learn::No },
@@ -158,12 +158,12 @@ impl Serialize for MemoryUse {
             recall: self.recall == Recall::Always,
             learn: self.learn == Learn::Yes,
         };
-        let written = match *self {
-            Self::ALL => MemoryWritten::Switch(true),
-            Self::NONE => MemoryWritten::Switch(false),
-            _ => MemoryWritten::Table(table),
+        let field = match *self {
+            Self::ALL => MemoryField::Switch(true),
+            Self::NONE => MemoryField::Switch(false),
+            _ => MemoryField::Table(table),
         };
-        written.serialize(serializer)
+        field.serialize(serializer)
     }
 }
 
@@ -171,15 +171,15 @@ impl Serialize for MemoryUse {
 #[serde(deny_unknown_fields)]
 pub struct ChainLink {
     pub model: String,
-    #[serde(default = "three")]
+    #[serde(default = "max_attempts_default")]
     pub max_attempts: u32,
 }
 
-fn three() -> u32 {
+fn max_attempts_default() -> u32 {
     3
 }
 
-/// Limits on a session.
+/// The spending limit of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {

@@ -1,8 +1,8 @@
 //! Which part of a session this store wrote itself.
 //!
 //! History is data: an agent, a model, an open turn or a flow's state in a log records what happened, but grants
-//! nothing. Only entries that this store's engine wrote, under a caller's verified rights, may decide what runs. A
-//! store keeps this record outside the log, so an import cannot write it and an export does not contain it.
+//! nothing. Only entries that this store's engine wrote, under a caller's verified rights, may decide what runs. The
+//! store writes this record outside the log, so an import cannot write it and an export does not contain it.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::id::{Seq, SessionId};
 use crate::port::store::{AuditAction, AuditLine};
 use crate::tree::Lookup;
 
-/// Maximum number of ranges in a record. Beyond it, the closest two are merged, and the entries between lose authority.
+/// Maximum number of ranges in a record. Beyond it, the two closest ranges are merged, and the entries between them
+/// lose authority.
 const RANGES_MAX: usize = 64;
 /// Maximum number of file-backed models in a record.
 pub const MODELS_MAX: usize = 64;
@@ -29,7 +30,7 @@ pub enum Source {
     Imported,
 }
 
-/// A store's record of a session's origin, kept outside its log.
+/// A store's record of a session's origin, stored outside the session's log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authority {
@@ -116,7 +117,7 @@ impl Authority {
     }
 
     /// Whether the local command line allowed this file-backed model for the session.
-    pub fn names_model(&self, model: &str) -> bool {
+    pub fn allows_model(&self, model: &str) -> bool {
         self.models.contains(model)
     }
 
@@ -172,18 +173,18 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
     }
 }
 
-/// Determines the origin of a session that was written before stores kept records. Sessions with an `import` line in
-/// the audit, and their forks, count as imported; all others as written here. The caller passes in the audit lines
-/// about [`Trace::wanted`] until that is `None`.
+/// Determines the origin of a session that was written before stores had these records. Sessions with an `import` line
+/// in the audit, and their forks, count as imported; all others count as written here. The caller passes in the audit
+/// lines about the session [`OriginTrace::wanted`] until that is `None`.
 #[derive(Debug)]
-pub struct Trace {
+pub struct OriginTrace {
     wanted: Option<SessionId>,
     seen: BTreeSet<SessionId>,
     source: Source,
     has_begun: bool,
 }
 
-impl Trace {
+impl OriginTrace {
     pub fn of(session: SessionId) -> Self {
         Self {
             seen: BTreeSet::from([session.clone()]),
@@ -219,8 +220,8 @@ impl Trace {
                 _ => {}
             }
         }
-        let is_known = |wanted: &mut SessionId| !self.seen.insert(wanted.clone());
-        self.wanted.take_if(is_known);
+        let was_seen = |wanted: &mut SessionId| !self.seen.insert(wanted.clone());
+        self.wanted.take_if(was_seen);
         self.wanted.take_if(|_| self.source == Source::Imported);
     }
 
@@ -229,7 +230,7 @@ impl Trace {
         self.has_begun
     }
 
-    /// The session's origin. Final once [`Trace::wanted`] is `None`.
+    /// The session's origin. Final once [`OriginTrace::wanted`] is `None`.
     pub fn source(&self) -> Source {
         self.source
     }
@@ -304,16 +305,16 @@ mod tests {
 
     #[test]
     fn the_audit_distinguishes_imports_and_their_forks_from_own_sessions() {
-        let mut trace = Trace::of("c".parse().unwrap());
+        let mut trace = OriginTrace::of("c".parse().unwrap());
         trace.feed(&lines(&[(AuditAction::Fork, "from b"), (AuditAction::Edit, "reset")]));
         assert_eq!(trace.wanted().map(SessionId::as_str), Some("b"));
         trace.feed(&lines(&[(AuditAction::Create, ""), (AuditAction::Import, "from entry 1 on")]));
         assert_eq!((trace.wanted(), trace.source()), (None, Source::Imported));
-        let mut own = Trace::of("a".parse().unwrap());
+        let mut own = OriginTrace::of("a".parse().unwrap());
         own.feed(&lines(&[(AuditAction::Create, "")]));
         assert_eq!((own.wanted(), own.source()), (None, Source::Own));
-        let mut circle = Trace::of("a".parse().unwrap());
-        circle.feed(&lines(&[(AuditAction::Fork, "from a")]));
-        assert_eq!(circle.wanted(), None);
+        let mut cycle = OriginTrace::of("a".parse().unwrap());
+        cycle.feed(&lines(&[(AuditAction::Fork, "from a")]));
+        assert_eq!(cycle.wanted(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Durable content: what an entry may contain. Media is always a reference to a blob, and reasoning has no vendor
+//! Durable content of entries. Media is always a reference to a blob, and reasoning has no vendor
 //! signature. In-flight content with media bytes or signatures has other types and cannot be stored here.
 
 use std::fmt;

@@ -58,7 +58,7 @@ mod random;
 
 pub use log::{MemError, MemLog};
 pub use notation::{Notation, NotationError};
-pub use random::{Dice, random_script, spoil};
+pub use random::{Dice, corrupt, random_script};
 
 use crate::entry::Draft;
 use crate::project::context::OpenTurn;

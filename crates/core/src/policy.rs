@@ -33,7 +33,7 @@ pub enum Decision {
 /// Decide one call. Edits in the sandbox need no approval, because its files are temporary.
 pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decision {
     match (spec.touch, mode) {
-        // A question is put to a person in every mode.
+        // A question needs a person's answer in every mode.
         (Touch::Asks, _) => Decision::Ask,
         (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,

@@ -1,5 +1,5 @@
 //! Token pressure: how much of its token budget a session uses, and the resulting action. Pure: the turn loop measures,
-//! calls [`Pressure::calls_for`], and performs the action.
+//! calls [`Pressure::action_at`], and performs the action.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +57,8 @@ impl Thresholds {
     /// Check that the thresholds are increasing; otherwise a level could never occur.
     pub fn check(self) -> Result<Self, ThresholdsError> {
         let Self { yellow_percent: yellow, orange_percent: orange, red_percent: red } = self;
-        let grows = 0 < yellow && yellow < orange && orange <= red && red <= 100;
-        if grows { Ok(self) } else { Err(ThresholdsError { yellow, orange, red }) }
+        let is_increasing = 0 < yellow && yellow < orange && orange <= red && red <= 100;
+        if is_increasing { Ok(self) } else { Err(ThresholdsError { yellow, orange, red }) }
     }
 }
 
@@ -79,7 +79,7 @@ pub enum Moment {
 
 /// The action for a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relief {
+pub enum PressureAction {
     Nothing,
     /// Mask old tool output, the cheap strategy.
     Mask,
@@ -95,12 +95,12 @@ impl Pressure {
         let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
         // Use integers, so that thresholds are exact.
         let used = u128::from(used_tokens) * 100;
-        let edge = |percent: u8| u128::from(budget_tokens) * u128::from(percent);
-        let level = if used > edge(thresholds.red_percent) {
+        let threshold = |percent: u8| u128::from(budget_tokens) * u128::from(percent);
+        let level = if used > threshold(thresholds.red_percent) {
             Level::Red
-        } else if used >= edge(thresholds.orange_percent) {
+        } else if used >= threshold(thresholds.orange_percent) {
             Level::Orange
-        } else if used >= edge(thresholds.yellow_percent) {
+        } else if used >= threshold(thresholds.yellow_percent) {
             Level::Yellow
         } else {
             Level::Green
@@ -113,12 +113,12 @@ impl Pressure {
         self.used_tokens as f64 * 100.0 / self.budget_tokens as f64
     }
 
-    pub fn calls_for(&self, moment: Moment) -> Relief {
+    pub fn action_at(&self, moment: Moment) -> PressureAction {
         match (self.level, moment) {
-            (Level::Red, Moment::BeforeCall) => Relief::SummariseAndWarn,
-            (Level::Red | Level::Orange, Moment::AfterTurn) => Relief::Summarise,
-            (Level::Yellow, Moment::AfterTurn) => Relief::Mask,
-            (Level::Green, _) | (_, Moment::BeforeCall) => Relief::Nothing,
+            (Level::Red, Moment::BeforeCall) => PressureAction::SummariseAndWarn,
+            (Level::Red | Level::Orange, Moment::AfterTurn) => PressureAction::Summarise,
+            (Level::Yellow, Moment::AfterTurn) => PressureAction::Mask,
+            (Level::Green, _) | (_, Moment::BeforeCall) => PressureAction::Nothing,
         }
     }
 

@@ -8,7 +8,7 @@ pub const FIRST_PAUSE_MS_MAX: u64 = 500;
 /// Maximum length of a backoff pause.
 pub const PAUSE_MS_MAX: u64 = 30_000;
 /// Maximum pause that a provider may request. For longer pauses, the next model of the chain is tried instead.
-pub const ASKED_PAUSE_MS_MAX: u64 = 60_000;
+pub const REQUESTED_PAUSE_MS_MAX: u64 = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
@@ -20,11 +20,11 @@ pub enum Retry {
 /// precedence over the backoff. The backoff is uniformly random up to a ceiling that doubles, so that callers that
 /// failed together do not retry together.
 pub fn decide_retry(error: &ModelError, attempt: u32, attempts_max: u32, chance: u64) -> Retry {
-    if !error.is_passing() || attempt >= attempts_max {
+    if !error.is_transient() || attempt >= attempts_max {
         return Retry::GiveUp;
     }
     match error.retry_after_ms() {
-        Some(ms) if ms > ASKED_PAUSE_MS_MAX => Retry::GiveUp,
+        Some(ms) if ms > REQUESTED_PAUSE_MS_MAX => Retry::GiveUp,
         Some(ms) => Retry::Wait { ms },
         None => Retry::Wait { ms: chance % (pause_ceiling_ms(attempt) + 1) },
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn cut() -> ModelError {
+    fn stream_cut() -> ModelError {
         ModelError::Cut { model: "m".into(), why: "x".into() }
     }
 
@@ -56,9 +56,9 @@ mod tests {
 
     #[test]
     fn the_last_attempt_is_not_retried() {
-        assert_eq!(decide_retry(&cut(), 2, 3, 0), Retry::Wait { ms: 0 });
-        assert_eq!(decide_retry(&cut(), 3, 3, 0), Retry::GiveUp);
-        assert_eq!(decide_retry(&cut(), 1, 0, 0), Retry::GiveUp);
+        assert_eq!(decide_retry(&stream_cut(), 2, 3, 0), Retry::Wait { ms: 0 });
+        assert_eq!(decide_retry(&stream_cut(), 3, 3, 0), Retry::GiveUp);
+        assert_eq!(decide_retry(&stream_cut(), 1, 0, 0), Retry::GiveUp);
     }
 
     #[test]

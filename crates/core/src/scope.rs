@@ -78,7 +78,7 @@ pub enum Right {
 
 impl Right {
     /// The lowest role with this right, for error messages.
-    pub fn whose(self) -> &'static str {
+    pub fn required_role(self) -> &'static str {
         match self {
             Right::Read => "a reader",
             Right::Write => "a collaborator",

@@ -42,10 +42,10 @@ const AWS_ID_CHARS: usize = 20;
 
 /// A description of the key that the text seems to contain, if any.
 pub fn looks_like_key(text: &str) -> Option<&'static str> {
-    if holds_private_key(text) {
+    if contains_private_key(text) {
         return Some("a private key");
     }
-    if text.split_whitespace().any(holds_password) {
+    if text.split_whitespace().any(contains_password) {
         return Some("a URL with a password");
     }
     text.split(|c: char| !is_token_char(c)).find_map(token_shape)
@@ -67,7 +67,7 @@ fn token_shape(token: &str) -> Option<&'static str> {
     }
 }
 
-fn holds_private_key(text: &str) -> bool {
+fn contains_private_key(text: &str) -> bool {
     text.split("-----BEGIN ").skip(1).any(|rest| {
         rest.split("-----").next().is_some_and(|title| title.trim_end().ends_with("PRIVATE KEY"))
             || rest.starts_with("PGP PRIVATE KEY BLOCK")
@@ -75,7 +75,7 @@ fn holds_private_key(text: &str) -> bool {
 }
 
 /// `scheme://user:password@host`.
-fn holds_password(word: &str) -> bool {
+fn contains_password(word: &str) -> bool {
     let Some((_, rest)) = word.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let Some((user_info, _)) = authority.rsplit_once('@') else { return false };
@@ -115,8 +115,8 @@ fn is_digit(byte: u8) -> bool {
 
 /// Whether a text looks random. Random tokens often switch between upper case, lower case and digits. Names made of
 /// words rarely do, and hexadecimal digits and UUIDs have one case only.
-fn is_random(piece: &str) -> bool {
-    let bytes = piece.as_bytes();
+fn is_random(text: &str) -> bool {
+    let bytes = text.as_bytes();
     let has = |class: fn(&u8) -> bool| bytes.iter().any(class);
     if bytes.len() < RANDOM_CHARS_MIN
         || !(has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit))

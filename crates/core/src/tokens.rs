@@ -7,9 +7,10 @@ use crate::content::{BlobRef, Part};
 use crate::port::tokens::{Tokenizer, Tokenizers};
 use crate::project::context::{Context, Message};
 
-/// Bytes per token if no tokenizer is known.
+/// Bytes per token for the estimate without a tokenizer.
 const BYTES_PER_TOKEN: u64 = 4;
-/// An image costs by its area, which its compressed size only approximates. Providers scale down larger images.
+/// The cost of an image depends on its area, which the compressed size only approximates. Providers scale down larger
+/// images.
 const IMAGE_BYTES_PER_TOKEN: u64 = 190;
 const IMAGE_TOKENS_MIN: u64 = 85;
 const IMAGE_TOKENS_MAX: u64 = 1_600;
@@ -108,10 +109,10 @@ pub fn count_in_use(context: &Context, extra_tokens: u64, count: &dyn Count) -> 
 
 fn reported_in_use(context: &Context, count: &dyn Count) -> Option<u64> {
     let reported = context.reported?;
-    let is_it = |message: &Message| message.entry.is_some_and(|(seq, _)| seq == reported.seq);
-    let at = context.messages.iter().rposition(is_it)?;
+    let is_reported = |message: &Message| message.entry.is_some_and(|(seq, _)| seq == reported.seq);
+    let at = context.messages.iter().rposition(is_reported)?;
     let usage = reported.usage;
-    let then = [usage.input, usage.cache_read, usage.cache_write, usage.output];
-    let then = then.into_iter().fold(0_u64, u64::saturating_add);
-    Some(then.saturating_add(count_messages(&context.messages[at + 1..], count)))
+    let reported_tokens = [usage.input, usage.cache_read, usage.cache_write, usage.output];
+    let reported_tokens = reported_tokens.into_iter().fold(0_u64, u64::saturating_add);
+    Some(reported_tokens.saturating_add(count_messages(&context.messages[at + 1..], count)))
 }

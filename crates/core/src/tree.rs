@@ -34,7 +34,7 @@ pub struct Links {
 
 /// An entry in the tree, reduced to its parent and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Node {
+pub struct TreeNode {
     pub seq: Seq,
     pub parent: Option<Seq>,
     pub links: Links,
@@ -44,7 +44,7 @@ pub struct Node {
 pub trait Lookup {
     type Error: From<PlaceError>;
     /// The node of the entry at this seq; an error if no entry in the tree has this seq.
-    fn node(&mut self, seq: Seq) -> Result<Node, Self::Error>;
+    fn node(&mut self, seq: Seq) -> Result<TreeNode, Self::Error>;
     /// The entry with this id, inside or outside the tree.
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Self::Error>;
     /// The settings snapshot at an entry that [`Links::settings`] points to.
@@ -58,7 +58,7 @@ pub enum PlaceError {
     #[error("a {kind} refers to entry {id}, which is not in this session", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
     #[error("a {kind} refers to entry {id}, which is outside the tree", kind = kind.as_str())]
-    TargetBesideTree { kind: Kind, id: EntryId },
+    TargetOutsideTree { kind: Kind, id: EntryId },
     #[error("a compaction keeps from entry {id}, which is not on its path")]
     KeptOffPath { id: EntryId },
     #[error("entry id {id} is not newer than the log's last id {last} (I13)")]
@@ -96,12 +96,12 @@ pub fn place<L: Lookup>(
     mut random: impl FnMut() -> u128,
 ) -> Result<Vec<Placed>, L::Error> {
     let mut batch: Vec<Placed> = Vec::with_capacity(drafts.len());
-    let mut reached = tip.clone();
+    let mut new_tip = tip.clone();
     for draft in drafts {
-        let placed = place_one(&mut reached, draft, by, &mut WithBatch { log, batch: &batch }, &mut random)?;
+        let placed = place_one(&mut new_tip, draft, by, &mut WithBatch { log, batch: &batch }, &mut random)?;
         batch.push(placed);
     }
-    *tip = reached;
+    *tip = new_tip;
     Ok(batch)
 }
 
@@ -122,11 +122,11 @@ fn place_one<L: Lookup>(
     check_references(&draft.body, parent, log)?;
     let (links, snapshot) = match kind.stance() {
         Stance::InTree => {
-            let (links, snapshot) = grow(tip, seq, &draft.body, log)?;
+            let (links, snapshot) = build_links(tip, seq, &draft.body, log)?;
             tip.head.leaf = Some(seq);
             (Some(links), snapshot)
         }
-        Stance::Beside => {
+        Stance::OutsideTree => {
             if let Body::LeafMoved(moved) = &draft.body {
                 move_leaf(tip, moved.to, log)?;
             }
@@ -175,7 +175,7 @@ fn check_references<L: Lookup>(body: &Body, leaf: Option<Seq>, log: &mut L) -> R
 fn target_of<L: Lookup>(kind: Kind, id: EntryId, log: &mut L) -> Result<Seq, L::Error> {
     match log.find(id)? {
         Some((seq, found)) if found.stance() == Stance::InTree => Ok(seq),
-        Some(_) => Err(PlaceError::TargetBesideTree { kind, id }.into()),
+        Some(_) => Err(PlaceError::TargetOutsideTree { kind, id }.into()),
         None => Err(PlaceError::UnknownTarget { kind, id }.into()),
     }
 }
@@ -198,7 +198,7 @@ pub fn settings_at<L: Lookup>(seq: Seq, log: &mut L) -> Result<Settings, L::Erro
     }
 }
 
-fn grow<L: Lookup>(
+fn build_links<L: Lookup>(
     tip: &mut Tip,
     seq: Seq,
     body: &Body,
@@ -224,11 +224,11 @@ fn changed_settings<L: Lookup>(
     body: &Body,
     log: &mut L,
 ) -> Result<Option<Settings>, L::Error> {
-    let same_model = match body {
+    let is_unchanged = match body {
         Body::AssistantMessage(message) => message.model.is_none() || message.model == tip.model,
         other => !other.kind().may_change_settings(),
     };
-    if same_model {
+    if is_unchanged {
         return Ok(None);
     }
     let before = at.map(|at| log.settings(at)).transpose()?.unwrap_or_default();
@@ -238,7 +238,7 @@ fn changed_settings<L: Lookup>(
     Ok((after != before).then_some(after))
 }
 
-fn next_jump<L: Lookup>(seq: Seq, parent: Option<Node>, log: &mut L) -> Result<Seq, L::Error> {
+fn next_jump<L: Lookup>(seq: Seq, parent: Option<TreeNode>, log: &mut L) -> Result<Seq, L::Error> {
     let Some(parent) = parent.filter(|parent| parent.seq.0 > log.inherited()) else {
         return Ok(seq);
     };
@@ -308,10 +308,10 @@ impl<L> WithBatch<'_, L> {
 impl<L: Lookup> Lookup for WithBatch<'_, L> {
     type Error = L::Error;
 
-    fn node(&mut self, seq: Seq) -> Result<Node, L::Error> {
+    fn node(&mut self, seq: Seq) -> Result<TreeNode, L::Error> {
         match self.placed(seq).and_then(|placed| placed.links.map(|links| (placed.entry.meta.parent, links)))
         {
-            Some((parent, links)) => Ok(Node { seq, parent, links }),
+            Some((parent, links)) => Ok(TreeNode { seq, parent, links }),
             None => self.log.node(seq),
         }
     }

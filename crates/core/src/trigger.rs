@@ -54,7 +54,7 @@ pub enum Missed {
 
 /// The session that a firing is sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum TriggerTarget {
     /// A new session for each firing.
     New,
     /// The session with this id, which is created if it does not exist.
@@ -66,7 +66,7 @@ pub enum Target {
 pub struct Trigger {
     /// Lower-case words joined by hyphens.
     pub name: String,
-    pub target: Target,
+    pub target: TriggerTarget,
     /// The prompt, with placeholders: `{{payload.branch}}`, `{{payload}}`, `{{trigger}}`, `{{fired_at}}`.
     pub prompt: String,
     /// Firings closer together than this are merged.
@@ -85,7 +85,7 @@ impl Trigger {
                 "its name must be 1 to {NAME_BYTES_MAX} lower-case letters, digits and hyphens"
             ));
         }
-        if self.conflict == Conflict::Parallel && self.target != Target::New {
+        if self.conflict == Conflict::Parallel && self.target != TriggerTarget::New {
             return Some(
                 "conflict = \"parallel\" needs a new session for each firing: remove session".to_owned(),
             );
@@ -108,23 +108,23 @@ impl Trigger {
 
     pub fn target_of(&self, firing: Seq) -> String {
         match &self.target {
-            Target::Session(session) => session.to_string(),
-            Target::New => format!("{}.{firing}", self.log_id()),
+            TriggerTarget::Session(session) => session.to_string(),
+            TriggerTarget::New => format!("{}.{firing}", self.log_id()),
         }
     }
 
     /// The prompt of a firing, with placeholders replaced.
-    pub fn words(&self, firing: &Firing) -> String {
-        let mut words = String::new();
-        for piece in pieces(&self.prompt) {
-            match piece {
-                Piece::Text(text) => words.push_str(text),
-                Piece::Name("trigger") => words.push_str(&self.name),
-                Piece::Name("fired_at") => words.push_str(&firing.at.0.to_string()),
-                Piece::Name(path) => words.push_str(&field_text(&firing.payload, path)),
+    pub fn render_prompt(&self, firing: &Firing) -> String {
+        let mut text = String::new();
+        for part in template_parts(&self.prompt) {
+            match part {
+                TemplatePart::Text(literal) => text.push_str(literal),
+                TemplatePart::Name("trigger") => text.push_str(&self.name),
+                TemplatePart::Name("fired_at") => text.push_str(&firing.at.0.to_string()),
+                TemplatePart::Name(path) => text.push_str(&field_text(&firing.payload, path)),
             }
         }
-        words
+        text
     }
 }
 
@@ -133,20 +133,20 @@ pub fn log_id(name: &str) -> String {
     format!("{TRIGGER_PREFIX}{name}")
 }
 
-enum Piece<'a> {
+enum TemplatePart<'a> {
     Text(&'a str),
     Name(&'a str),
 }
 
-fn pieces(template: &str) -> Vec<Piece<'_>> {
+fn template_parts(template: &str) -> Vec<TemplatePart<'_>> {
     let (mut found, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once("{{") {
         let Some((name, tail)) = after.split_once("}}") else { break };
-        found.push(Piece::Text(before));
-        found.push(Piece::Name(name.trim()));
+        found.push(TemplatePart::Text(before));
+        found.push(TemplatePart::Name(name.trim()));
         rest = tail;
     }
-    found.push(Piece::Text(rest));
+    found.push(TemplatePart::Text(rest));
     found
 }
 
@@ -156,9 +156,9 @@ fn unknown_placeholder(template: &str) -> Option<String> {
             name.strip_prefix("payload.").is_some_and(|path| path.split('.').all(|key| !key.is_empty()));
         matches!(name, "payload" | "trigger" | "fired_at") || is_field
     };
-    pieces(template).into_iter().find_map(|piece| match piece {
-        Piece::Name(name) if !is_known(name) => Some(name.chars().take(40).collect()),
-        Piece::Name(_) | Piece::Text(_) => None,
+    template_parts(template).into_iter().find_map(|part| match part {
+        TemplatePart::Name(name) if !is_known(name) => Some(name.chars().take(40).collect()),
+        TemplatePart::Name(_) | TemplatePart::Text(_) => None,
     })
 }
 
@@ -180,7 +180,7 @@ fn field_text(payload: &Value, path: &str) -> String {
 /// A trigger's cursor in its event source.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Mark {
+pub struct TriggerCursor {
     /// The last scheduled time that was processed, or when the trigger was armed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimestampMs>,
@@ -198,15 +198,15 @@ pub struct Mark {
 pub enum TriggerNote {
     /// The trigger was armed and watches its source from this entry on.
     Armed {
-        mark: Mark,
+        mark: TriggerCursor,
     },
     /// The trigger fires.
     Due {
         payload: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        mark: Option<Mark>,
+        mark: Option<TriggerCursor>,
     },
-    /// The prompt was queued in a session, as this entry.
+    /// The prompt was queued in a session. `input` is its queue entry.
     Sent {
         firing: Seq,
         session: SessionId,
@@ -289,7 +289,7 @@ pub struct LastFiring {
 pub struct TriggerState {
     /// The last folded entry.
     pub head: Seq,
-    pub mark: Option<Mark>,
+    pub mark: Option<TriggerCursor>,
     /// Firings that have not ended, oldest first.
     pub open: BTreeMap<Seq, Firing>,
     pub last: Option<LastFiring>,
@@ -353,7 +353,7 @@ pub enum FiringStep {
     Skip(Seq, String),
 }
 
-/// The steps to take now, and after how many milliseconds to check again if nothing else happens.
+/// Compute the steps to take now, and the delay in milliseconds after which to check again if nothing else happens.
 pub fn next_steps(
     trigger: &Trigger,
     state: &TriggerState,
@@ -365,9 +365,9 @@ pub fn next_steps(
         let debounce = i64::try_from(trigger.debounce_ms).unwrap_or(i64::MAX);
         let quiet_at = newest.at.0.saturating_add(debounce);
         let latest = first.at.0.saturating_add(debounce.saturating_mul(DEBOUNCES_MAX));
-        let left = quiet_at.min(latest) - now.0;
-        if left > 0 {
-            return (Vec::new(), Some(left.unsigned_abs()));
+        let remaining = quiet_at.min(latest) - now.0;
+        if remaining > 0 {
+            return (Vec::new(), Some(remaining.unsigned_abs()));
         }
         if waiting.len() > 1 {
             let merged =
@@ -376,7 +376,7 @@ pub fn next_steps(
         }
     }
     let running = state.running().count();
-    let room = match trigger.conflict {
+    let capacity = match trigger.conflict {
         Conflict::Parallel => PARALLEL_MAX.saturating_sub(running),
         Conflict::Queue | Conflict::Skip => 1_usize.saturating_sub(running),
     };
@@ -386,7 +386,7 @@ pub fn next_steps(
         if at >= allowed {
             let why = format!("more than {} an hour", trigger.per_hour_max);
             steps.push(FiringStep::Skip(firing.seq, why));
-        } else if at < room {
+        } else if at < capacity {
             steps.push(FiringStep::Send(firing.seq));
         } else if trigger.conflict == Conflict::Skip {
             steps.push(FiringStep::Skip(firing.seq, "an earlier firing is still running".to_owned()));
@@ -404,7 +404,7 @@ mod tests {
     fn trigger(conflict: Conflict, debounce_ms: u64) -> Trigger {
         let prompt = "{{payload.a}}".to_owned();
         let name = "t".to_owned();
-        Trigger { name, target: Target::New, prompt, debounce_ms, conflict, per_hour_max: 100 }
+        Trigger { name, target: TriggerTarget::New, prompt, debounce_ms, conflict, per_hour_max: 100 }
     }
 
     fn due() -> TriggerNote {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn close_firings_are_merged_but_do_not_wait_forever() {
+    fn firings_close_together_are_merged_but_do_not_wait_forever() {
         let debounced = trigger(Conflict::Queue, 5_000);
         let (none, wait) = next_steps(&debounced, &fold(&[due(), due()]), TimestampMs(4_000));
         assert_eq!((none, wait), (Vec::new(), Some(3_000)));
@@ -491,18 +491,19 @@ mod tests {
             payload: serde_json::from_str(payload).unwrap(),
             sent: None,
         };
-        let say =
-            |prompt: &str| Trigger { prompt: prompt.into(), ..trigger(Conflict::Queue, 0) }.words(&firing);
-        assert_eq!(say("{{trigger}}: {{ payload.branch }} at {{fired_at}}"), "t: main at 5");
-        assert_eq!(say("{{payload.build.log.1}} {{payload.n}} [{{payload.none.x}}]"), "b 3 []");
-        assert!(say("{{payload}}").contains("\"branch\""));
-        assert_eq!(say("an open {{ stays"), "an open {{ stays");
+        let render = |prompt: &str| {
+            Trigger { prompt: prompt.into(), ..trigger(Conflict::Queue, 0) }.render_prompt(&firing)
+        };
+        assert_eq!(render("{{trigger}}: {{ payload.branch }} at {{fired_at}}"), "t: main at 5");
+        assert_eq!(render("{{payload.build.log.1}} {{payload.n}} [{{payload.none.x}}]"), "b 3 []");
+        assert!(render("{{payload}}").contains("\"branch\""));
+        assert_eq!(render("an open {{ stays"), "an open {{ stays");
     }
 
     #[test]
     fn trigger_mistakes_are_found() {
         assert_eq!(trigger(Conflict::Parallel, 0).mistake(), None);
-        let fixed = Target::Session("s".parse().unwrap());
+        let fixed = TriggerTarget::Session("s".parse().unwrap());
         let mistakes = [
             Trigger { name: "A b".into(), ..trigger(Conflict::Queue, 0) },
             Trigger { target: fixed, ..trigger(Conflict::Parallel, 0) },

@@ -26,8 +26,7 @@ fn plan_removal(
         return None;
     }
     let kept = first_kept(messages, messages.len() - keep_last);
-    let removed_nothing = kept == 0;
-    (!removed_nothing).then(|| Compaction {
+    (kept > 0).then(|| Compaction {
         first_kept: messages[kept..].iter().find_map(|message| message.entry).map(|(_, id)| id),
         tokens_before: Some(context.tokens),
         tokens_after: Some(messages[kept..].iter().map(Message::tokens).sum()),

@@ -95,16 +95,16 @@ pub fn launch_if_asked() -> Option<ExitCode> {
     }))
 }
 
-/// The role of a launcher process.
+/// The modes of the launcher's two processes.
 const SUPERVISE: &str = "supervise";
 const ENTER: &str = "enter";
 
 #[cfg(unix)]
 fn launch(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
-    let life = args.next().ok_or("the launcher's mode is missing")?;
+    let mode = args.next().ok_or("the launcher's mode is missing")?;
     let confinement = args.next().ok_or("the launcher's confinement is missing")?;
     let command: Vec<OsString> = args.collect();
-    match life.to_str() {
+    match mode.to_str() {
         Some(SUPERVISE) => supervise::supervise(&confinement, &command),
         Some(ENTER) => enter(&confinement, &command),
         _ => Err("unknown launcher mode".to_owned()),
@@ -123,7 +123,7 @@ fn enter(confinement: &OsString, command: &[OsString]) -> Result<ExitCode, Strin
     let confinement: Confinement = serde_json::from_str(text).map_err(|why| why.to_string())?;
     let (program, args) = command.split_first().ok_or("the command is missing")?;
     #[cfg(target_os = "linux")]
-    restrict::give_up_rights(&confinement)?;
+    restrict::drop_rights(&confinement)?;
     #[cfg(not(target_os = "linux"))]
     let _ = confinement;
     let why = std::process::Command::new(program).args(args).exec();

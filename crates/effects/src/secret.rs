@@ -67,25 +67,25 @@ impl SecretError {
 pub type SecretLookup = Box<dyn Fn(&str) -> Option<Secret> + Send + Sync>;
 
 /// A value to redact, in all encodings in which it may appear.
-struct Known {
+struct KnownSecret {
     name: String,
     secret: Secret,
     forms: Vec<Zeroizing<Vec<u8>>>,
-    source: Source,
+    usage: SecretUsage,
 }
 
 /// Whether `secret:NAME` resolves to the value, or the value is only redacted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Offered,
-    Guarded,
+enum SecretUsage {
+    Resolvable,
+    RedactOnly,
 }
 
 /// All secrets of a process, shared by all sessions: a value that one session resolved is redacted in every session's
 /// output.
 #[derive(Default)]
 pub struct Secrets {
-    known: RwLock<Vec<Known>>,
+    known: RwLock<Vec<KnownSecret>>,
     lookup: Option<SecretLookup>,
 }
 
@@ -101,7 +101,7 @@ impl Secrets {
         let secrets = Self::default();
         for (variable, value) in variables {
             if let Some(name) = variable.strip_prefix(SECRET_VARIABLE_PREFIX) {
-                secrets.remember(name, Secret::new(value), Source::Offered);
+                secrets.register(name, Secret::new(value), SecretUsage::Resolvable);
             }
         }
         secrets
@@ -116,7 +116,7 @@ impl Secrets {
     /// shorter than [`SECRET_BYTES_MIN`].
     pub fn guard(&self, name: &str, secret: Secret) {
         if secret.expose().len() >= SECRET_BYTES_MIN {
-            self.remember(name, secret, Source::Guarded);
+            self.register(name, secret, SecretUsage::RedactOnly);
         }
     }
 
@@ -124,12 +124,12 @@ impl Secrets {
         if !is_name(name) {
             return Err(SecretError::Name { name: name.chars().take(SECRET_NAME_BYTES_MAX).collect() });
         }
-        let secret = match self.find_offered(name) {
+        let secret = match self.find_resolvable(name) {
             Some(secret) => secret,
             None => {
                 let found = self.lookup.as_ref().and_then(|lookup| lookup(name));
                 let secret = found.ok_or_else(|| SecretError::Missing { name: name.to_owned() })?;
-                self.remember(name, secret.clone(), Source::Offered);
+                self.register(name, secret.clone(), SecretUsage::Resolvable);
                 secret
             }
         };
@@ -172,9 +172,9 @@ impl Secrets {
     pub fn scrub_bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<(usize, usize, &str)> = Vec::new();
-        for one in known.iter() {
-            for form in &one.forms {
-                found.extend(find_all(bytes, form).map(|at| (at, at + form.len(), one.name.as_str())));
+        for entry in known.iter() {
+            for form in &entry.forms {
+                found.extend(find_all(bytes, form).map(|at| (at, at + form.len(), entry.name.as_str())));
             }
         }
         if found.is_empty() { Cow::Borrowed(bytes) } else { Cow::Owned(replace_ranges(bytes, found)) }
@@ -193,17 +193,18 @@ impl Secrets {
         ToolOutput { parts: output.parts.into_iter().map(scrub_part).collect(), is_error: output.is_error }
     }
 
-    fn find_offered(&self, name: &str) -> Option<Secret> {
+    fn find_resolvable(&self, name: &str) -> Option<Secret> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let found = known.iter().find(|one| one.name == name && one.source == Source::Offered)?;
+        let found =
+            known.iter().find(|entry| entry.name == name && entry.usage == SecretUsage::Resolvable)?;
         Some(found.secret.clone())
     }
 
-    fn remember(&self, name: &str, secret: Secret, source: Source) {
+    fn register(&self, name: &str, secret: Secret, usage: SecretUsage) {
         let forms = forms_of(secret.expose());
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if !known.iter().any(|one| one.name == name && one.secret == secret && one.source == source) {
-            known.push(Known { name: name.to_owned(), secret, forms, source });
+        if !known.iter().any(|entry| entry.name == name && entry.secret == secret && entry.usage == usage) {
+            known.push(KnownSecret { name: name.to_owned(), secret, forms, usage });
         }
     }
 }

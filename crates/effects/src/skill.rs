@@ -22,11 +22,11 @@ const FOLDERS_MAX: usize = 500;
 const SKILL_BYTES_MAX: u64 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of files listed per folder, and maximum depth.
-const FILES_NAMED_MAX: usize = 100;
+const FILES_LISTED_MAX: usize = 100;
 const DEPTH_MAX: usize = 4;
 const FENCE: &str = "---";
 
-/// Front matter of a `SKILL.md`. Only the first two fields are used. Fields of other programs are accepted.
+/// Front matter of a `SKILL.md`. Only the first two fields are used. The other fields are accepted and ignored.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FrontMatter {
@@ -53,7 +53,7 @@ impl SkillFolders {
         Self { dirs }
     }
 
-    fn list_now(&self) -> SkillListing {
+    fn list_blocking(&self) -> SkillListing {
         let mut listing = SkillListing::default();
         for dir in &self.dirs {
             for folder in folders_in(dir) {
@@ -69,7 +69,7 @@ impl SkillFolders {
         listing
     }
 
-    fn read_now(&self, name: &str, file: Option<&str>) -> Result<String, SkillError> {
+    fn read_blocking(&self, name: &str, file: Option<&str>) -> Result<String, SkillError> {
         let unknown = || SkillError::Unknown { name: name.to_owned() };
         if !is_skill_name(name) {
             return Err(unknown());
@@ -81,7 +81,7 @@ impl SkillFolders {
             None | Some(FILE_NAME) => {
                 let text = read_text(&folder, FILE_NAME, SKILL_BYTES_MAX).map_err(unreadable)?;
                 let (_, body) = split(&text).map_err(unreadable)?;
-                Ok(with_files(body.trim(), &name_files(&folder)))
+                Ok(with_files(body.trim(), &list_files(&folder)))
             }
             Some(file) => read_text(&folder, file, FILE_BYTES_MAX).map_err(unreadable),
         }
@@ -91,18 +91,18 @@ impl SkillFolders {
 #[async_trait]
 impl Skills for SkillFolders {
     async fn list(&self) -> SkillListing {
-        let shelf = self.clone();
-        tokio::task::spawn_blocking(move || shelf.list_now()).await.unwrap_or_default()
+        let folders = self.clone();
+        tokio::task::spawn_blocking(move || folders.list_blocking()).await.unwrap_or_default()
     }
 
     async fn read(&self, name: &str, file: Option<&str>) -> Result<String, SkillError> {
-        let (shelf, name, file) = (self.clone(), name.to_owned(), file.map(str::to_owned));
-        let read = tokio::task::spawn_blocking(move || shelf.read_now(&name, file.as_deref())).await;
+        let (folders, name, file) = (self.clone(), name.to_owned(), file.map(str::to_owned));
+        let read = tokio::task::spawn_blocking(move || folders.read_blocking(&name, file.as_deref())).await;
         read.unwrap_or_else(|error| Err(SkillError::Unreadable { why: error.to_string() }))
     }
 }
 
-/// List the folders of a directory. Empty if it does not exist.
+/// List the skill folders in a directory. Returns an empty list if the directory does not exist.
 fn folders_in(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.take(FOLDERS_MAX).filter_map(|entry| entry.ok().map(|entry| entry.path()));
@@ -175,7 +175,7 @@ fn with_files(body: &str, files: &[String]) -> String {
 }
 
 /// Paths of the other files in a folder, relative to it.
-fn name_files(folder: &Path) -> Vec<String> {
+fn list_files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![(folder.to_owned(), 0)];
     while let Some((dir, depth)) = pending.pop() {
@@ -185,7 +185,7 @@ fn name_files(folder: &Path) -> Vec<String> {
             let path = entry.path();
             if kind.is_dir() && depth < DEPTH_MAX {
                 pending.push((path, depth + 1));
-            } else if kind.is_file() && found.len() < FILES_NAMED_MAX {
+            } else if kind.is_file() && found.len() < FILES_LISTED_MAX {
                 let name = path.strip_prefix(folder).ok().and_then(|path| path.to_str()).unwrap_or_default();
                 found.extend((name != FILE_NAME && !name.is_empty()).then(|| name.to_owned()));
             }

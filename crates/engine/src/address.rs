@@ -97,7 +97,7 @@ impl Engine {
 fn in_tree(record: Record, session: &SessionId) -> Result<Record> {
     match record.meta.kind.stance() {
         Stance::InTree => Ok(record),
-        Stance::Beside => {
+        Stance::OutsideTree => {
             let why = format!(
                 "entry {} of session {session} is a {}, which is not part of the tree",
                 record.meta.seq,

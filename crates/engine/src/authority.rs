@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Drop imported entries from a list that begins with an entry of this store. A list that begins with an imported
-    /// entry is history, and stays as it is.
+    /// entry belongs to an imported turn and is not changed.
     pub(crate) async fn retain_own(
         &self,
         scope: &Scope,
@@ -144,7 +144,7 @@ impl Engine {
     /// The configuration of the session's next turn.
     pub(crate) async fn configuration(&self, scope: &Scope, summary: &Summary) -> Result<Configured> {
         let authority = self.authority_of(scope, summary).await?;
-        let mut settings = self.shown_settings(scope, &summary.id, None).await?;
+        let mut settings = self.path_settings(scope, &summary.id, None).await?;
         settings.cwd = settings.cwd.or_else(|| summary.cwd.clone());
         if !authority.has_imports() && settings.agent.is_some() {
             return Ok(Configured::unchanged(settings, authority));
@@ -155,10 +155,10 @@ impl Engine {
         }
         let mut notice = None;
         if own.context.agent.is_none() {
-            notice = Some(self.fix_configuration(scope, &summary.id, &mut own).await?);
+            notice = Some(self.assign_default_agent(scope, &summary.id, &mut own).await?);
         }
         let own_cwd = summary.cwd.clone().filter(|_| authority.is_own(Seq::ZERO));
-        let changes = own.put_in_force(&mut settings, own_cwd);
+        let changes = own.apply_to(&mut settings, own_cwd);
         Ok(Configured { settings, authority, changes, notice, named: own.models })
     }
 
@@ -195,7 +195,7 @@ impl Engine {
         // In a session with imports, the settings on the path may be set by imported entries.
         if at.is_some()
             && !authority.has_imports()
-            && self.shown_settings(scope, &source.id, at).await?.agent.is_some()
+            && self.path_settings(scope, &source.id, at).await?.agent.is_some()
         {
             return Ok(None);
         }
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// Assign the caller's default agent to an imported session on its first local turn.
-    async fn fix_configuration(
+    async fn assign_default_agent(
         &self,
         scope: &Scope,
         session: &SessionId,
@@ -212,21 +212,21 @@ impl Engine {
     ) -> Result<String> {
         let agent = self.defaults.agent.clone();
         let agent = agent.ok_or_else(|| EngineError::NotConfigured { session: session.clone() })?;
-        let told = self.told(scope, &agent).await;
+        let memories = self.memory_prompt(scope, &agent).await;
         own.skills.get_or_insert_with(|| agent.skills.clone());
-        for body in settings_of(&agent, self.defaults.cwd.clone(), Default::default(), told) {
+        for body in settings_of(&agent, self.defaults.cwd.clone(), Default::default(), memories) {
             if matches!(body, Body::ContextChanged(_)) {
                 own.apply(body);
             }
         }
         Ok(format!(
-            "session {session} was imported: it continues with agent {}, and nothing named by the import is started",
+            "session {session} was imported: it continues with agent {}; agents, tools and servers named by the import are not used",
             agent.id
         ))
     }
 
     /// The settings on the path, including imported settings.
-    async fn shown_settings(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
+    async fn path_settings(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
         let slice = self.store.read_path(scope, session, at, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
@@ -244,12 +244,12 @@ impl Engine {
         chain: &[ChainLink],
     ) -> Result<()> {
         for model in chain.iter().map(|link| link.model.as_str()) {
-            if !backends.model.is_file_backed(model) || configured.authority.names_model(model) {
+            if !backends.model.is_file_backed(model) || configured.authority.allows_model(model) {
                 continue;
             }
             match &self.file_models {
                 FileModels::Named(names) if names.contains(model) => {}
-                FileModels::Local if configured.is_named_here(model) => {
+                FileModels::Local if configured.is_named_locally(model) => {
                     self.store.grant_model(scope, session, model).await?;
                 }
                 _ => return Err(EngineError::ModelNotAllowed { model: model.to_owned() }),
@@ -288,7 +288,7 @@ impl Engine {
         }
         let summary = self.store.summary(scope, from).await?;
         let recorded = self.authority_of(scope, &summary).await?;
-        for model in self.file_backed(agent).filter(|model| recorded.names_model(model)) {
+        for model in self.file_backed(agent).filter(|model| recorded.allows_model(model)) {
             self.store.grant_model(scope, to, model).await?;
         }
         Ok(())
@@ -316,7 +316,7 @@ impl Engine {
 
 impl OwnEntries {
     /// Apply this configuration to `settings`. Returns the entries that apply it on the path.
-    fn put_in_force(&self, settings: &mut Settings, own_cwd: Option<String>) -> Vec<Body> {
+    fn apply_to(&self, settings: &mut Settings, own_cwd: Option<String>) -> Vec<Body> {
         let shown = settings.clone();
         let context = &self.context;
         let system = context.system.clone().unwrap_or_default();
@@ -352,7 +352,7 @@ impl Configured {
     }
 
     /// Whether a local user, rather than an import, named the model.
-    fn is_named_here(&self, model: &str) -> bool {
+    fn is_named_locally(&self, model: &str) -> bool {
         let is_imported = self.authority.has_imports()
             && self.settings.model_asked.as_deref() == Some(model)
             && !self.named.contains(model);

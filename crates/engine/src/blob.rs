@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sapwood_core::port::store::{PIECE_BYTES_MAX, StoreError};
+use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, StoreError};
 use sapwood_core::{BlobHash, Scope, Store};
 
 use crate::{Engine, Result};
@@ -37,15 +37,15 @@ impl BlobReader {
         self
     }
 
-    /// The number of bytes left to read.
-    pub fn left(&self) -> u64 {
+    /// The number of unread bytes.
+    pub fn remaining(&self) -> u64 {
         self.end - self.at
     }
 
-    /// The next bytes, up to the end of a stored chunk; `None` at the end.
+    /// The next bytes, up to the end of a stored chunk; `None` at the end of the blob.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
-        let piece = PIECE_BYTES_MAX as u64;
-        let limit = self.left().min(piece - self.at % piece);
+        let chunk_bytes = BLOB_CHUNK_BYTES_MAX as u64;
+        let limit = self.remaining().min(chunk_bytes - self.at % chunk_bytes);
         if limit == 0 {
             return Ok(None);
         }
@@ -62,9 +62,9 @@ impl BlobReader {
     pub async fn next_up_to(&mut self, limit: usize) -> Result<Vec<u8>> {
         let (end, stop) = (self.end, self.end.min(self.at.saturating_add(limit as u64)));
         self.end = stop;
-        let mut bytes = Vec::with_capacity(self.left() as usize);
-        while let Some(piece) = self.next().await? {
-            bytes.extend_from_slice(&piece);
+        let mut bytes = Vec::with_capacity(self.remaining() as usize);
+        while let Some(chunk) = self.next().await? {
+            bytes.extend_from_slice(&chunk);
         }
         self.end = end;
         Ok(bytes)

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use sapwood_core::compact::{
-    Archive, Callbacks, CompactOptions, Cut, Detail, Digest, Keep, Made, Method, OptionError, Room, Snap,
-    context_tokens, details, find_cut, finish, mask, preview, shorten_kept, squeeze, truncate, with_standing,
+    Archive, Callbacks, CompactOptions, CompactionOrigin, Cut, Detail, Digest, Keep, Method, OptionError,
+    SizeLimit, Snap, context_tokens, details, find_cut, finish, mask, preview, shorten_kept, shrink,
+    truncate, with_standing,
 };
 use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
 use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
@@ -17,7 +18,7 @@ use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
 use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
 
-use crate::summarise::{Metered, summarise};
+use crate::summarise::{MeteredSummariser, summarise};
 use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
@@ -25,7 +26,7 @@ use crate::{Engine, EngineError, Result};
 const PLANS_MAX: u32 = 3;
 /// Maximum number of append attempts under concurrent writes.
 const APPENDS_MAX: u32 = 64;
-/// Divisors of the hard limit: each attempt keeps less context, and the final attempt only the latest message.
+/// Divisors of the hard limit: each attempt retains less context, and the final attempt only the latest message.
 const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
 /// Assumed bytes per token for summaries under a hard limit.
 const HARD_BYTES_PER_TOKEN: u64 = 3;
@@ -130,43 +131,44 @@ impl Compacted {
 }
 
 /// A compaction that is not written yet, and the resulting context.
-struct Ready {
+struct CompactionPlan {
     compaction: Compaction,
     after: Context,
     archived: usize,
 }
 
-enum Outcome {
-    Ready(Box<Ready>),
+enum PlanOutcome {
+    Planned(Box<CompactionPlan>),
     Cancelled(String),
 }
 
 /// The session state that a compaction was planned on. The plan stays valid if later writes only appended entries.
-struct Looked {
+struct PlanBase {
     head: Seq,
     leaf: Option<EntryId>,
     compaction: Option<EntryId>,
-    has_news: bool,
+    has_new_messages: bool,
     context: Context,
 }
 
-impl Looked {
+impl PlanBase {
     async fn at(engine: &Engine, scope: &Scope, slice: PathSlice) -> Result<Self> {
-        let (leaf, compaction) = ends_of(&slice.entries);
+        let (leaf, compaction) = leaf_and_compaction(&slice.entries);
         let since = slice.entries.iter().rev().take_while(|entry| entry.meta.kind != Kind::Compaction);
-        let has_news = since.into_iter().any(|entry| entry.meta.kind.is_message());
+        let has_new_messages = since.into_iter().any(|entry| entry.meta.kind.is_message());
         let head = slice.head.seq;
         let context = engine.context_with_grafts(scope, slice).await?;
-        Ok(Self { head, leaf, compaction, has_news, context })
+        Ok(Self { head, leaf, compaction, has_new_messages, context })
     }
 
-    fn still_leads_to(&self, later: &PathSlice) -> bool {
+    /// Whether the plan is still valid for a later state: the leaf is on its path, and no compaction was added.
+    fn is_valid_for(&self, later: &PathSlice) -> bool {
         let has_leaf = later.entries.iter().any(|entry| Some(entry.meta.id) == self.leaf);
-        has_leaf && ends_of(&later.entries).1 == self.compaction
+        has_leaf && leaf_and_compaction(&later.entries).1 == self.compaction
     }
 }
 
-fn ends_of(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
+fn leaf_and_compaction(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) {
     let compaction = entries.iter().rev().find(|entry| entry.meta.kind == Kind::Compaction);
     (entries.last().map(|entry| entry.meta.id), compaction.map(|entry| entry.meta.id))
 }
@@ -175,30 +177,30 @@ impl Engine {
     /// Replace the older part of a session's context with a summary. On failure the session is unchanged.
     pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
-        let mut how = self.hooked(scope, session, how);
+        let mut how = self.add_hooks(scope, session, how);
         if how.standing.is_none() {
             how.standing = self.flow_facts(scope, session).await?;
         }
-        let meter = how.summariser.take().map(|summariser| Arc::new(Metered::new(summariser)));
+        let meter = how.summariser.take().map(|summariser| Arc::new(MeteredSummariser::new(summariser)));
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
             let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-            let looked = Looked::at(self, scope, slice).await?;
-            let counter = self.tokens.counter(looked.context.model.as_deref());
-            let tokens = context_tokens(&looked.context, &counter);
-            if !is_called_for(&looked, &how, &counter) {
-                return Ok(Compacted::nothing(&looked.context, tokens));
+            let base = PlanBase::at(self, scope, slice).await?;
+            let counter = self.tokens.counter(base.context.model.as_deref());
+            let tokens = context_tokens(&base.context, &counter);
+            if !is_needed(&base, &how, &counter) {
+                return Ok(Compacted::nothing(&base.context, tokens));
             }
-            let mut ready = match self.make(&looked.context, &how, &counter, tokens).await? {
-                None => return Ok(Compacted::nothing(&looked.context, tokens)),
-                Some(Outcome::Cancelled(reason)) => {
-                    let nothing = Compacted::nothing(&looked.context, tokens);
+            let mut plan = match self.plan_compaction(&base.context, &how, &counter, tokens).await? {
+                None => return Ok(Compacted::nothing(&base.context, tokens)),
+                Some(PlanOutcome::Cancelled(reason)) => {
+                    let nothing = Compacted::nothing(&base.context, tokens);
                     return Ok(Compacted { cancelled: Some(reason), ..nothing });
                 }
-                Some(Outcome::Ready(ready)) => ready,
+                Some(PlanOutcome::Planned(plan)) => plan,
             };
-            ready.compaction.written_by = meter.as_ref().and_then(|meter| meter.bill());
-            if let Some(done) = self.write_compaction(scope, session, &looked, *ready, &how).await? {
+            plan.compaction.written_by = meter.as_ref().and_then(|meter| meter.bill());
+            if let Some(done) = self.write_compaction(scope, session, &base, *plan, &how).await? {
                 return Ok(done);
             }
         }
@@ -210,11 +212,11 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        looked: &Looked,
-        ready: Ready,
+        base: &PlanBase,
+        plan: CompactionPlan,
         how: &Compacting,
     ) -> Result<Option<Compacted>> {
-        let Ready { compaction, after, archived } = ready;
+        let CompactionPlan { compaction, after, archived } = plan;
         let mut done = Compacted {
             kept: after.messages.len(),
             archived,
@@ -227,7 +229,7 @@ impl Engine {
         if how.writing == Writing::DryRun {
             return Ok(Some(done));
         }
-        let mut head = looked.head;
+        let mut head = base.head;
         for _ in 0..APPENDS_MAX {
             let now = self.clock.now();
             let draft = Draft { turn: how.turn, ..Draft::new(now, compaction.clone()) };
@@ -244,7 +246,7 @@ impl Engine {
                     if let Some(hook) = &how.hook {
                         hook.after_compact(&compaction).await;
                     }
-                    if head != looked.head {
+                    if head != base.head {
                         done.kept = self.length(scope, session).await?;
                     }
                     return Ok(Some(done));
@@ -253,7 +255,7 @@ impl Engine {
                 Err(error) => return Err(error),
             }
             let later = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-            if !looked.still_leads_to(&later) {
+            if !base.is_valid_for(&later) {
                 return Ok(None);
             }
             head = later.head.seq;
@@ -262,52 +264,52 @@ impl Engine {
     }
 
     /// Plan the compaction. Returns `None` if there is nothing to compact.
-    async fn make(
+    async fn plan_compaction(
         &self,
         context: &Context,
         how: &Compacting,
         count: &dyn Count,
         tokens_before: u64,
-    ) -> Result<Option<Outcome>> {
+    ) -> Result<Option<PlanOutcome>> {
         let cut = find_cut(context, how.options.keep(), Snap::ToUser, count);
         let mut best = match cut {
             None => self.only_shorten(context, how),
             Some(cut) => {
-                match self.pass(context, cut, how.options.compact_strategy, how, Room::Half).await? {
-                    Outcome::Ready(ready) => Some(*ready),
-                    cancelled @ Outcome::Cancelled(_) => return Ok(Some(cancelled)),
+                match self.plan_cut(context, cut, how.options.compact_strategy, how, SizeLimit::Half).await? {
+                    PlanOutcome::Planned(plan) => Some(*plan),
+                    cancelled @ PlanOutcome::Cancelled(_) => return Ok(Some(cancelled)),
                 }
             }
         };
         if let Some(limit) = how.options.hard_limit_tokens {
-            // Reserve room for the verbatim text first.
+            // Reserve tokens for the verbatim text first.
             let standing = how.standing.as_deref().map_or(0, |text| count.text(text));
             let limit = limit.saturating_sub(standing).max(1);
-            best = self.press(context, best, limit, how, count).await?;
+            best = self.apply_hard_limit(context, best, limit, how, count).await?;
         }
-        best = best.map(|ready| self.add_standing(ready, how));
+        best = best.map(|plan| self.add_standing(plan, how));
         // An automatic compaction must shrink the context.
-        let is_worth_it = |ready: &Ready| {
-            how.trigger == Trigger::Manual || context_tokens(&ready.after, count) < tokens_before
+        let is_worth_it = |plan: &CompactionPlan| {
+            how.trigger == Trigger::Manual || context_tokens(&plan.after, count) < tokens_before
         };
-        if best.as_ref().is_some_and(|ready| !is_worth_it(ready)) {
+        if best.as_ref().is_some_and(|plan| !is_worth_it(plan)) {
             let instead = self.truncate_instead(context, cut, how).await?;
-            best = instead.map(|ready| self.add_standing(ready, how)).filter(is_worth_it);
+            best = instead.map(|plan| self.add_standing(plan, how)).filter(is_worth_it);
         }
-        let Some(mut ready) = best else { return Ok(None) };
-        let tokens_after = context_tokens(&ready.after, count);
-        ready.compaction.tokens_before = Some(tokens_before);
-        ready.compaction.tokens_after = Some(tokens_after);
-        Ok(Some(Outcome::Ready(Box::new(ready))))
+        let Some(mut plan) = best else { return Ok(None) };
+        let tokens_after = context_tokens(&plan.after, count);
+        plan.compaction.tokens_before = Some(tokens_before);
+        plan.compaction.tokens_after = Some(tokens_after);
+        Ok(Some(PlanOutcome::Planned(Box::new(plan))))
     }
 
-    fn add_standing(&self, mut ready: Ready, how: &Compacting) -> Ready {
-        match (&how.standing, &ready.compaction.summary) {
+    fn add_standing(&self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
+        match (&how.standing, &plan.compaction.summary) {
             (Some(standing), Some(summary)) => {
-                ready.compaction.summary = Some(with_standing(summary, standing));
-                self.ready_again(ready)
+                plan.compaction.summary = Some(with_standing(summary, standing));
+                self.rebuild_plan(plan)
             }
-            _ => ready,
+            _ => plan,
         }
     }
 
@@ -317,42 +319,42 @@ impl Engine {
         context: &Context,
         cut: Option<Cut>,
         how: &Compacting,
-    ) -> Result<Option<Ready>> {
+    ) -> Result<Option<CompactionPlan>> {
         let Some(cut) = cut.filter(|_| how.options.detail == Detail::WithoutLowValue) else {
             return Ok(None);
         };
-        let unasked = Compacting { hook: None, ..how.clone() };
-        match self.pass(context, cut, Method::Truncate, &unasked, Room::Half).await? {
-            Outcome::Ready(mut ready) => {
-                ready.compaction.instead_of = Some(how.options.compact_strategy.strategy());
-                Ok(Some(*ready))
+        let without_hook = Compacting { hook: None, ..how.clone() };
+        match self.plan_cut(context, cut, Method::Truncate, &without_hook, SizeLimit::Half).await? {
+            PlanOutcome::Planned(mut plan) => {
+                plan.compaction.instead_of = Some(how.options.compact_strategy.strategy());
+                Ok(Some(*plan))
             }
-            Outcome::Cancelled(_) => Ok(None),
+            PlanOutcome::Cancelled(_) => Ok(None),
         }
     }
 
-    /// Choose one cut and write its summary, after calling the hook.
-    async fn pass(
+    /// Plan a compaction at `cut`: call the hook, then write the summary.
+    async fn plan_cut(
         &self,
         context: &Context,
         cut: Cut,
         method: Method,
         how: &Compacting,
-        room: Room,
-    ) -> Result<Outcome> {
+        size_limit: SizeLimit,
+    ) -> Result<PlanOutcome> {
         let archive = Archive::at(context, cut, &how.options);
-        let said = match &how.hook {
+        let answer = match &how.hook {
             Some(hook) => hook.before_compact(&archive).await,
             None => BeforeCompact::GoOn,
         };
-        let (summary, carried, made) = match said {
-            BeforeCompact::Cancel { reason } => return Ok(Outcome::Cancelled(reason)),
+        let (summary, carried, made) = match answer {
+            BeforeCompact::Cancel { reason } => return Ok(PlanOutcome::Cancelled(reason)),
             BeforeCompact::Supply { summary, details: given } => {
                 let made = made_by(method.strategy(), None, how, true);
                 (summary, details::merge(archive.details.clone(), given), made)
             }
             BeforeCompact::GoOn => {
-                let (digest, carried, method) = write_digest(&archive, method, how, room).await?;
+                let (digest, carried, method) = write_digest(&archive, method, how, size_limit).await?;
                 let instead_of = method.1.map(Method::strategy);
                 let instructions = archive.instructions.filter(|_| method.0 != Method::Llm);
                 let summary = digest.render(archive.archived, &carried, instructions);
@@ -363,16 +365,22 @@ impl Engine {
         let mut compaction = finish(context, cut, Some(summary), carried, shortened, made);
         compaction.archived = Some(archive.archived);
         let newly = archive.newly_archived;
-        Ok(Outcome::Ready(Box::new(self.ready(context, cut, compaction, newly))))
+        Ok(PlanOutcome::Planned(Box::new(self.build_plan(context, cut, compaction, newly))))
     }
 
-    fn ready(&self, context: &Context, cut: Cut, compaction: Compaction, archived: usize) -> Ready {
+    fn build_plan(
+        &self,
+        context: &Context,
+        cut: Cut,
+        compaction: Compaction,
+        archived: usize,
+    ) -> CompactionPlan {
         let id = EntryId::mint(self.clock.now(), self.clock.random());
-        Ready { after: preview(context, cut, id, &compaction), compaction, archived }
+        CompactionPlan { after: preview(context, cut, id, &compaction), compaction, archived }
     }
 
     /// Plan a compaction that keeps all messages and only shortens tool results.
-    fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<Ready> {
+    fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<CompactionPlan> {
         let start = context.summaries();
         let kept = &context.messages[start..];
         let shortened = shorten_kept(context, kept, &how.options, &how.callbacks);
@@ -388,84 +396,87 @@ impl Engine {
         let made = made_by(how.options.compact_strategy.strategy(), None, how, false);
         let mut compaction = finish(context, cut, summary, carried, shortened, made);
         compaction.archived = before.and_then(|before| before.archived);
-        Some(self.ready(context, cut, compaction, 0))
+        Some(self.build_plan(context, cut, compaction, 0))
     }
 
     /// Apply the hard limit's strategy until the context fits or only the latest message is left.
-    async fn press(
+    async fn apply_hard_limit(
         &self,
         context: &Context,
-        first: Option<Ready>,
+        first: Option<CompactionPlan>,
         limit: u64,
         how: &Compacting,
         count: &dyn Count,
-    ) -> Result<Option<Ready>> {
+    ) -> Result<Option<CompactionPlan>> {
         let method = how.options.hard_limit_strategy.unwrap_or(Method::Truncate);
         let mut best = first;
         // The hook was already called when the compaction began, and its decision stays valid.
-        let mut harder = Compacting { hook: None, ..how.clone() };
+        let mut stricter = Compacting { hook: None, ..how.clone() };
         for share in HARD_SHARES {
-            let current = best.as_ref().map_or(context, |ready| &ready.after);
+            let current = best.as_ref().map_or(context, |plan| &plan.after);
             if context_tokens(current, count) <= limit {
                 return Ok(best);
             }
             if *share == u64::MAX {
                 let chars = u32::try_from(limit).unwrap_or(u32::MAX).max(80);
-                harder.options.tool_output_max_chars = Some(chars);
+                stricter.options.tool_output_max_chars = Some(chars);
             }
             let keep = Keep { messages: None, tokens: Some(limit / share) };
             let Some(cut) = find_cut(current, keep, Snap::Never, count) else { continue };
             let kept: u64 = current.messages[cut.cut..].iter().map(|message| count.message(message)).sum();
-            let room = Room::Bytes((limit.saturating_sub(kept) / 2 * HARD_BYTES_PER_TOKEN) as usize);
-            let archived = best.as_ref().map_or(0, |ready| ready.archived);
-            if let Outcome::Ready(ready) = self.pass(current, cut, method, &harder, room).await? {
-                best = Some(Ready { archived: archived + ready.archived, ..*ready });
+            let size_limit =
+                SizeLimit::Bytes((limit.saturating_sub(kept) / 2 * HARD_BYTES_PER_TOKEN) as usize);
+            let archived = best.as_ref().map_or(0, |plan| plan.archived);
+            if let PlanOutcome::Planned(plan) =
+                self.plan_cut(current, cut, method, &stricter, size_limit).await?
+            {
+                best = Some(CompactionPlan { archived: archived + plan.archived, ..*plan });
             }
         }
-        Ok(self.squeeze_summary(context, best, limit, method, &harder, count))
+        Ok(self.squeeze_summary(context, best, limit, method, &stricter, count))
     }
 
-    /// Shorten the kept outputs and, with `truncate`, the summary, when no more messages can be archived.
+    /// Shorten the retained tool outputs and, with `truncate`, the summary. Used when no more messages can be archived.
     fn squeeze_summary(
         &self,
         context: &Context,
-        best: Option<Ready>,
+        best: Option<CompactionPlan>,
         limit: u64,
         method: Method,
         how: &Compacting,
         count: &dyn Count,
-    ) -> Option<Ready> {
+    ) -> Option<CompactionPlan> {
         let mut best = match best {
-            Some(ready) if context_tokens(&ready.after, count) > limit => self.shorten_further(ready, how),
-            Some(ready) => ready,
+            Some(plan) if context_tokens(&plan.after, count) > limit => self.shorten_further(plan, how),
+            Some(plan) => plan,
             None => self.only_shorten(context, how)?,
         };
         for items in HARD_ITEMS.iter().filter(|_| method == Method::Truncate) {
             let tokens = context_tokens(&best.after, count);
             let Some(summary) = best.compaction.summary.as_deref().filter(|_| tokens > limit) else { break };
             let rest = tokens.saturating_sub(count.text(summary));
-            let room = limit.saturating_sub(rest) * HARD_BYTES_PER_TOKEN / 2;
-            let room = if *items == 0 { 0 } else { room as usize };
-            let digest = squeeze(Digest::parse(summary), room);
+            let size_limit = limit.saturating_sub(rest) * HARD_BYTES_PER_TOKEN / 2;
+            let size_limit = if *items == 0 { 0 } else { size_limit as usize };
+            let digest = shrink(Digest::parse(summary), size_limit);
             let shown = newest_details(&best.compaction.details, *items);
             let archived = best.compaction.archived.unwrap_or_default();
             best.compaction.summary = Some(digest.render(archived, &shown, None));
-            best = self.ready_again(best);
+            best = self.rebuild_plan(best);
         }
         Some(best)
     }
 
-    fn shorten_further(&self, mut ready: Ready, how: &Compacting) -> Ready {
-        let kept = &ready.after.messages[ready.after.summaries()..];
-        ready.compaction.shortened = shorten_kept(&ready.after, kept, &how.options, &how.callbacks);
-        self.ready_again(ready)
+    fn shorten_further(&self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
+        let kept = &plan.after.messages[plan.after.summaries()..];
+        plan.compaction.shortened = shorten_kept(&plan.after, kept, &how.options, &how.callbacks);
+        self.rebuild_plan(plan)
     }
 
     /// Recompute the context after the compaction changed.
-    fn ready_again(&self, ready: Ready) -> Ready {
-        let start = ready.after.summaries();
+    fn rebuild_plan(&self, plan: CompactionPlan) -> CompactionPlan {
+        let start = plan.after.summaries();
         let cut = Cut { start, cut: start, split: None };
-        self.ready(&ready.after, cut, ready.compaction, ready.archived)
+        self.build_plan(&plan.after, cut, plan.compaction, plan.archived)
     }
 
     /// Move the leaf to just before a compaction: the latest compaction on the path, or the compaction at `at`.
@@ -507,8 +518,8 @@ impl Engine {
 
     /// Remove old messages from the context of a session that was idle long enough. The log keeps these messages.
     pub async fn prune(&self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
-        let looked = self.store.summary(scope, session).await?;
-        let idle_ms = (self.clock.now().0 - looked.updated_at.0).max(0);
+        let summary = self.store.summary(scope, session).await?;
+        let idle_ms = (self.clock.now().0 - summary.updated_at.0).max(0);
         let context = self.context(scope, session, None).await?;
         let plan = plan_prune(&context, how.keep_last).filter(|_| idle_ms >= how.inactive_for_ms);
         let Some(plan) = plan else {
@@ -534,7 +545,7 @@ impl Engine {
             // A concurrent write means that the session is in use, so return the conflict.
             let now = self.clock.now();
             let drafts = vec![Draft::new(now, Body::Compaction(plan))];
-            let expect = Expect::Head(looked.head.seq);
+            let expect = Expect::Head(summary.head.seq);
             let audit = Some(edit(session, "prune"));
             let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
             self.append(scope, append).await?;
@@ -573,18 +584,23 @@ pub struct Pruned {
     pub tokens_after: u64,
 }
 
-fn is_called_for(looked: &Looked, how: &Compacting, count: &dyn Count) -> bool {
+fn is_needed(base: &PlanBase, how: &Compacting, count: &dyn Count) -> bool {
     // A provider's overflow error is new information even if no message was added.
     let is_automatic = !matches!(how.trigger, Trigger::Manual | Trigger::Overflow);
-    if is_automatic && looked.compaction.is_some() && !looked.has_news {
+    if is_automatic && base.compaction.is_some() && !base.has_new_messages {
         return false;
     }
     let threshold = how.options.token_threshold;
-    threshold.is_none_or(|threshold| count_in_use(&looked.context, 0, count) > threshold)
+    threshold.is_none_or(|threshold| count_in_use(&base.context, 0, count) > threshold)
 }
 
-fn made_by(strategy: Strategy, instead_of: Option<Strategy>, how: &Compacting, from_hook: bool) -> Made {
-    Made { strategy, trigger: how.trigger, from_hook, instead_of }
+fn made_by(
+    strategy: Strategy,
+    instead_of: Option<Strategy>,
+    how: &Compacting,
+    from_hook: bool,
+) -> CompactionOrigin {
+    CompactionOrigin { strategy, trigger: how.trigger, from_hook, instead_of }
 }
 
 /// Summarize an archive with a strategy. Also returns the strategy that was used, and the one it replaced: an empty
@@ -593,7 +609,7 @@ async fn write_digest(
     archive: &Archive<'_>,
     method: Method,
     how: &Compacting,
-    room: Room,
+    size_limit: SizeLimit,
 ) -> Result<(Digest, Details, (Method, Option<Method>))> {
     let failed = |source| EngineError::Summariser { source };
     let carried = archive.details.clone();
@@ -614,11 +630,15 @@ async fn write_digest(
             )
         }
         (Method::Truncate, ..) | (Method::Llm, None, _) | (Method::Custom, _, None) => {
-            return Ok((truncate(archive, room), carried, (Method::Truncate, None)));
+            return Ok((truncate(archive, size_limit), carried, (Method::Truncate, None)));
         }
     };
     if digest.story.is_empty() && digest.turn.is_empty() && method != Method::ObservationMask {
-        return Ok((truncate(archive, room), archive.details.clone(), (Method::Truncate, Some(method))));
+        return Ok((
+            truncate(archive, size_limit),
+            archive.details.clone(),
+            (Method::Truncate, Some(method)),
+        ));
     }
     Ok((digest, carried, (method, None)))
 }

@@ -57,7 +57,8 @@ impl Engine {
 
     async fn examine(&self, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {
         let mut examination = Examination::of(summary);
-        let visited = self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.see(&entry)).await;
+        let visited =
+            self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.check_entry(&entry)).await;
         match visited {
             Ok(()) => examination.finish(),
             Err(EngineError::Unreadable { source, .. }) => {
@@ -128,7 +129,7 @@ impl<'a> Examination<'a> {
         }
     }
 
-    fn see(&mut self, entry: &Entry) {
+    fn check_entry(&mut self, entry: &Entry) {
         let meta = &entry.meta;
         if meta.seq != self.seq.next() {
             self.report("I1", format!("seq {} follows seq {}", meta.seq, self.seq));
@@ -173,8 +174,8 @@ impl<'a> Examination<'a> {
         let mut count = 0;
         match (&entry.body, entry.meta.kind.stance()) {
             (_, Stance::InTree) => {
-                let above = self.leaf.and_then(|leaf| self.messages.get(leaf.0 as usize - 1)).copied();
-                count = above.unwrap_or(0) + u32::from(entry.meta.kind.is_message());
+                let parent_count = self.leaf.and_then(|leaf| self.messages.get(leaf.0 as usize - 1)).copied();
+                count = parent_count.unwrap_or(0) + u32::from(entry.meta.kind.is_message());
                 self.in_tree.insert(entry.meta.id, entry.meta.seq);
                 self.leaf = Some(entry.meta.seq);
             }

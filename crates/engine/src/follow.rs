@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood_core::port::store::is_full_page;
 use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 
-use crate::wakeups::{Page, SharedPage, Watch};
+use crate::wakeups::{FollowerPage, SharedPage, Watch};
 use crate::{Engine, Result};
 
 /// Maximum number of records per read; the store limits their total size.
@@ -20,7 +20,7 @@ pub struct Follower {
     session: SessionId,
     cursor: Seq,
     page: BufferedRecords,
-    /// The wake-up count at which the follower had read everything.
+    /// The wake-up count when the follower last reached the end of the log.
     drained_at: Option<u64>,
     watch: Watch,
 }
@@ -28,15 +28,15 @@ pub struct Follower {
 /// Records of a page that the follower has not returned yet.
 enum BufferedRecords {
     Own(VecDeque<Record>),
-    /// Shared by all followers; each one copies its next record.
-    Shared(Arc<Page>),
+    /// Shared by all followers of the session. Each follower clones the records that it returns.
+    Shared(Arc<FollowerPage>),
 }
 
 impl Engine {
     /// Follow a session from after `cursor`. A cursor past the head is an error, because it belongs to a different
     /// log.
     pub async fn follow(&self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
-        let watch = self.tail.watch(&self.store, &scope.tenant, session);
+        let watch = self.wakeups.watch(&self.store, &scope.tenant, session);
         let head = self.store.summary(scope, session).await?.head;
         if cursor > head.seq {
             let why = format!("{cursor} is past the end of the session at {}", head.seq);
@@ -61,6 +61,12 @@ impl Follower {
         record.decode().map_err(unreadable)
     }
 
+    /// Whether this store's engine wrote the record, rather than an import.
+    pub(crate) async fn is_own(&self, record: &Record) -> Result<bool> {
+        let summary = self.engine.store.summary(&self.scope, &self.session).await?;
+        Ok(self.engine.authority_of(&self.scope, &summary).await?.is_own(record.meta.seq))
+    }
+
     /// The next record, if one is available now.
     pub async fn try_next(&mut self) -> Result<Option<Record>> {
         if let Some(record) = self.take() {
@@ -76,7 +82,7 @@ impl Follower {
             if let Some(record) = self.take() {
                 return Ok(record);
             }
-            let wakes = self.watch.listen();
+            let wakes = self.watch.mark_seen();
             if self.drained_at == Some(wakes) {
                 self.watch.changed().await;
                 continue;
@@ -99,7 +105,7 @@ impl Follower {
         };
         match &next {
             Some(record) => self.cursor = record.meta.seq,
-            // Drop a used-up page so that it does not stay in memory.
+            // Drop an exhausted page to free its memory.
             None => self.page = BufferedRecords::Own(VecDeque::new()),
         }
         next
@@ -119,7 +125,7 @@ impl Follower {
     async fn share_page(&mut self, shared: &SharedPage, wakes: u64) -> Result<bool> {
         let mut held = shared.lock().await;
         let is_behind = held.as_ref().is_some_and(|page| page.after > self.cursor);
-        let is_new = |page: &Arc<Page>| {
+        let is_new = |page: &Arc<FollowerPage>| {
             let last = page.records.last().map_or(page.after, |record| record.meta.seq);
             last > self.cursor || (last == self.cursor && page.is_end && page.wakes >= wakes)
         };
@@ -141,13 +147,13 @@ impl Follower {
     }
 
     /// Read the members after the page, so that a principal who loses access within the page does not receive the page.
-    async fn read_for_all(&self, wakes: u64) -> Result<Page> {
+    async fn read_for_all(&self, wakes: u64) -> Result<FollowerPage> {
         let store = &self.engine.store;
         let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);
         let records = store.read_after(&scope, &self.session, self.cursor, PAGE_RECORDS_MAX).await?;
         let summary = store.summary(&scope, &self.session).await?;
         let is_end = !is_full_page(&records, PAGE_RECORDS_MAX);
         let (owner, members) = (summary.owner, summary.members);
-        Ok(Page { after: self.cursor, records, wakes, is_end, owner, members })
+        Ok(FollowerPage { after: self.cursor, records, wakes, is_end, owner, members })
     }
 }

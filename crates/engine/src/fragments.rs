@@ -10,13 +10,13 @@ use tokio::sync::broadcast;
 
 /// Maximum number of fragments that a reader may lag before it loses some. Each watched session has a buffer of
 /// this size.
-const FRAGMENTS_HELD_MAX: usize = 512;
+const FRAGMENTS_BUFFERED_MAX: usize = 512;
 
 /// An event of a running turn that creates no entry.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fragment {
     #[serde(flatten)]
-    pub news: News,
+    pub kind: FragmentKind,
     pub session: SessionId,
     pub at: TimestampMs,
     /// The last entry at the time of the event; orders the fragment among the entries.
@@ -26,12 +26,13 @@ pub struct Fragment {
     pub turn: Option<TurnId>,
     /// Index among the chunks of one reply, from 0. A gap means that the reader lost a fragment.
     #[serde(skip)]
-    pub place: Option<u32>,
+    pub index: Option<u32>,
 }
 
+/// The event that a fragment reports.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
-pub enum News {
+pub enum FragmentKind {
     #[serde(rename = "agent:token")]
     Token { text: String },
     #[serde(rename = "agent:reasoning")]
@@ -55,10 +56,13 @@ pub enum News {
     Waiting { approvals: Vec<String> },
 }
 
-impl News {
+impl FragmentKind {
     /// Whether the fragment is a chunk of a reply, as opposed to an event about the reply.
-    pub(crate) fn is_piece(&self) -> bool {
-        matches!(self, News::Token { .. } | News::Reasoning { .. } | News::ToolCall { .. })
+    pub(crate) fn is_reply_chunk(&self) -> bool {
+        matches!(
+            self,
+            FragmentKind::Token { .. } | FragmentKind::Reasoning { .. } | FragmentKind::ToolCall { .. }
+        )
     }
 }
 
@@ -78,11 +82,11 @@ impl FragmentHub {
             channels.retain(|_, sender| sender.receiver_count() > 0);
         }
         let key = (tenant.clone(), session.clone());
-        channels.entry(key).or_insert_with(|| broadcast::channel(FRAGMENTS_HELD_MAX).0).subscribe()
+        channels.entry(key).or_insert_with(|| broadcast::channel(FRAGMENTS_BUFFERED_MAX).0).subscribe()
     }
 
     /// Send a fragment to the session's watchers. Without watchers, the usual case, this costs one map lookup.
-    pub(crate) fn tell(&self, tenant: &TenantId, fragment: Fragment) {
+    pub(crate) fn send(&self, tenant: &TenantId, fragment: Fragment) {
         let key = (tenant.clone(), fragment.session.clone());
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = channels.get(&key) {

@@ -1,7 +1,7 @@
 //! Grafts: deliverables of another session, included by reference. The graft entry pins an entry of the
 //! source, so its content never changes even if the source continues. Nothing is copied: readers without
-//! access to the source, and all readers once it is erased, see that a graft is withheld, but not its
-//! content.
+//! access to the source see only that a graft is withheld. After the source is erased, this applies to all
+//! readers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Graft, GraftWhat, Record};
 use sapwood_core::port::store::{PathSlice, StoreError, Until};
 use sapwood_core::project::context::{Context, OpenTurn, build_context};
-use sapwood_core::project::rounds::{PathRound, digest, rounds_of, tell};
+use sapwood_core::project::rounds::{PathRound, digest, rounds_of, rounds_text};
 use sapwood_core::{
     Draft, EntryId, Kind, Part, Principal, Scope, Seq, SessionId, TenantId, TimestampMs, TurnId,
 };
@@ -20,13 +20,13 @@ use crate::write::edit;
 use crate::{Engine, EngineError, Result};
 
 /// Maximum number of grafts per context whose content is shown; older grafts are only listed by name.
-const SHOWN_MAX: usize = 32;
-/// Longest content of one graft in a context, in characters.
+const GRAFTS_SHOWN_MAX: usize = 32;
+/// Maximum length of one graft's content in a context, in characters.
 pub const GRAFT_CHARS_MAX: usize = 24_000;
 /// Maximum bytes read from an artifact: enough for [`GRAFT_CHARS_MAX`] characters in any script.
-const LOOKED_AT_BYTES: usize = GRAFT_CHARS_MAX * 4;
-/// Resolved grafts in the cache.
-const KEPT_MAX: usize = 64;
+const ARTIFACT_READ_BYTES_MAX: usize = GRAFT_CHARS_MAX * 4;
+/// Maximum number of resolved grafts in the cache.
+const GRAFTS_CACHED_MAX: usize = 64;
 
 /// One graft of a session, as visible to the caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -67,22 +67,22 @@ pub(crate) struct GraftCache(Mutex<VecDeque<(GraftKey, Arc<Grafted>)>>);
 
 impl GraftCache {
     fn get(&self, key: &GraftKey) -> Option<Arc<Grafted>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.iter().find(|(known, _)| known == key).map(|(_, grafted)| Arc::clone(grafted))
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.iter().find(|(cached_key, _)| cached_key == key).map(|(_, grafted)| Arc::clone(grafted))
     }
 
     fn put(&self, key: GraftKey, grafted: Arc<Grafted>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT_MAX {
-            kept.pop_front();
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= GRAFTS_CACHED_MAX {
+            cached.pop_front();
         }
-        kept.push_back((key, grafted));
+        cached.push_back((key, grafted));
     }
 
     /// Remove an erased session's content from the cache.
-    pub fn forget(&self, tenant: &TenantId, source: &SessionId) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|((of, session, ..), _)| of != tenant || session != source);
+    pub fn evict(&self, tenant: &TenantId, source: &SessionId) {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.retain(|((of, session, ..), _)| of != tenant || session != source);
     }
 }
 
@@ -152,16 +152,16 @@ impl Engine {
     /// The entry with the latest version of an artifact. Artifacts the session produced take precedence over its
     /// inputs.
     async fn artifact_entry(&self, scope: &Scope, source: &SessionId, name: &str) -> Result<Option<EntryId>> {
-        let (mut made, mut given) = (None, None);
+        let (mut produced, mut provided) = (None, None);
         self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match &entry.body {
             Body::ArtifactPut(put) if put.name == name => match put.usage {
-                ArtifactUse::Artifact => made = Some(entry.meta.id),
-                ArtifactUse::Input => given = Some(entry.meta.id),
+                ArtifactUse::Artifact => produced = Some(entry.meta.id),
+                ArtifactUse::Input => provided = Some(entry.meta.id),
             },
             _ => {}
         })
         .await?;
-        Ok(made.or(given))
+        Ok(produced.or(provided))
     }
 
     /// The grafts of a session, oldest first, and whether the caller may read each.
@@ -180,9 +180,9 @@ impl Engine {
             if !states.contains_key(source) {
                 states.insert(source.clone(), self.exists(scope, source).await?);
             }
-            let is_there =
+            let is_readable =
                 states.get(source) == Some(&true) && self.pinned(scope, &view.graft).await?.is_some();
-            view.state = if is_there { GraftState::Readable } else { GraftState::Withheld };
+            view.state = if is_readable { GraftState::Readable } else { GraftState::Withheld };
         }
         Ok(views)
     }
@@ -222,7 +222,7 @@ impl Engine {
             Body::Graft(graft) => Some((entry.meta.seq, graft.clone())),
             _ => None,
         });
-        let grafts: Vec<(Seq, Graft)> = grafts.take(SHOWN_MAX).collect();
+        let grafts: Vec<(Seq, Graft)> = grafts.take(GRAFTS_SHOWN_MAX).collect();
         let mut context = build_context(slice, OpenTurn::Keep);
         for (seq, graft) in grafts {
             let shown = |message: &&mut sapwood_core::project::context::Message| {
@@ -249,11 +249,11 @@ impl Engine {
         let Some(record) = self.pinned(scope, graft).await? else { return Ok(None) };
         let what = format!("{:?}", graft.what);
         let key = (scope.tenant.clone(), graft.source.clone(), graft.upto, what);
-        if let Some(kept) = self.grafted.get(&key) {
-            return Ok(Some(kept));
+        if let Some(cached) = self.graft_cache.get(&key) {
+            return Ok(Some(cached));
         }
         let grafted = Arc::new(self.read_source(scope, graft, record).await?);
-        self.grafted.put(key, Arc::clone(&grafted));
+        self.graft_cache.put(key, Arc::clone(&grafted));
         Ok(Some(grafted))
     }
 
@@ -274,8 +274,8 @@ impl Engine {
         let rounds = self.rounds_at(scope, graft, seq).await?;
         let text = match graft.what {
             GraftWhat::Rounds { first, last } => {
-                let asked = rounds.iter().filter(|round| (first..=last).contains(&round.number)).cloned();
-                tell(&asked.collect::<Vec<_>>(), GRAFT_CHARS_MAX)
+                let requested = rounds.iter().filter(|round| (first..=last).contains(&round.number)).cloned();
+                rounds_text(&requested.collect::<Vec<_>>(), GRAFT_CHARS_MAX)
             }
             GraftWhat::Digest | GraftWhat::Artifact { .. } => digest(&rounds, GRAFT_CHARS_MAX),
         };
@@ -287,17 +287,17 @@ impl Engine {
         let content = put.content;
         let head = format!("{} ({}, {} bytes)", put.name, content.mime, content.bytes);
         let mut reader = self.open_blob(scope, content.blob).await?;
-        let bytes = reader.next_up_to(LOOKED_AT_BYTES).await?;
+        let bytes = reader.next_up_to(ARTIFACT_READ_BYTES_MAX).await?;
         let text = match std::str::from_utf8(&bytes) {
             Ok(text) => Some(text),
             // A character cut in half at the read limit is not an encoding error.
-            Err(error) if reader.left() > 0 && error.error_len().is_none() => {
+            Err(error) if reader.remaining() > 0 && error.error_len().is_none() => {
                 std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
             }
             Err(_) => None,
         };
         let text = match text {
-            Some(text) if reader.left() == 0 && text.chars().count() <= GRAFT_CHARS_MAX => {
+            Some(text) if reader.remaining() == 0 && text.chars().count() <= GRAFT_CHARS_MAX => {
                 format!("{head}\n{text}")
             }
             Some(text) => {

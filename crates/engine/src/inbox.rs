@@ -24,12 +24,15 @@ impl Inbox {
         Ok(Self { follower: engine.follow(scope, session, after).await?, turn })
     }
 
-    /// Wait for the next message to this turn. Entries that the turn itself wrote are skipped. A cancel is
-    /// returned without the partial answer, which only the task running the model has.
+    /// Wait for the next message to this turn. Entries that the turn itself wrote are skipped, and so are imported
+    /// ones: an import must not answer, cancel or steer a local turn. A cancel is returned without the partial answer,
+    /// which only the task running the model has.
     pub(crate) async fn next(&mut self) -> Result<Input> {
         loop {
             let record = self.follower.next().await?;
-            if let Some(input) = self.read(&record)? {
+            if let Some(input) = self.read(&record)?
+                && self.follower.is_own(&record).await?
+            {
                 return Ok(input);
             }
         }

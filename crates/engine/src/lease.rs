@@ -37,13 +37,14 @@ impl Engine {
     pub(crate) async fn take_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         let holder = format!("{:032x}", self.clock.random());
         let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
-        let (tell_lost, lost) = watch::channel(false);
+        let (lost_sender, lost) = watch::channel(false);
         let renewal =
-            tokio::spawn(renew(self.store.clone(), scope.clone(), session.clone(), holder, tell_lost));
+            tokio::spawn(renew(self.store.clone(), scope.clone(), session.clone(), holder, lost_sender));
         Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
     }
 
-    /// Wait for the lease. Gives up after one TTL, because the holder is then known to be alive.
+    /// Wait for the lease. Gives up after slightly more than one TTL: by then the holder has renewed the lease and is
+    /// alive.
     pub(crate) async fn await_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -60,7 +61,7 @@ impl Engine {
 impl Hold {
     pub(crate) async fn release(self) {
         self.renewal.abort();
-        // If the release fails, the lease expires by itself.
+        // If the release fails, the lease expires after its TTL.
         let _ = self.store.release_lease(&self.scope, &self.lease).await;
     }
 
@@ -83,14 +84,14 @@ async fn renew(
     scope: Scope,
     session: SessionId,
     holder: String,
-    tell_lost: watch::Sender<bool>,
+    lost_sender: watch::Sender<bool>,
 ) {
     loop {
         tokio::time::sleep(RENEW_INTERVAL).await;
         let renewed = store.take_lease(&scope, &session, &holder, LEASE_TTL_MS).await;
         // Other failures may be temporary; if not, the fence check stops this process.
         if matches!(renewed, Err(StoreError::Leased { .. } | StoreError::NoSession { .. })) {
-            let _ = tell_lost.send(true);
+            let _ = lost_sender.send(true);
             return;
         }
     }

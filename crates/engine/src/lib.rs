@@ -1,11 +1,11 @@
-//! The session operations, over any store.
+//! The session operations, independent of the store type.
 //!
-//! [`Engine`] is the only entry point. Every call requires a [`Scope`](sapwood_core::Scope), turns the operation
-//! into entries, and appends them. The modules:
+//! [`Engine`] is the only entry point. Every call requires a [`Scope`](sapwood_core::Scope). Operations that change a
+//! session append entries to its log. The modules:
 //!
 //! - [`address`] resolves user-supplied session and entry names.
 //! - [`authority`] decides which entries may configure a turn.
-//! - [`read`] contains the projections, [`write`] the operations that append.
+//! - [`read`] contains the read operations, [`write`] the operations that append entries.
 //! - [`turn`] runs turns, [`flow`] runs flows of turns.
 //! - [`compact`] replaces older messages with a summary, [`pressure`] decides when.
 //! - [`memory`] stores facts learned from sessions.
@@ -58,7 +58,7 @@ pub use authority::{FileModels, SessionDefaults};
 pub use backends::Backends;
 pub use error::{EngineError, Result};
 pub use follow::Follower;
-pub use fragments::{Fragment, News};
+pub use fragments::{Fragment, FragmentKind};
 pub use spans::SPAN_TARGET;
 pub use subscribe::{Listener, SessionEvent, Subscription};
 
@@ -74,17 +74,17 @@ pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    tail: Arc<Wakeups>,
+    wakeups: Arc<Wakeups>,
     tokens: Arc<TokenCache>,
-    live: Arc<FragmentHub>,
+    fragments: Arc<FragmentHub>,
     backends: Option<Backends>,
     trace_ids: Option<TraceIds>,
-    care: memory::MemoryCare,
-    grafted: Arc<graft::GraftCache>,
+    memory_config: memory::MemoryConfig,
+    graft_cache: Arc<graft::GraftCache>,
     /// `None` if no hooks are installed.
     hooks: Option<Arc<hook::Hooks>>,
     skills: Option<Arc<dyn sapwood_core::port::skill::Skills>>,
-    /// How many nested hook calls led to this engine's current operation; bounded to stop hook loops.
+    /// Nesting depth of the hook calls that led to the current operation. Limited, to stop hook loops.
     depth: u8,
     thresholds: Thresholds,
     defaults: SessionDefaults,
@@ -96,13 +96,13 @@ impl Engine {
         Self {
             store,
             clock,
-            tail: Arc::default(),
+            wakeups: Arc::default(),
             tokens: Arc::default(),
-            live: Arc::default(),
+            fragments: Arc::default(),
             backends: None,
             trace_ids: None,
-            care: memory::MemoryCare::default(),
-            grafted: Arc::default(),
+            memory_config: memory::MemoryConfig::default(),
+            graft_cache: Arc::default(),
             hooks: None,
             skills: None,
             depth: 0,
@@ -136,9 +136,9 @@ impl Engine {
         self
     }
 
-    /// Add a model that extracts memories, or an embedder that retrieves them.
-    pub fn with_memory_care(mut self, care: memory::MemoryCare) -> Self {
-        self.care = care;
+    /// Configure how memories are extracted and searched.
+    pub fn with_memory_config(mut self, config: memory::MemoryConfig) -> Self {
+        self.memory_config = config;
         self
     }
 

@@ -1,6 +1,6 @@
 //! Copy all data from one store to another, of any store type. The source is only read and may be in use: entries
-//! added in the meantime are copied by another pass or by running the migration again. A target that already has
-//! part of the data is continued, so an interrupted migration is simply restarted.
+//! added in the meantime are copied by another pass or by running the migration again. If the target already
+//! has part of the data, only the rest is copied, so an interrupted migration can be run again.
 //!
 //! Entries keep their numbers, ids, times, authors and turns; forks share the same entries in the target as in the
 //! source. Each session is then compared on both sides: the length of its log, a hash over its entries, and the
@@ -29,7 +29,7 @@ use crate::{EngineError, Result};
 const PAGE_ROWS: usize = 1_000;
 /// Maximum number of passes over the source for entries that were added in the meantime.
 const PASSES_MAX: u32 = 10;
-/// Longest chain of forks.
+/// Maximum length of a fork chain.
 const FORKS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Mode {
 
 /// The result for one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Moved {
+pub struct MigratedSession {
     pub tenant: TenantId,
     pub session: SessionId,
     /// Entries in the source.
@@ -58,7 +58,7 @@ pub struct Moved {
 
 /// The totals of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Total {
+pub struct MigrationTotal {
     pub tenants: u64,
     pub sessions: u64,
     pub entries: u64,
@@ -76,26 +76,33 @@ pub struct Migration {
     from: Arc<dyn Store>,
     to: Arc<dyn Store>,
     mode: Mode,
-    total: Total,
+    total: MigrationTotal,
     /// Entries added to each session so far.
     added: HashMap<(TenantId, SessionId), u32>,
     /// Blobs that the target already has.
-    put: HashSet<(TenantId, BlobHash)>,
+    copied_blobs: HashSet<(TenantId, BlobHash)>,
 }
 
 /// A callback that receives the result of each session.
-pub type Tell<'t> = &'t mut dyn FnMut(&Moved);
+pub type OnSession<'t> = &'t mut dyn FnMut(&MigratedSession);
 
 impl Migration {
     pub fn new(from: Arc<dyn Store>, to: Arc<dyn Store>, mode: Mode) -> Self {
-        Self { from, to, mode, total: Total::default(), added: HashMap::new(), put: HashSet::new() }
+        Self {
+            from,
+            to,
+            mode,
+            total: MigrationTotal::default(),
+            added: HashMap::new(),
+            copied_blobs: HashSet::new(),
+        }
     }
 
-    pub async fn run(mut self, tell: Tell<'_>) -> Result<Total> {
+    pub async fn run(mut self, on_session: OnSession<'_>) -> Result<MigrationTotal> {
         let tenants = self.from.list_tenants().await?;
         self.total.tenants = tenants.len() as u64;
         for tenant in tenants {
-            self.move_tenant(&tenant, tell).await?;
+            self.copy_tenant(&tenant, on_session).await?;
         }
         if self.mode == Mode::Copy {
             self.to.flush().await?;
@@ -103,42 +110,43 @@ impl Migration {
         Ok(self.total)
     }
 
-    async fn move_tenant(&mut self, tenant: &TenantId, tell: Tell<'_>) -> Result<()> {
+    async fn copy_tenant(&mut self, tenant: &TenantId, on_session: OnSession<'_>) -> Result<()> {
         let scope = Scope::operator(tenant.clone(), Principal::System);
-        let mut moved: HashMap<SessionId, Moved> = HashMap::new();
+        let mut reports: HashMap<SessionId, MigratedSession> = HashMap::new();
         for pass in 1..=PASSES_MAX {
             self.total.passes = self.total.passes.max(pass);
             let sessions = self.list(&scope).await?;
-            let has_grown =
-                |id: &SessionId| moved.get(id).is_none_or(|before| before.entries != sessions[id].head.seq.0);
+            let has_grown = |id: &SessionId| {
+                reports.get(id).is_none_or(|before| before.entries != sessions[id].head.seq.0)
+            };
             let grown: Vec<SessionId> = sessions.keys().filter(|id| has_grown(id)).cloned().collect();
             if grown.is_empty() {
                 break;
             }
             for id in grown {
-                let result = self.move_session(tenant, &id, &sessions).await;
+                let result = self.copy_session(tenant, &id, &sessions).await;
                 let report = report_of(tenant, &sessions[&id], result)?;
-                moved.insert(id, report);
+                reports.insert(id, report);
             }
             if self.mode == Mode::DryRun {
                 break;
             }
         }
-        for report in moved.values_mut() {
+        for report in reports.values_mut() {
             report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
             self.finish(&scope, report).await?;
-            tell(report);
+            on_session(report);
         }
         if self.mode == Mode::Copy {
-            self.move_keys(&scope).await?;
-            self.move_memories(&scope).await?;
-            self.move_audit(&scope).await?;
+            self.copy_keys(&scope).await?;
+            self.copy_memories(&scope).await?;
+            self.copy_audit(&scope).await?;
         }
         Ok(())
     }
 
     /// Compare a session on both sides, and add it to the totals.
-    async fn finish(&mut self, scope: &Scope, report: &mut Moved) -> Result<()> {
+    async fn finish(&mut self, scope: &Scope, report: &mut MigratedSession) -> Result<()> {
         if self.mode == Mode::Copy && report.problem.is_none() {
             match self.compare(scope, &report.session).await {
                 Ok((entries, hash)) => (report.entries, report.hash) = (entries, Some(hash)),
@@ -167,21 +175,21 @@ impl Migration {
     }
 
     /// Bring a session up to date in the target, after the sessions whose entries it shares.
-    async fn move_session(
+    async fn copy_session(
         &mut self,
         tenant: &TenantId,
         id: &SessionId,
         sessions: &HashMap<SessionId, Summary>,
     ) -> Result<()> {
-        let mut line = vec![&sessions[id]];
-        while let Some(summary) = line.last().copied()
+        let mut chain = vec![&sessions[id]];
+        while let Some(summary) = chain.last().copied()
             && summary.inherited > 0
             && let Some(parent) = summary.parent.as_ref().and_then(|parent| sessions.get(&parent.session))
-            && line.len() < FORKS_MAX
+            && chain.len() < FORKS_MAX
         {
-            line.push(parent);
+            chain.push(parent);
         }
-        while let Some(summary) = line.pop() {
+        while let Some(summary) = chain.pop() {
             let added = self.copy(tenant, summary, sessions).await?;
             let sum = self.added.entry((tenant.clone(), summary.id.clone())).or_default();
             // A dry run may visit a session several times; count it once.
@@ -196,19 +204,19 @@ impl Migration {
         summary: &Summary,
         sessions: &HashMap<SessionId, Summary>,
     ) -> Result<u32> {
-        // Act as the session's owner, who created it and has every right.
+        // Act as the session's owner, who has all rights on the session.
         let scope = Scope::operator(tenant.clone(), summary.owner.clone());
-        let there = match self.to.summary(&scope, &summary.id).await {
-            Ok(there) => Some(there.head.seq),
+        let target = match self.to.summary(&scope, &summary.id).await {
+            Ok(target) => Some(target.head.seq),
             Err(StoreError::NoSession { .. }) => None,
             Err(error) => return Err(error.into()),
         };
-        let Some(head) = there else {
+        let Some(head) = target else {
             if self.mode == Mode::DryRun {
                 return Ok(summary.head.seq.0 - summary.inherited);
             }
             let authority = self.authority(&scope, summary).await?;
-            let head = self.make(&scope, summary, &authority, sessions).await?;
+            let head = self.create_session(&scope, summary, &authority, sessions).await?;
             return self.copy_entries(&scope, &summary.id, &authority, head).await;
         };
         self.check_prefix(&scope, &summary.id, head).await?;
@@ -219,8 +227,8 @@ impl Migration {
         self.copy_entries(&scope, &summary.id, &authority, head).await
     }
 
-    /// Entries that the source wrote itself also count as written by the target: only the operator of both stores
-    /// can run a migration.
+    /// The authority to copy. Entries written by the source's engine also count as written by the target's engine,
+    /// because only the operator of both stores can run a migration.
     async fn authority(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
         match &summary.authority {
             Some(authority) => Ok(authority.clone()),
@@ -229,7 +237,7 @@ impl Migration {
     }
 
     /// Create the session in the target, as a fork if its source still exists.
-    async fn make(
+    async fn create_session(
         &self,
         scope: &Scope,
         summary: &Summary,
@@ -261,14 +269,14 @@ impl Migration {
         Ok(Seq::ZERO)
     }
 
-    /// The target's log must be a prefix of the source's.
+    /// Check that the target's log is a prefix of the source's log.
     async fn check_prefix(&self, scope: &Scope, id: &SessionId, head: Seq) -> Result<()> {
         if head == Seq::ZERO {
             return Ok(());
         }
-        let there = self.to.read_entry(scope, id, head).await?;
+        let target = self.to.read_entry(scope, id, head).await?;
         match self.from.read_entry(scope, id, head).await {
-            Ok(here) if here.meta.id == there.meta.id => Ok(()),
+            Ok(source) if source.meta.id == target.meta.id => Ok(()),
             Ok(_) | Err(StoreError::NoEntry { .. }) => Err(EngineError::Invalid {
                 what: "the target",
                 why: format!("entry {head} of session {id} does not exist in the source"),
@@ -299,7 +307,7 @@ impl Migration {
                     break;
                 }
                 bytes += record.body.len();
-                let entry = read(id, record)?;
+                let entry = decode_entry(id, record)?;
                 self.copy_blobs(scope, &entry).await?;
                 drafts.push(draft_of(entry));
                 if bytes > BATCH_BYTES {
@@ -320,11 +328,11 @@ impl Migration {
     async fn copy_blobs(&mut self, scope: &Scope, entry: &Entry) -> Result<()> {
         for blob in entry.body.blobs() {
             let key = (scope.tenant.clone(), blob);
-            if self.put.contains(&key) {
+            if self.copied_blobs.contains(&key) {
                 continue;
             }
             self.copy_blob(scope, blob).await?;
-            self.put.insert(key);
+            self.copied_blobs.insert(key);
             self.total.blobs += 1;
         }
         Ok(())
@@ -352,28 +360,28 @@ impl Migration {
             why: format!("{what} of session {id} differs from the source"),
         };
         let length = self.to.summary(scope, id).await?.head.seq;
-        let here = hash_of(&*self.from, scope, id, length).await?;
-        let there = hash_of(&*self.to, scope, id, length).await?;
-        if here != there {
+        let source = hash_of(&*self.from, scope, id, length).await?;
+        let target = hash_of(&*self.to, scope, id, length).await?;
+        if source != target {
             return Err(differs("the log"));
         }
         // The source may have grown since; the next run then compares its new state.
         if self.from.summary(scope, id).await?.head.seq == length {
-            let here = self.from.read_path(scope, id, None, Until::ContextStart).await?;
-            let there = self.to.read_path(scope, id, None, Until::ContextStart).await?;
-            if (here.entries, here.settings_before, here.ended_turns)
-                != (there.entries, there.settings_before, there.ended_turns)
+            let source = self.from.read_path(scope, id, None, Until::ContextStart).await?;
+            let target = self.to.read_path(scope, id, None, Until::ContextStart).await?;
+            if (source.entries, source.settings_before, source.ended_turns)
+                != (target.entries, target.settings_before, target.ended_turns)
             {
                 return Err(differs("the context"));
             }
         }
-        Ok((length.0, there))
+        Ok((length.0, target))
     }
 
-    async fn move_keys(&mut self, scope: &Scope) -> Result<()> {
+    async fn copy_keys(&mut self, scope: &Scope) -> Result<()> {
         let keys: Vec<ApiKey> = self.from.list_keys(scope).await?;
         for key in keys {
-            let is_same = self.to.find_key(key.hash).await?.is_some_and(|there| there == key);
+            let is_same = self.to.find_key(key.hash).await?.is_some_and(|existing| existing == key);
             if !is_same {
                 self.to.put_key(scope, key).await?;
                 self.total.keys += 1;
@@ -383,7 +391,7 @@ impl Migration {
     }
 
     /// Memories keep their ids, owners, authors and sources; their version counters restart.
-    async fn move_memories(&mut self, scope: &Scope) -> Result<()> {
+    async fn copy_memories(&mut self, scope: &Scope) -> Result<()> {
         let mut filter =
             MemoryFilter { standing: Standing::Any, limit: PAGE_ROWS, ..MemoryFilter::default() };
         loop {
@@ -395,10 +403,10 @@ impl Migration {
                     Err(error) => return Err(error.into()),
                 }
                 let by = Scope::operator(scope.tenant.clone(), memory.by.clone());
-                let (made, changed) = (memory.created_at, memory.updated_at);
-                self.to.put_memory(&by, memory.clone(), 0, made).await?;
-                if changed != made {
-                    self.to.put_memory(&by, memory, 1, changed).await?;
+                let (created, updated) = (memory.created_at, memory.updated_at);
+                self.to.put_memory(&by, memory.clone(), 0, created).await?;
+                if updated != created {
+                    self.to.put_memory(&by, memory, 1, updated).await?;
                 }
                 self.total.memories += 1;
             }
@@ -411,8 +419,8 @@ impl Migration {
 
     /// Copy the audit log with a new hash chain, unless the target's audit log has diverged. Actions that the
     /// migration itself audits are ignored on both sides.
-    async fn move_audit(&mut self, scope: &Scope) -> Result<()> {
-        let is_carried = |line: &AuditLine| {
+    async fn copy_audit(&mut self, scope: &Scope) -> Result<()> {
+        let is_copied = |line: &AuditLine| {
             !matches!(
                 line.action,
                 AuditAction::Create
@@ -422,18 +430,18 @@ impl Migration {
                     | AuditAction::TenantChange
             )
         };
-        let here: Vec<AuditLine> =
-            audit_of(&*self.from, scope).await?.into_iter().filter(is_carried).collect();
-        let there: Vec<AuditLine> =
-            audit_of(&*self.to, scope).await?.into_iter().filter(is_carried).collect();
-        let same = |(one, two): (&AuditLine, &AuditLine)| {
+        let source: Vec<AuditLine> =
+            audit_of(&*self.from, scope).await?.into_iter().filter(is_copied).collect();
+        let target: Vec<AuditLine> =
+            audit_of(&*self.to, scope).await?.into_iter().filter(is_copied).collect();
+        let is_same = |(one, two): (&AuditLine, &AuditLine)| {
             (&one.by, one.at, one.action, &one.session, &one.detail)
                 == (&two.by, two.at, two.action, &two.session, &two.detail)
         };
-        if there.len() > here.len() || !here.iter().zip(&there).all(same) {
+        if target.len() > source.len() || !source.iter().zip(&target).all(is_same) {
             return Ok(());
         }
-        for line in here.into_iter().skip(there.len()) {
+        for line in source.into_iter().skip(target.len()) {
             let by = Scope::operator(scope.tenant.clone(), line.by);
             let note = AuditNote { action: line.action, session: line.session, detail: line.detail };
             self.to.write_audit(&by, note, line.at).await?;
@@ -444,7 +452,7 @@ impl Migration {
 }
 
 /// Report a session that cannot be copied and continue with the other sessions. A store failure aborts the migration.
-fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<Moved> {
+fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result<MigratedSession> {
     let problem = match result {
         Ok(()) => None,
         Err(
@@ -456,7 +464,7 @@ fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result
         ) => Some(error.to_string()),
         Err(error) => return Err(error),
     };
-    Ok(Moved {
+    Ok(MigratedSession {
         tenant: tenant.clone(),
         session: summary.id.clone(),
         entries: summary.head.seq.0,
@@ -466,7 +474,7 @@ fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result
     })
 }
 
-fn read(session: &SessionId, record: Record) -> Result<Entry> {
+fn decode_entry(session: &SessionId, record: Record) -> Result<Entry> {
     record.into_entry().map_err(|source| EngineError::Unreadable { session: session.clone(), source })
 }
 
@@ -485,7 +493,7 @@ async fn hash_of(store: &dyn Store, scope: &Scope, id: &SessionId, last: Seq) ->
         let Some(newest) = records.last() else { break };
         after = newest.meta.seq;
         for record in records {
-            let entry = read(id, record)?;
+            let entry = decode_entry(id, record)?;
             let meta = &entry.meta;
             all.extend(
                 format!(

@@ -8,7 +8,7 @@ use sapwood_core::compact::{CompactOptions, Detail, Method};
 use sapwood_core::entry::{CustomInfo, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
-use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
+use sapwood_core::pressure::{Level, Moment, Pressure, PressureAction, Thresholds};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::{Scope, SessionId, TurnId};
@@ -16,16 +16,16 @@ use sapwood_core::{Scope, SessionId, TurnId};
 use crate::compact::{Compacted, Compacting, Writing};
 use crate::{Engine, EngineError, Result};
 
-/// Longest tool result that stays whole when the context is nearly full, in characters.
+/// Maximum length of a tool result that is not shortened when the context is nearly full, in characters.
 const TIGHT_OUTPUT_CHARS: u32 = 8_000;
 /// Shares of the budget for recent messages and for the whole context when it is nearly full.
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
 
-/// The state of the session that the turn loop runs.
+/// Parameters for measuring a session's context and for compacting it.
 #[derive(Clone, Default)]
-pub struct Situation {
-    /// The model's window minus room for its answer. If `None`, the window is unknown and nothing is
+pub struct PressureOptions {
+    /// The model's window minus the tokens reserved for its answer. If `None`, the window is unknown and nothing is
     /// compacted.
     pub budget_tokens: Option<u64>,
     pub thresholds: Thresholds,
@@ -39,19 +39,19 @@ pub struct Situation {
     /// The level at the previous measurement.
     pub last_level: Option<Level>,
     /// With [`Writing::DryRun`] nothing is appended: the caller takes the compaction and the note from
-    /// [`Relieved`] and appends them itself.
+    /// [`ReliefReport`] and appends them itself.
     pub writing: Writing,
 }
 
 /// Token counts of a context, by its model's tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counted {
+pub struct ContextTokens {
     pub system: u64,
     /// In message order.
     pub messages: Vec<u64>,
 }
 
-impl Counted {
+impl ContextTokens {
     pub fn total(&self) -> u64 {
         self.system + self.messages.iter().sum::<u64>()
     }
@@ -59,7 +59,7 @@ impl Counted {
 
 /// The measured pressure and the action taken.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Relieved {
+pub struct ReliefReport {
     /// Before any compaction; `None` if the window is unknown.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
@@ -75,19 +75,19 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        situation: &Situation,
+        pressure_options: &PressureOptions,
     ) -> Result<Option<Pressure>> {
         let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
         let context = self.context_with_grafts(scope, slice).await?;
         let counter = self.tokens.counter(context.model.as_deref());
-        let tools = counter.text(&situation.tools);
+        let tools = counter.text(&pressure_options.tools);
         let used = count_in_use(&context, tools, &counter);
-        Ok(Pressure::measure(used, situation.budget_tokens, situation.thresholds))
+        Ok(Pressure::measure(used, pressure_options.budget_tokens, pressure_options.thresholds))
     }
 
-    pub fn count_context(&self, context: &Context) -> Counted {
+    pub fn count_context(&self, context: &Context) -> ContextTokens {
         let counter = self.tokens.counter(context.model.as_deref());
-        Counted {
+        ContextTokens {
             system: context.system.as_deref().map_or(0, |system| counter.text(system)),
             messages: context.messages.iter().map(|message| counter.message(message)).collect(),
         }
@@ -99,31 +99,34 @@ impl Engine {
         scope: &Scope,
         session: &SessionId,
         moment: Moment,
-        situation: &Situation,
-    ) -> Result<Relieved> {
-        let Some(pressure) = self.pressure(scope, session, situation).await? else {
-            return Ok(Relieved { pressure: None, compacted: None, note: None, warns: false });
+        pressure_options: &PressureOptions,
+    ) -> Result<ReliefReport> {
+        let Some(pressure) = self.pressure(scope, session, pressure_options).await? else {
+            return Ok(ReliefReport { pressure: None, compacted: None, note: None, warns: false });
         };
-        let before = situation.last_level.unwrap_or(Level::Green);
+        let before = pressure_options.last_level.unwrap_or(Level::Green);
         // Green is the normal level and only reported after a higher level.
         let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_info());
-        if let Some(note) = note.clone().filter(|_| situation.writing == Writing::Write) {
-            self.append_note(scope, session, note, situation).await?;
+        if let Some(note) = note.clone().filter(|_| pressure_options.writing == Writing::Write) {
+            self.append_note(scope, session, note, pressure_options).await?;
         }
-        let relief = pressure.calls_for(moment);
+        let relief = pressure.action_at(moment);
         let compacted = match relief {
-            Relief::Nothing => None,
-            Relief::Mask => Some(mask_options()),
-            Relief::Summarise | Relief::SummariseAndWarn => Some(tight_options(&pressure, situation)),
+            PressureAction::Nothing => None,
+            PressureAction::Mask => Some(mask_options()),
+            PressureAction::Summarise | PressureAction::SummariseAndWarn => {
+                Some(tight_options(&pressure, pressure_options))
+            }
         };
         let compacted = match compacted {
-            Some(options) => {
-                Some(self.compact_automatically(scope, session, options, Trigger::Pressure, situation).await?)
-            }
+            Some(options) => Some(
+                self.compact_automatically(scope, session, options, Trigger::Pressure, pressure_options)
+                    .await?,
+            ),
             None => None,
         };
-        let warns = relief == Relief::SummariseAndWarn;
-        Ok(Relieved { pressure: Some(pressure), compacted, note, warns })
+        let warns = relief == PressureAction::SummariseAndWarn;
+        Ok(ReliefReport { pressure: Some(pressure), compacted, note, warns })
     }
 
     /// Compact as far as possible after the provider rejected the context as too large. If the result has no
@@ -132,15 +135,15 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        situation: &Situation,
+        pressure_options: &PressureOptions,
     ) -> Result<Compacted> {
-        let used = match self.pressure(scope, session, situation).await? {
+        let used = match self.pressure(scope, session, pressure_options).await? {
             Some(pressure) => pressure.used_tokens.min(pressure.budget_tokens),
             None => self.context(scope, session, None).await?.tokens,
         };
         let full = Pressure { level: Level::Red, used_tokens: used, budget_tokens: used.max(1) };
-        let options = tight_options(&full, situation);
-        self.compact_automatically(scope, session, options, Trigger::Overflow, situation).await
+        let options = tight_options(&full, pressure_options);
+        self.compact_automatically(scope, session, options, Trigger::Overflow, pressure_options).await
     }
 
     /// If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
@@ -150,14 +153,14 @@ impl Engine {
         session: &SessionId,
         options: CompactOptions,
         trigger: Trigger,
-        situation: &Situation,
+        pressure_options: &PressureOptions,
     ) -> Result<Compacted> {
         let how = Compacting {
-            summariser: situation.summariser.clone(),
-            hook: situation.hook.clone(),
-            fence: situation.fence,
-            turn: situation.turn,
-            writing: situation.writing,
+            summariser: pressure_options.summariser.clone(),
+            hook: pressure_options.hook.clone(),
+            fence: pressure_options.fence,
+            turn: pressure_options.turn,
+            writing: pressure_options.writing,
             ..Compacting::new(options, trigger)
         };
         match self.compact(scope, session, how.clone()).await {
@@ -175,11 +178,12 @@ impl Engine {
         scope: &Scope,
         session: &SessionId,
         note: CustomInfo,
-        situation: &Situation,
+        pressure_options: &PressureOptions,
     ) -> Result<()> {
         let now = self.clock.now();
-        let draft = Draft { turn: situation.turn, ..Draft::new(now, note) };
-        let append = Append { fence: situation.fence, ..Append::new(session.clone(), now, vec![draft]) };
+        let draft = Draft { turn: pressure_options.turn, ..Draft::new(now, note) };
+        let append =
+            Append { fence: pressure_options.fence, ..Append::new(session.clone(), now, vec![draft]) };
         self.append(scope, append).await?;
         Ok(())
     }
@@ -189,8 +193,8 @@ fn mask_options() -> CompactOptions {
     CompactOptions { compact_strategy: Method::ObservationMask, ..CompactOptions::default() }
 }
 
-fn tight_options(pressure: &Pressure, situation: &Situation) -> CompactOptions {
-    let strategy = if situation.summariser.is_some() { Method::Llm } else { Method::ObservationMask };
+fn tight_options(pressure: &Pressure, pressure_options: &PressureOptions) -> CompactOptions {
+    let strategy = if pressure_options.summariser.is_some() { Method::Llm } else { Method::ObservationMask };
     let recent = pressure.budget_tokens / TIGHT_RECENT_DIVISOR;
     CompactOptions {
         keep_last: Some(sapwood_core::compact::options::KEEP_LAST),

@@ -12,7 +12,7 @@ use sapwood_core::project::feed::{Feed, FeedItem};
 use sapwood_core::project::ledger::{Ledger, LedgerLine};
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::summary::Summary;
-use sapwood_core::project::timeline::{Point, Timeline};
+use sapwood_core::project::timeline::{Timeline, TimelinePoint};
 use sapwood_core::project::usage::{Spend, Total};
 use sapwood_core::{EntryId, Kind, Principal, Right, Scope, Seq, SessionId, TimestampMs};
 use serde::Serialize;
@@ -21,15 +21,15 @@ use crate::{Engine, EngineError, Result};
 
 /// Records per page when a whole log is folded.
 const PAGE_RECORDS: usize = 1_000;
-/// Longest chain of forks to follow; a longer one is reported like a cycle.
+/// Maximum length of a fork chain. A longer chain is cut off, like a cycle.
 const ANCESTRY_MAX: usize = 1_000;
 /// Maximum number of list pages read to find the first sessions: enough for over a million sessions.
-const PAGES_LOOKED_MAX: usize = 1_000;
+const LIST_PAGES_MAX: usize = 1_000;
 
 /// Within this time, one audit line covers all reads of a session by the same principal.
-pub const READ_NOTED_MS: i64 = 600_000;
+pub const READ_AUDIT_WINDOW_MS: i64 = 600_000;
 /// Maximum number of audit lines searched for an earlier read, newest first. If none is found, the read is noted again.
-const LINES_LOOKED_MAX: usize = 1_000;
+const AUDIT_LINES_SEARCHED_MAX: usize = 1_000;
 
 /// A session's position among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -119,7 +119,7 @@ impl Engine {
     /// The first sessions of a list, up to the filter's limit, even if they are many pages apart.
     pub async fn first_listed(&self, scope: &Scope, mut filter: ListFilter) -> Result<Vec<Summary>> {
         let (wanted, mut found) = (filter.limit, Vec::new());
-        for _ in 0..PAGES_LOOKED_MAX {
+        for _ in 0..LIST_PAGES_MAX {
             let page = self.store.list(scope, &filter).await?;
             found.extend(page.items);
             filter.limit = wanted.saturating_sub(found.len());
@@ -151,20 +151,20 @@ impl Engine {
         if self.summary(scope, session).await?.owner == scope.principal {
             return Ok(());
         }
-        if self.was_noted(scope, session).await? {
+        if self.is_read_audited(scope, session).await? {
             return Ok(());
         }
         let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
         self.write_audit(scope, note).await
     }
 
-    async fn was_noted(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
-        // A principal who may read the session may still lack access to its audit log.
-        let eyes = Scope::operator(scope.tenant.clone(), Principal::System);
-        let since = TimestampMs(self.clock.now().0 - READ_NOTED_MS);
-        let lines = self.store.read_audit_since(&eyes, session, since, LINES_LOOKED_MAX).await?;
-        let is_note = |line: &AuditLine| line.action == AuditAction::Read && line.by == scope.principal;
-        Ok(lines.iter().any(is_note))
+    async fn is_read_audited(&self, scope: &Scope, session: &SessionId) -> Result<bool> {
+        // Search as the operator: a principal who may read the session may lack access to its audit log.
+        let operator = Scope::operator(scope.tenant.clone(), Principal::System);
+        let since = TimestampMs(self.clock.now().0 - READ_AUDIT_WINDOW_MS);
+        let lines = self.store.read_audit_since(&operator, session, since, AUDIT_LINES_SEARCHED_MAX).await?;
+        let is_read_line = |line: &AuditLine| line.action == AuditAction::Read && line.by == scope.principal;
+        Ok(lines.iter().any(is_read_line))
     }
 
     pub async fn tree(&self, scope: &Scope, session: &SessionId) -> Result<Outline> {
@@ -186,7 +186,7 @@ impl Engine {
         Ok(ledger.lines)
     }
 
-    pub async fn timeline(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Point>> {
+    pub async fn timeline(&self, scope: &Scope, session: &SessionId) -> Result<Vec<TimelinePoint>> {
         let mut timeline = Timeline::default();
         let kinds = [Kind::AssistantMessage, Kind::Compaction];
         self.each_of_kinds(scope, session, &kinds, |entry| timeline.apply(&entry)).await?;
@@ -233,9 +233,9 @@ impl Engine {
         while let Some(next) =
             parent.take().filter(|next| !chain.contains(next) && chain.len() < ANCESTRY_MAX)
         {
-            let above = self.store.summary(scope, &next).await;
+            let next_summary = self.store.summary(scope, &next).await;
             chain.push(next);
-            parent = match above {
+            parent = match next_summary {
                 Ok(summary) => summary.parent.map(|lineage| lineage.session),
                 Err(StoreError::NoSession { .. }) => None,
                 Err(error) => return Err(error.into()),

@@ -38,7 +38,7 @@ impl Engine {
         Ok(self.settings(scope, session).await?.skills)
     }
 
-    /// Set the active skills to exactly these.
+    /// Replace the list of active skills.
     pub async fn set_skills(
         &self,
         scope: &Scope,
@@ -71,15 +71,18 @@ impl Engine {
         change: impl Fn(Vec<String>) -> Vec<String>,
     ) -> Result<Appended> {
         let listing = self.list_skills().await;
-        self.decide(scope, session, "skills", |engine, looked| {
+        self.decide(scope, session, "skills", |engine, summary| {
             let (change, listing) = (&change, &listing);
             async move {
                 // Check access here: the store only checks appends, and an unchanged list appends nothing.
-                check_may_write(scope, &looked)?;
+                check_may_write(scope, &summary)?;
                 let before = engine.settings(scope, session).await?.skills;
-                let active = checked(change(before.clone()), &before, listing)?;
-                let same = active == before;
-                Ok((!same).then_some(Body::SkillsChanged(SkillsChanged { active })).into_iter().collect())
+                let active = validated(change(before.clone()), &before, listing)?;
+                let is_unchanged = active == before;
+                Ok((!is_unchanged)
+                    .then_some(Body::SkillsChanged(SkillsChanged { active }))
+                    .into_iter()
+                    .collect())
             }
         })
         .await
@@ -102,11 +105,11 @@ impl Engine {
     }
 }
 
-fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
-    match scope.role_in(&looked.owner, &looked.members) {
+fn check_may_write(scope: &Scope, summary: &Summary) -> Result<(), StoreError> {
+    match scope.role_in(&summary.owner, &summary.members) {
         Some(role) if role.allows(Right::Write) => Ok(()),
         _ => Err(StoreError::Denied {
-            session: looked.id.clone(),
+            session: summary.id.clone(),
             principal: scope.principal.clone(),
             needed: Right::Write,
         }),
@@ -115,7 +118,7 @@ fn check_may_write(scope: &Scope, looked: &Summary) -> Result<(), StoreError> {
 
 /// Deduplicate the names. A newly activated skill must be available; a skill that was already active may be
 /// missing.
-fn checked(
+fn validated(
     wanted: Vec<String>,
     before: &[String],
     listing: &SkillListing,

@@ -9,7 +9,7 @@ use sapwood_core::entry::{Outcome, TurnEnded, Usage};
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
-/// The target used by exactly these spans; the trace exporter filters by it.
+/// The tracing target of these spans only. The trace exporter filters by this target.
 pub const SPAN_TARGET: &str = "sapwood::gen_ai";
 
 /// `error.type` of a tool that reports a failure.

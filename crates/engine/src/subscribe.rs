@@ -40,7 +40,7 @@ impl Drop for Listener {
 impl Engine {
     /// Subscribe from after a cursor. A cursor past the head is an error, because it belongs to a different log.
     pub async fn subscribe(&self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
-        let fragments = self.live.watch(&scope.tenant, session);
+        let fragments = self.fragments.watch(&scope.tenant, session);
         let follower = self.follow(scope, session, after).await?;
         Ok(Subscription { follower, fragments, record: None, fragment: None, cursor: after })
     }
@@ -81,7 +81,7 @@ impl Subscription {
     /// later entries.
     pub async fn next(&mut self) -> Result<SessionEvent> {
         loop {
-            if let Some(event) = self.take_held() {
+            if let Some(event) = self.take_buffered() {
                 return Ok(event);
             }
             tokio::select! {
@@ -89,7 +89,7 @@ impl Subscription {
                 record = self.follower.next(), if self.record.is_none() => self.record = Some(record?),
                 fragment = self.fragments.recv(), if self.fragment.is_none() => match fragment {
                     Ok(fragment) => self.fragment = Some(fragment),
-                    // Lost fragments are no problem: the entry that follows has the complete content.
+                    // Losing fragments is acceptable: the entry that follows has the complete content.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => self.record = Some(self.follower.next().await?),
                 },
@@ -102,11 +102,11 @@ impl Subscription {
         if self.record.is_none() {
             self.record = self.follower.try_next().await?;
         }
-        Ok(self.take_held())
+        Ok(self.take_buffered())
     }
 
     /// The buffered record or fragment, depending on which is first; `None` while their order is unknown.
-    fn take_held(&mut self) -> Option<SessionEvent> {
+    fn take_buffered(&mut self) -> Option<SessionEvent> {
         if self.fragment.is_none() {
             self.fragment = self.fragments.try_recv().ok();
         }

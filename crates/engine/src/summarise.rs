@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use sapwood_core::Part;
 use sapwood_core::compact::summarise::{
-    digest_of, story_pieces, story_request, story_so_far, turn_pieces, turn_request, turn_so_far,
+    digest_of, story_chunks, story_request, story_so_far, turn_chunks, turn_request, turn_so_far,
 };
 use sapwood_core::compact::{Archive, Digest};
 use sapwood_core::entry::{Details, Stop, WrittenBy};
 use sapwood_core::port::model::{self, Model, ModelError, Reply, RequestMessage, RequestPart, Thinking};
-use sapwood_core::port::summariser::{Request, Summariser, SummariserError, Written};
+use sapwood_core::port::summariser::{Summariser, SummariserError, SummaryRequest, WrittenSummary};
 use sapwood_core::project::context::Role;
 use tracing::Instrument;
 
@@ -41,12 +41,12 @@ impl ModelSummariser {
     }
 
     async fn read_reply(&self, request: &model::Request) -> Result<Reply, ModelError> {
-        let mut pieces = self.model.call(request).await?;
+        let mut events = self.model.call(request).await?;
         let mut reply = Reply::default();
         // The loop ends with the stream: replies have a maximum size, and the stream reports a silent
         // provider as an error.
-        while let Some(piece) = std::future::poll_fn(|context| pieces.as_mut().poll_next(context)).await {
-            reply.apply(piece?).map_err(|error| error.of_model(&self.name))?;
+        while let Some(event) = std::future::poll_fn(|context| events.as_mut().poll_next(context)).await {
+            reply.apply(event?).map_err(|error| error.of_model(&self.name))?;
         }
         Ok(reply)
     }
@@ -54,7 +54,7 @@ impl ModelSummariser {
 
 #[async_trait]
 impl Summariser for ModelSummariser {
-    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
+    async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError> {
         let message = RequestMessage { role: Role::User, parts: vec![RequestPart::Text(request.text)] };
         let request = model::Request {
             model: self.name.clone(),
@@ -66,8 +66,8 @@ impl Summariser for ModelSummariser {
             output_tokens_max: Some(SUMMARY_TOKENS_MAX),
         };
         let span = model_span(None, &self.name);
-        let came = self.read_reply(&request).instrument(span.clone()).await;
-        let reply = came.map_err(|error| {
+        let result = self.read_reply(&request).instrument(span.clone()).await;
+        let reply = result.map_err(|error| {
             record_failure(&span, error.code());
             SummariserError(error.to_string())
         })?;
@@ -77,7 +77,7 @@ impl Summariser for ModelSummariser {
         }
         match reply.stop {
             Some(Stop::Stop | Stop::Length) => {
-                Ok(Written { text: text_of(&reply), by: Some(self.bill(&reply)) })
+                Ok(WrittenSummary { text: text_of(&reply), by: Some(self.bill(&reply)) })
             }
             Some(stop) => Err(SummariserError(format!("{} stopped the summary with {stop:?}", self.name))),
             None => Err(SummariserError(format!("{} returned an incomplete summary", self.name))),
@@ -96,23 +96,23 @@ pub(crate) async fn summarise(
     summariser: &dyn Summariser,
 ) -> Result<(Digest, Details), SummariserError> {
     let mut story = story_so_far(archive);
-    for piece in story_pieces(archive) {
-        story = summariser.write(story_request(archive, &story, &piece)).await?.text;
+    for chunk in story_chunks(archive) {
+        story = summariser.write(story_request(archive, &story, &chunk)).await?.text;
     }
     let mut turn = turn_so_far(archive);
-    for piece in turn_pieces(archive) {
-        turn = summariser.write(turn_request(archive, &turn, &piece)).await?.text;
+    for chunk in turn_chunks(archive) {
+        turn = summariser.write(turn_request(archive, &turn, &chunk)).await?.text;
     }
     Ok(digest_of(archive, &story, &turn))
 }
 
 /// A summariser that adds up the cost of its calls, including those whose text was not used.
-pub(crate) struct Metered {
+pub(crate) struct MeteredSummariser {
     inner: Arc<dyn Summariser>,
     bill: Mutex<Option<WrittenBy>>,
 }
 
-impl Metered {
+impl MeteredSummariser {
     pub fn new(inner: Arc<dyn Summariser>) -> Self {
         Self { inner, bill: Mutex::default() }
     }
@@ -123,8 +123,8 @@ impl Metered {
 }
 
 #[async_trait]
-impl Summariser for Metered {
-    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
+impl Summariser for MeteredSummariser {
+    async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError> {
         let written = self.inner.write(request).await?;
         let mut bill = self.bill.lock().unwrap_or_else(PoisonError::into_inner);
         *bill = add_up(bill.take(), written.by.clone());
@@ -132,7 +132,7 @@ impl Summariser for Metered {
     }
 }
 
-/// Add the cost of a call to the total. A call with an unknown price makes the total unknown, not free.
+/// Add the cost of a call to the total. If the price of a call is unknown, the total cost is unknown too.
 fn add_up(before: Option<WrittenBy>, call: Option<WrittenBy>) -> Option<WrittenBy> {
     let (Some(before), Some(call)) = (&before, &call) else { return before.or(call) };
     let mut usage = before.usage;

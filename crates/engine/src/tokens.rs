@@ -26,20 +26,20 @@ pub(crate) struct TokenCache {
 
 #[derive(Default)]
 struct Counts {
-    young: HashMap<TokenKey, u64>,
-    old: HashMap<TokenKey, u64>,
+    current: HashMap<TokenKey, u64>,
+    previous: HashMap<TokenKey, u64>,
 }
 
 impl Counts {
     fn get(&self, key: &TokenKey) -> Option<u64> {
-        self.young.get(key).or_else(|| self.old.get(key)).copied()
+        self.current.get(key).or_else(|| self.previous.get(key)).copied()
     }
 
     fn insert(&mut self, key: TokenKey, tokens: u64) {
-        if self.young.len() >= GENERATION_COUNTS {
-            self.old = std::mem::take(&mut self.young);
+        if self.current.len() >= GENERATION_COUNTS {
+            self.previous = std::mem::take(&mut self.current);
         }
-        self.young.insert(key, tokens);
+        self.current.insert(key, tokens);
     }
 }
 
@@ -56,7 +56,7 @@ impl TokenCache {
 
     pub(crate) fn counter(&self, model: Option<&str>) -> Counter<'_> {
         let tokenizer = self.tokenizers.for_model(model);
-        Counter { book: self, tokenizer, exact_bytes: AtomicUsize::new(EXACT_BYTES_MAX) }
+        Counter { cache: self, tokenizer, exact_bytes: AtomicUsize::new(EXACT_BYTES_MAX) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
@@ -68,14 +68,14 @@ impl TokenCache {
 
 /// Counts tokens with one model's tokenizer.
 pub(crate) struct Counter<'a> {
-    book: &'a TokenCache,
+    cache: &'a TokenCache,
     tokenizer: Arc<dyn Tokenizer>,
-    /// How many more bytes may be tokenized exactly.
+    /// The remaining number of bytes that may be tokenized exactly.
     exact_bytes: AtomicUsize,
 }
 
 impl Counter<'_> {
-    fn may_look_at(&self, bytes: usize) -> bool {
+    fn reserve_exact(&self, bytes: usize) -> bool {
         let take = |left: usize| left.checked_sub(bytes);
         self.exact_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
@@ -85,21 +85,21 @@ impl Count for Counter<'_> {
     fn message(&self, message: &Message) -> u64 {
         let bytes = text_bytes(&message.parts);
         let key = message.entry.map(|(_, id)| (id, bytes, self.tokenizer.name()));
-        if let Some(known) = key.and_then(|key| self.book.lock().get(&key)) {
-            return known;
+        if let Some(cached) = key.and_then(|key| self.cache.lock().get(&key)) {
+            return cached;
         }
-        if !self.may_look_at(bytes) {
+        if !self.reserve_exact(bytes) {
             return count_parts(&Estimate, &message.parts);
         }
         let tokens = count_parts(self.tokenizer.as_ref(), &message.parts);
         if let Some(key) = key {
-            self.book.lock().insert(key, tokens);
+            self.cache.lock().insert(key, tokens);
         }
         tokens
     }
 
     fn text(&self, text: &str) -> u64 {
-        if self.may_look_at(text.len()) { self.tokenizer.count(text) } else { Estimate.count(text) }
+        if self.reserve_exact(text.len()) { self.tokenizer.count(text) } else { Estimate.count(text) }
     }
 }
 
@@ -121,9 +121,9 @@ mod tests {
         }
     }
 
-    struct One(Arc<Letters>);
+    struct SameForAll(Arc<Letters>);
 
-    impl Tokenizers for One {
+    impl Tokenizers for SameForAll {
         fn for_model(&self, _: Option<&str>) -> Arc<dyn Tokenizer> {
             self.0.clone()
         }
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn counts_an_entry_once_and_again_only_when_it_is_shortened() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
-        let book = TokenCache::new(Arc::new(One(letters.clone())));
+        let cache = TokenCache::new(Arc::new(SameForAll(letters.clone())));
         for _ in 0..3 {
-            assert_eq!(book.counter(None).message(&message(1 << 64, "hello")), 5);
+            assert_eq!(cache.counter(None).message(&message(1 << 64, "hello")), 5);
         }
         assert_eq!(letters.0.load(Ordering::Relaxed), 1);
-        assert_eq!(book.counter(None).message(&message(1 << 64, "hell")), 4);
+        assert_eq!(cache.counter(None).message(&message(1 << 64, "hell")), 4);
         assert_eq!(letters.0.load(Ordering::Relaxed), 2);
     }
 
@@ -152,14 +152,14 @@ mod tests {
         for n in 0..(3 * GENERATION_COUNTS) {
             counts.insert((EntryId::mint(TimestampMs(n as i64), 0), 0, "x"), 1);
         }
-        assert!(counts.young.len() + counts.old.len() <= 2 * GENERATION_COUNTS);
+        assert!(counts.current.len() + counts.previous.len() <= 2 * GENERATION_COUNTS);
     }
 
     #[test]
     fn estimates_tokens_beyond_the_exact_limit() {
         let letters = Arc::new(Letters(AtomicUsize::new(0)));
-        let book = TokenCache::new(Arc::new(One(letters)));
-        let counter = book.counter(None);
+        let cache = TokenCache::new(Arc::new(SameForAll(letters)));
+        let counter = cache.counter(None);
         let long = "x".repeat(EXACT_BYTES_MAX);
         assert_eq!(counter.text(&long), EXACT_BYTES_MAX as u64);
         assert_eq!(counter.text("12345678"), 2);

@@ -4,7 +4,7 @@
 //! Appends in this process wake the session's followers immediately. For appends by other processes, one poller
 //! serves all followed sessions. It first checks whether anything in the store changed, and only then which
 //! sessions. The poller runs while there are followers. If a session has many followers, its new entries are read
-//! once for all of them, see [`Page`].
+//! once for all of them, see [`FollowerPage`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,23 +20,23 @@ use tokio::time::Instant;
 
 /// How often the store is polled for writes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum poll interval for a store with change notifications, because a notification may be lost.
-const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+/// Maximum poll interval for a store with change notifications. Needed because a notification may be lost.
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Polling uses at most 1/n of a core, regardless of the number of followed sessions.
 const POLL_SHARE: u32 = 8;
 
 /// Minimum number of followers for sharing reads.
-const SHARED_FROM: usize = 4;
+const SHARED_READ_FOLLOWERS_MIN: usize = 4;
 
 type SessionKey = (TenantId, SessionId);
 
 #[derive(Default)]
 pub(crate) struct Wakeups {
-    state: Mutex<State>,
+    state: Mutex<WakeupState>,
 }
 
 #[derive(Default)]
-struct State {
+struct WakeupState {
     followed: BTreeMap<SessionKey, Followed>,
     poller: Option<JoinHandle<()>>,
 }
@@ -44,15 +44,15 @@ struct State {
 /// Wakes the waiting followers in the order of arrival. A `watch` channel wakes in random order, which
 /// simulations could not reproduce.
 #[derive(Default)]
-struct Bell {
+struct WakeSignal {
     /// Number of wake-ups so far.
-    rung: AtomicU64,
+    wakes: AtomicU64,
     waiting: Notify,
 }
 
-impl Bell {
-    fn ring(&self) {
-        self.rung.fetch_add(1, Ordering::SeqCst);
+impl WakeSignal {
+    fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
         self.waiting.notify_waiters();
     }
 }
@@ -60,7 +60,7 @@ impl Bell {
 #[derive(Default)]
 struct Followed {
     /// Each follower holds a clone, so the reference count determines the number of followers.
-    bell: Arc<Bell>,
+    signal: Arc<WakeSignal>,
     /// The head that the poller last saw; `None` before its first poll.
     seen: Option<Option<Seq>>,
     page: SharedPage,
@@ -68,12 +68,12 @@ struct Followed {
 
 impl Followed {
     fn followers(&self) -> usize {
-        Arc::strong_count(&self.bell) - 1
+        Arc::strong_count(&self.signal) - 1
     }
 }
 
 /// Entries read once for all followers near the head, and the principals who may see them.
-pub(crate) struct Page {
+pub(crate) struct FollowerPage {
     /// The page starts after this entry.
     pub after: Seq,
     pub records: Vec<Record>,
@@ -85,15 +85,15 @@ pub(crate) struct Page {
 }
 
 /// The latest shared page. The first follower to acquire the lock reads the page for the others.
-pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<Page>>>>;
+pub(crate) type SharedPage = Arc<tokio::sync::Mutex<Option<Arc<FollowerPage>>>>;
 
 /// One follower's subscription to wake-ups of a session.
 pub(crate) struct Watch {
-    bell: Arc<Bell>,
+    signal: Arc<WakeSignal>,
     /// The wake-up count that this follower has seen.
-    heard: u64,
+    seen_wakes: u64,
     page: SharedPage,
-    tail: Weak<Wakeups>,
+    wakeups: Weak<Wakeups>,
     key: SessionKey,
 }
 
@@ -104,7 +104,7 @@ impl Wakeups {
             return;
         }
         if let Some(followed) = state.followed.get(&(tenant.clone(), session.clone())) {
-            followed.bell.ring();
+            followed.signal.wake();
         }
     }
 
@@ -117,20 +117,21 @@ impl Wakeups {
         let key = (tenant.clone(), session.clone());
         let mut state = self.lock();
         let followed = state.followed.entry(key.clone()).or_default();
-        let (bell, page) = (followed.bell.clone(), followed.page.clone());
+        let (signal, page) = (followed.signal.clone(), followed.page.clone());
         if state.poller.as_ref().is_none_or(JoinHandle::is_finished) {
             state.poller = Some(tokio::spawn(poll(Arc::downgrade(self), store.clone())));
         }
-        let heard = bell.rung.load(Ordering::SeqCst);
-        Watch { bell, heard, page, tail: Arc::downgrade(self), key }
+        let seen_wakes = signal.wakes.load(Ordering::SeqCst);
+        Watch { signal, seen_wakes, page, wakeups: Arc::downgrade(self), key }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WakeupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there are no followers left. The poller then ends; the next follower starts another.
-    fn is_left(&self) -> bool {
+    /// Unregister the poller if there are no followers. Returns whether the poller must end; the next follower starts
+    /// another poller.
+    fn stop_if_unused(&self) -> bool {
         let mut state = self.lock();
         if state.followed.is_empty() {
             state.poller = None;
@@ -154,11 +155,11 @@ impl Wakeups {
         let Some(followed) = state.followed.get_mut(&(tenant.clone(), session)) else { return };
         if followed.seen != Some(head) {
             followed.seen = Some(head);
-            followed.bell.ring();
+            followed.signal.wake();
         }
     }
 
-    fn leave(&self, key: &SessionKey) {
+    fn unregister(&self, key: &SessionKey) {
         let mut state = self.lock();
         // The follower that is leaving is still counted.
         if state.followed.get(key).is_some_and(|followed| followed.followers() <= 1) {
@@ -170,81 +171,81 @@ impl Wakeups {
 impl Watch {
     /// Mark all wake-ups so far as seen, and return their count. Call this before reading the store, so that
     /// an append between the read and the wait still wakes the follower.
-    pub(crate) fn listen(&mut self) -> u64 {
-        self.heard = self.bell.rung.load(Ordering::SeqCst);
-        self.heard
+    pub(crate) fn mark_seen(&mut self) -> u64 {
+        self.seen_wakes = self.signal.wakes.load(Ordering::SeqCst);
+        self.seen_wakes
     }
 
     /// The shared page, if the session has enough followers.
     pub(crate) fn shared_page(&self) -> Option<SharedPage> {
-        let tail = self.tail.upgrade()?;
-        let state = tail.lock();
+        let wakeups = self.wakeups.upgrade()?;
+        let state = wakeups.lock();
         let followers = state.followed.get(&self.key)?.followers();
-        (followers >= SHARED_FROM).then(|| self.page.clone())
+        (followers >= SHARED_READ_FOLLOWERS_MIN).then(|| self.page.clone())
     }
 
     pub(crate) async fn changed(&mut self) {
         loop {
             // Register before checking the counter, so that no wake-up in between is missed.
-            let rings = self.bell.waiting.notified();
-            let rung = self.bell.rung.load(Ordering::SeqCst);
-            if rung != self.heard {
-                self.heard = rung;
+            let notified = self.signal.waiting.notified();
+            let wakes = self.signal.wakes.load(Ordering::SeqCst);
+            if wakes != self.seen_wakes {
+                self.seen_wakes = wakes;
                 return;
             }
-            rings.await;
+            notified.await;
         }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(tail) = self.tail.upgrade() {
-            tail.leave(&self.key);
+        if let Some(wakeups) = self.wakeups.upgrade() {
+            wakeups.unregister(&self.key);
         }
     }
 }
 
-async fn poll(tail: Weak<Wakeups>, store: Arc<dyn Store>) {
+async fn poll(wakeups: Weak<Wakeups>, store: Arc<dyn Store>) {
     let mut mark = None;
-    let mut rest = Duration::ZERO;
-    let mut looked = Instant::now();
+    let mut pause = Duration::ZERO;
+    let mut polled_at = Instant::now();
     loop {
-        tokio::time::sleep(rest).await;
-        let told = async {
+        tokio::time::sleep(pause).await;
+        let change = async {
             match mark {
                 Some(mark) => store.changed(mark).await,
                 None => std::future::pending().await,
             }
         };
         // A change notification ends the wait early.
-        let _ = tokio::time::timeout(POLL_INTERVAL.saturating_sub(rest), told).await;
-        let Some(tail) = tail.upgrade() else { return };
-        if tail.is_left() {
+        let _ = tokio::time::timeout(POLL_INTERVAL.saturating_sub(pause), change).await;
+        let Some(wakeups) = wakeups.upgrade() else { return };
+        if wakeups.stop_if_unused() {
             return;
         }
         let began = Instant::now();
         match store.change_mark().await {
-            Ok(Some(now)) if mark == Some(now) && looked.elapsed() < LOOK_ANYWAY => {}
+            Ok(Some(now)) if mark == Some(now) && polled_at.elapsed() < POLL_INTERVAL_MAX => {}
             Ok(now) => {
-                (mark, looked) = (now, began);
+                (mark, polled_at) = (now, began);
                 // List the followed sessions only now: a follower that starts later reads the store after this
                 // change mark.
-                look(&tail, store.as_ref(), tail.followed()).await;
+                poll_heads(&wakeups, store.as_ref(), wakeups.followed()).await;
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),
         }
-        rest = began.elapsed() * POLL_SHARE;
+        pause = began.elapsed() * POLL_SHARE;
     }
 }
 
-async fn look(tail: &Wakeups, store: &dyn Store, sessions: BTreeMap<TenantId, Vec<SessionId>>) {
+async fn poll_heads(wakeups: &Wakeups, store: &dyn Store, sessions: BTreeMap<TenantId, Vec<SessionId>>) {
     for (tenant, sessions) in sessions {
         let scope = Scope::operator(tenant, Principal::System);
         match store.heads(&scope, &sessions).await {
             Ok(heads) => {
                 for (session, head) in sessions.into_iter().zip(heads) {
-                    tail.note_head(&scope.tenant, session, head);
+                    wakeups.note_head(&scope.tenant, session, head);
                 }
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),

@@ -1,5 +1,5 @@
-//! The operations that append. Each reads the session, decides which entries to write, and appends them on
-//! the head that it read; on a conflict it starts over. Entries are only added, never changed.
+//! The operations that append entries. Each operation reads the session, decides which entries to write, and appends
+//! them at the head that it read. On a conflict it starts over. Entries are only added, never changed.
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
@@ -19,10 +19,10 @@ use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
 use serde_json::json;
 
 use crate::flow::RUN_PREFIX;
-use crate::hook::{At, Said, text_of};
+use crate::hook::{EventLocation, HookDecision, text_of};
 use crate::{Engine, EngineError, Result};
 
-/// Maximum number of retries after a conflict.
+/// Maximum number of attempts under concurrent writes.
 pub(crate) const TRIES_MAX: u32 = 64;
 
 /// Options for opening a session.
@@ -67,18 +67,18 @@ impl Engine {
         let (title, agent) = (options.title.clone(), options.agent.clone());
         let (id, created) = self.create(scope, options).await?;
         match created {
-            Created::New => self.tell_start(scope, &id, title, agent).await,
+            Created::New => self.notify_start(scope, &id, title, agent).await,
             Created::Existed => self.note_open(scope, &id).await?,
         }
         Ok((id, created))
     }
 
-    /// Write an audit line that the caller continues an existing session.
+    /// Write an audit line for opening an existing session.
     pub async fn note_open(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.write_audit(scope, note(AuditAction::Open, session, None)).await
     }
 
-    pub(crate) async fn tell_start(
+    pub(crate) async fn notify_start(
         &self,
         scope: &Scope,
         session: &SessionId,
@@ -147,27 +147,27 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the summary", why: "it is empty".to_owned() });
         }
         let about = || json!({"to": to, "summary": summary});
-        let asked = self.ask_hooks(HookName::BeforeBranch, At::new(scope, session), about).await?;
-        let from_hook = matches!(asked, Said::Changed(_));
+        let asked = self.ask_hooks(HookName::BeforeBranch, EventLocation::new(scope, session), about).await?;
+        let from_hook = matches!(asked, HookDecision::Changed(_));
         let summary = match asked {
-            Said::Changed(data) => text_of(&data, "summary"),
-            Said::GoOn | Said::Supplied { .. } => summary,
+            HookDecision::Changed(data) => text_of(&data, "summary"),
+            HookDecision::Continue | HookDecision::Supplied { .. } => summary,
         };
-        let branched = self.decide(scope, session, "branch", |engine, looked| {
+        let branched = self.decide(scope, session, "branch", |engine, current| {
             let summary = summary.clone();
             async move {
-                let left = match looked.head.leaf {
+                let old_leaf = match current.head.leaf {
                     Some(leaf) if summary.is_some() => {
                         Some(engine.store.read_entry(scope, session, leaf).await?.meta.id)
                     }
                     _ => None,
                 };
                 let moved = Body::LeafMoved(LeafMoved { to: Some(to) });
-                let lesson = summary.map(|summary| {
+                let branch_summary = summary.map(|summary| {
                     let details = Details::default();
-                    Body::BranchSummary(BranchSummary { summary, from: left, details, from_hook })
+                    Body::BranchSummary(BranchSummary { summary, from: old_leaf, details, from_hook })
                 });
-                Ok(std::iter::once(moved).chain(lesson).collect())
+                Ok(std::iter::once(moved).chain(branch_summary).collect())
             }
         });
         let branched = branched.await?;
@@ -235,7 +235,7 @@ impl Engine {
         }
         let summary = self.store.summary(scope, source).await?;
         let about = || json!({"fork": id});
-        self.ask_hooks(HookName::BeforeFork, At::new(scope, source), about).await?;
+        self.ask_hooks(HookName::BeforeFork, EventLocation::new(scope, source), about).await?;
         let at = match at {
             ForkAt::Leaf => summary.head.leaf,
             ForkAt::Entry(seq) => Some(seq),
@@ -248,7 +248,7 @@ impl Engine {
         let kept = self.configuration_beyond(scope, &summary, at).await?;
         drafts.splice(..0, kept.map(|changed| Draft::new(now, changed)));
         self.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
-        self.tail.wake(&scope.tenant, &id);
+        self.wakeups.wake(&scope.tenant, &id);
         self.fire(HookName::AfterFork, scope, source, None, || json!({"fork": id})).await;
         Ok(id)
     }
@@ -369,8 +369,8 @@ impl Engine {
     /// Delete a session permanently.
     pub async fn erase(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.store.erase(scope, session, self.clock.now()).await?;
-        self.grafted.forget(&scope.tenant, session);
-        self.tail.wake(&scope.tenant, session);
+        self.graft_cache.evict(&scope.tenant, session);
+        self.wakeups.wake(&scope.tenant, session);
         self.fire(HookName::SessionEnd, scope, session, None, || json!({"how": "erased"})).await;
         Ok(())
     }
@@ -418,7 +418,7 @@ impl Engine {
     /// Ask the hooks whether the session may be exported, and write an audit line.
     pub async fn record_export(&self, scope: &Scope, session: &SessionId, format: &str) -> Result<()> {
         let about = || json!({"format": format});
-        self.ask_hooks(HookName::BeforeExport, At::new(scope, session), about).await?;
+        self.ask_hooks(HookName::BeforeExport, EventLocation::new(scope, session), about).await?;
         let export = note(AuditAction::Export, session, Some(format.to_owned()));
         Ok(self.store.write_audit(scope, export, self.clock.now()).await?)
     }
@@ -438,7 +438,7 @@ impl Engine {
     pub(crate) async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         let session = append.session.clone();
         let appended = self.store.append(scope, append).await?;
-        self.tail.wake(&scope.tenant, &session);
+        self.wakeups.wake(&scope.tenant, &session);
         Ok(appended)
     }
 
@@ -456,9 +456,9 @@ impl Engine {
         D: Future<Output = Result<Vec<Body>>>,
     {
         for _ in 0..TRIES_MAX {
-            let looked = self.store.summary(scope, session).await?;
-            let head = looked.head;
-            let bodies = decide(self.clone(), looked).await?;
+            let current = self.store.summary(scope, session).await?;
+            let head = current.head;
+            let bodies = decide(self.clone(), current).await?;
             if bodies.is_empty() {
                 return Ok(Appended { head, entries: Vec::new() });
             }
@@ -493,8 +493,8 @@ pub(crate) fn edit(session: &SessionId, what: &'static str) -> AuditNote {
 }
 
 /// Like [`edit`], but only if the caller is not the session's owner: the owner's edits are too frequent to audit.
-pub(crate) fn edit_by_other(scope: &Scope, looked: &Summary, what: &'static str) -> Option<AuditNote> {
-    (looked.owner != scope.principal).then(|| edit(&looked.id, what))
+pub(crate) fn edit_by_other(scope: &Scope, summary: &Summary, what: &'static str) -> Option<AuditNote> {
+    (summary.owner != scope.principal).then(|| edit(&summary.id, what))
 }
 
 fn cancelled_by_archiving() -> TurnEnded {

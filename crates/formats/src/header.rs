@@ -27,15 +27,15 @@ pub struct Header {
     pub title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The session this one was forked from, and the last entry they share. The file still contains the
-    /// shared entries.
+    /// The session from which this session was forked. `parent_entry` is the last shared entry. The file still
+    /// contains the shared entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_session: Option<SessionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_entry: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Number of entries a fork shares with another file. Used only in the files of a JSONL store; such a
+    /// Number of entries that a fork shares with another file. Used only in the files of a JSONL store. Such a
     /// file is incomplete and is not an export.
     #[serde(default, skip_serializing)]
     pub inherited: u32,

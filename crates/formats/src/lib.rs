@@ -1,5 +1,5 @@
-//! Formats of other programs, read and written by pure functions. Input bytes are arguments, and output is
-//! written to the caller's writer. Nothing in this crate opens a file.
+//! Readers and writers for the formats of other programs. All functions are pure: they take input bytes as arguments
+//! and write output to the caller's writer. Nothing in this crate opens a file.
 //!
 //! - [`message`] — a single message from a user or a program.
 //! - [`export`] — a session as a file, record by record.

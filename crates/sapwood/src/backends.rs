@@ -15,7 +15,7 @@ pub const DEFAULT_MODEL: &str = "demo";
 
 /// Models by `PROVIDER/NAME`, with keys from variables like `ANTHROPIC_API_KEY`; tools with scratch
 /// directories below `base`.
-pub fn default_world(base: impl Into<PathBuf>) -> Result<Backends> {
+pub fn default_backends(base: impl Into<PathBuf>) -> Result<Backends> {
     let settings = ModelSettings::default().with_variables(|name| std::env::var(name).ok());
     let models = Models::new(settings, Arc::new(EnvironmentKeys));
     let models =

@@ -17,7 +17,7 @@ const READINGS_DEFAULT: &str = "required-readings.yaml";
 /// Maximum size of a required reading, in bytes.
 const READING_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a flow's files cannot be used.
+/// An error while loading the files of a flow.
 #[derive(Debug)]
 pub enum FlowFileError {
     Io {
@@ -71,10 +71,13 @@ pub fn load_flow(path: &Path, known: impl Fn(&str) -> Option<Agent>) -> Result<F
     let document = workflow::parse(&read(path)?)?;
     let mut mistakes = Vec::new();
     let readings = load_readings(path, &document, &mut mistakes)?;
-    let flow = workflow::flow_of(&document, &readings, OwnAgents::Taken, known)?;
-    let is_told = |mistake: &Mistake| mistake.why.starts_with("the required reading");
-    let told = !mistakes.is_empty();
-    mistakes.extend(flow.mistakes().into_iter().filter(|mistake| !(told && is_told(mistake))));
+    let flow = workflow::flow_of(&document, &readings, OwnAgents::Use, known)?;
+    let is_about_reading = |mistake: &Mistake| mistake.why.starts_with("the required reading");
+    // The missing readings were already reported with their paths.
+    let has_missing_readings = !mistakes.is_empty();
+    mistakes.extend(
+        flow.mistakes().into_iter().filter(|mistake| !(has_missing_readings && is_about_reading(mistake))),
+    );
     if mistakes.is_empty() { Ok(flow) } else { Err(FlowFileError::Mistakes { flow: flow.id, mistakes }) }
 }
 
@@ -100,11 +103,11 @@ fn load_readings(
     let mut texts = BTreeMap::new();
     for name in required.names().into_iter().chain(own) {
         let mut missing = |why: String| mistakes.push(Mistake { place: format!("reading {name}"), why });
-        let Some(place) = index.get(name) else {
+        let Some(listed_path) = index.get(name) else {
             missing(format!("not listed in {}", index_path.display()));
             continue;
         };
-        let path = index_path.parent().unwrap_or(base).join(place);
+        let path = index_path.parent().unwrap_or(base).join(listed_path);
         match std::fs::metadata(&path).and_then(|meta| Ok((meta.len(), std::fs::read_to_string(&path)?))) {
             Ok((bytes, _)) if bytes > READING_BYTES_MAX => {
                 missing(format!("{} has {bytes} bytes; the limit is {READING_BYTES_MAX}", path.display()));
@@ -129,7 +132,7 @@ impl RoleFiles {
     }
 
     pub fn folder(&self, flow: &str, run: &str, role: &str) -> PathBuf {
-        self.dir.join(plain(flow)).join(plain(run)).join("roles").join(plain(role))
+        self.dir.join(path_component(flow)).join(path_component(run)).join("roles").join(path_component(role))
     }
 }
 
@@ -149,7 +152,7 @@ impl RoleFileSink for RoleFiles {
 const NAME_BYTES_MAX: usize = 200;
 
 /// Turn any name into a safe path component. A long name is truncated and gets a hash suffix to stay unique.
-fn plain(name: &str) -> String {
+fn path_component(name: &str) -> String {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     let text: String = name.chars().map(|letter| if safe(letter) { letter } else { '_' }).collect();
     if text.len() > NAME_BYTES_MAX {
@@ -204,9 +207,10 @@ mod tests {
     #[test]
     fn long_names_become_unique_path_components() {
         let long = "a".repeat(300);
-        let names = [plain(&long), plain(&format!("{long}b")), plain(&"ä".repeat(300))];
+        let names =
+            [path_component(&long), path_component(&format!("{long}b")), path_component(&"ä".repeat(300))];
         assert!(names.iter().all(|name| name.len() <= NAME_BYTES_MAX), "{names:?}");
         assert_ne!(names[0], names[1]);
-        assert_eq!(plain(&long[..NAME_BYTES_MAX]), long[..NAME_BYTES_MAX]);
+        assert_eq!(path_component(&long[..NAME_BYTES_MAX]), long[..NAME_BYTES_MAX]);
     }
 }

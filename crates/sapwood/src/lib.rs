@@ -29,7 +29,7 @@
 //! let _listener = sapwood
 //!     .listen(&session, Seq::ZERO, |event| match event {
 //!         SessionEvent::Entry(record) => println!("{} {}", record.meta.seq, record.meta.kind.as_str()),
-//!         SessionEvent::Fragment(fragment) => println!("… {:?}", fragment.news),
+//!         SessionEvent::Fragment(fragment) => println!("… {:?}", fragment.kind),
 //!     })
 //!     .await?;
 //! sapwood.send(&session, "Hello!").await?;
@@ -63,7 +63,7 @@ pub mod flow;
 
 use std::sync::Arc;
 
-pub use backends::{DEFAULT_MODEL, default_world};
+pub use backends::{DEFAULT_MODEL, default_backends};
 pub use clock::SystemClock;
 pub use sapwood_core as core;
 pub use sapwood_core::agent::{Agent, Narrowing};
@@ -76,9 +76,9 @@ pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
 pub use sapwood_engine::graft::{GraftState, GraftView, Grafted};
-pub use sapwood_engine::hook::{Hooks, Installed, OnFailure};
+pub use sapwood_engine::hook::{Hooks, InstalledHook, OnFailure};
 pub use sapwood_engine::memory::{
-    Edit, Kept, Learning, MemoryCare, Outcome, RecalledMemory, Recollection, Written,
+    Learning, MemoryConfig, MemoryEdit, MemoryOutcome, RecalledMemory, Recollection, StoredMemory, UserMemory,
 };
 pub use sapwood_engine::read::{Ancestry, Snapshot};
 pub use sapwood_engine::turn::{
@@ -123,7 +123,7 @@ impl Sapwood {
     /// the default models and tools.
     pub fn open(url: &str) -> Result<Self> {
         let engine = open_engine(url, store::OpenOptions::default())?;
-        Ok(Self::with_engine(engine.with_backends(default_world(backends::scratch_dir())?)))
+        Ok(Self::with_engine(engine.with_backends(default_backends(backends::scratch_dir())?)))
     }
 
     /// Use a custom engine: another store, other models, other tools.
@@ -163,12 +163,12 @@ impl Sapwood {
     {
         let number = self.engine.hooks().iter().filter(|hook| hook.on == name).count() + 1;
         let hook = Arc::new(Closure(closure));
-        let installed = Installed::new(format!("closure-{number}"), name, hook, self.scope.clone());
+        let installed = InstalledHook::new(format!("closure-{number}"), name, hook, self.scope.clone());
         self.install(installed)
     }
 
     /// Install a hook with a name, priority and timeout.
-    pub fn install(self, installed: Installed) -> Result<Self> {
+    pub fn install(self, installed: InstalledHook) -> Result<Self> {
         let mut hooks = self.engine.hooks();
         hooks.install(installed)?;
         Ok(Self { engine: self.engine.with_hooks(hooks), scope: self.scope })
@@ -193,9 +193,9 @@ impl Sapwood {
     }
 
     /// Send a message and wait until the turn ends or waits for an answer: see [`TurnReport::waiting`].
-    pub async fn send(&self, session: &SessionId, words: impl Into<String>) -> Result<TurnReport> {
+    pub async fn send(&self, session: &SessionId, text: impl Into<String>) -> Result<TurnReport> {
         let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
-        match self.send_with(session, vec![Part::text(words)], options).await? {
+        match self.send_with(session, vec![Part::text(text)], options).await? {
             Sent::Started(running) => running.ended().await,
             Sent::Queued(_) => Err(Error::TurnRunning { session: session.clone() }),
         }
@@ -205,18 +205,19 @@ impl Sapwood {
     pub async fn send_with(
         &self,
         session: &SessionId,
-        words: Vec<Part>,
+        parts: Vec<Part>,
         options: SendOptions,
     ) -> Result<Sent> {
-        self.engine.send(&self.scope, session, words, options).await
+        self.engine.send(&self.scope, session, parts, options).await
     }
 
-    /// Get one answer without a session. The turn runs on a temporary in-memory store, and nothing is kept.
-    pub async fn ask(&self, agent: Agent, words: impl Into<String>) -> Result<TurnReport> {
+    /// Get one answer without a session. The turn runs on a temporary in-memory store, and nothing is stored
+    /// permanently.
+    pub async fn ask(&self, agent: Agent, text: impl Into<String>) -> Result<TurnReport> {
         let engine = open_engine("memory:", store::OpenOptions::default())?;
-        let alone = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
-        let session = alone.start(agent).await?;
-        alone.send(&session, words).await
+        let temporary = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
+        let session = temporary.start(agent).await?;
+        temporary.send(&session, text).await
     }
 
     /// Resume a turn that was interrupted or is waiting; `None` if there is nothing to resume.
@@ -233,8 +234,8 @@ impl Sapwood {
     }
 
     /// Add a message to the running turn.
-    pub async fn steer(&self, session: &SessionId, words: impl Into<String>) -> Result<EntryId> {
-        self.engine.steer(&self.scope, session, vec![Part::text(words)]).await
+    pub async fn steer(&self, session: &SessionId, text: impl Into<String>) -> Result<EntryId> {
+        self.engine.steer(&self.scope, session, vec![Part::text(text)]).await
     }
 
     /// The pending approvals of a session.
@@ -322,8 +323,8 @@ impl Sapwood {
 
     /// Store a fact for later sessions of this user. A known fact is strengthened; a contradicted fact is
     /// superseded.
-    pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<Kept> {
-        let written = Written { text: text.into(), kind, belongs: None };
+    pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<StoredMemory> {
+        let written = UserMemory { text: text.into(), kind, belongs: None };
         self.engine.remember(&self.scope, written).await
     }
 
@@ -340,7 +341,7 @@ impl Sapwood {
         Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
     }
 
-    pub async fn edit_memory(&self, memory: MemoryId, edit: Edit) -> Result<Memory> {
+    pub async fn edit_memory(&self, memory: MemoryId, edit: MemoryEdit) -> Result<Memory> {
         self.engine.edit_memory(&self.scope, memory, edit).await
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::auth::Caller;
 use crate::problem::{Problem, Result};
-use crate::share::{Count, Holder, Share, Shares};
+use crate::share::{Count, Holder, ResourceShare, ResourceShares};
 use crate::slots::{Slot, Slots};
 use crate::state::Settings;
 
@@ -18,18 +18,18 @@ const RETRY_AFTER_S: u64 = 5;
 const REQUEST_PARTS: usize = 2;
 /// By default, one principal gets 1/`STREAM_PARTS` of the requests in flight for streams.
 const STREAM_PARTS: usize = 4;
-/// An address with more than 1/`ADDRESS_PARTS` of the connections has its connections closed first.
+/// Connections of an address with more than 1/`ADDRESS_PARTS` of all connections are closed first.
 const ADDRESS_PARTS: usize = 2;
-/// A reserve of 1/`PROBATION_PARTS` of the connections exists for requests that are being authenticated, and another
-/// reserve of the same size for connections that have not sent their request yet.
-const PROBATION_PARTS: usize = 16;
-const PROBATION_MIN: usize = 32;
-const PROBATION_MAX: usize = 512;
+/// Fraction of the connections that is reserved for requests that are being authenticated. Another reserve of the same
+/// size is for connections that have not sent their request yet.
+const AUTH_RESERVE_PARTS: usize = 16;
+const AUTH_RESERVE_MIN: usize = 32;
+const AUTH_RESERVE_MAX: usize = 512;
 /// Maximum requests in flight to `/readyz` and `/metrics` while the server is full.
 const READINESS_MAX: usize = 32;
 const METRICS_MAX: usize = 16;
 
-/// The fraction of the process's file descriptors that connections may use. The store needs the others.
+/// The fraction of the process's file descriptors that connections may use. The store needs the rest.
 const FILE_PARTS: (usize, usize) = (3, 4);
 /// Minimum number of connections, even if there are too few file descriptors.
 const CONNECTIONS_MIN: usize = 16;
@@ -39,24 +39,24 @@ impl Settings {
     pub fn connections_max_for(&self, files_max: usize) -> usize {
         let (some, all) = FILE_PARTS;
         let slots = (files_max / all).saturating_mul(some);
-        let beside = self.operate_connections_reserved + 2 * PROBATION_MIN + READINESS_MAX + METRICS_MAX;
-        // The two probation reserves add 2/`PROBATION_PARTS` to the connections.
-        let fitting = slots.saturating_sub(beside) / (PROBATION_PARTS + 2) * PROBATION_PARTS;
+        let reserved = self.operate_connections_reserved + 2 * AUTH_RESERVE_MIN + READINESS_MAX + METRICS_MAX;
+        // The two reserves for unauthenticated clients add 2/`AUTH_RESERVE_PARTS` to the connections.
+        let fitting = slots.saturating_sub(reserved) / (AUTH_RESERVE_PARTS + 2) * AUTH_RESERVE_PARTS;
         self.connections_max.min(fitting.max(CONNECTIONS_MIN))
     }
 }
 
 /// The limits derived from the settings.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct AdmissionLimits {
     requests: usize,
     requests_per_principal: usize,
     streams_per_principal: usize,
     operate: usize,
-    probation: usize,
+    authenticating: usize,
 }
 
-impl Limits {
+impl AdmissionLimits {
     fn of(settings: &Settings) -> Self {
         let requests = settings.connections_max.max(1);
         let part = |set: Option<usize>, parts| set.unwrap_or(requests / parts).clamp(1, requests);
@@ -65,24 +65,25 @@ impl Limits {
             requests_per_principal: part(settings.connections_per_principal_max, REQUEST_PARTS),
             streams_per_principal: part(settings.streams_per_principal_max, STREAM_PARTS),
             operate: settings.operate_connections_reserved,
-            probation: (requests / PROBATION_PARTS).clamp(PROBATION_MIN, PROBATION_MAX),
+            authenticating: (requests / AUTH_RESERVE_PARTS).clamp(AUTH_RESERVE_MIN, AUTH_RESERVE_MAX),
         }
     }
 
-    /// Exceeds the maximum number of requests in flight, so that a new connection always gets a slot.
+    /// Returns the number of connection slots. It exceeds the maximum number of requests in flight, so that a new
+    /// connection always gets a slot.
     fn slots(&self) -> usize {
-        self.requests + self.operate + 2 * self.probation + READINESS_MAX + METRICS_MAX
+        self.requests + self.operate + 2 * self.authenticating + READINESS_MAX + METRICS_MAX
     }
 }
 
 pub struct Admission {
-    limits: Limits,
+    limits: AdmissionLimits,
     slots: Arc<Slots>,
-    shares: Shares,
+    shares: ResourceShares,
     requests: Count,
     operate: Count,
     operate_streams: Count,
-    probation: Count,
+    authenticating: Count,
     readiness: Count,
     metrics: Count,
     over_share: AtomicU64,
@@ -91,7 +92,7 @@ pub struct Admission {
 
 /// Counters for the metrics.
 #[derive(Debug, Clone, Copy)]
-pub struct Numbers {
+pub struct AdmissionCounters {
     pub connections: u64,
     pub connections_closed: u64,
     pub over_share: u64,
@@ -100,16 +101,16 @@ pub struct Numbers {
 
 impl Admission {
     pub fn new(settings: &Settings, uploads_max: usize) -> Self {
-        let limits = Limits::of(settings);
+        let limits = AdmissionLimits::of(settings);
         let per_address = settings.connections_per_address_max.unwrap_or(limits.requests / ADDRESS_PARTS);
         Self {
             slots: Arc::new(Slots::new(limits.slots(), per_address.max(1))),
             limits,
-            shares: Shares::new(uploads_max),
+            shares: ResourceShares::new(uploads_max),
             requests: Count::default(),
             operate: Count::default(),
             operate_streams: Count::default(),
-            probation: Count::default(),
+            authenticating: Count::default(),
             readiness: Count::default(),
             metrics: Count::default(),
             over_share: AtomicU64::new(0),
@@ -127,7 +128,7 @@ impl Admission {
         self.slots.all_closed().await;
     }
 
-    pub fn share_of(&self, caller: &Caller) -> Arc<Share> {
+    pub fn share_of(&self, caller: &Caller) -> Arc<ResourceShare> {
         self.shares.find(Holder::principal(&caller.scope))
     }
 
@@ -137,14 +138,14 @@ impl Admission {
         if share.streams.take(self.limits.streams_per_principal) {
             return Ok(StreamPermit { admission, share: Some(share) });
         }
-        if caller.operates() && self.operate_streams.take(self.limits.operate) {
+        if caller.has_operate_grant() && self.operate_streams.take(self.limits.operate) {
             return Ok(StreamPermit { admission, share: None });
         }
-        Err(self.refuse(Why::OverShare { what: "streams", max: self.limits.streams_per_principal }))
+        Err(self.reject(RejectReason::OverShare { what: "streams", max: self.limits.streams_per_principal }))
     }
 
-    pub fn numbers(&self) -> Numbers {
-        Numbers {
+    pub fn counters(&self) -> AdmissionCounters {
+        AdmissionCounters {
             connections: self.slots.open() as u64,
             connections_closed: self.slots.closed(),
             over_share: self.over_share.load(Ordering::Relaxed),
@@ -152,13 +153,13 @@ impl Admission {
         }
     }
 
-    fn refuse(&self, why: Why) -> Problem {
-        match why {
-            Why::Full => {
+    fn reject(&self, reason: RejectReason) -> Problem {
+        match reason {
+            RejectReason::Full => {
                 self.full.fetch_add(1, Ordering::Relaxed);
                 Problem::full("the server has reached its limit on requests in flight", RETRY_AFTER_S)
             }
-            Why::OverShare { what, max } => {
+            RejectReason::OverShare { what, max } => {
                 self.over_share.fetch_add(1, Ordering::Relaxed);
                 let detail = format!("at most {max} {what} may be open per caller: close some or wait");
                 Problem::new("share.exceeded", detail).retry_after(RETRY_AFTER_S)
@@ -170,7 +171,7 @@ impl Admission {
     fn reserve(&self, reserve: Reserve) -> (&Count, usize) {
         match reserve {
             Reserve::Operate => (&self.operate, self.limits.operate),
-            Reserve::Probation => (&self.probation, self.limits.probation),
+            Reserve::Authentication => (&self.authenticating, self.limits.authenticating),
             Reserve::Readiness => (&self.readiness, READINESS_MAX),
             Reserve::Metrics => (&self.metrics, METRICS_MAX),
         }
@@ -179,7 +180,7 @@ impl Admission {
 
 /// Why a request is rejected.
 #[derive(Debug, Clone, Copy)]
-enum Why {
+enum RejectReason {
     Full,
     OverShare { what: &'static str, max: usize },
 }
@@ -188,7 +189,7 @@ enum Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reserve {
     Operate,
-    Probation,
+    Authentication,
     Readiness,
     Metrics,
 }
@@ -198,16 +199,16 @@ pub struct Connection {
     admission: Arc<Admission>,
     slot: Slot,
     /// The share of the latest principal. Most connections serve only one principal.
-    principal: Mutex<Option<Arc<Share>>>,
+    principal: Mutex<Option<Arc<ResourceShare>>>,
 }
 
 impl Connection {
     /// Admits an unauthenticated request. Also returns a permit on failure, for sending the error response.
     pub fn begin(self: &Arc<Self>, path: &str) -> (Permit, Result<()>) {
-        let mut permit = Permit { connection: self.clone(), hold: Hold::Nothing };
+        let mut permit = Permit { connection: self.clone(), capacity: Capacity::Nothing };
         let admission = &self.admission;
         if !self.slot.begin() {
-            return (permit, Err(admission.refuse(Why::Full)));
+            return (permit, Err(admission.reject(RejectReason::Full)));
         }
         // The liveness response is immediate and needs no capacity.
         if path == "/healthz" {
@@ -216,35 +217,35 @@ impl Connection {
         let reserve = match path {
             "/readyz" => Reserve::Readiness,
             "/metrics" => Reserve::Metrics,
-            _ => Reserve::Probation,
+            _ => Reserve::Authentication,
         };
         let share = self.slot.address.clone();
-        let begun = match permit.take_request(&share) {
+        let admitted = match permit.take_request(&share) {
             Err(_) if permit.take_reserve(reserve) => Ok(()),
-            begun => begun.map_err(|why| admission.refuse(why)),
+            admitted => admitted.map_err(|reason| admission.reject(reason)),
         };
-        (permit, begun)
+        (permit, admitted)
     }
 
-    /// Resolves when the connection must close to free its slot.
-    pub async fn told_to_close(&self) {
-        self.slot.told_to_close().await;
+    /// Resolves when the server needs the connection's slot.
+    pub async fn close_requested(&self) {
+        self.slot.close_requested().await;
     }
 
-    fn share_of(&self, caller: &Caller) -> Arc<Share> {
-        let mut known = self.principal.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
+    fn share_of(&self, caller: &Caller) -> Arc<ResourceShare> {
+        let mut cached = self.principal.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
             Some(share) if share.holder.is_of(&caller.scope) => share.clone(),
-            _ => known.insert(self.admission.share_of(caller)).clone(),
+            _ => cached.insert(self.admission.share_of(caller)).clone(),
         }
     }
 }
 
 /// The capacity that a request in flight uses.
-enum Hold {
+enum Capacity {
     Nothing,
     /// One request in flight, counted in this share.
-    Request(Arc<Share>),
+    Request(Arc<ResourceShare>),
     Reserve(Reserve),
     /// The capacity is released when the last clone of this permit is dropped.
     Lent {
@@ -255,7 +256,7 @@ enum Hold {
 /// Permission for one request in flight. Dropping it ends the request.
 pub struct Permit {
     connection: Arc<Connection>,
-    hold: Hold,
+    capacity: Capacity,
 }
 
 impl Permit {
@@ -263,81 +264,83 @@ impl Permit {
     pub fn admit(&mut self, caller: &Caller) -> Result<()> {
         let share = self.connection.share_of(caller);
         match self.take_request(&share) {
-            Err(_) if caller.operates() && self.take_reserve(Reserve::Operate) => Ok(()),
-            taken => taken.map_err(|why| self.connection.admission.refuse(why)),
+            Err(_) if caller.has_operate_grant() && self.take_reserve(Reserve::Operate) => Ok(()),
+            taken => taken.map_err(|reason| self.connection.admission.reject(reason)),
         }
     }
 
     /// Admits a request to a route without authentication.
-    pub fn admit_unknown(&self) -> Result<()> {
-        match self.hold {
-            Hold::Reserve(Reserve::Probation) => Err(self.connection.admission.refuse(Why::Full)),
-            Hold::Nothing | Hold::Request(_) | Hold::Reserve(_) | Hold::Lent { .. } => Ok(()),
+    pub fn admit_unauthenticated(&self) -> Result<()> {
+        match self.capacity {
+            Capacity::Reserve(Reserve::Authentication) => {
+                Err(self.connection.admission.reject(RejectReason::Full))
+            }
+            Capacity::Nothing | Capacity::Request(_) | Capacity::Reserve(_) | Capacity::Lent { .. } => Ok(()),
         }
     }
 
     /// Shares the permit with a connection that outlives its request, such as a WebSocket. The request stays in flight
     /// until both permits are dropped.
     pub fn lend(&mut self) -> Arc<Permit> {
-        let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
-        let lent = Arc::new(Permit { connection: self.connection.clone(), hold });
-        self.hold = Hold::Lent { _permit: lent.clone() };
+        let capacity = std::mem::replace(&mut self.capacity, Capacity::Nothing);
+        let lent = Arc::new(Permit { connection: self.connection.clone(), capacity });
+        self.capacity = Capacity::Lent { _permit: lent.clone() };
         lent
     }
 
-    /// Counts the request in this share and releases the current hold.
-    fn take_request(&mut self, share: &Arc<Share>) -> Result<(), Why> {
+    /// Counts the request in this share and releases its current capacity.
+    fn take_request(&mut self, share: &Arc<ResourceShare>) -> Result<(), RejectReason> {
         let admission = &self.connection.admission;
         let max = admission.limits.requests_per_principal;
-        let has_one = matches!(self.hold, Hold::Request(_));
+        let has_one = matches!(self.capacity, Capacity::Request(_));
         if !has_one && !admission.requests.take(admission.limits.requests) {
-            return Err(Why::Full);
+            return Err(RejectReason::Full);
         }
         if !share.requests.take(max) {
             if !has_one {
-                admission.requests.give_back();
+                admission.requests.release();
             }
-            return Err(Why::OverShare { what: "connections", max });
+            return Err(RejectReason::OverShare { what: "connections", max });
         }
-        match std::mem::replace(&mut self.hold, Hold::Request(share.clone())) {
-            Hold::Request(before) => before.requests.give_back(),
-            before => self.give_back(&before),
+        match std::mem::replace(&mut self.capacity, Capacity::Request(share.clone())) {
+            Capacity::Request(previous) => previous.requests.release(),
+            previous => self.release(&previous),
         }
         Ok(())
     }
 
-    /// Counts the request in a reserve and releases the current hold.
+    /// Counts the request in a reserve and releases its current capacity.
     fn take_reserve(&mut self, reserve: Reserve) -> bool {
         let (admission, address) = (&self.connection.admission, &self.connection.slot.address);
-        // One address gets at most half of the probation reserve.
-        let is_probation = reserve == Reserve::Probation;
-        if is_probation && !address.probation.take(admission.limits.probation / 2) {
+        // One address gets at most half of the authentication reserve.
+        let is_authentication = reserve == Reserve::Authentication;
+        if is_authentication && !address.authenticating.take(admission.limits.authenticating / 2) {
             return false;
         }
         let (count, max) = admission.reserve(reserve);
         if !count.take(max) {
-            if is_probation {
-                address.probation.give_back();
+            if is_authentication {
+                address.authenticating.release();
             }
             return false;
         }
-        let before = std::mem::replace(&mut self.hold, Hold::Reserve(reserve));
-        self.give_back(&before);
+        let previous = std::mem::replace(&mut self.capacity, Capacity::Reserve(reserve));
+        self.release(&previous);
         true
     }
 
-    fn give_back(&self, hold: &Hold) {
+    fn release(&self, capacity: &Capacity) {
         let admission = &self.connection.admission;
-        match hold {
-            Hold::Nothing | Hold::Lent { .. } => {}
-            Hold::Request(share) => {
-                share.requests.give_back();
-                admission.requests.give_back();
+        match capacity {
+            Capacity::Nothing | Capacity::Lent { .. } => {}
+            Capacity::Request(share) => {
+                share.requests.release();
+                admission.requests.release();
             }
-            Hold::Reserve(reserve) => {
-                admission.reserve(*reserve).0.give_back();
-                if *reserve == Reserve::Probation {
-                    self.connection.slot.address.probation.give_back();
+            Capacity::Reserve(reserve) => {
+                admission.reserve(*reserve).0.release();
+                if *reserve == Reserve::Authentication {
+                    self.connection.slot.address.authenticating.release();
                 }
             }
         }
@@ -346,8 +349,8 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !matches!(self.hold, Hold::Lent { .. }) {
-            self.give_back(&self.hold);
+        if !matches!(self.capacity, Capacity::Lent { .. }) {
+            self.release(&self.capacity);
             self.connection.slot.end();
         }
     }
@@ -357,14 +360,14 @@ impl Drop for Permit {
 pub struct StreamPermit {
     admission: Arc<Admission>,
     /// `None` if the stream uses the operator reserve.
-    share: Option<Arc<Share>>,
+    share: Option<Arc<ResourceShare>>,
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         match &self.share {
-            Some(share) => share.streams.give_back(),
-            None => self.admission.operate_streams.give_back(),
+            Some(share) => share.streams.release(),
+            None => self.admission.operate_streams.release(),
         }
     }
 }
@@ -378,7 +381,7 @@ mod tests {
         for files in [1_024, 4_096, 12_000, 100_000] {
             let mut settings = Settings::default();
             settings.connections_max = settings.connections_max_for(files);
-            let slots = Limits::of(&settings).slots();
+            let slots = AdmissionLimits::of(&settings).slots();
             assert!(slots <= files / 4 * 3, "{slots} of {files}");
         }
         assert_eq!(Settings::default().connections_max_for(1_000_000), 8_192);

@@ -30,7 +30,7 @@ pub const KEY_PREFIX: &str = "sapwood_";
 /// Maximum length of a credential.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 /// TTL of the cached "any API keys exist?" answer.
-const LOOK_HOLDS: Duration = Duration::from_millis(200);
+const HAS_KEYS_TTL: Duration = Duration::from_millis(200);
 
 /// Creates a key from a public id and a secret of 256 random bits. Returns `None` if the system's random source fails.
 pub fn new_key() -> Option<(String, String)> {
@@ -66,7 +66,7 @@ impl Caller {
     }
 
     /// Sets the request id, for the log.
-    pub fn asking(self, request: RequestId) -> Self {
+    pub fn with_request(self, request: RequestId) -> Self {
         Self { request, ..self }
     }
 
@@ -83,7 +83,7 @@ impl Caller {
     }
 
     /// Whether the caller's key has the operate grant.
-    pub fn operates(&self) -> bool {
+    pub fn has_operate_grant(&self) -> bool {
         matches!(&self.proof, Proof::Key(key) if key.allows(Grant::Operate))
     }
 
@@ -105,26 +105,26 @@ impl Caller {
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
-    /// Reads the caller that the middleware has inserted.
+    /// Returns the caller that the middleware has inserted.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        parts.extensions.get::<Caller>().cloned().ok_or_else(required)
+        parts.extensions.get::<Caller>().cloned().ok_or_else(credential_required)
     }
 }
 
 pub struct Authenticator {
     store: Arc<dyn Store>,
-    /// The scope of a request without a credential.
+    /// The scope of a local request without a credential.
     local: Option<Scope>,
     oidc: Option<Oidc>,
-    /// Set when the first key is created and never cleared. When set, every request needs a credential.
+    /// Whether every request needs a credential. Set by the configuration or by the first key, and never cleared.
     is_locked: AtomicBool,
-    looked: Mutex<Option<Instant>>,
+    keys_checked_at: Mutex<Option<Instant>>,
 }
 
 impl Authenticator {
     pub fn new(store: Arc<dyn Store>, local: Option<Scope>, oidc: Option<Oidc>) -> Self {
         let is_locked = AtomicBool::new(local.is_none() || oidc.is_some());
-        Self { store, local, oidc, is_locked, looked: Mutex::default() }
+        Self { store, local, oidc, is_locked, keys_checked_at: Mutex::default() }
     }
 
     /// Whether a credential is required.
@@ -132,18 +132,18 @@ impl Authenticator {
         if self.is_locked.load(Ordering::Relaxed) {
             return Ok(true);
         }
-        if self.looked_lately() {
+        if self.checked_recently() {
             return Ok(false);
         }
         let has_keys = self.store.has_keys().await?;
         self.is_locked.store(has_keys, Ordering::Relaxed);
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.keys_checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         Ok(has_keys)
     }
 
-    fn looked_lately(&self) -> bool {
-        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        looked.is_some_and(|at| at.elapsed() < LOOK_HOLDS)
+    fn checked_recently(&self) -> bool {
+        let keys_checked_at = self.keys_checked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        keys_checked_at.is_some_and(|at| at.elapsed() < HAS_KEYS_TTL)
     }
 
     /// Whether this server may listen on the address. Addresses other than loopback require keys or OIDC.
@@ -156,12 +156,12 @@ impl Authenticator {
             // As long as no key is required, any API key sent is ignored: some clients always send one.
             false => self.admit_local(headers)?,
             true => match (credential(headers)?, cookie::credential(headers)) {
-                (Some(credential), _) => self.prove(credential).await?,
+                (Some(credential), _) => self.authenticate(credential).await?,
                 (None, Some(credential)) => {
                     cookie::check_site(method, headers)?;
-                    self.prove(credential).await?
+                    self.authenticate(credential).await?
                 }
-                (None, None) => return Err(required()),
+                (None, None) => return Err(credential_required()),
             },
         };
         let right = if method.is_safe() { Right::Read } else { Right::Write };
@@ -169,7 +169,7 @@ impl Authenticator {
         Ok(caller)
     }
 
-    async fn prove(&self, credential: &str) -> Result<Caller> {
+    async fn authenticate(&self, credential: &str) -> Result<Caller> {
         if credential.starts_with(KEY_PREFIX) {
             return self.find_key(credential).await;
         }
@@ -178,25 +178,25 @@ impl Authenticator {
                 let (scope, expires_at) = oidc.verify(credential).await?;
                 Ok(Caller::new(scope, Proof::Token(expires_at)))
             }
-            None => Err(refused()),
+            None => Err(invalid_credential()),
         }
     }
 
     async fn find_key(&self, credential: &str) -> Result<Caller> {
         let found = self.store.find_key(BlobHash::of(credential.as_bytes())).await?;
-        let key = found.filter(|key| key.is_valid(SystemClock.now())).ok_or_else(refused)?;
+        let key = found.filter(|key| key.is_valid(SystemClock.now())).ok_or_else(invalid_credential)?;
         Ok(Caller::new(key.scope(), Proof::Key(Arc::new(key))))
     }
 
     /// Fails if the credential of a caller with an open stream is no longer valid.
     pub async fn recheck(&self, caller: &Caller) -> Result<()> {
         match &caller.proof {
-            Proof::Local if self.is_locked().await? => Err(required()),
-            Proof::Token(expires_at) if *expires_at <= SystemClock.now() => Err(refused()),
+            Proof::Local if self.is_locked().await? => Err(credential_required()),
+            Proof::Token(expires_at) if *expires_at <= SystemClock.now() => Err(invalid_credential()),
             Proof::Local | Proof::Token(_) => Ok(()),
             Proof::Key(key) => {
                 let found = self.store.find_key(key.hash).await?;
-                found.filter(|key| key.is_valid(SystemClock.now())).map(|_| ()).ok_or_else(refused)
+                found.filter(|key| key.is_valid(SystemClock.now())).map(|_| ()).ok_or_else(invalid_credential)
             }
         }
     }
@@ -204,7 +204,7 @@ impl Authenticator {
     /// Accepts a local request without a credential. Web pages in a browser on this machine can also reach loopback.
     /// Their requests are recognized by the `Origin` or `Host` header and rejected.
     fn admit_local(&self, headers: &HeaderMap) -> Result<Caller> {
-        let Some(scope) = self.local.clone() else { return Err(required()) };
+        let Some(scope) = self.local.clone() else { return Err(credential_required()) };
         let host = text_of(headers, header::HOST).unwrap_or_default();
         let origin = text_of(headers, header::ORIGIN);
         let is_own = origin.is_none_or(|origin| origin == format!("http://{host}"));
@@ -226,14 +226,14 @@ impl Caller {
 /// Returns the bearer credential of the `Authorization` header.
 pub fn credential(headers: &HeaderMap) -> Result<Option<&str>> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
-    let text = value.to_str().map_err(|_| refused())?;
-    let (scheme, credential) = text.split_once(' ').ok_or_else(refused)?;
+    let text = value.to_str().map_err(|_| invalid_credential())?;
+    let (scheme, credential) = text.split_once(' ').ok_or_else(invalid_credential)?;
     let credential = credential.trim();
     if !scheme.eq_ignore_ascii_case("bearer")
         || credential.is_empty()
         || credential.len() > CREDENTIAL_BYTES_MAX
     {
-        return Err(refused());
+        return Err(invalid_credential());
     }
     Ok(Some(credential))
 }
@@ -251,11 +251,11 @@ fn is_loopback_name(host: &str) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn required() -> Problem {
+fn credential_required() -> Problem {
     Problem::new("auth.required", "this request needs an API key: send `Authorization: Bearer sapwood_…`")
 }
 
-pub(crate) fn refused() -> Problem {
+pub(crate) fn invalid_credential() -> Problem {
     Problem::new("auth.invalid", "this key or token is unknown, revoked or expired")
 }
 

@@ -23,8 +23,8 @@ pub fn credential(headers: &HeaderMap) -> Option<&str> {
 
 /// Fails unless the console sent the request.
 pub fn check_site(method: &Method, headers: &HeaderMap) -> Result<()> {
-    let is_ours = is_own_origin(headers) && (method.is_safe() || headers.contains_key(CSRF_HEADER));
-    if is_ours {
+    let is_from_console = is_own_origin(headers) && (method.is_safe() || headers.contains_key(CSRF_HEADER));
+    if is_from_console {
         return Ok(());
     }
     let detail = "cookies are accepted only in requests from the console's own page";
@@ -47,7 +47,7 @@ pub fn is_same_site(headers: &HeaderMap) -> bool {
 }
 
 /// Returns a session cookie that contains the credential.
-pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
+pub fn set_cookie(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte);
     if credential.len() > CREDENTIAL_BYTES_MAX || !credential.bytes().all(is_plain) {
         return Err(Problem::invalid("this credential does not fit into a cookie"));
@@ -59,7 +59,7 @@ pub fn keep(credential: &str, headers: &HeaderMap) -> Result<HeaderValue> {
 }
 
 /// Returns a cookie header that deletes the cookie.
-pub fn forget() -> HeaderValue {
+pub fn delete_cookie() -> HeaderValue {
     HeaderValue::from_static("sapwood=; Path=/v1; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_could_break_out_of_the_cookie_are_rejected() {
-        assert!(keep("sapwood_abc-_", &HeaderMap::new()).is_ok());
-        assert!(keep("a; Domain=evil.example", &HeaderMap::new()).is_err());
-        assert!(keep(&"a".repeat(5_000), &HeaderMap::new()).is_err());
+    fn credentials_that_could_inject_cookie_attributes_are_rejected() {
+        assert!(set_cookie("sapwood_abc-_", &HeaderMap::new()).is_ok());
+        assert!(set_cookie("a; Domain=evil.example", &HeaderMap::new()).is_err());
+        assert!(set_cookie(&"a".repeat(5_000), &HeaderMap::new()).is_err());
     }
 }

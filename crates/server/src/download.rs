@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use sapwood::core::BlobHash;
-use sapwood::core::port::store::PIECE_BYTES_MAX;
+use sapwood::core::port::store::BLOB_CHUNK_BYTES_MAX;
 use sapwood::engine::blob::BlobReader;
 
 use crate::auth::Caller;
@@ -20,8 +20,8 @@ use crate::state::State;
 /// Clients may cache a blob but must revalidate, because their access may have been revoked.
 const CACHING: &str = "private, no-cache";
 
-/// The blob to send, and its file name.
-pub struct RequestedRange<'a> {
+/// The blob to send, its declared media type and its file name.
+pub struct BlobDownload<'a> {
     pub blob: BlobHash,
     /// The media type that the uploader declared.
     pub mime: &'a str,
@@ -31,26 +31,26 @@ pub struct RequestedRange<'a> {
 pub async fn serve_blob(
     state: &State,
     caller: &Caller,
-    wanted: RequestedRange<'_>,
+    download: BlobDownload<'_>,
     headers: &HeaderMap,
 ) -> Result<Response> {
-    let etag = format!("\"{}\"", wanted.blob);
-    let opened = Opened::open(state, caller, wanted.blob).await?;
-    if header_text(headers, "if-none-match")?.is_some_and(|known| is_known(known, &etag)) {
+    let etag = format!("\"{}\"", download.blob);
+    let opened = OpenedBlob::open(state, caller, download.blob).await?;
+    if header_text(headers, "if-none-match")?.is_some_and(|known| matches_etag(known, &etag)) {
         let same = [(header::ETAG, etag.as_str()), (header::CACHE_CONTROL, CACHING)];
         return Ok((StatusCode::NOT_MODIFIED, same).into_response());
     }
-    let (mime, disposition) = served_type(&opened.first, wanted.mime);
+    let (mime, disposition) = served_type(&opened.first, download.mime);
     let is_same = header_text(headers, "if-range")?.is_none_or(|known| known == etag);
     let range = header_text(headers, "range")?.filter(|_| is_same);
-    let mut response = match opened.answer(range) {
+    let mut response = match opened.respond(range) {
         Ok(response) => response,
-        Err(size) => return Ok(past_the_end(size)),
+        Err(size) => return Ok(range_not_satisfiable(size)),
     };
     let headers = response.headers_mut();
     set(headers, header::ETAG, &etag);
     set(headers, header::CONTENT_TYPE, mime);
-    set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, wanted.name));
+    set(headers, header::CONTENT_DISPOSITION, &disposition_of(disposition, download.name));
     set(headers, header::ACCEPT_RANGES, "bytes");
     // A blob must never run scripts, even if a browser shows it inline.
     set(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
@@ -59,13 +59,13 @@ pub async fn serve_blob(
 }
 
 /// Whether the client's ETags include `etag`. Weak tags also match.
-fn is_known(known: &str, etag: &str) -> bool {
+fn matches_etag(known: &str, etag: &str) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
 /// The response to a range that begins past the end. Contains the blob's size.
-fn past_the_end(size: u64) -> Response {
+fn range_not_satisfiable(size: u64) -> Response {
     let detail = format!("the range begins past the end: there are {size} bytes");
     let mut response = Problem::new("range.unsatisfiable", detail).into_response();
     set(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
@@ -79,42 +79,42 @@ fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
 }
 
 /// A blob's first chunk, which is enough to sniff its type, and a reader for any remaining chunks.
-struct Opened {
+struct OpenedBlob {
     first: Bytes,
     size: u64,
     rest: Option<BlobReader>,
     request: RequestId,
 }
 
-impl Opened {
+impl OpenedBlob {
     async fn open(state: &State, caller: &Caller, blob: BlobHash) -> Result<Self> {
         let (engine, scope) = (&state.engine, &caller.scope);
-        let first = Bytes::from(engine.store().read_blob(scope, blob, 0, PIECE_BYTES_MAX).await?);
-        if first.len() < PIECE_BYTES_MAX {
+        let first = Bytes::from(engine.store().read_blob(scope, blob, 0, BLOB_CHUNK_BYTES_MAX).await?);
+        if first.len() < BLOB_CHUNK_BYTES_MAX {
             return Ok(Self { size: first.len() as u64, first, rest: None, request: caller.request });
         }
         let reader = engine.open_blob(scope, blob).await?;
-        Ok(Self { first, size: reader.left(), rest: Some(reader), request: caller.request })
+        Ok(Self { first, size: reader.remaining(), rest: Some(reader), request: caller.request })
     }
 
     /// Responds with all bytes or the requested range. Returns the size as the error if the range begins past the end.
-    fn answer(self, range: Option<&str>) -> Result<Response, u64> {
+    fn respond(self, range: Option<&str>) -> Result<Response, u64> {
         let size = self.size;
-        let Some(asked) = range.and_then(|range| parse_range(range, size)) else {
+        let Some(requested) = range.and_then(|range| parse_range(range, size)) else {
             return Ok(self.send(0, size));
         };
-        let (first, last) = asked.ok_or(size)?;
+        let (first, last) = requested.ok_or(size)?;
         let content_range = [(header::CONTENT_RANGE, format!("bytes {first}-{last}/{size}"))];
         Ok((StatusCode::PARTIAL_CONTENT, content_range, self.send(first, last + 1)).into_response())
     }
 
-    /// Sends the bytes in `from..end`: first from the loaded chunk, then from the reader.
+    /// Sends the bytes in `from..end`, first from the loaded chunk, then from the reader.
     fn send(self, from: u64, end: u64) -> Response {
         let known = self.first.len() as u64;
         let first = self.first.slice(from.min(known) as usize..end.min(known) as usize);
         match self.rest {
             Some(reader) if end > known => {
-                let rest = stream_of(reader.within(from.max(known), end), self.request);
+                let rest = stream_rest(reader.within(from.max(known), end), self.request);
                 let first = stream::iter((!first.is_empty()).then_some(Ok(first)));
                 let body = HttpBody::from_stream(first.chain(rest));
                 ([(header::CONTENT_LENGTH, end - from)], body).into_response()
@@ -125,7 +125,7 @@ impl Opened {
 }
 
 /// Streams the rest of a blob. An error aborts the connection, so that clients do not accept a partial blob.
-fn stream_of(
+fn stream_rest(
     reader: BlobReader,
     request: RequestId,
 ) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn a_tag_matches_alone_in_a_list_and_as_a_weak_tag() {
         for known in ["\"a\"", "*", "W/\"a\"", "\"b\", \"a\"", "\"b\",W/\"a\""] {
-            assert!(is_known(known, "\"a\""), "{known}");
+            assert!(matches_etag(known, "\"a\""), "{known}");
         }
-        assert!(!is_known("\"b\", a", "\"a\""));
+        assert!(!matches_etag("\"b\", a", "\"a\""));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::state::State;
 const ECHO_CHARS_MAX: usize = 200;
 
 /// Time limit for reading and discarding the rest of an oversized body.
-const POUR_TIME_MAX: Duration = Duration::from_secs(10);
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Minimum upload rate. Slower uploads time out.
 const UPLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
@@ -51,9 +51,9 @@ impl FromRequest<State> for RawJson {
 }
 
 /// A JSON body that may be omitted.
-pub struct Maybe<T>(pub T);
+pub struct OptionalBody<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
+impl<T: DeserializeOwned + Default> FromRequest<State> for OptionalBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &State) -> Result<Self> {
@@ -69,7 +69,7 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for Maybe<T> {
 
 /// Reads a body up to a limit.
 pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
-    let mut incoming = Incoming::of(request, what, limit_bytes).await?;
+    let mut incoming = IncomingBody::of(request, what, limit_bytes).await?;
     let first = incoming.frame().await?.unwrap_or_default();
     let Some(second) = incoming.frame().await? else { return Ok(first) };
     let mut all = BytesMut::from(first);
@@ -81,30 +81,31 @@ pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize)
 }
 
 /// A body that is read as it arrives, up to a limit.
-pub struct Incoming {
+pub struct IncomingBody {
     body: axum::body::Body,
     what: &'static str,
     limit_bytes: usize,
     /// When the first read began.
-    began: Option<Instant>,
-    came_bytes: u64,
+    started: Option<Instant>,
+    received_bytes: u64,
     /// Whether the body timed out, was too large, or was interrupted, so that no more bytes can be read.
     is_broken: bool,
 }
 
-impl Incoming {
-    /// Rejects a `Content-Length` over the limit before reading the body.
+impl IncomingBody {
+    /// Takes the body of a request. Rejects a `Content-Length` over the limit before reading the body.
     pub async fn of(request: Request, what: &'static str, limit_bytes: usize) -> Result<Self> {
         let headers = request.headers();
-        let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        let announced = announced.and_then(|length| length.parse::<u64>().ok());
-        let waits = headers.contains_key(header::EXPECT);
+        let content_length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let content_length = content_length.and_then(|length| length.parse::<u64>().ok());
+        let expects_continue = headers.contains_key(header::EXPECT);
         let body = request.into_body();
-        let mut incoming = Self { body, what, limit_bytes, began: None, came_bytes: 0, is_broken: false };
-        if announced.is_some_and(|length| length > limit_bytes as u64) {
+        let mut incoming =
+            Self { body, what, limit_bytes, started: None, received_bytes: 0, is_broken: false };
+        if content_length.is_some_and(|length| length > limit_bytes as u64) {
             // A client that sent `Expect: 100-continue` gets the error at once.
-            if !waits {
-                incoming.pour_away().await;
+            if !expects_continue {
+                incoming.discard().await;
             }
             return Err(Problem::too_large(what, limit_bytes));
         }
@@ -113,20 +114,20 @@ impl Incoming {
 
     /// Returns the next bytes, or `None` at the end. The deadline grows with the bytes received.
     pub async fn next(&mut self, request_time_max: Duration) -> Result<Option<Bytes>> {
-        let patience = upload_time(request_time_max, self.came_bytes);
+        let allowance = upload_time(request_time_max, self.received_bytes);
         // Bytes that arrived early must not extend the wait for the next bytes.
         let now = Instant::now();
-        let deadline = (*self.began.get_or_insert(now) + patience).min(now + request_time_max);
-        let late = |_| Problem::late(request_time_max);
-        let came = tokio::time::timeout_at(deadline, self.frame()).await.map_err(late).flatten();
-        self.is_broken = came.is_err();
-        came
+        let deadline = (*self.started.get_or_insert(now) + allowance).min(now + request_time_max);
+        let timed_out = |_| Problem::late(request_time_max);
+        let received = tokio::time::timeout_at(deadline, self.frame()).await.map_err(timed_out).flatten();
+        self.is_broken = received.is_err();
+        received
     }
 
     /// Discards the rest of a rejected body, if it can still be read.
-    pub async fn drop_rest(&mut self) {
+    pub async fn discard_rest(&mut self) {
         if !self.is_broken {
-            self.pour_away().await;
+            self.discard().await;
         }
     }
 
@@ -136,9 +137,9 @@ impl Incoming {
                 frame.map_err(|error| Problem::invalid(format!("failed to read {}: {error}", self.what)))?;
             // Trailers are ignored.
             let Ok(bytes) = frame.into_data() else { continue };
-            self.came_bytes += bytes.len() as u64;
-            if self.came_bytes > self.limit_bytes as u64 {
-                self.pour_away().await;
+            self.received_bytes += bytes.len() as u64;
+            if self.received_bytes > self.limit_bytes as u64 {
+                self.discard().await;
                 return Err(Problem::too_large(self.what, self.limit_bytes));
             }
             return Ok(Some(bytes));
@@ -148,16 +149,16 @@ impl Incoming {
 
     /// Reads and discards the rest, up to twice the limit in total. Many clients write their whole body before they
     /// read the response, and would otherwise only see a broken connection.
-    async fn pour_away(&mut self) {
-        let pour = async {
+    async fn discard(&mut self) {
+        let discarding = async {
             while let Some(Ok(frame)) = self.body.frame().await {
-                self.came_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
-                if self.came_bytes > 2 * self.limit_bytes as u64 {
+                self.received_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if self.received_bytes > 2 * self.limit_bytes as u64 {
                     return;
                 }
             }
         };
-        let _ = tokio::time::timeout(POUR_TIME_MAX, pour).await;
+        let _ = tokio::time::timeout(DISCARD_TIME_MAX, discarding).await;
     }
 }
 
@@ -203,9 +204,9 @@ impl<T: DeserializeOwned> FromRequestParts<State> for Params<T> {
 }
 
 /// The path parameters.
-pub struct At<T>(pub T);
+pub struct PathParams<T>(pub T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<State> for PathParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
@@ -216,42 +217,42 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for At<T> {
 
 /// Path parameters of a route that reads a session. If the caller does not own the session, an audit line is written
 /// before the read. The handler must still check the right to read, because one audit line covers several reads.
-pub struct Seen<T>(pub T);
+pub struct AuditedPath<T>(pub T);
 
 /// Path parameters that contain a session id.
-pub trait NamesSession {
+pub trait HasSessionId {
     fn session(&self) -> &SessionId;
 }
 
-impl NamesSession for SessionId {
+impl HasSessionId for SessionId {
     fn session(&self) -> &SessionId {
         self
     }
 }
 
-impl NamesSession for (SessionId, String) {
+impl HasSessionId for (SessionId, String) {
     fn session(&self) -> &SessionId {
         &self.0
     }
 }
 
-impl<T: DeserializeOwned + NamesSession + Send> FromRequestParts<State> for Seen<T> {
+impl<T: DeserializeOwned + HasSessionId + Send> FromRequestParts<State> for AuditedPath<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self> {
-        let At(path) = At::<T>::from_request_parts(parts, state).await?;
+        let PathParams(path) = PathParams::<T>::from_request_parts(parts, state).await?;
         let caller = Caller::from_request_parts(parts, state).await?;
-        state.note_read(&caller, path.session()).await?;
+        state.audit_read(&caller, path.session()).await?;
         Ok(Self(path))
     }
 }
 
-/// An `input.invalid` problem with a shortened text.
+/// Returns an `input.invalid` problem with a shortened text.
 pub fn short(text: &str) -> Problem {
     Problem::invalid(text.chars().take(ECHO_CHARS_MAX).collect::<String>())
 }
 
-/// A header as text.
+/// Returns a header as text. Fails if it is not ASCII.
 pub fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     value.to_str().map(Some).map_err(|_| Problem::invalid(format!("header `{name}` is not ASCII text")))

@@ -34,7 +34,7 @@ const BACKLOG: u32 = 1_024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
-pub enum Stop {
+pub enum ListenError {
     #[error("failed to listen on {addr}: {source}")]
     Address { addr: SocketAddr, source: std::io::Error },
     #[error("{addr} is reachable from other machines, and no API key exists yet")]
@@ -43,12 +43,12 @@ pub enum Stop {
     Store { what: String },
 }
 
-impl Stop {
+impl ListenError {
     pub fn code(&self) -> &'static str {
         match self {
-            Stop::Address { .. } => "server.address",
-            Stop::Open { .. } => "server.open",
-            Stop::Store { .. } => "store.backend",
+            ListenError::Address { .. } => "server.address",
+            ListenError::Open { .. } => "server.open",
+            ListenError::Store { .. } => "store.backend",
         }
     }
 }
@@ -62,13 +62,14 @@ pub struct Listening {
 
 impl Listening {
     /// Binds the address. Fails if other machines can reach the address and no credential is required.
-    pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, Stop> {
-        let unasked = |problem: Problem| Stop::Store { what: problem.inside.unwrap_or(problem.detail) };
-        let may = state.door.may_listen(addr).await.map_err(unasked)?;
-        if !may {
-            return Err(Stop::Open { addr });
+    pub async fn bind(addr: SocketAddr, state: State) -> Result<Self, ListenError> {
+        let store_error =
+            |problem: Problem| ListenError::Store { what: problem.internal.unwrap_or(problem.detail) };
+        let is_allowed = state.auth.may_listen(addr).await.map_err(store_error)?;
+        if !is_allowed {
+            return Err(ListenError::Open { addr });
         }
-        let failed = |source| Stop::Address { addr, source };
+        let failed = |source| ListenError::Address { addr, source };
         let listener = listen(addr).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, addr, state })
@@ -104,7 +105,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
             () = &mut stop => break,
         };
         match accepted {
-            Ok((stream, connection)) => answer_connection(stream, routes.clone(), &state, connection),
+            Ok((stream, connection)) => serve_connection(stream, routes.clone(), &state, connection),
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -112,7 +113,7 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
         }
     }
     drop(listener);
-    end(&state).await;
+    shut_down(&state).await;
 }
 
 /// Serves one empty route without the middleware, as a baseline for benchmarks.
@@ -123,13 +124,13 @@ pub async fn serve_empty(listener: TcpListener) {
     }
 }
 
-fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {
+fn serve_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {
     // Nagle's algorithm would delay small frames.
     let _ = stream.set_nodelay(true);
-    cut_off_when_stalled(&stream);
-    let guarded = (state.clone(), routes, connection.clone());
+    set_stall_timeout(&stream);
+    let context = (state.clone(), routes, connection.clone());
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
-        let (state, routes, connection) = guarded.clone();
+        let (state, routes, connection) = context.clone();
         async move {
             Ok::<_, Infallible>(handle_request(&state, &routes, &connection, request.map(Body::new)).await)
         }
@@ -147,8 +148,8 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
         tokio::select! {
             // Errors here only mean that the client disconnected.
             _ = &mut served => {}
-            // Only connections without a request in flight are told to close.
-            () = connection.told_to_close() => {}
+            // Only connections without a request in flight are closed for their slots.
+            () = connection.close_requested() => {}
             () = stopped(&mut stopping) => {
                 served.as_mut().graceful_shutdown();
                 let _ = served.await;
@@ -157,15 +158,15 @@ fn answer_connection(stream: TcpStream, routes: Routes, state: &State, connectio
     });
 }
 
-/// Lets the kernel close connections whose client stopped reading: they occupy a slot and buffer data.
-fn cut_off_when_stalled(stream: &TcpStream) {
+/// Lets the kernel close connections whose client stopped reading, because they occupy a slot and buffer data.
+fn set_stall_timeout(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_MS_MAX);
     #[cfg(not(target_os = "linux"))]
     let _ = stream;
 }
 
-async fn end(state: &State) {
+async fn shut_down(state: &State) {
     state.stop();
     if tokio::time::timeout(state.settings.grace, state.turns_ended()).await.is_err() {
         tracing::warn!(turns = state.turns_running(), "shut down with running turns; they can be resumed");

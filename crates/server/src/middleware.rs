@@ -73,15 +73,15 @@ pub async fn handle_request(
     connection: &Arc<Connection>,
     request: Request,
 ) -> Response<PermitBody> {
-    let began = Instant::now();
+    let started = Instant::now();
     let id = state.next_request_id();
     let is_openai = openai::is_openai(request.uri().path());
-    let (mut permit, begun) = connection.begin(request.uri().path());
-    let answered = match begun {
-        Ok(()) => answer(state, routes, request, id, &mut permit).await,
+    let (mut permit, admitted) = connection.begin(request.uri().path());
+    let handled_response = match admitted {
+        Ok(()) => handle_with_timeout(state, routes, request, id, &mut permit).await,
         Err(problem) => Err(problem),
     };
-    let mut response = answered.unwrap_or_else(Problem::into_response);
+    let mut response = handled_response.unwrap_or_else(Problem::into_response);
     if let Some(problem) = response.extensions().get::<Problem>() {
         problem.log(id);
         if problem.code == "server.full" {
@@ -89,9 +89,9 @@ pub async fn handle_request(
         }
     }
     if is_openai {
-        response = openai::dress_problem(response);
+        response = openai::to_openai_error(response);
     }
-    state.meters.count_request(response.status().as_u16(), began.elapsed());
+    state.metrics.count_request(response.status().as_u16(), started.elapsed());
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -99,7 +99,7 @@ pub async fn handle_request(
     response.map(|body| PermitBody { body, _permit: permit })
 }
 
-async fn answer(
+async fn handle_with_timeout(
     state: &State,
     routes: &Routes,
     request: Request,
@@ -107,12 +107,12 @@ async fn answer(
     permit: &mut Permit,
 ) -> Result<Response> {
     check_host(&request)?;
-    let limit = time_for(state, &request);
+    let limit = time_limit_for(state, &request);
     let handled = AssertUnwindSafe(admit_and_route(state, routes, request, id, permit)).catch_unwind();
     match tokio::time::timeout(limit, handled).await {
-        Ok(Ok(answered)) => answered,
+        Ok(Ok(handled_response)) => handled_response,
         Ok(Err(panic)) => {
-            state.meters.panics.fetch_add(1, Ordering::Relaxed);
+            state.metrics.panics.fetch_add(1, Ordering::Relaxed);
             let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
             let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             Err(Problem::new("server.panicked", what))
@@ -132,12 +132,12 @@ async fn admit_and_route(
         // A read-only key may sign in and out, because the server stores no sign-ins.
         let is_login = request.uri().path() == LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
-        let caller = state.door.admit(method, request.headers()).await?.asking(id);
+        let caller = state.auth.admit(method, request.headers()).await?.with_request(id);
         state.check_rate(&caller)?;
         permit.admit(&caller)?;
         request.extensions_mut().insert(caller);
     } else {
-        permit.admit_unknown()?;
+        permit.admit_unauthenticated()?;
     }
     if request.headers().contains_key(header::UPGRADE) {
         request.extensions_mut().insert(permit.lend());
@@ -153,8 +153,8 @@ fn check_host(request: &Request) -> Result<()> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
     let is_missing = host.is_none() && request.version() == Version::HTTP_11;
-    let named = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-    let differs = named.zip(host).is_some_and(|(named, host)| named != host.as_bytes());
+    let uri_host = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let differs = uri_host.zip(host).is_some_and(|(uri_host, host)| uri_host != host.as_bytes());
     if is_missing || second.is_some() || differs {
         return Err(Problem::invalid("a request must name exactly one host"));
     }
@@ -163,7 +163,7 @@ fn check_host(request: &Request) -> Result<()> {
 
 /// Returns the time limit for a request. An upload gets the time limit for the largest upload; its rate is checked
 /// while it is read.
-fn time_for(state: &State, request: &Request) -> Duration {
+fn time_limit_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
     let path = request.uri().path();
     let is_bytes = path.starts_with(SESSIONS) && UPLOADS.iter().any(|end| path.ends_with(end));

@@ -23,12 +23,12 @@ use tokio::sync::Semaphore;
 
 pub use published::{JwksFile, JwksUrl};
 
-use crate::auth::refused;
+use crate::auth::invalid_credential;
 use crate::problem::{Problem, Result};
 
 /// Tolerated clock skew.
 const LEEWAY_MS: i64 = 60_000;
-/// Prefix of user names whose claim is not a valid name.
+/// Prefix of user names that were escaped because the claim is not a valid name.
 const ESCAPED: &str = "oidc:";
 /// Maximum number of keys per issuer.
 const KEYS_MAX: usize = 64;
@@ -68,7 +68,7 @@ pub struct OidcConfig {
     pub times: KeyTimes,
 }
 
-/// Which tenant a token belongs to.
+/// How the tenant of a token is determined.
 pub enum Tenancy {
     Fixed(TenantId),
     Claim(String),
@@ -77,9 +77,9 @@ pub enum Tenancy {
 pub struct Oidc {
     config: OidcConfig,
     source: Box<dyn KeySource>,
-    held: Mutex<CachedKeys>,
+    cached: Mutex<CachedKeys>,
     /// Lets one task fetch at a time. Other tasks wait for its result.
-    asking: Semaphore,
+    fetch_permit: Semaphore,
 }
 
 /// The cached keys of the issuer.
@@ -119,7 +119,7 @@ struct Jwk {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct JwtHeader {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
@@ -128,41 +128,41 @@ struct Head {
 /// A parsed token.
 struct Token<'t> {
     signed: &'t [u8],
-    head: Head,
+    header: JwtHeader,
     claims: serde_json::Value,
     signature: Vec<u8>,
 }
 
 impl Oidc {
     pub fn new(config: OidcConfig, source: Box<dyn KeySource>) -> Self {
-        Self { config, source, held: Mutex::default(), asking: Semaphore::new(1) }
+        Self { config, source, cached: Mutex::default(), fetch_permit: Semaphore::new(1) }
     }
 
     /// Verifies a token. Returns its scope and expiry.
     pub async fn verify(&self, text: &str) -> Result<(Scope, TimestampMs)> {
-        let token = Token::parse(text).ok_or_else(refused)?;
-        let held = self.held().clone();
-        let is_signed = token.is_signed_by(&held.keys);
-        let is_fresh = held.since.is_some_and(|since| since.elapsed() < self.config.times.live);
+        let token = Token::parse(text).ok_or_else(invalid_credential)?;
+        let cached = self.cached().clone();
+        let is_signed = token.is_signed_by(&cached.keys);
+        let is_fresh = cached.since.is_some_and(|since| since.elapsed() < self.config.times.live);
         if !(is_signed && is_fresh) {
-            match self.renewed_keys().await {
+            match self.refresh_keys().await {
                 Ok(keys) if token.is_signed_by(&keys) => {}
-                Ok(_) => return Err(refused()),
+                Ok(_) => return Err(invalid_credential()),
                 // If the fetch fails, the expired keys stay in use.
                 Err(_) if is_signed => {}
                 Err(problem) => return Err(problem),
             }
         }
-        self.read_claims(&token.claims).ok_or_else(refused)
+        self.read_claims(&token.claims).ok_or_else(invalid_credential)
     }
 
     fn read_claims(&self, claims: &serde_json::Value) -> Option<(Scope, TimestampMs)> {
         let now = SystemClock.now();
-        let is_ours =
+        let is_for_us =
             claims["iss"].as_str()? == self.config.issuer && has_audience(claims, &self.config.audience);
         let expires_at = TimestampMs(millis_of(&claims["exp"])?.saturating_add(LEEWAY_MS));
         let has_begun = |nbf| millis_of(nbf).is_some_and(|nbf| nbf.saturating_sub(LEEWAY_MS) <= now.0);
-        if !is_ours || expires_at <= now || !claims.get("nbf").is_none_or(has_begun) {
+        if !is_for_us || expires_at <= now || !claims.get("nbf").is_none_or(has_begun) {
             return None;
         }
         let user = user_of(claims[&self.config.user_claim].as_str()?)?;
@@ -173,22 +173,24 @@ impl Oidc {
         Some((Scope::user(tenant, user), expires_at))
     }
 
-    fn held(&self) -> MutexGuard<'_, CachedKeys> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, CachedKeys> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the issuer's keys, or returns the cached ones if the minimum pause has not passed.
-    async fn renewed_keys(&self) -> Result<Arc<Vec<Jwk>>> {
-        let _place = self.asking.acquire().await;
-        let held = self.held().clone();
-        if !held.is_settled(self.config.times) {
+    /// Fetches the issuer's keys. Returns the cached keys if the minimum pause has not passed.
+    async fn refresh_keys(&self) -> Result<Arc<Vec<Jwk>>> {
+        let _permit = self.fetch_permit.acquire().await;
+        let cached = self.cached().clone();
+        if !cached.is_within_pause(self.config.times) {
             let fetched = self.fetch().await;
-            self.held().learn(fetched);
+            self.cached().store_result(fetched);
         }
-        let held = self.held();
-        match &held.failure {
-            None => Ok(held.keys.clone()),
-            Some(why) => Err(Problem::new("auth.keys", format!("failed to fetch the issuer's keys: {why}"))),
+        let cached = self.cached();
+        match &cached.failure {
+            None => Ok(cached.keys.clone()),
+            Some(reason) => {
+                Err(Problem::new("auth.keys", format!("failed to fetch the issuer's keys: {reason}")))
+            }
         }
     }
 
@@ -201,17 +203,17 @@ impl Oidc {
 }
 
 impl CachedKeys {
-    fn is_settled(&self, times: KeyTimes) -> bool {
+    fn is_within_pause(&self, times: KeyTimes) -> bool {
         let pause = if self.failure.is_some() { times.failed_pause } else { times.refetch_pause };
         self.tried.is_some_and(|tried| tried.elapsed() < pause)
     }
 
-    fn learn(&mut self, fetched: std::result::Result<Vec<Jwk>, String>) {
+    fn store_result(&mut self, fetched: std::result::Result<Vec<Jwk>, String>) {
         let now = Some(Instant::now());
         self.tried = now;
         match fetched {
             Ok(keys) => (self.keys, self.since, self.failure) = (Arc::new(keys), now, None),
-            Err(why) => self.failure = Some(why),
+            Err(reason) => self.failure = Some(reason),
         }
     }
 }
@@ -246,7 +248,7 @@ fn user_of(claim: &str) -> Option<UserName> {
 fn has_audience(claims: &serde_json::Value, audience: &str) -> bool {
     match &claims["aud"] {
         serde_json::Value::String(only) => only == audience,
-        serde_json::Value::Array(several) => several.iter().any(|one| one.as_str() == Some(audience)),
+        serde_json::Value::Array(audiences) => audiences.iter().any(|one| one.as_str() == Some(audience)),
         _ => false,
     }
 }
@@ -254,25 +256,25 @@ fn has_audience(claims: &serde_json::Value, audience: &str) -> bool {
 impl<'t> Token<'t> {
     fn parse(text: &'t str) -> Option<Self> {
         let (signed, signature) = text.rsplit_once('.')?;
-        let (head, claims) = signed.split_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         Some(Self {
             signed: signed.as_bytes(),
-            head: serde_json::from_slice(&decode(head)?).ok()?,
+            header: serde_json::from_slice(&decode(header)?).ok()?,
             claims: serde_json::from_slice(&decode(claims)?).ok()?,
             signature: decode(signature)?,
         })
     }
 
     fn is_signed_by(&self, keys: &[Jwk]) -> bool {
-        keys.iter().any(|key| key.fits(&self.head) && key.has_signed(self))
+        keys.iter().any(|key| key.matches(&self.header) && key.has_signed(self))
     }
 }
 
 impl Jwk {
     /// Whether the key has the token's algorithm and, if the token contains a key id, the same id.
-    fn fits(&self, head: &Head) -> bool {
-        let is_kind = match head.alg.as_str() {
+    fn matches(&self, header: &JwtHeader) -> bool {
+        let is_kind = match header.alg.as_str() {
             "RS256" => self.kty == "RSA",
             "ES256" => self.kty == "EC" && self.crv == "P-256",
             "EdDSA" => self.kty == "OKP" && self.crv == "Ed25519",
@@ -280,7 +282,7 @@ impl Jwk {
         };
         is_kind
             && self.usage.as_deref().is_none_or(|usage| usage == "sig")
-            && (head.kid.is_none() || head.kid == self.kid)
+            && (header.kid.is_none() || header.kid == self.kid)
     }
 
     fn has_signed(&self, token: &Token<'_>) -> bool {

@@ -21,22 +21,23 @@ pub struct Problem {
     pub detail: String,
     pub retry_after_s: Option<u64>,
     /// Internal details, for the log only.
-    pub inside: Option<String>,
+    pub internal: Option<String>,
 }
 
 impl Problem {
     pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
-        let (mut detail, mut inside) = (detail.into(), None);
+        let (mut detail, mut internal) = (detail.into(), None);
         if status_of(code).is_server_error() {
             // Clients must not see paths, SQL and other internals.
-            inside = Some(std::mem::replace(&mut detail, "internal error: see the server's log".to_owned()));
+            internal =
+                Some(std::mem::replace(&mut detail, "internal error: see the server's log".to_owned()));
         }
-        Self { code, detail, retry_after_s: None, inside }
+        Self { code, detail, retry_after_s: None, internal }
     }
 
     /// Logs the internal details with the request id of the response.
     pub fn log(&self, request: RequestId) {
-        if let Some(detail) = &self.inside {
+        if let Some(detail) = &self.internal {
             tracing::error!(%request, code = self.code, detail, "a request failed");
         }
     }
@@ -49,18 +50,19 @@ impl Problem {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }
 
-    /// The server is out of capacity. Unlike for internal errors, the detail is sent to the client.
+    /// Returns the error for a server that is out of capacity. Unlike an internal error, its detail is sent to the
+    /// client.
     pub fn busy(detail: &str, retry_after_s: u64) -> Self {
         let (detail, retry_after_s) = (detail.to_owned(), Some(retry_after_s));
-        Self { code: "server.busy", detail, retry_after_s, inside: None }
+        Self { code: "server.busy", detail, retry_after_s, internal: None }
     }
 
-    /// The server has reached its limit on requests in flight.
+    /// Returns the error for a server that has reached its limit on requests in flight.
     pub fn full(detail: &str, retry_after_s: u64) -> Self {
         Self { code: "server.full", ..Self::busy(detail, retry_after_s) }
     }
 
-    /// The request has exceeded its time limit.
+    /// Returns the error for a request that has exceeded its time limit.
     pub fn late(limit: Duration) -> Self {
         Self::new("request.timeout", format!("the request took longer than {} s", limit.as_secs()))
     }
@@ -70,9 +72,9 @@ impl Problem {
         self
     }
 
-    /// Drops the internal details, so that they are not logged again.
-    pub fn told(self) -> Self {
-        Self { inside: None, ..self }
+    /// Removes the internal details, so that they are not logged again.
+    pub fn without_internals(self) -> Self {
+        Self { internal: None, ..self }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!problem.detail.contains("secret") && !problem.detail.contains("SELECT"));
         assert!(
-            problem.inside.is_some_and(|inside| inside.contains("/secret/path")),
+            problem.internal.is_some_and(|internal| internal.contains("/secret/path")),
             "the log contains the details"
         );
     }

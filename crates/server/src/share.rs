@@ -1,4 +1,4 @@
-//! Each holder's use of limited resources: connections, requests in flight, streams, uploads. A holder is a
+//! Counts each holder's use of limited resources: connections, requests in flight, streams, uploads. A holder is a
 //! principal, or an address for unauthenticated requests. A share exists as long as a connection or a stream refers
 //! to it, so the number of shares is bounded.
 
@@ -50,7 +50,7 @@ impl Count {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub fn give_back(&self) {
+    pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -59,66 +59,66 @@ impl Count {
     }
 }
 
-type Known = Mutex<HashMap<Holder, Weak<Share>>>;
+type ShareTable = Mutex<HashMap<Holder, Weak<ResourceShare>>>;
 
 /// The resources that one holder has taken.
 #[derive(Debug)]
-pub struct Share {
+pub struct ResourceShare {
     pub holder: Holder,
     /// Open connections. Counted only for addresses.
     pub connections: Count,
     /// Requests in flight, including streams.
     pub requests: Count,
-    /// Requests of an address that are accepted only for authentication while the server is full.
-    pub probation: Count,
+    /// Requests of an address that use the authentication reserve while the server is full.
+    pub authenticating: Count,
     pub streams: Count,
     /// Permits for uploads that are streamed into the store. Further uploads wait for the holder's other uploads.
     pub uploads: Semaphore,
-    known: Arc<Known>,
+    table: Arc<ShareTable>,
 }
 
-impl Drop for Share {
+impl Drop for ResourceShare {
     fn drop(&mut self) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have created a new share for this holder in the meantime.
-        if known.get(&self.holder).is_some_and(|share| share.strong_count() == 0) {
-            known.remove(&self.holder);
+        if table.get(&self.holder).is_some_and(|share| share.strong_count() == 0) {
+            table.remove(&self.holder);
         }
     }
 }
 
 /// The shares of all holders that use resources.
-pub struct Shares {
-    known: Arc<Known>,
+pub struct ResourceShares {
+    table: Arc<ShareTable>,
     uploads_max: usize,
 }
 
-impl Shares {
+impl ResourceShares {
     pub fn new(uploads_max: usize) -> Self {
-        Self { known: Arc::default(), uploads_max }
+        Self { table: Arc::default(), uploads_max }
     }
 
-    pub fn find(&self, holder: Holder) -> Arc<Share> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = known.get(&holder).and_then(Weak::upgrade) {
+    pub fn find(&self, holder: Holder) -> Arc<ResourceShare> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = table.get(&holder).and_then(Weak::upgrade) {
             return share;
         }
-        let share = Arc::new(Share {
+        let share = Arc::new(ResourceShare {
             holder: holder.clone(),
             connections: Count::default(),
             requests: Count::default(),
-            probation: Count::default(),
+            authenticating: Count::default(),
             streams: Count::default(),
             uploads: Semaphore::new(self.uploads_max),
-            known: self.known.clone(),
+            table: self.table.clone(),
         });
-        known.insert(holder, Arc::downgrade(&share));
+        table.insert(holder, Arc::downgrade(&share));
         share
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.known.lock().unwrap().len()
+        self.table.lock().unwrap().len()
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_holder_has_one_share_that_is_dropped_with_its_last_reference() {
-        let shares = Shares::new(1);
+        let shares = ResourceShares::new(1);
         let (one, two) = (shares.find(holder("ana")), shares.find(holder("ana")));
         assert!(Arc::ptr_eq(&one, &two));
         let bob = shares.find(holder("bob"));
@@ -161,7 +161,7 @@ mod tests {
             }
         });
         assert_eq!(count.get(), 50);
-        count.give_back();
+        count.release();
         assert!(count.take(50) && !count.take(50));
     }
 }

@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(1_000);
 
 /// The part of a session to stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum StreamExtent {
     /// All events, until the client disconnects.
     Session,
     /// The events of one turn, until it ends.
@@ -35,7 +35,7 @@ pub enum Extent {
 }
 
 /// A session's events and heartbeats; used by every kind of stream.
-pub struct Flow {
+pub struct SessionStream {
     state: State,
     caller: Caller,
     pub session: SessionId,
@@ -45,16 +45,16 @@ pub struct Flow {
     _permit: StreamPermit,
 }
 
-/// The next item of a flow.
-pub enum Next {
+/// An item of a session stream.
+pub enum StreamItem {
     Event(SessionEvent),
     Heartbeat,
     /// The server is shutting down; clients reconnect to another server.
     Stopping,
 }
 
-impl Flow {
-    /// Opens a flow, which counts toward the caller's stream limit.
+impl SessionStream {
+    /// Opens a stream, which counts toward the caller's stream limit.
     pub async fn open(state: &State, caller: &Caller, session: &SessionId, after: Seq) -> Result<Self> {
         let permit = state.admission.open_stream(caller)?;
         Self::open_with(permit, state, caller, session, after).await
@@ -71,7 +71,7 @@ impl Flow {
         let mut heartbeat = tokio::time::interval(state.settings.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
-        state.meters.stream_opened();
+        state.metrics.stream_opened();
         Ok(Self {
             state: state.clone(),
             caller: caller.clone(),
@@ -83,27 +83,27 @@ impl Flow {
         })
     }
 
-    /// The id of the request that opened the flow.
+    /// Returns the id of the request that opened the stream.
     pub fn request(&self) -> RequestId {
         self.caller.request
     }
 
     /// Returns the next item. The caller's rights are checked continuously: session access with every store read, and
     /// the key with every heartbeat.
-    pub async fn next(&mut self) -> Result<Next> {
+    pub async fn next(&mut self) -> Result<StreamItem> {
         tokio::select! {
             event = self.subscription.next() => {
                 let event = event?;
                 if matches!(event, SessionEvent::Entry(_)) {
-                    self.state.meters.events_sent.fetch_add(1, Ordering::Relaxed);
+                    self.state.metrics.events_sent.fetch_add(1, Ordering::Relaxed);
                 }
-                Ok(Next::Event(event))
+                Ok(StreamItem::Event(event))
             }
             _ = self.heartbeat.tick() => {
-                self.state.door.recheck(&self.caller).await?;
-                Ok(Next::Heartbeat)
+                self.state.auth.recheck(&self.caller).await?;
+                Ok(StreamItem::Heartbeat)
             }
-            () = stopped(&mut self.stopping) => Ok(Next::Stopping),
+            () = stopped(&mut self.stopping) => Ok(StreamItem::Stopping),
         }
     }
 }
@@ -112,17 +112,17 @@ pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-impl Drop for Flow {
+impl Drop for SessionStream {
     fn drop(&mut self) {
-        self.state.meters.stream_closed();
+        self.state.metrics.stream_closed();
     }
 }
 
-/// The JSON of a durable event.
+/// Returns the name and the JSON of a durable event.
 pub fn durable_json(session: &SessionId, record: &Record) -> Result<(&'static str, String)> {
-    let unreadable = |what: String| Problem::new("store.damaged", what);
-    let event = Durable::of(session, record).map_err(|error| unreadable(error.to_string()))?;
-    let json = serde_json::to_string(&event).map_err(|error| unreadable(error.to_string()))?;
+    let damaged = |detail: String| Problem::new("store.damaged", detail);
+    let event = Durable::of(session, record).map_err(|error| damaged(error.to_string()))?;
+    let json = serde_json::to_string(&event).map_err(|error| damaged(error.to_string()))?;
     Ok((event.name, json))
 }
 
@@ -130,26 +130,29 @@ pub fn fragment_json(fragment: &Fragment) -> String {
     serde_json::to_string(fragment).unwrap_or_default()
 }
 
-/// The event name of a fragment, which equals the `type` in its JSON.
+/// Returns the event name of a fragment, which equals the `type` in its JSON.
 fn fragment_name(fragment: &Fragment) -> String {
-    let value = serde_json::to_value(&fragment.news).unwrap_or_default();
+    let value = serde_json::to_value(&fragment.kind).unwrap_or_default();
     value["type"].as_str().unwrap_or("fragment").to_owned()
 }
 
-pub fn stream(flow: Flow, extent: Extent) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let hello = Event::default().retry(RETRY).comment("sapwood");
-    let events = stream::unfold(Some((flow, extent)), |rest| async move {
-        let (mut flow, extent) = rest?;
+pub fn stream(
+    source: SessionStream,
+    extent: StreamExtent,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let preamble = Event::default().retry(RETRY).comment("sapwood");
+    let events = stream::unfold(Some((source, extent)), |rest| async move {
+        let (mut source, extent) = rest?;
         loop {
-            match step(&mut flow, extent).await {
+            match step(&mut source, extent).await {
                 StreamStep::Skip => {}
-                StreamStep::Send(event) => return Some((Ok(event), Some((flow, extent)))),
+                StreamStep::Send(event) => return Some((Ok(event), Some((source, extent)))),
                 StreamStep::Last(event) => return Some((Ok(event), None)),
                 StreamStep::End => return None,
             }
         }
     });
-    Sse::new(stream::StreamExt::chain(stream::iter([Ok(hello)]), events))
+    Sse::new(stream::StreamExt::chain(stream::iter([Ok(preamble)]), events))
 }
 
 enum StreamStep {
@@ -159,28 +162,27 @@ enum StreamStep {
     End,
 }
 
-async fn step(flow: &mut Flow, extent: Extent) -> StreamStep {
-    match flow.next().await {
-        Ok(Next::Event(event)) => {
-            show(flow, extent, &event).unwrap_or_else(|problem| StreamStep::Last(failed(flow, &problem)))
-        }
-        Ok(Next::Heartbeat) => StreamStep::Send(Event::default().comment("")),
-        Ok(Next::Stopping) => StreamStep::End,
-        Err(problem) => StreamStep::Last(failed(flow, &problem)),
+async fn step(source: &mut SessionStream, extent: StreamExtent) -> StreamStep {
+    match source.next().await {
+        Ok(StreamItem::Event(event)) => step_for(source, extent, &event)
+            .unwrap_or_else(|problem| StreamStep::Last(error_event(source, &problem))),
+        Ok(StreamItem::Heartbeat) => StreamStep::Send(Event::default().comment("")),
+        Ok(StreamItem::Stopping) => StreamStep::End,
+        Err(problem) => StreamStep::Last(error_event(source, &problem)),
     }
 }
 
-fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<StreamStep> {
+fn step_for(source: &SessionStream, extent: StreamExtent, event: &SessionEvent) -> Result<StreamStep> {
     let wanted = match extent {
-        Extent::Session => None,
-        Extent::Turn(turn) => Some(turn),
+        StreamExtent::Session => None,
+        StreamExtent::Turn(turn) => Some(turn),
     };
     Ok(match event {
         SessionEvent::Entry(record) => {
             if wanted.is_some() && record.meta.turn != wanted {
                 return Ok(StreamStep::Skip);
             }
-            let (name, json) = durable_json(&flow.session, record)?;
+            let (name, json) = durable_json(&source.session, record)?;
             let event = Event::default().id(record.meta.seq.to_string()).event(name).data(json);
             let is_end = wanted.is_some() && record.meta.kind == Kind::TurnEnded;
             if is_end { StreamStep::Last(event) } else { StreamStep::Send(event) }
@@ -194,9 +196,9 @@ fn show(flow: &Flow, extent: Extent, event: &SessionEvent) -> Result<StreamStep>
     })
 }
 
-/// The final event of a stream that fails.
-fn failed(flow: &Flow, problem: &Problem) -> Event {
-    problem.log(flow.request());
+/// Logs the problem and returns the final event of a stream that fails.
+fn error_event(source: &SessionStream, problem: &Problem) -> Event {
+    problem.log(source.request());
     let json = serde_json::to_string(&problem.wire()).unwrap_or_default();
     Event::default().event("error").data(json)
 }

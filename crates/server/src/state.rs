@@ -13,7 +13,7 @@ use sapwood::core::port::tool::FsScope;
 use sapwood::core::project::summary::Summary;
 use sapwood::effects::secret::Secret;
 use sapwood::engine::flow::RunningFlow;
-use sapwood::engine::read::READ_NOTED_MS;
+use sapwood::engine::read::READ_AUDIT_WINDOW_MS;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
@@ -29,13 +29,13 @@ use crate::request_id::RequestId;
 use crate::upload_quota::UploadQuota;
 
 /// Period for which one audit line covers reads of the same session by the same principal.
-const READ_NOTED: Duration = Duration::from_millis(READ_NOTED_MS as u64);
-/// Maximum number of cached audited reads. Above this limit the cache is cleared, and reads are audited again.
-const READS_NOTED_MAX: usize = 16_384;
+const READ_AUDIT_TTL: Duration = Duration::from_millis(READ_AUDIT_WINDOW_MS as u64);
+/// Maximum number of cached audited reads. At this limit the cache is cleared, and reads are audited again.
+const AUDITED_READS_MAX: usize = 16_384;
 /// Maximum documents parsed concurrently. They are fully received before parsing, so slow clients do not block others.
 const DOCUMENTS_MAX: usize = 4;
 /// Capacity of the in-memory upload buffer, in uploads of the largest size.
-const UPLOADS_HELD_MAX: usize = 4;
+const BUFFERED_UPLOADS_MAX: usize = 4;
 /// Maximum concurrent uploads that are streamed into the store. Only one chunk of each upload is in memory.
 const STREAMED_UPLOADS_MAX: usize = 32;
 /// One principal gets at most 1/`STREAMED_UPLOAD_PARTS` of the streamed uploads.
@@ -43,7 +43,7 @@ const STREAMED_UPLOAD_PARTS: usize = 2;
 
 /// A trigger that can be fired over HTTP.
 pub struct ServedTrigger {
-    pub installed: sapwood::engine::trigger::Installed,
+    pub installed: sapwood::engine::trigger::InstalledTrigger,
     /// The secret with which callers without a key sign requests. If `None`, firing the trigger requires a key.
     pub secret: Option<Secret>,
 }
@@ -70,12 +70,12 @@ pub struct Settings {
     pub connections_per_principal_max: Option<usize>,
     /// Maximum event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// When all slots are taken, an address with more connections than this has its connections closed first. Defaults
-    /// to half of `connections_max`.
+    /// When all slots are taken, connections of an address with more than this number are closed first. Defaults to
+    /// half of `connections_max`.
     pub connections_per_address_max: Option<usize>,
     /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
     pub operate_connections_reserved: usize,
-    /// Time limit for running turns after the server was asked to stop.
+    /// Grace period for running turns after a shutdown request.
     pub grace: Duration,
 }
 
@@ -104,12 +104,12 @@ pub struct State(Arc<Inner>);
 pub struct Inner {
     pub engine: Engine,
     pub settings: Settings,
-    pub door: Authenticator,
-    pub meters: Metrics,
+    pub auth: Authenticator,
+    pub metrics: Metrics,
     pub admission: Arc<Admission>,
     pub rates: Rates,
     pub documents: Arc<Semaphore>,
-    pub room: UploadQuota,
+    pub upload_quota: UploadQuota,
     pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
@@ -118,7 +118,7 @@ pub struct Inner {
     /// Turns that run in this process.
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
-    reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
+    audited_reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
     triggers: OnceLock<Vec<ServedTrigger>>,
 }
 
@@ -130,31 +130,31 @@ impl std::ops::Deref for State {
 }
 
 impl State {
-    pub fn new(engine: Engine, door: Authenticator, settings: Settings, agents: Vec<Agent>) -> Self {
-        // Agents with access to the whole file system are not offered over the network.
-        let offered = agents.into_iter().filter(|agent| agent.fs_scope != FsScope::Full);
+    pub fn new(engine: Engine, auth: Authenticator, settings: Settings, agents: Vec<Agent>) -> Self {
+        // Agents with access to the whole file system are not available over the network.
+        let served = agents.into_iter().filter(|agent| agent.fs_scope != FsScope::Full);
         Self(Arc::new(Inner {
             rates: Rates::new(settings.rate),
             engine,
-            door,
-            meters: Metrics::default(),
+            auth,
+            metrics: Metrics::default(),
             admission: Arc::new(Admission::new(&settings, STREAMED_UPLOADS_MAX / STREAMED_UPLOAD_PARTS)),
             documents: Arc::new(Semaphore::new(DOCUMENTS_MAX)),
             readiness: Readiness::default(),
-            room: UploadQuota::new(UPLOADS_HELD_MAX.saturating_mul(settings.upload_bytes_max)),
+            upload_quota: UploadQuota::new(BUFFERED_UPLOADS_MAX.saturating_mul(settings.upload_bytes_max)),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
-            agents: offered.map(|agent| (agent.id.clone(), agent)).collect(),
+            agents: served.map(|agent| (agent.id.clone(), agent)).collect(),
             running: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
-            reads: Mutex::default(),
+            audited_reads: Mutex::default(),
             triggers: OnceLock::new(),
             settings,
         }))
     }
 
     /// Counts a turn as running until it has ended or waits for a person. The returned task ends at the same time.
-    pub fn keep_running(&self, running: Running) -> JoinHandle<()> {
+    pub fn track_turn(&self, running: Running) -> JoinHandle<()> {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Counts a flow run as running until it has ended or waits for a person.
-    pub fn keep_flow(&self, running: RunningFlow) {
+    pub fn track_flow(&self, running: RunningFlow) {
         let state = self.clone();
         self.running.send_modify(|count| *count += 1);
         tokio::spawn(async move {
@@ -188,7 +188,7 @@ impl State {
         };
         match self.engine.resume_flow(scope, &run).await {
             Ok(Some(running)) => {
-                self.keep_flow(running);
+                self.track_flow(running);
                 true
             }
             Ok(None) => false,
@@ -230,7 +230,7 @@ impl Inner {
             return Ok(());
         }
         self.rates.take(&caller.scope, Instant::now()).map_err(|seconds| {
-            self.meters.limited.fetch_add(1, Ordering::Relaxed);
+            self.metrics.limited.fetch_add(1, Ordering::Relaxed);
             let detail = format!("too many requests: retry after {seconds} s");
             Problem::new("rate.limited", detail).retry_after(seconds)
         })
@@ -256,51 +256,51 @@ impl Inner {
         self.stopping.subscribe()
     }
 
-    /// Writes an audit line if the caller does not own the session. One line covers all reads within `READ_NOTED`.
-    pub async fn note_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
+    /// Writes an audit line if the caller does not own the session. One line covers all reads within `READ_AUDIT_TTL`.
+    pub async fn audit_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
         let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
-        if self.was_noted(&key) {
+        if self.was_audited(&key) {
             return Ok(());
         }
         if self.engine.summary(&caller.scope, session).await?.owner != caller.scope.principal {
             let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
             self.engine.write_audit(&caller.scope, note).await?;
         }
-        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.len() >= READS_NOTED_MAX {
-            reads.clear();
+        let mut audited_reads = self.audited_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        if audited_reads.len() >= AUDITED_READS_MAX {
+            audited_reads.clear();
         }
-        reads.insert(key, Instant::now());
+        audited_reads.insert(key, Instant::now());
         Ok(())
     }
 
-    /// Audits sessions whose summaries are loaded. Writes the lines concurrently, so that they share one commit.
-    pub async fn note_shown(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
+    /// Audits the sessions of a listed page. Writes the lines concurrently, so that they share one commit.
+    pub async fn audit_listed(&self, caller: &Caller, shown: &[Summary]) -> Result<()> {
         let others = shown.iter().filter(|summary| summary.owner != caller.scope.principal);
-        for noted in join_all(others.map(|summary| self.note_read(caller, &summary.id))).await {
-            match noted {
+        for audited in join_all(others.map(|summary| self.audit_read(caller, &summary.id))).await {
+            match audited {
                 // The session was erased in the meantime, so no audit line is needed.
                 Err(problem) if problem.code == "session.not_found" => {}
-                noted => noted?,
+                audited => audited?,
             }
         }
         Ok(())
     }
 
-    fn was_noted(&self, key: &(TenantId, Principal, SessionId)) -> bool {
-        let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        reads.get(key).is_some_and(|at| at.elapsed() < READ_NOTED)
+    fn was_audited(&self, key: &(TenantId, Principal, SessionId)) -> bool {
+        let audited_reads = self.audited_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        audited_reads.get(key).is_some_and(|at| at.elapsed() < READ_AUDIT_TTL)
     }
 
     /// Resumes a session's turn in the background, after an approval, a cancellation or queued input.
-    pub fn resume_later(state: &State, scope: Scope, session: SessionId) {
+    pub fn spawn_resume(state: &State, scope: Scope, session: SessionId) {
         let state = state.clone();
         tokio::spawn(async move {
             if state.resume_run_of(&scope, &session).await {
                 return;
             }
             match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
-                Ok(Some(running)) => drop(state.keep_running(running)),
+                Ok(Some(running)) => drop(state.track_turn(running)),
                 Ok(None) => {}
                 // Another process already runs the turn.
                 Err(error) if error.code() == "session.leased" => {}

@@ -20,7 +20,7 @@ use crate::auth::Caller;
 use crate::extract::short;
 use crate::problem::{Problem, Result};
 use crate::routes::input_parts;
-use crate::sse::{Flow, Next, durable_json, fragment_json};
+use crate::sse::{SessionStream, StreamItem, durable_json, fragment_json};
 use crate::state::{Inner, State};
 use crate::wire;
 
@@ -36,7 +36,7 @@ const GOING_AWAY: u16 = 1001;
 /// A client message. Its `id` field is removed before parsing and returned with the reply.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum What {
+enum ClientMessage {
     Send {
         input: Value,
         #[serde(default)]
@@ -67,8 +67,8 @@ pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: S
     let Permits { stream, request: _request } = permits;
     let close = match follow(&mut socket, &state, &caller, &session, stream).await {
         Ok(()) => CloseFrame { code: GOING_AWAY, reason: "".into() },
-        Err(Ended::Gone) => return,
-        Err(Ended::Problem(problem)) => {
+        Err(SocketEnd::Disconnected) => return,
+        Err(SocketEnd::Problem(problem)) => {
             problem.log(caller.request);
             let error = json!({ "type": "error", "error": problem.wire() });
             if send(&mut socket, error.to_string()).await.is_err() {
@@ -80,15 +80,15 @@ pub async fn run(mut socket: WebSocket, state: State, caller: Caller, session: S
     let _ = tokio::time::timeout(SEND_TIME_MAX, socket.send(Message::Close(Some(close)))).await;
 }
 
-enum Ended {
+enum SocketEnd {
     /// The client has disconnected.
-    Gone,
+    Disconnected,
     Problem(Problem),
 }
 
-impl From<Problem> for Ended {
+impl From<Problem> for SocketEnd {
     fn from(problem: Problem) -> Self {
-        Ended::Problem(problem)
+        SocketEnd::Problem(problem)
     }
 }
 
@@ -98,25 +98,29 @@ async fn follow(
     caller: &Caller,
     session: &SessionId,
     permit: StreamPermit,
-) -> Result<(), Ended> {
-    let seen = replay(socket, state, caller, session).await?;
-    let mut flow = Flow::open_with(permit, state, caller, session, seen).await?;
+) -> Result<(), SocketEnd> {
+    let last_seq = replay(socket, state, caller, session).await?;
+    let mut source = SessionStream::open_with(permit, state, caller, session, last_seq).await?;
     loop {
         tokio::select! {
-            next = flow.next() => match next? {
-                Next::Event(SessionEvent::Entry(record)) => send(socket, durable_json(session, &record)?.1).await?,
-                Next::Event(SessionEvent::Fragment(fragment)) => send(socket, fragment_json(&fragment)).await?,
-                Next::Heartbeat => send_message(socket, Message::Ping(Vec::new().into())).await?,
-                Next::Stopping => return Ok(()),
+            next = source.next() => match next? {
+                StreamItem::Event(SessionEvent::Entry(record)) => {
+                    send(socket, durable_json(session, &record)?.1).await?;
+                }
+                StreamItem::Event(SessionEvent::Fragment(fragment)) => {
+                    send(socket, fragment_json(&fragment)).await?;
+                }
+                StreamItem::Heartbeat => send_message(socket, Message::Ping(Vec::new().into())).await?,
+                StreamItem::Stopping => return Ok(()),
             },
-            said = socket.recv() => match said {
+            received = socket.recv() => match received {
                 Some(Ok(Message::Text(text))) => {
-                    let reply = hear(state, caller, session, text.as_str()).await;
+                    let reply = handle_message(state, caller, session, text.as_str()).await;
                     send(socket, reply.to_string()).await?;
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Binary(_))) => return Err(Problem::invalid("messages must be text").into()),
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Ended::Gone),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(SocketEnd::Disconnected),
             },
         }
     }
@@ -128,21 +132,21 @@ async fn replay(
     state: &State,
     caller: &Caller,
     session: &SessionId,
-) -> Result<Seq, Ended> {
+) -> Result<Seq, SocketEnd> {
     let follower = state.engine.follow(&caller.scope, session, Seq::ZERO).await;
     let mut follower = follower.map_err(Problem::from)?;
-    let (mut feed, mut seen, mut bytes) = (Feed::default(), Seq::ZERO, 0);
+    let (mut feed, mut last_seq, mut bytes) = (Feed::default(), Seq::ZERO, 0);
     while let Some(record) = follower.try_next().await.map_err(Problem::from)? {
-        (seen, bytes) = (record.meta.seq, bytes + record.body.len());
+        (last_seq, bytes) = (record.meta.seq, bytes + record.body.len());
         let entry = record.into_entry().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
         feed.apply(&entry);
         if bytes >= REPLAY_BYTES {
-            send_replay(socket, session, seen, feed.take_items(), true).await?;
+            send_replay(socket, session, last_seq, feed.take_items(), true).await?;
             bytes = 0;
         }
     }
-    send_replay(socket, session, seen, feed.take_items(), false).await?;
-    Ok(seen)
+    send_replay(socket, session, last_seq, feed.take_items(), false).await?;
+    Ok(last_seq)
 }
 
 async fn send_replay(
@@ -151,7 +155,7 @@ async fn send_replay(
     seq: Seq,
     items: Vec<FeedItem>,
     more: bool,
-) -> Result<(), Ended> {
+) -> Result<(), SocketEnd> {
     let replay = Replay { kind: "feed_replay", session, seq, items, more };
     let text = serde_json::to_string(&replay).unwrap_or_default();
     // Keep only the serialized text in memory while it is sent.
@@ -171,25 +175,26 @@ struct Replay<'a> {
     more: bool,
 }
 
-async fn send(socket: &mut WebSocket, text: String) -> Result<(), Ended> {
+async fn send(socket: &mut WebSocket, text: String) -> Result<(), SocketEnd> {
     send_message(socket, Message::Text(text.into())).await
 }
 
-async fn send_message(socket: &mut WebSocket, message: Message) -> Result<(), Ended> {
+async fn send_message(socket: &mut WebSocket, message: Message) -> Result<(), SocketEnd> {
     match tokio::time::timeout(SEND_TIME_MAX, socket.send(message)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(Ended::Gone),
+        Ok(Err(_)) | Err(_) => Err(SocketEnd::Disconnected),
     }
 }
 
-async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -> Value {
-    let said: Result<Value, _> = serde_json::from_str(text);
-    let mut said = said.map_err(|error| Problem::new("input.json", error.to_string()));
-    let fields = said.as_mut().ok().and_then(Value::as_object_mut);
+async fn handle_message(state: &State, caller: &Caller, session: &SessionId, text: &str) -> Value {
+    let received: Result<Value, _> = serde_json::from_str(text);
+    let mut received = received.map_err(|error| Problem::new("input.json", error.to_string()));
+    let fields = received.as_mut().ok().and_then(Value::as_object_mut);
     let id = fields.and_then(|fields| fields.remove("id"));
-    let what = said.and_then(|said| serde_json::from_value(said).map_err(|error| short(&error.to_string())));
-    let done = match what {
-        Ok(what) => act(state, caller, session, what).await,
+    let command = received
+        .and_then(|received| serde_json::from_value(received).map_err(|error| short(&error.to_string())));
+    let done = match command {
+        Ok(command) => execute(state, caller, session, command).await,
         Err(problem) => Err(problem),
     };
     match done {
@@ -205,42 +210,47 @@ async fn hear(state: &State, caller: &Caller, session: &SessionId, text: &str) -
     }
 }
 
-async fn act(state: &State, caller: &Caller, session: &SessionId, what: What) -> Result<Value> {
+async fn execute(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+    command: ClientMessage,
+) -> Result<Value> {
     state.check_rate(caller)?;
-    if !matches!(what, What::Ping) {
+    if !matches!(command, ClientMessage::Ping) {
         // The caller's key may have been revoked since the socket was opened.
-        state.door.recheck(caller).await?;
+        state.auth.recheck(caller).await?;
         caller.check(Right::Write)?;
     }
     let (engine, scope) = (&state.engine, &caller.scope);
-    match what {
-        What::Ping => Ok(json!({})),
-        What::Send { input, if_running } => {
+    match command {
+        ClientMessage::Ping => Ok(json!({})),
+        ClientMessage::Send { input, if_running } => {
             let accepted = begin_turn(state, caller, session, &input, if_running).await?;
             Ok(serde_json::to_value(accepted).unwrap_or_default())
         }
-        What::Answer { approval, answer, reason } => {
+        ClientMessage::Answer { approval, answer, reason } => {
             let answer = match answer {
                 wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
                 wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
             };
             let answered = engine.answer(scope, &approval, answer, reason).await?;
-            Inner::resume_later(state, scope.clone(), answered);
+            Inner::spawn_resume(state, scope.clone(), answered);
             Ok(json!({ "approval": approval }))
         }
-        What::Steer { input } => {
+        ClientMessage::Steer { input } => {
             let queued = engine.steer(scope, session, input_parts(&input)?).await?;
             Ok(json!({ "queued": queued }))
         }
-        What::Cancel => {
+        ClientMessage::Cancel => {
             let turn: TurnId = engine.cancel(scope, session).await?;
-            Inner::resume_later(state, scope.clone(), session.clone());
+            Inner::spawn_resume(state, scope.clone(), session.clone());
             Ok(json!({ "turn": turn }))
         }
     }
 }
 
-/// Sends input to a session and keeps the started turn running.
+/// Sends input to a session and tracks the turn that it starts.
 pub async fn begin_turn(
     state: &State,
     caller: &Caller,
@@ -261,7 +271,7 @@ pub async fn begin_turn(
     Ok(match sent {
         Sent::Started(running) => {
             let accepted = accepted.begun(&running);
-            state.keep_running(running);
+            state.track_turn(running);
             accepted
         }
         Sent::Queued(entry) => wire::Accepted { queued: Some(entry.to_string()), ..accepted },

@@ -1,4 +1,5 @@
-//! Entry bodies on disk: JSON, compressed where that saves space.
+//! Compression of entry bodies and blob chunks. Bytes that would not get smaller are stored
+//! uncompressed.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,17 +10,17 @@ use sapwood_core::{Body, Draft};
 
 use crate::validate;
 
-/// Shorter bodies are stored uncompressed: compression would not save anything.
+/// Minimum size for compression, in bytes. Shorter bodies would not get smaller.
 const PACK_BYTES_MIN: usize = 128;
 
 /// Batches of at least this many bodies (imports) are compressed on two threads.
-const SHARED_BODIES_MIN: usize = 256;
+const PARALLEL_BODIES_MIN: usize = 256;
 /// Bodies per work unit. Small units keep a slow thread from delaying the batch.
-const PIECE_BODIES: usize = 32;
+const UNIT_BODIES: usize = 32;
 
-/// Compression formats. The numbers are stored on disk.
+/// Not compressed. The numbers of the formats are stored on disk.
 const PLAIN: u8 = 0;
-/// Four bytes of length, followed by an LZ4 block.
+/// Four bytes with the uncompressed length, followed by an LZ4 block.
 const LZ4: u8 = 1;
 /// Like [`LZ4`], but the block may refer to [`DICTIONARY`].
 const LZ4_WITH_DICTIONARY: u8 = 2;
@@ -27,9 +28,10 @@ const LZ4_WITH_DICTIONARY: u8 = 2;
 /// Longer bodies compress well and faster without the dictionary.
 const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
 
-/// Text that messages of coding agents have in common: the envelope of our JSON, and fragments of
-/// code and conversation. A single message is too short to compress well alone. The dictionary is
-/// part of the format: a better dictionary gets a new format number, and this dictionary stays.
+/// An LZ4 dictionary of text that is common in messages of coding agents: the envelope of our JSON,
+/// and fragments of code and conversation. A single message is too short to compress well without
+/// it. The dictionary is part of the format and never changes: another dictionary gets a new format
+/// number.
 const DICTIONARY: &[u8] = include_bytes!("dictionary-1.txt");
 
 pub(crate) struct Packed {
@@ -37,7 +39,7 @@ pub(crate) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// Encodes and compresses a body. Rejects a body that is too large. Packing is a large part of the
+/// Encodes and compresses a body. Fails if the body is too large. Packing is a large part of the
 /// work of an append and needs no connection, so the caller packs before it acquires the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(validate::encode_body(body)?))
@@ -49,82 +51,83 @@ pub(crate) fn pack_drafts<T: Send>(
     drafts: &[Draft],
     pack: impl Fn(&Draft) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    if drafts.len() < SHARED_BODIES_MIN {
+    if drafts.len() < PARALLEL_BODIES_MIN {
         return drafts.iter().map(pack).collect();
     }
     let next = AtomicUsize::new(0);
-    let pack_pieces = || -> Result<Vec<(usize, Vec<T>)>> {
+    let pack_units = || -> Result<Vec<(usize, Vec<T>)>> {
         let mut packed = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = drafts.chunks(PIECE_BODIES).nth(at) else { return Ok(packed) };
-            packed.push((at, piece.iter().map(&pack).collect::<Result<Vec<T>>>()?));
+            let Some(unit) = drafts.chunks(UNIT_BODIES).nth(at) else { return Ok(packed) };
+            packed.push((at, unit.iter().map(&pack).collect::<Result<Vec<T>>>()?));
         }
     };
     std::thread::scope(|scope| {
         let packer = std::thread::Builder::new().name("sapwood-packer".to_owned());
         // If the second thread cannot be started, this thread packs all bodies.
-        let helper = packer.spawn_scoped(scope, pack_pieces);
-        let mut packed = pack_pieces()?;
+        let helper = packer.spawn_scoped(scope, pack_units);
+        let mut packed = pack_units()?;
         if let Ok(helper) = helper {
             packed.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
         packed.sort_unstable_by_key(|(at, _)| *at);
-        Ok(packed.into_iter().flat_map(|(_, piece)| piece).collect())
+        Ok(packed.into_iter().flat_map(|(_, unit)| unit).collect())
     })
 }
 
 pub(crate) fn pack(bytes: Vec<u8>) -> Packed {
-    let (packing, small) = match bytes.len() {
+    let (packing, compressed) = match bytes.len() {
         0..PACK_BYTES_MIN => return Packed { packing: PLAIN, bytes },
         PACK_BYTES_MIN..DICTIONARY_FOR_BYTES_MAX => {
             (LZ4_WITH_DICTIONARY, block::compress_prepend_size_with_dict(&bytes, DICTIONARY))
         }
         _ => (LZ4, block::compress_prepend_size(&bytes)),
     };
-    match small.len() + small.len() / 8 < bytes.len() {
-        true => Packed { packing, bytes: small },
+    match compressed.len() + compressed.len() / 8 < bytes.len() {
+        true => Packed { packing, bytes: compressed },
         false => Packed { packing: PLAIN, bytes },
     }
 }
 
-/// Decompresses the output of [`pack`]. `limit` bounds the size that damaged bytes can claim.
+/// Decompresses the output of [`pack`]. Fails if the bytes declare a size above `limit`, so that
+/// damaged bytes cannot cause a huge allocation.
 pub(crate) fn unpack(packing: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, String> {
     with_unpacked(packing, bytes, limit, <[u8]>::to_vec)
 }
 
-/// Returns the decompressed length, given the compressed length and the first four bytes.
+/// Returns the decompressed length, given the stored length and the first four stored bytes.
 pub(crate) fn unpacked_len(packing: u8, packed_len: u64, head: &[u8]) -> Result<u64, String> {
     match packing {
         PLAIN => Ok(packed_len),
-        _ => block::uncompressed_size(head).map(|(size, _)| size as u64).map_err(|error| damage(&error)),
+        _ => block::uncompressed_size(head).map(|(size, _)| size as u64).map_err(|error| damaged(&error)),
     }
 }
 
 thread_local! {
-    /// Buffer for bodies that are only inspected.
+    /// Reused buffer for decompressed bytes.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Capacity of the scratch buffer that is kept between calls.
+/// Maximum size of the scratch buffer that is retained between calls.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-/// Passes the decompressed bytes to `look` in a reused buffer.
+/// Decompresses into a reused buffer and returns the result of `read` on it.
 pub(crate) fn with_unpacked<T>(
     packing: u8,
     bytes: &[u8],
     limit: usize,
-    look: impl FnOnce(&[u8]) -> T,
+    read: impl FnOnce(&[u8]) -> T,
 ) -> Result<T, String> {
     let dictionary = match packing {
-        PLAIN => return Ok(look(bytes)),
+        PLAIN => return Ok(read(bytes)),
         LZ4 => None,
         LZ4_WITH_DICTIONARY => Some(DICTIONARY),
-        other => return Err(format!("unknown packing {other}")),
+        other => return Err(format!("unknown compression format {other}")),
     };
-    let (size, block) = block::uncompressed_size(bytes).map_err(|error| damage(&error))?;
+    let (size, block) = block::uncompressed_size(bytes).map_err(|error| damaged(&error))?;
     if size > limit {
-        return Err(format!("its compressed bytes claim a size of {size}"));
+        return Err(format!("its compressed bytes declare a size of {size} bytes"));
     }
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.len() < size {
@@ -135,16 +138,16 @@ pub(crate) fn with_unpacked<T>(
             Some(dictionary) => block::decompress_into_with_dict(block, target, dictionary),
             None => block::decompress_into(block, target),
         };
-        let length = unpacked.map_err(|error| damage(&error))?;
-        let seen = look(&scratch[..length]);
+        let length = unpacked.map_err(|error| damaged(&error))?;
+        let result = read(&scratch[..length]);
         if scratch.len() > SCRATCH_BYTES_KEPT {
             *scratch = Vec::new();
         }
-        Ok(seen)
+        Ok(result)
     })
 }
 
-fn damage(error: &block::DecompressError) -> String {
+fn damaged(error: &block::DecompressError) -> String {
     format!("its compressed bytes are damaged: {error}")
 }
 
@@ -168,8 +171,8 @@ mod tests {
     }
 
     proptest! {
-        /// The encoder is unchecked and blobs are arbitrary bytes, so try repeated, truncated and
-        /// differently sized input.
+        /// The encoder runs without bounds checks and blobs are arbitrary bytes, so the test covers
+        /// repeated, incompressible and long input.
         #[test]
         fn any_bytes_round_trip(seed in proptest::collection::vec(any::<u8>(), 0..700), times in 0_usize..40, more in 0_usize..9) {
             let mut bytes = seed.repeat(times);
@@ -187,17 +190,17 @@ mod tests {
         };
         let pack_all = |drafts: &[Draft]| pack_drafts(drafts, |draft| pack_body(&draft.body));
         let mut drafts: Vec<Draft> =
-            (0..SHARED_BODIES_MIN + 7).map(|number| draft(format!("text {number}"))).collect();
+            (0..PARALLEL_BODIES_MIN + 7).map(|number| draft(format!("text {number}"))).collect();
         let packed = pack_all(&drafts).unwrap();
         assert_eq!(packed.len(), drafts.len());
         for (packed, draft) in packed.iter().zip(&drafts) {
             assert_eq!(packed.bytes, pack_body(&draft.body).unwrap().bytes);
         }
-        for place in [0, drafts.len() - 1] {
+        for index in [0, drafts.len() - 1] {
             let large = draft("x".repeat(sapwood_core::port::store::BODY_BYTES_MAX));
-            let small = std::mem::replace(&mut drafts[place], large);
+            let small = std::mem::replace(&mut drafts[index], large);
             assert!(pack_all(&drafts).is_err());
-            drafts[place] = small;
+            drafts[index] = small;
         }
     }
 

@@ -1,6 +1,6 @@
-//! Decoding rows into entries. The caller reads a long path while up to [`WORKERS_MAX`] worker
-//! threads decode it, and helps to decode once it has read all rows. [`Goal`] decides how far a
-//! context has to be read.
+//! Decodes rows into entries. While the caller reads a long path, up to [`WORKERS_MAX`] worker
+//! threads decode its rows. After the last row, the caller decodes chunks as well. [`ContextGoal`]
+//! determines how far back a context has to be read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use sapwood_core::{Body, EntryId, StoreError};
 
 use crate::compression::with_unpacked;
 
-/// Rows handed to a worker at a time. A shorter path uses no worker.
+/// Rows per chunk. A path with fewer rows is decoded without a worker.
 const CHUNK_ROWS: usize = 512;
-/// More workers would only wait for the reader.
+/// Maximum number of workers. More workers would only wait for the reader.
 const WORKERS_MAX: usize = 3;
 
-/// An entry as it is stored in its row.
+/// An entry whose body is still in its stored form.
 pub(crate) struct RawEntry {
     pub meta: Meta,
     pub version: u32,
@@ -39,35 +39,37 @@ impl RawEntry {
     }
 }
 
-/// The entry that a walk towards the start of the context searches for.
+/// The next goal of a walk from the leaf back to the start of the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Goal {
+pub(crate) enum ContextGoal {
     /// The latest compaction.
     Searching,
     /// The oldest entry that the compaction keeps.
     Kept(EntryId),
-    /// The compaction keeps no entry before itself.
+    /// None: the compaction keeps no older entry, so the context starts with it.
     Reached,
 }
 
-impl Goal {
+impl ContextGoal {
     pub fn of(body: &Body) -> Self {
         match body {
-            Body::Compaction(compaction) => compaction.first_kept.map_or(Goal::Reached, Goal::Kept),
-            _ => Goal::Searching,
+            Body::Compaction(compaction) => {
+                compaction.first_kept.map_or(ContextGoal::Reached, ContextGoal::Kept)
+            }
+            _ => ContextGoal::Searching,
         }
     }
 }
 
-/// Decodes rows that have been read.
+/// Decodes all rows and returns the entries in the order of the rows.
 pub(crate) fn decode_all(raws: Vec<RawEntry>) -> Result<Vec<Entry>> {
     let decoder = Decoder::default();
     std::thread::scope(|scope| {
-        let mut feed = decoder.feed(scope);
+        let mut input = decoder.input(scope);
         for raw in raws {
-            feed.push(raw);
+            input.push(raw);
         }
-        feed.close();
+        input.close();
     });
     decoder.finish()
 }
@@ -75,19 +77,19 @@ pub(crate) fn decode_all(raws: Vec<RawEntry>) -> Result<Vec<Entry>> {
 /// Decodes rows in parallel and returns the entries in the order of the rows.
 #[derive(Default)]
 pub(crate) struct Decoder {
-    state: Mutex<State>,
+    state: Mutex<DecoderState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct DecoderState {
     waiting: VecDeque<(usize, Vec<RawEntry>)>,
     done: Vec<(usize, Result<Vec<Entry>>)>,
     closed: bool,
 }
 
-/// The reader's end of a decoder.
-pub(crate) struct Feed<'s, 'e> {
+/// The input side of a [`Decoder`], for the thread that reads the rows.
+pub(crate) struct DecoderInput<'s, 'e> {
     decoder: &'s Decoder,
     scope: &'s Scope<'s, 'e>,
     chunk: Vec<RawEntry>,
@@ -95,16 +97,16 @@ pub(crate) struct Feed<'s, 'e> {
 }
 
 impl Decoder {
-    pub fn feed<'s, 'e>(&'s self, scope: &'s Scope<'s, 'e>) -> Feed<'s, 'e> {
-        Feed { decoder: self, scope, chunk: Vec::new(), chunks: 0 }
+    pub fn input<'s, 'e>(&'s self, scope: &'s Scope<'s, 'e>) -> DecoderInput<'s, 'e> {
+        DecoderInput { decoder: self, scope, chunk: Vec::new(), chunks: 0 }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DecoderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decodes chunks until the feed is closed and no chunk is left.
-    fn work(&self) {
+    /// Decodes chunks until the input is closed and no chunk is left.
+    fn decode_chunks(&self) {
         let mut state = self.state();
         loop {
             if let Some((number, chunk)) = state.waiting.pop_front() {
@@ -132,7 +134,7 @@ impl Decoder {
     }
 }
 
-impl Feed<'_, '_> {
+impl DecoderInput<'_, '_> {
     pub fn len(&self) -> usize {
         self.chunks * CHUNK_ROWS + self.chunk.len()
     }
@@ -140,28 +142,28 @@ impl Feed<'_, '_> {
     pub fn push(&mut self, raw: RawEntry) {
         self.chunk.push(raw);
         if self.chunk.len() == CHUNK_ROWS {
-            self.hand_over();
+            self.send_chunk();
             let workers =
                 std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1).min(WORKERS_MAX);
             if self.chunks <= workers {
                 let decoder = self.decoder;
-                self.scope.spawn(move || decoder.work());
+                self.scope.spawn(move || decoder.decode_chunks());
             }
         }
     }
 
-    fn hand_over(&mut self) {
+    fn send_chunk(&mut self) {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_ROWS));
         self.decoder.state().waiting.push_back((self.chunks, chunk));
         self.decoder.changed.notify_one();
         self.chunks += 1;
     }
 
-    /// Marks the end of the input and helps to decode the remaining chunks.
+    /// Ends the input and decodes remaining chunks on this thread.
     pub fn close(mut self) {
-        self.hand_over();
+        self.send_chunk();
         self.decoder.state().closed = true;
         self.decoder.changed.notify_all();
-        self.decoder.work();
+        self.decoder.decode_chunks();
     }
 }

@@ -2,8 +2,8 @@
 //! one-shot use.
 //!
 //! The number of sessions is limited (128 by default): creating one more evicts the least recently
-//! used session. A fork keeps the entries that it shares with an evicted or erased source. One lock
-//! guards all state and is never held across an await.
+//! used session. Entries that a fork shares with its source are retained when the source is evicted
+//! or erased. One lock guards all state and is never held across an await.
 
 mod keys;
 mod memories;
@@ -26,9 +26,9 @@ use sapwood_core::tree::Head;
 use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::authorize::authorize;
-use crate::blob_chunks::{Cutter, End, slice};
+use crate::blob_chunks::{BlobChunker, BlobEnd, slice};
 use crate::lease::{self, BootClock, LeaseClock, StoredLease};
-use crate::mem_log::{Chance, InMemoryLog, Searching, address, check_only, locate};
+use crate::mem_log::{InMemoryLog, LogSearch, RandomBits, check_session_readable, locate, row_store_key};
 use crate::validate;
 use tenant::{Bytes, Tenant};
 
@@ -37,16 +37,16 @@ pub const SESSIONS_MAX_DEFAULT: usize = 128;
 
 pub struct MemoryStore {
     sessions_max: usize,
-    chance: Option<Chance>,
+    random_bits: Option<RandomBits>,
     lease_clock: Arc<dyn LeaseClock>,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StoreState {
     tenants: BTreeMap<TenantId, Tenant>,
     keys: Vec<ApiKey>,
-    /// Usage counter that determines the least recently used session.
+    /// The number of session uses so far, to find the least recently used session.
     uses: u64,
 }
 
@@ -65,7 +65,7 @@ impl MemoryStore {
     pub fn with_cap(sessions_max: usize) -> Self {
         Self {
             sessions_max: sessions_max.max(1),
-            chance: None,
+            random_bits: None,
             lease_clock: Arc::new(BootClock::default()),
             state: Mutex::default(),
         }
@@ -77,42 +77,42 @@ impl MemoryStore {
     }
 
     /// Sets the source of the random bits of entry ids, so that a simulation can reproduce a log.
-    pub fn with_chance(self, chance: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
-        Self { chance: Some(Arc::new(chance)), ..self }
+    pub fn with_random_bits(self, random_bits: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        Self { random_bits: Some(Arc::new(random_bits)), ..self }
     }
 
-    /// Evicts a session.
+    /// Evicts a session that the caller owns.
     pub fn evict(&self, scope: &Scope, session: &SessionId) -> Result<()> {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
-        authorize(scope, &tenant.book(session)?.summary, Right::Own)?;
+        authorize(scope, &tenant.log(session)?.summary, Right::Own)?;
         tenant.remove(session);
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `look` on a session for which the caller has the given right, and marks the session as
+    /// Runs `work` on a session for which the caller has the given right, and marks the session as
     /// used.
-    fn with_book<T>(
+    fn with_log<T>(
         &self,
         scope: &Scope,
         session: &SessionId,
         right: Right,
-        look: impl FnOnce(&mut InMemoryLog<Bytes>) -> Result<T>,
+        work: impl FnOnce(&mut InMemoryLog<Bytes>) -> Result<T>,
     ) -> Result<T> {
         let mut state = self.lock();
         let used = state.next_use();
-        let held = state.tenant(scope).held(session)?;
-        authorize(scope, &held.book.summary, right)?;
-        held.used = used;
-        look(&mut held.book)
+        let stored = state.tenant(scope).session_mut(session)?;
+        authorize(scope, &stored.log.summary, right)?;
+        stored.used = used;
+        work(&mut stored.log)
     }
 }
 
-impl State {
+impl StoreState {
     fn next_use(&mut self) -> u64 {
         self.uses += 1;
         self.uses
@@ -141,18 +141,18 @@ impl Sessions for MemoryStore {
         let mut state = self.lock();
         let used = state.next_use();
         let tenant = state.tenant(scope);
-        if let Ok(held) = tenant.held(&new.id) {
-            // Within a tenant a taken id cannot appear free. A caller without read access learns
-            // only that the id is taken.
-            authorize(scope, &held.book.summary, Right::Read).map_err(|_| exists(&new.id))?;
-            held.used = used;
+        if let Ok(stored) = tenant.session_mut(&new.id) {
+            // Ids are unique within a tenant, so a caller without read access learns that the id is
+            // taken, but nothing else.
+            authorize(scope, &stored.log.summary, Right::Read).map_err(|_| already_exists(&new.id))?;
+            stored.used = used;
             return Ok(Created::Existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
-        let mut book = InMemoryLog::new(summary, tenant::whole_shelf());
-        book.chance.clone_from(&self.chance);
-        tenant.insert(book, used);
-        tenant.write_audit(scope, about(AuditAction::Create, &new.id), new.now);
+        let mut log = InMemoryLog::new(summary, tenant::empty_rows());
+        log.random_bits.clone_from(&self.random_bits);
+        tenant.insert(log, used);
+        tenant.write_audit(scope, audit_note(AuditAction::Create, &new.id), new.now);
         state.shrink(self.sessions_max);
         Ok(Created::New)
     }
@@ -161,50 +161,52 @@ impl Sessions for MemoryStore {
         let mut state = self.lock();
         let (source_used, used) = (state.next_use(), state.next_use());
         let tenant = state.tenant(scope);
-        let source = tenant.held(&fork.source)?;
-        let mut book = source.book.fork(scope, &fork)?;
-        book.chance.clone_from(&self.chance);
+        let source = tenant.session_mut(&fork.source)?;
+        let mut log = source.log.fork(scope, &fork)?;
+        log.random_bits.clone_from(&self.random_bits);
         source.used = source_used;
-        if tenant.held(&fork.new.id).is_ok() {
-            return Err(exists(&fork.new.id));
+        if tenant.session_mut(&fork.new.id).is_ok() {
+            return Err(already_exists(&fork.new.id));
         }
-        let first = book.place_first(fork.drafts, &scope.principal, |blob| tenant.may_use(scope, blob))?;
+        let first = log.place_first(fork.drafts, &scope.principal, |blob| tenant.may_use(scope, blob))?;
         if let Some(first) = first {
-            tenant::commit(&mut book, first);
+            tenant::commit(&mut log, first);
         }
-        let head = book.summary.head;
-        tenant.insert(book, used);
-        let note =
-            AuditNote { detail: Some(fork_detail(&fork.source)), ..about(AuditAction::Fork, &fork.new.id) };
+        let head = log.summary.head;
+        tenant.insert(log, used);
+        let note = AuditNote {
+            detail: Some(fork_detail(&fork.source)),
+            ..audit_note(AuditAction::Fork, &fork.new.id)
+        };
         tenant.write_audit(scope, note, fork.new.now);
         state.shrink(self.sessions_max);
         Ok(head)
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        self.with_book(scope, session, Right::Read, |book| Ok(book.summary.clone()))
+        self.with_log(scope, session, Right::Read, |log| Ok(log.summary.clone()))
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
         let mut state = self.lock();
-        let summaries = state.tenant(scope).books().map(|book| &book.summary);
+        let summaries = state.tenant(scope).logs().map(|log| &log.summary);
         validate::page_of_sessions(scope, filter, summaries)
     }
 
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
-        authorize(scope, &tenant.book(session)?.summary, Right::Read)?;
-        Ok(validate::children_of(scope, session, tenant.books().map(|book| &book.summary)))
+        authorize(scope, &tenant.log(session)?.summary, Right::Read)?;
+        Ok(validate::children_of(scope, session, tenant.logs().map(|log| &log.summary)))
     }
 
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
-        authorize(scope, &tenant.book(session)?.summary, Right::Own)?;
+        authorize(scope, &tenant.log(session)?.summary, Right::Own)?;
         tenant.remove(session);
         tenant.memories.erase_session(session);
-        tenant.write_audit(scope, about(AuditAction::Erase, session), now);
+        tenant.write_audit(scope, audit_note(AuditAction::Erase, session), now);
         Ok(())
     }
 }
@@ -224,7 +226,7 @@ impl Log for MemoryStore {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        self.with_book(scope, session, Right::Read, |book| book.read_after(None, after, limit))
+        self.with_log(scope, session, Right::Read, |log| log.read_after(None, after, limit))
     }
 
     async fn read_kinds(
@@ -235,7 +237,7 @@ impl Log for MemoryStore {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        self.with_book(scope, session, Right::Read, |book| book.read_after(Some(kinds), after, limit))
+        self.with_log(scope, session, Right::Read, |log| log.read_after(Some(kinds), after, limit))
     }
 
     async fn read_path(
@@ -245,7 +247,7 @@ impl Log for MemoryStore {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        self.with_book(scope, session, Right::Read, |book| book.read_path(at, until))
+        self.with_log(scope, session, Right::Read, |log| log.read_path(at, until))
     }
 
     async fn nth_message(
@@ -255,15 +257,15 @@ impl Log for MemoryStore {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>> {
-        self.with_book(scope, session, Right::Read, |book| book.nth_message(leaf, count))
+        self.with_log(scope, session, Right::Read, |log| log.nth_message(leaf, count))
     }
 
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        self.with_book(scope, session, Right::Read, |book| book.read_entry(seq))
+        self.with_log(scope, session, Right::Read, |log| log.read_entry(seq))
     }
 
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
-        self.with_book(scope, session, Right::Read, |book| book.find_entries(id_prefix))
+        self.with_log(scope, session, Right::Read, |log| log.find_entries(id_prefix))
     }
 }
 
@@ -276,20 +278,20 @@ impl Leases for MemoryStore {
         holder: &str,
         ttl_ms: i64,
     ) -> Result<Lease> {
-        self.with_book(scope, session, Right::Write, |book| {
+        self.with_log(scope, session, Right::Write, |log| {
             let now = self.lease_clock.read();
-            let last = book.lease.as_ref().map(|last| last.at(&now));
+            let last = log.lease.as_ref().map(|last| last.at(&now));
             let lease = lease::next_lease(last, session, holder, ttl_ms)?;
-            book.lease = Some(StoredLease::taken(&lease, &now));
+            log.lease = Some(StoredLease::taken(&lease, &now));
             Ok(lease)
         })
     }
 
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        self.with_book(scope, &lease.session, Right::Write, |book| {
+        self.with_log(scope, &lease.session, Right::Write, |log| {
             let now = self.lease_clock.read();
-            if book.lease.as_ref().is_some_and(|last| last.at(&now).is(lease)) {
-                book.lease = Some(StoredLease::released(lease));
+            if log.lease.as_ref().is_some_and(|last| last.at(&now).is(lease)) {
+                log.lease = Some(StoredLease::released(lease));
             }
             Ok(())
         })
@@ -298,15 +300,16 @@ impl Leases for MemoryStore {
 
 #[async_trait]
 impl Authorities for MemoryStore {
-    /// Every session has its authority record, because sessions do not outlive the process.
+    /// Returns the stored record. Every session has one, because no session was created by an
+    /// earlier version.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
-        let record = |book: &mut InMemoryLog<Bytes>| Ok(book.summary.authority.clone().unwrap_or_default());
-        self.with_book(scope, session, Right::Read, record)
+        let record = |log: &mut InMemoryLog<Bytes>| Ok(log.summary.authority.clone().unwrap_or_default());
+        self.with_log(scope, session, Right::Read, record)
     }
 
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
-        self.with_book(scope, session, Right::Write, |book| {
-            book.summary.authority.get_or_insert_default().grant_model(model.to_owned());
+        self.with_log(scope, session, Right::Write, |log| {
+            log.summary.authority.get_or_insert_default().grant_model(model.to_owned());
             Ok(())
         })
     }
@@ -318,16 +321,16 @@ impl Search for MemoryStore {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
         if let Some(only) = &query.session {
-            check_only(scope, only, tenant.book(only).ok())?;
+            check_session_readable(scope, only, tenant.log(only).ok())?;
         }
-        let mut searching = Searching::new(scope, query)?;
-        let visible = tenant.books().filter(|book| authorize(scope, &book.summary, Right::Read).is_ok());
-        let held: HashSet<usize> = visible.map(|book| address(book.shelf())).collect();
-        for book in tenant.books() {
-            let owner = |seq| locate(book.shelf(), seq).map(|(owner, _)| address(owner));
-            searching.visit(book, |seq| owner(seq).is_some_and(|owner| !held.contains(&owner)))?;
+        let mut search = LogSearch::new(scope, query)?;
+        let visible = tenant.logs().filter(|log| authorize(scope, &log.summary, Right::Read).is_ok());
+        let visible_rows: HashSet<usize> = visible.map(|log| row_store_key(log.rows())).collect();
+        for log in tenant.logs() {
+            let owner = |seq| locate(log.rows(), seq).map(|(owner, _)| row_store_key(owner));
+            search.visit(log, |seq| owner(seq).is_some_and(|owner| !visible_rows.contains(&owner)))?;
         }
-        Ok(searching.finish())
+        Ok(search.finish())
     }
 }
 
@@ -337,7 +340,7 @@ impl Blobs for MemoryStore {
         Ok(Box::new(BlobUpload {
             store: self,
             scope: scope.clone(),
-            cutter: Cutter::new(),
+            chunker: BlobChunker::new(),
             bytes: Vec::new(),
         }))
     }
@@ -355,7 +358,7 @@ impl Blobs for MemoryStore {
 struct BlobUpload<'s> {
     store: &'s MemoryStore,
     scope: Scope,
-    cutter: Cutter,
+    chunker: BlobChunker,
     bytes: Vec<u8>,
 }
 
@@ -363,14 +366,14 @@ struct BlobUpload<'s> {
 impl BlobSink for BlobUpload<'_> {
     async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            self.bytes.extend(self.cutter.take(&mut bytes)?.unwrap_or_default());
-            self.cutter.kept();
+            self.bytes.extend(self.chunker.take(&mut bytes)?.unwrap_or_default());
+            self.chunker.confirm_stored();
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let End { hash, rest, .. } = self.cutter.end()?;
+        let BlobEnd { hash, rest, .. } = self.chunker.end()?;
         self.bytes.extend(rest);
         self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, self.bytes);
         Ok(hash)
@@ -422,10 +425,10 @@ impl Upkeep for MemoryStore {
     }
 }
 
-fn exists(session: &SessionId) -> StoreError {
+fn already_exists(session: &SessionId) -> StoreError {
     StoreError::Exists { session: session.clone() }
 }
 
-fn about(action: AuditAction, session: &SessionId) -> AuditNote {
+fn audit_note(action: AuditAction, session: &SessionId) -> AuditNote {
     AuditNote { action, session: Some(session.clone()), detail: None }
 }

@@ -2,9 +2,9 @@
 //! caller with a wrong clock neither blocks a session for longer than the TTL nor loses it early.
 //!
 //! Stores in memory and in files use a [`LeaseClock`]: the time since the machine was booted, which
-//! all of its processes share and which cannot be set. A lease from another boot has expired: after
-//! a restart, or when two machines share a file. In the second case only the fence protects the
-//! log. PostgreSQL uses the database's own clock.
+//! all of its processes share and which cannot be set. A lease from another boot counts as expired:
+//! after a restart, and also when two machines share a file. In the second case only the fence
+//! protects the log. PostgreSQL uses the clock of the database.
 //!
 //! Earlier builds store and read only a wall-clock time, so that time is still written. A lease
 //! that such a build wrote is valid for [`LEASE_TTL_MS_MAX`] at most.
@@ -26,16 +26,16 @@ const BOOT_UNNAMED: &str = "unnamed";
 
 /// The clock for leases in memory and in files.
 pub trait LeaseClock: Send + Sync {
-    fn read(&self) -> Reading;
+    fn read(&self) -> ClockReading;
 }
 
 /// One reading of a [`LeaseClock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The boot that `since_boot_ms` counts from.
     pub boot: Arc<str>,
     pub since_boot_ms: i64,
-    /// For earlier builds, which compare only the wall clock.
+    /// The wall-clock time, for earlier builds, which compare nothing else.
     pub wall: TimestampMs,
 }
 
@@ -54,7 +54,7 @@ impl Default for BootClock {
 }
 
 impl LeaseClock for BootClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockReading {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = rustix::time::ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -63,12 +63,12 @@ impl LeaseClock for BootClock {
         let since_boot_ms = now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000);
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = TimestampMs(i64::try_from(wall.as_millis()).unwrap_or(i64::MAX));
-        Reading { boot: self.boot.clone(), since_boot_ms, wall }
+        ClockReading { boot: self.boot.clone(), since_boot_ms, wall }
     }
 }
 
-/// The last lease of a session as it is stored, expired or not. It is kept because fences never
-/// decrease.
+/// The stored form of the last lease of a session. An expired lease is retained because fences must
+/// never decrease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLease {
     pub holder: String,
@@ -76,20 +76,21 @@ pub struct StoredLease {
     /// Measured by the wall clock of the process that acquired the lease.
     pub expires_at: TimestampMs,
     /// `None` for a lease that an earlier build wrote, and for a released lease.
-    pub term: Option<Term>,
+    pub term: Option<LeaseTerm>,
 }
 
 /// The time when a lease was acquired, and its TTL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Term {
+pub struct LeaseTerm {
     pub boot: String,
     pub taken_ms: i64,
     pub ttl_ms: i64,
 }
 
 impl StoredLease {
-    pub fn taken(lease: &Lease, now: &Reading) -> Self {
-        let term = Term { boot: now.boot.to_string(), taken_ms: now.since_boot_ms, ttl_ms: lease.ttl_ms };
+    pub fn taken(lease: &Lease, now: &ClockReading) -> Self {
+        let term =
+            LeaseTerm { boot: now.boot.to_string(), taken_ms: now.since_boot_ms, ttl_ms: lease.ttl_ms };
         Self {
             holder: lease.holder.clone(),
             fence: lease.fence,
@@ -98,13 +99,13 @@ impl StoredLease {
         }
     }
 
-    /// Returns the stored form of a released lease, which keeps only the fence.
+    /// Returns the stored form of a released lease. It is expired, and only its fence matters.
     pub fn released(lease: &Lease) -> Self {
         let (holder, fence) = (lease.holder.clone(), lease.fence);
         Self { holder, fence, expires_at: TimestampMs(i64::MIN), term: None }
     }
 
-    pub fn at(&self, now: &Reading) -> LastLease<'_> {
+    pub fn at(&self, now: &ClockReading) -> LastLease<'_> {
         let remaining_ms = match &self.term {
             Some(term) => term.remaining_ms(now),
             None => remaining_of_wall_time(self.expires_at.0, now.wall.0),
@@ -113,10 +114,10 @@ impl StoredLease {
     }
 }
 
-impl Term {
+impl LeaseTerm {
     /// Returns the remaining time. A start time in the future belongs to another boot or to a
-    /// container with its own clock.
-    fn remaining_ms(&self, now: &Reading) -> i64 {
+    /// container with a separate clock, so the lease counts as expired.
+    fn remaining_ms(&self, now: &ClockReading) -> i64 {
         let elapsed_ms = now.since_boot_ms.saturating_sub(self.taken_ms);
         if self.boot != *now.boot || elapsed_ms < 0 {
             return 0;
@@ -125,14 +126,14 @@ impl Term {
     }
 }
 
-/// Returns the remaining time of a lease that only has a wall-clock expiry. If it ends more than
-/// [`LEASE_TTL_MS_MAX`] from now, that clock was wrong, and the lease counts as expired.
+/// Returns the remaining time of a lease that only has a wall-clock expiry. A lease that ends more
+/// than [`LEASE_TTL_MS_MAX`] from now was written with a wrong clock and counts as expired.
 pub fn remaining_of_wall_time(expires_at_ms: i64, now_ms: i64) -> i64 {
     let remaining_ms = expires_at_ms.saturating_sub(now_ms);
     if (1..=LEASE_TTL_MS_MAX).contains(&remaining_ms) { remaining_ms } else { 0 }
 }
 
-/// The last lease of a session, seen at one point in time.
+/// The last lease of a session at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastLease<'a> {
     pub holder: &'a str,
@@ -159,7 +160,8 @@ impl LastLease<'_> {
 }
 
 /// Returns the lease that `holder` gets after the previous lease. The holder of a live lease renews
-/// it and keeps its fence. In all other cases the fence is new.
+/// it and keeps its fence. In all other cases the fence is new. Fails while another holder's lease
+/// is live.
 pub fn next_lease(
     last: Option<LastLease<'_>>,
     session: &SessionId,
@@ -198,16 +200,20 @@ mod tests {
     const TTL_MS: i64 = 4_000;
     const HOUR_MS: i64 = 3_600_000;
 
-    fn at(since_boot_ms: i64) -> Reading {
-        Reading { boot: "one".into(), since_boot_ms, wall: TimestampMs(1_900_000_000_000 + since_boot_ms) }
+    fn at(since_boot_ms: i64) -> ClockReading {
+        ClockReading {
+            boot: "one".into(),
+            since_boot_ms,
+            wall: TimestampMs(1_900_000_000_000 + since_boot_ms),
+        }
     }
 
     fn lease() -> Lease {
         Lease { session: "s".parse().unwrap(), holder: "a".to_owned(), fence: 3, ttl_ms: TTL_MS }
     }
 
-    fn with_wall_off(by_ms: i64, reading: Reading) -> Reading {
-        Reading { wall: TimestampMs(reading.wall.0 + by_ms), ..reading }
+    fn with_wall_off(by_ms: i64, reading: ClockReading) -> ClockReading {
+        ClockReading { wall: TimestampMs(reading.wall.0 + by_ms), ..reading }
     }
 
     #[test]
@@ -222,9 +228,9 @@ mod tests {
     #[test]
     fn a_lease_of_another_boot_has_expired() {
         let stored = StoredLease::taken(&lease(), &at(1_000));
-        let elsewhere = Reading { boot: "two".into(), ..at(1_001) };
+        let elsewhere = ClockReading { boot: "two".into(), ..at(1_001) };
         assert_eq!(stored.at(&elsewhere).remaining_ms, 0);
-        assert_eq!(stored.at(&at(999)).remaining_ms, 0, "a lease from the future has expired, too");
+        assert_eq!(stored.at(&at(999)).remaining_ms, 0, "a lease that starts in the future has expired, too");
     }
 
     #[test]

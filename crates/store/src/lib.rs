@@ -35,10 +35,10 @@ use sapwood_core::{Store, StoreError};
 /// When an append is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// When it is on disk: no acknowledged append is lost, not even in a power failure (I3).
+    /// After it is on disk: no acknowledged append is lost, not even in a power failure (I3).
     #[default]
     Full,
-    /// When the operating system has received it: it survives a crash of the process, but not of
+    /// After the operating system has received it: it survives a crash of the process, but not of
     /// the machine.
     Normal,
 }
@@ -76,8 +76,8 @@ pub fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         Some(("sqlite" | "jsonl", "")) => Err(invalid("has no path")),
         Some(("sqlite", path)) => Ok(Arc::new(sqlite::SqliteStore::open(PathBuf::from(path), options)?)),
         Some(("jsonl", path)) => {
-            // URLs are used by the command line and by servers. A later process must find the
-            // session again.
+            // The command line and servers open stores by URL. A later process must find a session
+            // that has no messages yet.
             let persist_from = jsonl::PersistFrom::Creation;
             let options = jsonl::JsonlOptions { durability: options.durability, persist_from };
             Ok(Arc::new(jsonl::JsonlStore::open(path, options)?))

@@ -1,7 +1,7 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet of a hit. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with
-//! [`Query::matches`]. The databases index the words of each text ([`crate::tokenize`]), and use
+//! [`TextQuery::matches`]. The databases index the words of each text ([`crate::tokenize`]), and use
 //! the matcher on the candidates of phrase queries.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub const QUERY_WORDS_MAX: usize = 64;
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
 
-/// Maximum bytes of text that are indexed; text beyond that is not found.
+/// Maximum bytes of a text that are indexed. Searches do not find the rest.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Returns the searchable text of a body, or `None` for kinds that are not searched.
@@ -46,16 +46,16 @@ pub fn is_searched(kind: Kind) -> bool {
 
 /// Words that must occur next to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Term {
+pub struct QueryTerm {
     pub words: Vec<String>,
-    /// The last word is a prefix.
+    /// Whether the last word is a prefix.
     pub prefix: bool,
 }
 
 /// Terms that must all occur.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Query {
-    pub terms: Vec<Term>,
+pub struct TextQuery {
+    pub terms: Vec<QueryTerm>,
 }
 
 /// Returns the byte ranges of the words in a text.
@@ -69,20 +69,20 @@ pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Returns the end of a run of letters and digits, or of the gap between two runs. Most text is
-/// ASCII and this function dominates indexing, so it checks bytes first and decodes characters only
-/// where needed.
-fn skip(text: &str, mut at: usize, words: bool) -> usize {
+/// Returns the end of the word at `at` or, if `in_word` is false, of the gap between two words.
+/// Most text is ASCII and this function dominates indexing, so it checks bytes first and decodes
+/// characters only where needed.
+fn skip(text: &str, mut at: usize, in_word: bool) -> usize {
     let bytes = text.as_bytes();
     while let Some(byte) = bytes.get(at) {
         if byte.is_ascii() {
-            if IS_WORD[usize::from(*byte)] != words {
+            if IS_WORD[usize::from(*byte)] != in_word {
                 break;
             }
             at += 1;
             continue;
         }
-        let Some(char) = text[at..].chars().next().filter(|char| char.is_alphanumeric() == words) else {
+        let Some(char) = text[at..].chars().next().filter(|char| char.is_alphanumeric() == in_word) else {
             break;
         };
         at += char.len_utf8();
@@ -90,7 +90,7 @@ fn skip(text: &str, mut at: usize, words: bool) -> usize {
     at
 }
 
-/// Which bytes are ASCII letters or digits.
+/// Table of the bytes that are ASCII letters or digits.
 const IS_WORD: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -101,7 +101,8 @@ const IS_WORD: [bool; 256] = {
     table
 };
 
-/// Returns whether a word of a text equals the wanted word, which is in lower case.
+/// Returns whether a word of a text equals or, if `prefix` is true, begins with `wanted`, which is
+/// in lower case.
 fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
     if word.is_ascii() {
         let head = word.as_bytes().get(..wanted.len());
@@ -112,17 +113,17 @@ fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
     word == wanted || (prefix && word.starts_with(wanted))
 }
 
-impl Query {
-    /// Parses user input. No input is an error: unknown characters count as spaces.
+impl TextQuery {
+    /// Parses user input. Never fails: characters that are not part of a word count as spaces.
     pub fn parse(text: &str) -> Self {
-        let mut query = Query::default();
+        let mut query = TextQuery::default();
         let mut words_left = QUERY_WORDS_MAX;
-        for (piece, prefix) in pieces_of(text) {
-            let mut words: Vec<String> = spans_of(piece).map(|span| piece[span].to_lowercase()).collect();
+        for (part, prefix) in split_query(text) {
+            let mut words: Vec<String> = spans_of(part).map(|span| part[span].to_lowercase()).collect();
             words.truncate(words_left);
             words_left -= words.len();
             if !words.is_empty() {
-                query.terms.push(Term { words, prefix });
+                query.terms.push(QueryTerm { words, prefix });
             }
         }
         query
@@ -137,9 +138,9 @@ impl Query {
         !self.is_empty() && self.terms.iter().all(|term| term.find(text).is_some())
     }
 
-    /// Returns whether an index without word positions, with words cut to this length, can decide
-    /// alone that a text matches.
-    pub fn is_settled_by(&self, word_bytes_max: usize) -> bool {
+    /// Returns whether an index lookup is sufficient to decide that a text matches. The index has
+    /// no word positions and truncates words to `word_bytes_max`.
+    pub fn is_decided_by_index(&self, word_bytes_max: usize) -> bool {
         let is_whole = |word: &String| word.len() <= word_bytes_max;
         self.terms.iter().all(|term| term.words.len() == 1 && term.words.iter().all(is_whole))
     }
@@ -161,7 +162,7 @@ impl Query {
     }
 }
 
-impl Term {
+impl QueryTerm {
     /// Returns the byte offset of the first occurrence of this term.
     fn find(&self, text: &str) -> Option<usize> {
         let last = self.words.len() - 1;
@@ -182,24 +183,25 @@ impl Term {
     }
 }
 
-/// Splits a query at spaces and quotes. The second element of each pair is true if a `*` followed.
-fn pieces_of(text: &str) -> Vec<(&str, bool)> {
-    let mut pieces = Vec::new();
+/// Splits a query at spaces and quotes. The second element of each pair is true if the part is
+/// followed by `*`.
+fn split_query(text: &str) -> Vec<(&str, bool)> {
+    let mut parts = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let (piece, after) = match rest.strip_prefix('"') {
+        let (part, after) = match rest.strip_prefix('"') {
             Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
             None => {
                 let end = rest.find(|char: char| char.is_whitespace() || char == '"').unwrap_or(rest.len());
                 rest.split_at(end)
             }
         };
-        let starred = piece.strip_suffix('*');
+        let starred = part.strip_suffix('*');
         let after_star = after.strip_prefix('*');
-        pieces.push((starred.unwrap_or(piece), starred.is_some() || after_star.is_some()));
+        parts.push((starred.unwrap_or(part), starred.is_some() || after_star.is_some()));
         rest = after_star.unwrap_or(after).trim_start();
     }
-    pieces
+    parts
 }
 
 #[cfg(test)]
@@ -231,22 +233,22 @@ mod tests {
             ("\"brown", true),
         ];
         for (query, expected) in table {
-            assert_eq!(Query::parse(query).matches(text), expected, "{query}");
+            assert_eq!(TextQuery::parse(query).matches(text), expected, "{query}");
         }
     }
 
     #[test]
     fn a_snippet_is_one_line_around_the_match() {
         let text = format!("{}\nthe needle is\n  here {}", "é".repeat(500), "x ".repeat(500));
-        let snippet = Query::parse("needle").snippet(&text);
+        let snippet = TextQuery::parse("needle").snippet(&text);
         assert!(snippet.starts_with('…') && snippet.ends_with('…') && snippet.contains("the needle is here"));
         assert!(snippet.chars().count() <= SNIPPET_CHARS_MAX + 2);
-        assert_eq!(Query::parse("b").snippet("a b"), "a b");
+        assert_eq!(TextQuery::parse("b").snippet("a b"), "a b");
     }
 
     #[test]
     fn the_number_of_words_in_a_query_is_limited() {
         let many = "w ".repeat(10 * QUERY_WORDS_MAX);
-        assert_eq!(Query::parse(&many).terms.len(), QUERY_WORDS_MAX);
+        assert_eq!(TextQuery::parse(&many).terms.len(), QUERY_WORDS_MAX);
     }
 }

@@ -1,5 +1,5 @@
 //! The rules for memories that every store follows, as pure functions of the data that the store
-//! looked up, and an in-memory collection. (The in-memory session store is [`crate::in_memory`].)
+//! has read, and an in-memory collection. (The in-memory session store is [`crate::in_memory`].)
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,22 @@ use sapwood_core::port::store::{AuditAction, AuditNote, Page, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 
-use crate::match_text::Query;
+use crate::match_text::TextQuery;
 use crate::validate::{QUERY_BYTES_MAX, bad_cursor, page_limit};
 
-/// Returns the memory to store when `memory` replaces `known`, and its audit note.
+/// Returns the memory to store when `memory` is new or replaces `current`, and its audit note.
+/// Fails if the version is not the expected one, or if the caller may not change the memory.
 pub fn plan_put(
     scope: &Scope,
-    known: Option<&Memory>,
+    current: Option<&Memory>,
     memory: Memory,
     expected: u64,
     now: TimestampMs,
 ) -> Result<(Memory, AuditNote)> {
     check_memory(&memory)?;
-    let actual = known.map_or(0, |known| known.version);
-    if let Some(known) = known {
-        check_change(scope, known)?;
+    let actual = current.map_or(0, |current| current.version);
+    if let Some(current) = current {
+        check_change(scope, current)?;
     } else if expected > 0 {
         return Err(StoreError::NoMemory { memory: memory.id });
     }
@@ -39,12 +40,12 @@ pub fn plan_put(
     if scope.reach != Reach::Tenant && !is_own {
         return Err(denied(scope, memory.id));
     }
-    let by = known.map_or_else(|| scope.principal.clone(), |known| known.by.clone());
-    let created_at = known.map_or(now, |known| known.created_at);
-    let kept = Memory { by, created_at, updated_at: now, version: expected + 1, ..memory };
-    let what = if known.is_some() { "changed" } else { "learned" };
-    let note = note(what, &kept);
-    Ok((kept, note))
+    let by = current.map_or_else(|| scope.principal.clone(), |current| current.by.clone());
+    let created_at = current.map_or(now, |current| current.created_at);
+    let stored = Memory { by, created_at, updated_at: now, version: expected + 1, ..memory };
+    let what = if current.is_some() { "changed" } else { "learned" };
+    let note = note(what, &stored);
+    Ok((stored, note))
 }
 
 fn check_memory(memory: &Memory) -> Result<()> {
@@ -72,7 +73,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
 }
 
-/// Checks that an owner with `count` other memories may have another memory.
+/// Checks that an owner who has `count` memories may get one more.
 pub fn check_count(count: usize) -> Result<()> {
     match count < MEMORIES_MAX {
         true => Ok(()),
@@ -85,10 +86,10 @@ pub fn check_count(count: usize) -> Result<()> {
 /// Checks that the caller may change or delete the memory. A memory that is not visible is reported
 /// as missing (I9).
 pub fn check_change(scope: &Scope, memory: &Memory) -> Result<()> {
-    if !memory.shows_to(scope) {
+    if !memory.is_visible_to(scope) {
         return Err(StoreError::NoMemory { memory: memory.id });
     }
-    match memory.yields_to(scope) {
+    match memory.may_be_changed_by(scope) {
         true => Ok(()),
         false => Err(denied(scope, memory.id)),
     }
@@ -104,7 +105,7 @@ pub fn note(what: &str, memory: &Memory) -> AuditNote {
     AuditNote { action: AuditAction::MemoryChange, session: None, detail }
 }
 
-/// Returns a memory without the sources of an erased session, or `None` if no source is left.
+/// Returns a memory without its sources in an erased session, or `None` if it has no other source.
 pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory> {
     memory.sources.retain(|source| source.session != *session);
     (!memory.sources.is_empty()).then_some(memory)
@@ -113,7 +114,7 @@ pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory
 /// A filter with its query and cursor parsed.
 pub struct MemoryQuery<'a> {
     filter: &'a MemoryFilter,
-    words: Option<Query>,
+    words: Option<TextQuery>,
     pub before: Option<MemoryId>,
     pub limit: usize,
 }
@@ -123,14 +124,14 @@ impl<'a> MemoryQuery<'a> {
         if filter.text.len() > QUERY_BYTES_MAX {
             return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
         }
-        let words = (!filter.text.is_empty()).then(|| Query::parse(&filter.text));
+        let words = (!filter.text.is_empty()).then(|| TextQuery::parse(&filter.text));
         let cursor = filter.cursor.as_deref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor)));
         Ok(Self { filter, words, before: cursor.transpose()?, limit: page_limit(filter.limit) })
     }
 
-    fn takes(&self, scope: &Scope, memory: &Memory) -> bool {
+    fn matches(&self, scope: &Scope, memory: &Memory) -> bool {
         self.before.is_none_or(|before| memory.id < before)
-            && self.filter.wants(scope, memory)
+            && self.filter.matches(scope, memory)
             && self.words.as_ref().is_none_or(|words| words.matches(&memory.text))
     }
 
@@ -143,7 +144,7 @@ impl<'a> MemoryQuery<'a> {
         let mut page = Page { items: Vec::new(), next: None };
         for memory in memories {
             let memory = memory?;
-            if !self.takes(scope, &memory) {
+            if !self.matches(scope, &memory) {
                 continue;
             }
             if page.items.len() == self.limit {
@@ -158,9 +159,9 @@ impl<'a> MemoryQuery<'a> {
 
 /// All memories of a tenant, for stores that keep them in memory.
 #[derive(Debug, Clone, Default)]
-pub struct MemoryShelf(BTreeMap<MemoryId, Memory>);
+pub struct MemoryTable(BTreeMap<MemoryId, Memory>);
 
-impl MemoryShelf {
+impl MemoryTable {
     pub fn put(
         &mut self,
         scope: &Scope,
@@ -168,15 +169,15 @@ impl MemoryShelf {
         expected: u64,
         now: TimestampMs,
     ) -> Result<(Memory, AuditNote)> {
-        let (kept, note) = plan_put(scope, self.0.get(&memory.id), memory, expected, now)?;
-        let others = self.0.values().filter(|other| other.belongs == kept.belongs && other.id != kept.id);
+        let (stored, note) = plan_put(scope, self.0.get(&memory.id), memory, expected, now)?;
+        let others = self.0.values().filter(|other| other.belongs == stored.belongs && other.id != stored.id);
         check_count(others.count())?;
-        self.0.insert(kept.id, kept.clone());
-        Ok((kept, note))
+        self.0.insert(stored.id, stored.clone());
+        Ok((stored, note))
     }
 
     pub fn get(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
-        let found = self.0.get(&id).filter(|memory| memory.shows_to(scope));
+        let found = self.0.get(&id).filter(|memory| memory.is_visible_to(scope));
         found.cloned().ok_or(StoreError::NoMemory { memory: id })
     }
 
@@ -192,19 +193,20 @@ impl MemoryShelf {
         Ok(note)
     }
 
-    /// Removes the memories that only this session supports. Returns whether anything changed.
+    /// Removes the session from the sources of all memories, and deletes the memories that have no
+    /// other source. Returns whether any memory changed.
     pub fn erase_session(&mut self, session: &SessionId) -> bool {
-        let touched: Vec<Memory> =
+        let affected: Vec<Memory> =
             self.0.values().filter(|memory| memory.is_from(session)).cloned().collect();
-        let is_touched = !touched.is_empty();
-        for memory in touched {
+        let is_changed = !affected.is_empty();
+        for memory in affected {
             let id = memory.id;
             match without_session(memory, session) {
-                Some(left) => drop(self.0.insert(id, left)),
+                Some(remaining) => drop(self.0.insert(id, remaining)),
                 None => self.remove(id),
             }
         }
-        is_touched
+        is_changed
     }
 
     fn remove(&mut self, id: MemoryId) {

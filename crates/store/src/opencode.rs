@@ -1,7 +1,7 @@
 //! Read-only access to opencode's database for the importer in `sapwood-formats`: its rows as JSON
 //! lines. It is in this crate because no other crate contains SQL. The file belongs to another
-//! program and is not a store: problems with it are a [`Fault`], and an unreadable row is reported
-//! in its own line and does not affect other rows.
+//! program and is not a store, so its errors have a separate type, [`DatabaseError`]. The line of
+//! an unreadable row contains the error instead of the data. Other rows are not affected.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use sapwood_core::port::store::BODY_BYTES_MAX;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// Maximum messages and bytes per page. A single larger message gets a separate page.
+/// Maximum messages and bytes per page. The page ends after the message that reaches the limit.
 const PAGE_MESSAGES: u32 = 200;
 const PAGE_BYTES: usize = 4 << 20;
 /// Maximum bytes of one message's parts; the rest is not read.
@@ -19,31 +19,31 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 pub struct Database {
     connection: Connection,
-    /// Whether the table of sessions has the column `revert`. Older versions lack it.
+    /// Whether the table `session` has the column `revert`. Older versions of opencode lack it.
     has_revert: bool,
 }
 
-/// A problem with the database.
+/// An error while reading the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read opencode's database: {what}")]
-pub struct Fault {
+pub struct DatabaseError {
     what: String,
 }
 
-impl Fault {
+impl DatabaseError {
     /// Stable error code, for programs.
     pub fn code(&self) -> &'static str {
         "import.unreadable"
     }
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for DatabaseError {
     fn from(error: rusqlite::Error) -> Self {
         Self { what: error.to_string() }
     }
 }
 
-pub type Result<T> = std::result::Result<T, Fault>;
+pub type Result<T> = std::result::Result<T, DatabaseError>;
 
 /// The end of a page: time and id of its last message.
 pub type Cursor = (i64, String);
@@ -51,7 +51,7 @@ pub type Cursor = (i64, String);
 /// The sessions of a database, oldest first, and the reason if the list is incomplete.
 pub struct Sessions {
     pub ids: Vec<String>,
-    pub fault: Option<Fault>,
+    pub fault: Option<DatabaseError>,
 }
 
 impl Database {
@@ -85,7 +85,7 @@ impl Database {
         }
     }
 
-    /// Returns the line of the session itself.
+    /// Returns the row of a session as a line.
     pub fn session_line(&self, session: &str) -> Result<Vec<u8>> {
         let revert = if self.has_revert { "revert" } else { "NULL" };
         let select =
@@ -149,8 +149,8 @@ fn text_at(row: &Row<'_>, column: usize) -> Option<String> {
     row.get_ref(column).ok()?.as_str().ok().map(str::to_owned)
 }
 
-/// Formats a row as a line. If its data is not JSON, the line reports that instead. The importer
-/// repairs invalid UTF-8.
+/// Formats a row as a line. If its data is not JSON, the line contains the error instead. The
+/// importer repairs invalid UTF-8.
 fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Result<Vec<u8>> {
     let data = match row.get_ref(1)? {
         ValueRef::Text(data) if data.len() > BODY_BYTES_MAX => Err("its data is too long".to_owned()),

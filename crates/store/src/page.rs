@@ -1,4 +1,4 @@
-//! Pages of a log that are limited by bytes.
+//! Pages of log records with a limit on their total bytes.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use sapwood_core::Record;
 use sapwood_core::port::store::PAGE_BYTES;
 
 /// A page that is filled from its end to its beginning. The newest records are dropped as soon as
-/// the older ones fill it, so the result is the same as reading forwards, and the buffer never
+/// older records fill the page, so the result is the same as reading forwards, and the buffer never
 /// grows far beyond one page.
 #[derive(Default)]
 pub(crate) struct BackwardPage {

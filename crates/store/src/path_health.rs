@@ -1,6 +1,6 @@
-//! Health check of a store's files from outside: whether they are still in place, and whether their
-//! directory has free disk space. It never opens the database files, because closing them would
-//! release the process's POSIX locks.
+//! Health check of a store's path: the file or directory has not been moved or replaced, and its
+//! directory is writable and has free disk space. The check never opens the database files, because
+//! closing them would release the process's POSIX locks.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use crate::permissions;
 
-/// Bytes that are written to check for disk space: a few pages.
-const TRIED_BYTES: usize = 16 << 10;
+/// Size of the probe file that is written to check for disk space: a few pages.
+const PROBE_BYTES: usize = 16 << 10;
 
 pub struct PathHealth {
     /// The file or directory that contains all data.
@@ -28,24 +28,25 @@ type Identity = (u64, u64);
 
 impl PathHealth {
     pub fn new(path: &Path) -> Self {
-        let place = Self { path: path.to_owned(), identity: OnceLock::new() };
+        let health = Self { path: path.to_owned(), identity: OnceLock::new() };
         // If the file does not exist yet, a later check records its identity.
-        let _ = place.check_is_there();
-        place
+        let _ = health.check_identity();
+        health
     }
 
-    /// Checks that the path exists and is writable.
+    /// Checks that the path has not been moved or replaced, and that it is writable.
     pub fn check(&self) -> Result<()> {
-        self.check_is_there()?;
-        match try_write(&self.tried_file()) {
-            // A process that may not create files in the directory may still write to this file.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.is_open_file() => Ok(()),
+        self.check_identity()?;
+        match write_probe(&self.probe_path()) {
+            // A process that may not create files in the directory may still be able to write to
+            // the store's file.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && self.is_writable_file() => Ok(()),
             Err(error) => Err(io_error(&self.path, error)),
             Ok(()) => Ok(()),
         }
     }
 
-    fn check_is_there(&self) -> Result<()> {
+    fn check_identity(&self) -> Result<()> {
         let found = match fs::metadata(&self.path) {
             Ok(found) => identity_of(&found),
             Err(error) if error.kind() == ErrorKind::NotFound && self.identity.get().is_none() => {
@@ -65,13 +66,13 @@ impl PathHealth {
         StoreError::Unreachable { place: self.path.display().to_string(), why }
     }
 
-    fn is_open_file(&self) -> bool {
+    fn is_writable_file(&self) -> bool {
         self.path.metadata().is_ok_and(|found| found.is_file() && !found.permissions().readonly())
     }
 
-    /// Returns a path next to a file, in a directory, or in the parent of a directory that does not
-    /// exist yet.
-    fn tried_file(&self) -> PathBuf {
+    /// Returns the path of a new probe file: in the store's directory or, if the path is a file or
+    /// does not exist yet, in its nearest existing ancestor.
+    fn probe_path(&self) -> PathBuf {
         let dir = nearest(&self.path, Path::is_dir);
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         // The random name is unique among processes, and no symlink can be planted there in
@@ -81,18 +82,18 @@ impl PathHealth {
 }
 
 /// Returns the path itself or its nearest existing ancestor, or else the working directory.
-fn nearest(path: &Path, is_there: impl Fn(&Path) -> bool) -> &Path {
-    let found = path.ancestors().find(|above| !above.as_os_str().is_empty() && is_there(above));
+fn nearest(path: &Path, exists: impl Fn(&Path) -> bool) -> &Path {
+    let found = path.ancestors().find(|above| !above.as_os_str().is_empty() && exists(above));
     found.unwrap_or(Path::new("."))
 }
 
-fn try_write(path: &Path) -> std::io::Result<()> {
+fn write_probe(path: &Path) -> std::io::Result<()> {
     let mut file = permissions::file_options().write(true).create_new(true).open(path)?;
-    let written = file.write_all(&[0; TRIED_BYTES]);
+    let written = file.write_all(&[0; PROBE_BYTES]);
     drop(file);
-    // A process that is killed here leaves a small file, which is rare, so no cleanup exists.
+    // If the process is killed here, the small file stays. That is rare, so there is no cleanup.
     match fs::remove_file(path) {
-        // Another process removed it.
+        // Another process removed the probe file.
         Err(error) if error.kind() == ErrorKind::NotFound => written,
         removed => written.and(removed),
     }
@@ -132,19 +133,19 @@ mod tests {
         let early = PathHealth::new(&path);
         assert!(early.check().is_ok(), "a missing file may still be created");
         fs::write(&path, "one").unwrap();
-        let place = PathHealth::new(&path);
-        assert!(place.check().is_ok() && early.check().is_ok());
+        let health = PathHealth::new(&path);
+        assert!(health.check().is_ok() && early.check().is_ok());
         fs::rename(&path, &away).unwrap();
-        for place in [&place, &early] {
-            assert_eq!(place.check().unwrap_err().code(), "store.unreachable");
+        for health in [&health, &early] {
+            assert_eq!(health.check().unwrap_err().code(), "store.unreachable");
         }
         fs::write(&path, "two").unwrap();
-        assert_eq!(place.check().unwrap_err().code(), "store.unreachable", "it is another file");
+        assert_eq!(health.check().unwrap_err().code(), "store.unreachable", "it is another file");
         fs::rename(&away, &path).unwrap();
-        assert!(place.check().is_ok());
-        let left: Vec<_> =
+        assert!(health.check().is_ok());
+        let remaining: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["s.db"]);
+        assert_eq!(remaining, ["s.db"]);
     }
 
     #[cfg(unix)]
@@ -154,14 +155,14 @@ mod tests {
         let (path, other) = (dir.path().join("s.db"), dir.path().join("other"));
         fs::write(&path, "one").unwrap();
         fs::write(&other, "another process's").unwrap();
-        let place = PathHealth::new(&path);
+        let health = PathHealth::new(&path);
         let guessed = dir.path().join(format!(".s.db.tried-{}", std::process::id()));
         std::os::unix::fs::symlink(&other, &guessed).unwrap();
-        assert!(place.check().is_ok());
+        assert!(health.check().is_ok());
         assert_eq!(fs::read_to_string(&other).unwrap(), "another process's");
         assert!(guessed.is_symlink(), "another process's probe file is left alone");
-        assert_ne!(place.tried_file(), place.tried_file());
-        assert_eq!(try_write(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_ne!(health.probe_path(), health.probe_path());
+        assert_eq!(write_probe(&guessed).unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
 
     #[test]
@@ -176,11 +177,11 @@ mod tests {
     fn a_directory_is_probed_from_the_inside() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("deep/store");
-        let place = PathHealth::new(&root);
-        assert!(place.check().is_ok() && !root.exists());
+        let health = PathHealth::new(&root);
+        assert!(health.check().is_ok() && !root.exists());
         fs::create_dir_all(&root).unwrap();
-        assert!(place.check().is_ok());
+        assert!(health.check().is_ok());
         fs::remove_dir(&root).unwrap();
-        assert_eq!(place.check().unwrap_err().code(), "store.unreachable");
+        assert_eq!(health.check().unwrap_err().code(), "store.unreachable");
     }
 }

@@ -1,5 +1,5 @@
-//! Splitting text into words: runs of letters and digits, in lower case. This runs for every
-//! indexed byte, so it processes 64 bytes at a time and decodes characters only where they are not
+//! Splits text into words: runs of letters and digits, in lower case. This code runs for every
+//! indexed byte, so it processes 64 bytes at a time and decodes only the characters that are not
 //! ASCII. Pure.
 
 use std::collections::HashSet;
@@ -8,23 +8,23 @@ use std::ops::Range;
 
 use crate::match_text::spans_of;
 
-/// Odd multiplier without a bit pattern, for hashing words.
+/// Odd multiplier with irregular bits, for hashing words.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Padding, so that the last word can also be read eight bytes at a time.
 const PADDING: &str = "\0\0\0\0\0\0\0\0";
 /// Bytes that are classified together, one bit of a mask each.
 const BLOCK: usize = 64;
 
-/// Splits one text after another and reuses its buffers.
+/// Splits texts into words. It reuses its buffers for the next text.
 #[derive(Default)]
-pub struct Cutter {
+pub struct Tokenizer {
     pub hash: WordHash,
     folded: String,
 }
 
-impl Cutter {
+impl Tokenizer {
     /// Passes the words of a text to `take`, each with its hash.
-    pub fn cut(&mut self, text: &str, mut take: impl FnMut(&str, u64)) {
+    pub fn tokenize(&mut self, text: &str, mut take: impl FnMut(&str, u64)) {
         let Self { hash, folded } = self;
         folded.clear();
         folded.push_str(text);
@@ -53,8 +53,8 @@ impl Cutter {
 pub fn distinct_words(text: &str) -> String {
     let mut words = String::with_capacity(text.len() / 2 + 1);
     let mut seen = HashSet::new();
-    Cutter::default().cut(text, |word, hash| {
-        // A collision of 64-bit secret hashes within one text is negligible.
+    Tokenizer::default().tokenize(text, |word, hash| {
+        // A collision of randomly seeded 64-bit hashes within one text is negligible.
         if seen.insert(hash) {
             words.push_str(word);
             words.push(' ');
@@ -63,7 +63,7 @@ pub fn distinct_words(text: &str) -> String {
     words
 }
 
-/// Runs of bytes that are letters, digits or not ASCII.
+/// Finds runs of bytes that are letters, digits or not ASCII.
 struct Runs<'t> {
     bytes: &'t [u8],
     /// The block that the mask belongs to.
@@ -78,7 +78,8 @@ impl Runs<'_> {
         Some(start..end)
     }
 
-    /// Returns the next byte that is in a run (or outside of all runs).
+    /// Returns the position of the next byte that is in a run or, if `in_run` is false, outside of
+    /// all runs.
     fn find(&mut self, mut at: usize, in_run: bool) -> Option<usize> {
         while at < self.bytes.len() {
             let mask = self.mask_of(at / BLOCK);
@@ -115,9 +116,10 @@ fn block_mask(block: &[u8; BLOCK]) -> u64 {
     eights.iter().enumerate().map(bits).fold(0, |mask, bits| mask | bits)
 }
 
-/// Returns a bit for each of eight bytes: `0`–`9`, `a`–`z`, or not ASCII. Each sum carries into the
-/// highest bit of its byte if the byte reaches the bound, and never further, as the operands have
-/// seven bits. The product collects these bits in the highest byte.
+/// Returns one bit for each of eight bytes. It is set for `0`–`9`, `a`–`z` and bytes that are not
+/// ASCII. Each sum carries into the highest bit of its byte if the byte reaches the bound, and
+/// never further, as the operands have seven bits. The product collects these bits in the highest
+/// byte.
 fn eight_mask(bytes: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHEST: u64 = 0x80 * ONES;
@@ -196,13 +198,13 @@ mod tests {
         ) {
             let expected: BTreeSet<String> =
                 spans_of(&text.to_ascii_lowercase()).map(|span| text.to_ascii_lowercase()[span].to_lowercase()).collect();
-            let mut cutter = Cutter::default();
-            // A reused cutter keeps no words of the previous text.
-            cutter.cut("every word of another text", |_, _| {});
+            let mut tokenizer = Tokenizer::default();
+            // A reused tokenizer returns no words of the previous text.
+            tokenizer.tokenize("every word of another text", |_, _| {});
             let mut found = Vec::new();
-            cutter.cut(&text, |word, hash| found.push((word.to_owned(), hash)));
+            tokenizer.tokenize(&text, |word, hash| found.push((word.to_owned(), hash)));
             for (word, hash) in &found {
-                prop_assert_eq!(cutter.hash.of(word), *hash, "{}", word);
+                prop_assert_eq!(tokenizer.hash.of(word), *hash, "{}", word);
             }
             let words: BTreeSet<String> = found.into_iter().map(|(word, _)| word).collect();
             prop_assert_eq!(&words, &expected);

@@ -1,6 +1,6 @@
-//! The rules that every store follows, as pure functions of the data that the store looked up:
-//! which appends are allowed, and how lists are split into pages. SQLite calls the same functions
-//! inside its transaction.
+//! The rules that every store follows, as pure functions of the data that the store has read: which
+//! appends are allowed, and how lists are split into pages. SQLite calls the same functions inside
+//! its transaction.
 
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::authorize::authorize;
 use crate::lease::LastLease;
-use crate::match_text::Query;
+use crate::match_text::TextQuery;
 
 /// Maximum length of an idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub const QUERY_BYTES_MAX: usize = 4 << 10;
 /// Default page size, in rows.
 const PAGE_ROWS_DEFAULT: usize = 100;
 
-/// 128 random bits for ids.
+/// Returns 128 random bits for ids.
 pub fn random_bits() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }
@@ -61,8 +61,9 @@ pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
     }
 }
 
-/// Adds the authority record that the audit justifies to the summary of a session of an earlier
-/// version. An imported turn that is still open is closed here, because no process will end it.
+/// Adds the authority record to the summary of a session that an earlier version created. `source`
+/// is the session's origin according to the audit. An open turn of an imported session is closed
+/// here, because no process will end it.
 pub fn settle_summary(summary: &mut Summary, source: Source) {
     summary.authority = Some(match source {
         Source::Own => Authority::default(),
@@ -75,9 +76,9 @@ pub fn settle_summary(summary: &mut Summary, source: Source) {
 
 /// Checks that a reused idempotency key belongs to the same request. If either the stored answer or
 /// this append has no request, any request matches.
-pub fn check_request(append: &Append, kept: Option<&str>) -> Result<()> {
-    match (&append.idempotency_key, append.request.as_deref(), kept) {
-        (Some(key), Some(asked), Some(kept)) if asked != kept => {
+pub fn check_request(append: &Append, stored: Option<&str>) -> Result<()> {
+    match (&append.idempotency_key, append.request.as_deref(), stored) {
+        (Some(key), Some(sent), Some(stored)) if sent != stored => {
             Err(StoreError::KeyReused { key: key.chars().take(64).collect() })
         }
         _ => Ok(()),
@@ -116,8 +117,8 @@ fn check_size(append: &Append) -> Result<()> {
     Ok(())
 }
 
-/// An archived session can be reopened, shared and exported. Entries after a reopening in the same
-/// batch are allowed.
+/// Checks that a batch does not write to an archived session. An archived session can only be
+/// reopened, shared and exported. Entries after a reopening in the same batch are allowed.
 fn check_archived(summary: &Summary, drafts: &[Draft]) -> Result<()> {
     let mut state = summary.state;
     for draft in drafts {
@@ -142,9 +143,9 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
     }
 }
 
-/// The fence must be the latest fence, whether or not its lease has expired: while no other caller
-/// has acquired the lease, no other caller has written. Without a fence, a live lease blocks writes
-/// to the leaf.
+/// The fence must be the latest fence, but its lease may have expired: as long as no other caller
+/// has acquired a lease, no other caller has moved the leaf. Without a fence, a live lease blocks
+/// writes to the leaf.
 fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     if let Some(given) = append.fence {
         let current = lease.map_or(0, |lease| lease.fence);
@@ -183,12 +184,12 @@ pub fn no_entry(session: &SessionId, entry: impl ToString) -> StoreError {
 }
 
 /// Returns whether the caller may see an audit line. Operators see all lines of the tenant; other
-/// callers see their own actions and actions on sessions they own. `about` is the line's session,
+/// callers see their own actions and actions on sessions they own. `session` is the line's session,
 /// if it still exists.
-pub fn may_see_line(scope: &Scope, line: &AuditLine, about: Option<&Summary>) -> bool {
+pub fn may_see_line(scope: &Scope, line: &AuditLine, session: Option<&Summary>) -> bool {
     scope.reach == Reach::Tenant
         || line.by == scope.principal
-        || about.is_some_and(|summary| authorize(scope, summary, Right::Own).is_ok())
+        || session.is_some_and(|summary| authorize(scope, summary, Right::Own).is_ok())
 }
 
 /// Returns the error for a cursor that this store did not issue.
@@ -207,7 +208,7 @@ pub fn print_list_cursor((time, number): (i64, i64)) -> String {
     format!("{time}.{number}")
 }
 
-/// Typical size of a summary or an audit line. Every append writes one of each.
+/// Typical size of a summary or an audit line, in bytes. Every append writes one of each.
 const ROW_BYTES: usize = 1_024;
 
 /// Serializes a summary or an audit line for storage.
@@ -218,7 +219,7 @@ pub fn print_json(row: &impl Serialize) -> String {
 }
 
 /// Builds the search hit for an entry whose text matched.
-pub fn hit_of(summary: &Summary, meta: &Meta, words: &Query, text: &str) -> Hit {
+pub fn hit_of(summary: &Summary, meta: &Meta, words: &TextQuery, text: &str) -> Hit {
     Hit {
         session: summary.id.clone(),
         title: summary.title.clone().or_else(|| summary.preview.clone()),
@@ -282,11 +283,11 @@ impl HitCursor {
     }
 
     pub fn parse(text: &str) -> Result<Self> {
-        let mut pieces = text.splitn(3, '~');
+        let mut parts = text.splitn(3, '~');
         let mut parse = || {
-            let at = TimestampMs(pieces.next()?.parse().ok()?);
-            let seq = Seq(pieces.next()?.parse().ok()?);
-            Some(Self { at, seq, session: pieces.next()?.parse().ok()? })
+            let at = TimestampMs(parts.next()?.parse().ok()?);
+            let seq = Seq(parts.next()?.parse().ok()?);
+            Some(Self { at, seq, session: parts.next()?.parse().ok()? })
         };
         parse().ok_or_else(|| bad_cursor(text))
     }
@@ -323,7 +324,8 @@ pub fn page_of_sessions<S: Borrow<Summary>>(
     Ok(Page { items: found.iter().map(|summary| summary.borrow().clone()).collect(), next })
 }
 
-/// The next section of a list in a database, where rows are ordered by time and number.
+/// The range of rows that the next page of a list can contain, for databases. Rows are ordered by
+/// time and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListSpan {
     /// The span begins after this row, in list order.
@@ -333,10 +335,11 @@ pub struct ListSpan {
 }
 
 impl ListSpan {
-    /// Computes the span for a filter. The list's times may lag a session's own times by up to
-    /// `behind_ms`.
+    /// Computes the span for a filter. The list time of a session may lag behind its last update by
+    /// up to `behind_ms`.
     pub fn of(filter: &ListFilter, behind_ms: i64) -> Result<Self> {
-        // A client may send any number as a time; the minimum excludes nothing.
+        // Saturate, because a client may send any number as a time. The minimum excludes no
+        // session.
         let oldest =
             filter.since.map_or((i64::MIN, i64::MIN), |since| (since.0.saturating_sub(behind_ms), i64::MIN));
         let newest = filter.until.map_or((i64::MAX, i64::MAX), |until| (until.0, i64::MIN));
@@ -355,13 +358,13 @@ pub fn check_query(query: &SearchQuery) -> Result<()> {
     Ok(())
 }
 
-/// Validates the limit and the cursor of a search.
+/// Validates a search. Returns its limit and its cursor.
 pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
     check_query(query)?;
     Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
 }
 
-/// One page of hits.
+/// Returns one page of hits.
 pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
     keep_newest(&mut hits, limit + 1, after);
     let more = hits.len() > limit;
@@ -370,11 +373,11 @@ pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>)
     Page { items: hits, next }
 }
 
-/// Sorts hits in page order and keeps at most `most` after the cursor.
-pub fn keep_newest(hits: &mut Vec<Hit>, most: usize, after: Option<&HitCursor>) {
+/// Sorts hits in page order and retains the first `limit` hits after the cursor.
+pub fn keep_newest(hits: &mut Vec<Hit>, limit: usize, after: Option<&HitCursor>) {
     hits.retain(|hit| after.is_none_or(|after| HitCursor::of(hit).key() > after.key()));
     hits.sort_by(|a, b| HitCursor::of(a).key().cmp(&HitCursor::of(b).key()));
-    hits.truncate(most);
+    hits.truncate(limit);
 }
 
 /// Returns the forks of a session that this caller may see, oldest first.

@@ -35,7 +35,7 @@ export class ApiError extends Error {
 type Query = Record<string, string | number | boolean | null | undefined>;
 type Params = Record<string, string>;
 type Json<R> = R extends { content: { "application/json": infer T } } ? T : undefined;
-type AnswerOf<O> = O extends { responses: infer R }
+type ResponseOf<O> = O extends { responses: infer R }
   ? R extends { 200: infer A }
     ? Json<A>
     : R extends { 201: infer A }
@@ -66,7 +66,7 @@ async function problemOf(response: Response): Promise<ApiError> {
 }
 
 /** Send a request. A network failure becomes an ApiError with the code `network.unreachable`. */
-export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
+export async function request(path: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, {
@@ -91,25 +91,25 @@ export async function get<P extends keyof paths>(
   params?: Params,
   query?: Query,
   signal?: AbortSignal,
-): Promise<AnswerOf<Operation<P, "get">>> {
-  return read(await ask(fill(path, params, query), signal ? { signal } : {}));
+): Promise<ResponseOf<Operation<P, "get">>> {
+  return read(await request(fill(path, params, query), signal ? { signal } : {}));
 }
 
-type Changing = "post" | "put" | "patch" | "delete";
+type WriteMethod = "post" | "put" | "patch" | "delete";
 
-export async function send<P extends keyof paths, M extends Changing>(
+export async function send<P extends keyof paths, M extends WriteMethod>(
   method: M,
   path: P,
   params?: Params,
   body?: unknown,
   query?: Query,
-): Promise<AnswerOf<Operation<P, M>>> {
+): Promise<ResponseOf<Operation<P, M>>> {
   const init: RequestInit = { method: method.toUpperCase() };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers = { "content-type": "application/json" };
   }
-  return read(await ask(fill(path, params, query), init));
+  return read(await request(fill(path, params, query), init));
 }
 
 /** Upload a file. */
@@ -118,9 +118,9 @@ export async function upload<P extends keyof paths>(
   params: Params,
   query: Query,
   file: Blob,
-): Promise<AnswerOf<Operation<P, "post">>> {
+): Promise<ResponseOf<Operation<P, "post">>> {
   const headers = { "content-type": file.type || "application/octet-stream" };
-  return read(await ask(fill(path, params, query), { method: "POST", body: file, headers }));
+  return read(await request(fill(path, params, query), { method: "POST", body: file, headers }));
 }
 
 /** The hint for the user, by error code. */

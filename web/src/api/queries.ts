@@ -17,7 +17,7 @@ export const client = new QueryClient({
 });
 
 /** Invalidate the given views of a session, or all of its views by default. */
-export function outdate(session: string, ...views: string[]): void {
+export function invalidateSession(session: string, ...views: string[]): void {
   for (const view of views.length > 0 ? views : [""]) {
     void client.invalidateQueries({ queryKey: view ? ["session", session, view] : ["session", session] });
   }
@@ -27,12 +27,12 @@ export function outdate(session: string, ...views: string[]): void {
 const listeners = new Set<() => void>();
 
 /** Reload session lists after a session was created or erased. */
-export function outdateSessions(): void {
+export function invalidateSessionLists(): void {
   for (const listener of listeners) listener();
   void client.invalidateQueries({ queryKey: ["sessions"] });
 }
 
-export function onSessionsOutdated(listener: () => void): () => void {
+export function onSessionListsInvalidated(listener: () => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
@@ -70,8 +70,8 @@ function asQuery({ since, ...rest }: Filters): Record<string, string | number | 
 const SESSIONS_PAGE = 200;
 const HITS_PAGE = 200;
 /** Poll interval for the newest session; filtered lists cost the server more. */
-const LOOK_MS = 4_000;
-const LOOK_NARROWED_MS = 20_000;
+const POLL_MS = 4_000;
+const POLL_FILTERED_MS = 20_000;
 
 export type End = "newest" | "oldest";
 
@@ -90,7 +90,7 @@ export function useNewest(filters: Filters, enabled: boolean) {
     queryKey: ["sessions", "head", filters],
     queryFn: () => get("/v1/sessions", {}, { ...asQuery(filters), limit: 1 }),
     enabled,
-    refetchInterval: Object.keys(filters).length > 0 ? LOOK_NARROWED_MS : LOOK_MS,
+    refetchInterval: Object.keys(filters).length > 0 ? POLL_FILTERED_MS : POLL_MS,
   });
 }
 
@@ -101,7 +101,7 @@ export function asSearch(words: string): string {
 }
 
 /** The first sessions that match a search; the newest sessions if the query is empty. */
-export function useFound(words: string) {
+export function useSessionSearch(words: string) {
   const q = asSearch(words);
   return useQuery({
     queryKey: ["sessions", "found", q],
@@ -111,7 +111,7 @@ export function useFound(words: string) {
 }
 
 /** Search results: sessions, and the hits in the sessions loaded so far. */
-export class Findings {
+export class SearchResults {
   readonly list: LongList<Session>;
   readonly hits = new Map<string, Hit[]>();
   private next: string | null | undefined;

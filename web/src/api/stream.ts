@@ -1,6 +1,6 @@
 // A session's event stream, read with fetch to receive all event names and send the cookie. A durable event has its
 // seq as id. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
-import { ApiError, ask, fill } from "./client";
+import { ApiError, fill, request } from "./client";
 
 export interface StreamEvent {
   name: string;
@@ -47,7 +47,7 @@ export type Connection =
   | { state: "waiting"; retryAt: number }
   | { state: "refused"; error: ApiError };
 
-export interface Follow {
+export interface FollowOptions {
   session: string;
   /** The last seq received. */
   cursor: () => number;
@@ -61,43 +61,50 @@ const RETRY_MS_MAX = 15_000;
 const SILENCE_MS_MAX = 40_000;
 
 /** Follow a session until the returned function is called. */
-export function follow(what: Follow): () => void {
+export function follow(options: FollowOptions): () => void {
   const stop = new AbortController();
-  void run(what, stop.signal);
+  void run(options, stop.signal);
   return () => stop.abort();
 }
 
-async function run(what: Follow, stop: AbortSignal): Promise<void> {
+async function run(options: FollowOptions, stop: AbortSignal): Promise<void> {
   let pause = RETRY_MS_MIN;
   while (!stop.aborted) {
-    what.onConnection({ state: "connecting" });
+    options.onConnection({ state: "connecting" });
     try {
-      await readOnce(what, stop, () => {
+      await readOnce(options, stop, () => {
         pause = RETRY_MS_MIN;
       });
     } catch (error) {
       if (stop.aborted) return;
       if (error instanceof ApiError && [401, 403, 404].includes(error.status)) {
-        what.onConnection({ state: "refused", error });
+        options.onConnection({ state: "refused", error });
         return;
       }
     }
     if (stop.aborted) return;
-    what.onConnection({ state: "waiting", retryAt: Date.now() + pause });
+    options.onConnection({ state: "waiting", retryAt: Date.now() + pause });
     await sleep(pause, stop);
     pause = Math.min(pause * 2, RETRY_MS_MAX);
   }
 }
 
-async function readOnce(what: Follow, stop: AbortSignal, onAlive: () => void): Promise<void> {
-  const cut = new AbortController();
-  const end = () => cut.abort();
+async function readOnce(options: FollowOptions, stop: AbortSignal, onAlive: () => void): Promise<void> {
+  const attempt = new AbortController();
+  const end = () => attempt.abort();
   stop.addEventListener("abort", end);
   let watchdog = setTimeout(end, SILENCE_MS_MAX);
   try {
-    const path = fill("/v1/sessions/{session}/events", { session: what.session }, { after: what.cursor() });
-    const response = await ask(path, { signal: cut.signal, headers: { accept: "text/event-stream" } });
-    what.onConnection({ state: "live" });
+    const path = fill(
+      "/v1/sessions/{session}/events",
+      { session: options.session },
+      { after: options.cursor() },
+    );
+    const response = await request(path, {
+      signal: attempt.signal,
+      headers: { accept: "text/event-stream" },
+    });
+    options.onConnection({ state: "live" });
     onAlive();
     const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new EventParser();
@@ -108,13 +115,13 @@ async function readOnce(what: Follow, stop: AbortSignal, onAlive: () => void): P
       watchdog = setTimeout(end, SILENCE_MS_MAX);
       for (const event of parser.push(chunk.value)) {
         if (event.name === "error") throw problemIn(event.data);
-        what.onEvent(event);
+        options.onEvent(event);
       }
     }
   } finally {
     clearTimeout(watchdog);
     stop.removeEventListener("abort", end);
-    cut.abort();
+    attempt.abort();
   }
 }
 

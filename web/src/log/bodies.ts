@@ -1,5 +1,5 @@
-// Entry bodies as specified in docs/spec/log-format.md. The API returns bodies unchanged from the log. An unknown kind
-// is shown by its name.
+// Entry bodies as specified in docs/spec/log-format.md. The API returns bodies unchanged from the log. The console
+// shows an entry of an unknown kind by the name of its kind.
 import type { Entry } from "../api/client";
 
 export type Part =

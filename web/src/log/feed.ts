@@ -1,18 +1,18 @@
-// The feed as the console shows it: a pure fold of entries, so a reload, a reconnect and a live view produce the same
-// list. A tool's result and an approval's answer update their items in place.
+// The feed as the console shows it. It is a pure fold of the entries, so a reload, a reconnect and a live view produce
+// the same list. A tool's result and an approval's answer update their items in place.
 import type { Entry } from "../api/client";
 import { type BlobRef, type Body, bodyOf, isInTree, type Part, textOf, type Usage } from "./bodies";
 
-interface Base {
+interface ItemBase {
   /** The entry's seq and the part's number; unique per item. */
   key: string;
   seq: number;
   at: number;
-  /** Whether the entry is no longer on the path to the leaf. */
-  aside: boolean;
+  /** Whether the entry is not on the path to the leaf. */
+  isOffPath: boolean;
 }
 
-export interface ToolItem extends Base {
+export interface ToolItem extends ItemBase {
   kind: "tool";
   callId: string;
   name: string;
@@ -23,7 +23,7 @@ export interface ToolItem extends Base {
   durationMs: number | null;
 }
 
-export interface ApprovalItem extends Base {
+export interface ApprovalItem extends ItemBase {
   kind: "approval";
   approval: string;
   question: string;
@@ -34,7 +34,7 @@ export interface ApprovalItem extends Base {
   isOver: boolean;
 }
 
-export interface AnswerItem extends Base {
+export interface AnswerItem extends ItemBase {
   kind: "answer";
   text: string;
   model: string | null;
@@ -44,17 +44,17 @@ export interface AnswerItem extends Base {
 }
 
 export type Item =
-  | (Base & { kind: "user"; parts: Part[]; by: string })
+  | (ItemBase & { kind: "user"; parts: Part[]; by: string })
   | AnswerItem
-  | (Base & { kind: "reasoning"; text: string })
-  | (Base & { kind: "media"; media: BlobRef })
+  | (ItemBase & { kind: "reasoning"; text: string })
+  | (ItemBase & { kind: "media"; media: BlobRef })
   | ToolItem
   | ApprovalItem
-  | (Base & { kind: "queued"; id: string; text: string; steers: boolean; isTaken: boolean })
-  | (Base & { kind: "compaction"; body: Extract<Body, { type: "compaction" }> })
-  | (Base & { kind: "note"; label: string; text: string })
-  | (Base & { kind: "event"; label: string; text: string })
-  | (Base & { kind: "error"; label: string; text: string });
+  | (ItemBase & { kind: "queued"; id: string; text: string; steers: boolean; isTaken: boolean })
+  | (ItemBase & { kind: "compaction"; body: Extract<Body, { type: "compaction" }> })
+  | (ItemBase & { kind: "note"; label: string; text: string })
+  | (ItemBase & { kind: "event"; label: string; text: string })
+  | (ItemBase & { kind: "error"; label: string; text: string });
 
 export interface Feed {
   items: Item[];
@@ -87,17 +87,19 @@ class Fold {
     this.lastAt = Math.max(this.lastAt, entry.at);
     if (isInTree(entry.kind)) this.leaf = entry.seq;
     const body = bodyOf(entry);
-    const base: Base = { key: String(entry.seq), seq: entry.seq, at: entry.at, aside: false };
-    this.applyMessage(entry, body, base) || this.applyTurn(entry, body, base) || this.applyMark(body, base);
+    const base: ItemBase = { key: String(entry.seq), seq: entry.seq, at: entry.at, isOffPath: false };
+    this.applyMessage(entry, body, base) ||
+      this.applyTurn(entry, body, base) ||
+      this.applySessionEvent(body, base);
   }
 
-  private event(base: Base, label: string, text = ""): true {
+  private event(base: ItemBase, label: string, text = ""): true {
     this.items.push({ ...base, kind: "event", label, text });
     return true;
   }
 
   /** Fold message entries. */
-  private applyMessage(entry: Entry, body: Body, base: Base): boolean {
+  private applyMessage(entry: Entry, body: Body, base: ItemBase): boolean {
     switch (body.type) {
       case "user_message":
         this.items.push({ ...base, kind: "user", parts: body.parts, by: entry.by });
@@ -126,16 +128,16 @@ class Fold {
     }
   }
 
-  private answer(body: Extract<Body, { type: "assistant_message" }>, base: Base): void {
+  private answer(body: Extract<Body, { type: "assistant_message" }>, base: ItemBase): void {
     const text = textOf(body.parts);
-    let isSaid = false;
+    let hasText = false;
     body.parts.forEach((part, number) => {
       const key = `${base.key}.${number}`;
       if (part.type === "reasoning") this.items.push({ ...base, key, kind: "reasoning", text: part.text });
       else if (part.type === "media") this.items.push({ ...base, key, kind: "media", media: part });
       else if (part.type === "tool_call") this.call(part, { ...base, key });
-      else if (!isSaid && text !== "") {
-        isSaid = true;
+      else if (!hasText && text !== "") {
+        hasText = true;
         this.items.push({
           ...base,
           kind: "answer",
@@ -153,7 +155,7 @@ class Fold {
     }
   }
 
-  private call(part: Extract<Part, { type: "tool_call" }>, base: Base): void {
+  private call(part: Extract<Part, { type: "tool_call" }>, base: ItemBase): void {
     const item: ToolItem = {
       ...base,
       kind: "tool",
@@ -169,7 +171,7 @@ class Fold {
     this.items.push(item);
   }
 
-  private result(body: Extract<Body, { type: "tool_result" }>, base: Base): void {
+  private result(body: Extract<Body, { type: "tool_result" }>, base: ItemBase): void {
     let item = this.tools.get(body.call_id);
     if (!item) {
       this.call({ type: "tool_call", call_id: body.call_id, name: body.tool ?? "tool", input: null }, base);
@@ -184,7 +186,7 @@ class Fold {
   }
 
   /** Fold turn events. */
-  private applyTurn(entry: Entry, body: Body, base: Base): boolean {
+  private applyTurn(entry: Entry, body: Body, base: ItemBase): boolean {
     switch (body.type) {
       case "turn_started":
         this.openTurn = entry.turn ?? null;
@@ -240,7 +242,7 @@ class Fold {
     }
   }
 
-  private endTurn(body: Extract<Body, { type: "turn_ended" }>, base: Base): void {
+  private endTurn(body: Extract<Body, { type: "turn_ended" }>, base: ItemBase): void {
     this.openTurn = null;
     for (const item of this.approvals.values()) item.isOver = true;
     if (body.outcome === "cancelled") this.event(base, "turn cancelled");
@@ -252,7 +254,7 @@ class Fold {
   }
 
   /** Fold settings, labels and other session events. */
-  private applyMark(body: Body, base: Base): boolean {
+  private applySessionEvent(body: Body, base: ItemBase): boolean {
     switch (body.type) {
       case "model_changed":
         return this.event(base, "model", body.model);
@@ -290,7 +292,7 @@ class Fold {
     }
   }
 
-  private info(body: Extract<Body, { type: "custom_info" }>, base: Base): true {
+  private info(body: Extract<Body, { type: "custom_info" }>, base: ItemBase): true {
     if (body.custom_type !== "sapwood.pressure") return true;
     const data = body.data as { level?: string; used_tokens?: number; budget_tokens?: number } | null;
     return this.event(
@@ -304,7 +306,7 @@ class Fold {
     const path = pathTo(this.leaf, entries);
     const inTree = new Map(entries.map((entry) => [entry.seq, isInTree(entry.kind)]));
     for (const item of this.items) {
-      item.aside = this.leaf !== UNKNOWN && inTree.get(item.seq) === true && !path.has(item.seq);
+      item.isOffPath = this.leaf !== UNKNOWN && inTree.get(item.seq) === true && !path.has(item.seq);
     }
     return { items: this.items, leaf: this.leaf, openTurn: this.openTurn, lastAt: this.lastAt };
   }

@@ -6,19 +6,19 @@ export interface Edge {
   type: string;
 }
 
-export interface Spot {
+export interface NodePosition {
   id: string;
   column: number;
   row: number;
 }
 
 export interface Graph {
-  spots: Map<string, Spot>;
+  positions: Map<string, NodePosition>;
   columns: number;
   rows: number;
 }
 
-export function placeGraph(ids: string[], edges: Edge[]): Graph {
+export function layoutGraph(ids: string[], edges: Edge[]): Graph {
   const forward = edges.filter((edge) => edge.type !== "backward" && edge.from !== edge.to);
   const column = new Map(ids.map((id) => [id, 0]));
   // An acyclic graph needs at most one round per node. The bound also ends the loop if the graph has a cycle.
@@ -34,15 +34,15 @@ export function placeGraph(ids: string[], edges: Edge[]): Graph {
     if (!isMoved) break;
   }
   const taken: number[] = [];
-  const spots = new Map<string, Spot>();
+  const positions = new Map<string, NodePosition>();
   for (const id of order(ids, forward, column)) {
     const at = column.get(id) ?? 0;
     const row = taken[at] ?? 0;
     taken[at] = row + 1;
-    spots.set(id, { id, column: at, row });
+    positions.set(id, { id, column: at, row });
   }
   return {
-    spots,
+    positions,
     columns: Math.max(0, ...[...column.values()]) + 1,
     rows: Math.max(1, ...taken.map((rows) => rows ?? 0)),
   };
@@ -59,7 +59,7 @@ function order(ids: string[], edges: Edge[], column: Map<string, number>): strin
     columns.set(at, [...(columns.get(at) ?? []), id]);
   }
   for (const members of columns.values()) {
-    const wish = (id: string) => {
+    const preferredRow = (id: string) => {
       const above = edges
         .filter((edge) => edge.to === id && rank.has(edge.from))
         .map((edge) => rank.get(edge.from) ?? 0);
@@ -67,7 +67,7 @@ function order(ids: string[], edges: Edge[], column: Map<string, number>): strin
         ? above.reduce((sum, each) => sum + each, 0) / above.length
         : members.indexOf(id);
     };
-    const placed = [...members].sort((a, b) => wish(a) - wish(b));
+    const placed = [...members].sort((a, b) => preferredRow(a) - preferredRow(b));
     for (const [row, id] of placed.entries()) rank.set(id, row);
     ranked.push(...placed);
   }

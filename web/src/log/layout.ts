@@ -2,27 +2,32 @@
 // of entries without branches can be collapsed into one node, so that ten thousand entries fit on a screen.
 import type { TreeNode } from "../api/client";
 
-export interface Placed {
+export interface PlacedNode {
   /** The entry, or the last entry of a collapsed run. */
   node: TreeNode;
   /** Number of entries in the run; 1 for a single entry. */
   count: number;
   lane: number;
   row: number;
-  parent: Placed | null;
-  children: Placed[];
+  parent: PlacedNode | null;
+  children: PlacedNode[];
 }
 
 export interface Layout {
-  nodes: Placed[];
-  bySeq: Map<number, Placed>;
+  nodes: PlacedNode[];
+  bySeq: Map<number, PlacedNode>;
   lanes: number;
   rows: number;
 }
 
 export type Folding = "runs" | "none";
 
-export function layOut(nodes: TreeNode[], leaf: number | null, folding: Folding, keep: Set<number>): Layout {
+export function layoutTree(
+  nodes: TreeNode[],
+  leaf: number | null,
+  folding: Folding,
+  keep: Set<number>,
+): Layout {
   const bySeq = new Map(nodes.map((node) => [node.seq, node]));
   const kept = (node: TreeNode) => folding === "none" || isLandmark(node, bySeq, leaf) || keep.has(node.seq);
   const placed = fold(nodes, bySeq, kept);
@@ -47,8 +52,8 @@ function fold(
   nodes: TreeNode[],
   bySeq: Map<number, TreeNode>,
   kept: (node: TreeNode) => boolean,
-): Map<number, Placed> {
-  const placed = new Map<number, Placed>();
+): Map<number, PlacedNode> {
+  const placed = new Map<number, PlacedNode>();
   // Nodes are ordered by seq and a parent has a smaller seq, so a parent is placed before its children.
   for (const node of nodes) {
     const parentNode = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
@@ -60,7 +65,7 @@ function fold(
       placed.set(node.seq, parent);
       continue;
     }
-    const fresh: Placed = { node, count: 1, lane: 0, row: 0, parent, children: [] };
+    const fresh: PlacedNode = { node, count: 1, lane: 0, row: 0, parent, children: [] };
     parent?.children.push(fresh);
     placed.set(node.seq, fresh);
   }
@@ -72,13 +77,13 @@ function fold(
  * the right, and the path continues below them in its own lane. Labels therefore never overlap, and a lane is a
  * branching depth. Iterative, because a path can be very long.
  */
-function place(bySeq: Map<number, Placed>): Layout {
+function place(bySeq: Map<number, PlacedNode>): Layout {
   const nodes = [...new Set(bySeq.values())];
   const roots = nodes.filter((node) => node.parent === null);
   let lanes = 0;
   let rows = 0;
-  const stack: { node: Placed; lane: number }[] = [];
-  const push = (children: Placed[], lane: number, inner: number) => {
+  const stack: { node: PlacedNode; lane: number }[] = [];
+  const push = (children: PlacedNode[], lane: number, inner: number) => {
     // The child on the active path, or else the newest child, keeps the lane and is placed last.
     const ordered = [...children].sort(
       (a, b) => Number(a.node.on_path) - Number(b.node.on_path) || a.node.seq - b.node.seq,

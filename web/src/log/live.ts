@@ -6,7 +6,7 @@ export interface LiveTool {
   isRunning: boolean;
 }
 
-export interface Live {
+export interface LiveState {
   text: string;
   reasoning: string;
   tools: LiveTool[];
@@ -14,14 +14,14 @@ export interface Live {
   notice: string;
 }
 
-export const NOTHING: Live = { text: "", reasoning: "", tools: [], notice: "" };
+export const EMPTY_LIVE: LiveState = { text: "", reasoning: "", tools: [], notice: "" };
 
 /** Maximum characters of streamed text. Longer text loses its beginning until the entry arrives. */
 const LIVE_CHARS_MAX = 200_000;
 
-export function applyFragment(live: Live, name: string, data: unknown): Live {
-  const news = data as Record<string, unknown>;
-  const text = typeof news.text === "string" ? news.text : "";
+export function applyFragment(live: LiveState, name: string, data: unknown): LiveState {
+  const fragment = data as Record<string, unknown>;
+  const text = typeof fragment.text === "string" ? fragment.text : "";
   switch (name) {
     case "agent:token":
       return { ...live, text: (live.text + text).slice(-LIVE_CHARS_MAX), notice: "" };
@@ -29,11 +29,11 @@ export function applyFragment(live: Live, name: string, data: unknown): Live {
       return { ...live, reasoning: (live.reasoning + text).slice(-LIVE_CHARS_MAX), notice: "" };
     case "agent:tool_call":
     case "agent:tool_running":
-      return withTool(live, String(news.call_id), String(news.name), name === "agent:tool_running");
+      return withTool(live, String(fragment.call_id), String(fragment.name), name === "agent:tool_running");
     case "agent:failover":
-      return { ...live, notice: `${news.from} failed (${news.why}); falling back to ${news.to}` };
+      return { ...live, notice: `${fragment.from} failed (${fragment.why}); falling back to ${fragment.to}` };
     case "agent:retrying":
-      return { ...live, notice: `retrying ${news.model} in ${news.after_ms} ms: ${news.why}` };
+      return { ...live, notice: `retrying ${fragment.model} in ${fragment.after_ms} ms: ${fragment.why}` };
     case "session:compacting":
       return { ...live, notice: "compacting the context" };
     case "cost:warning":
@@ -43,20 +43,20 @@ export function applyFragment(live: Live, name: string, data: unknown): Live {
   }
 }
 
-function withTool(live: Live, callId: string, name: string, isRunning: boolean): Live {
+function withTool(live: LiveState, callId: string, name: string, isRunning: boolean): LiveState {
   const others = live.tools.filter((tool) => tool.callId !== callId);
   return { ...live, tools: [...others, { callId, name, isRunning }], notice: "" };
 }
 
 /** Drop the fragments that a durable entry replaces. */
-export function settle(live: Live, kind: string): Live {
+export function dropReplaced(live: LiveState, kind: string): LiveState {
   switch (kind) {
     case "assistant_message":
       return { ...live, text: "", reasoning: "", tools: live.tools.filter((tool) => tool.isRunning) };
     case "tool_result":
     case "turn_ended":
     case "turn_started":
-      return NOTHING;
+      return EMPTY_LIVE;
     default:
       return live;
   }

@@ -3,24 +3,24 @@
 import { type ApiError, type Entry, get, type Session } from "../api/client";
 import { type Connection, follow, type StreamEvent } from "../api/stream";
 import { type Feed, foldFeed } from "./feed";
-import { applyFragment, type Live, NOTHING, settle } from "./live";
+import { applyFragment, dropReplaced, EMPTY_LIVE, type LiveState } from "./live";
 
 const PAGE = 500;
 const PAGES_MAX = 2_000;
 /** If the last entry is older than this, the open turn is shown as silent until new data arrives. */
-const OLD_MS = 60_000;
+const STALE_MS = 60_000;
 
 export interface Snapshot {
   status: "loading" | "ready" | "failed";
   error: ApiError | null;
   entries: Entry[];
   feed: Feed;
-  live: Live;
+  live: LiveState;
   connection: Connection;
   /** The seq before the first loaded entry; 0 when all entries are loaded. */
   before: number;
   /** Time of the latest activity of the open turn. */
-  heardAt: number;
+  lastActivityAt: number;
 }
 
 const EMPTY: Snapshot = {
@@ -28,10 +28,10 @@ const EMPTY: Snapshot = {
   error: null,
   entries: [],
   feed: foldFeed([]),
-  live: NOTHING,
+  live: EMPTY_LIVE,
   connection: { state: "connecting" },
   before: 0,
-  heardAt: 0,
+  lastActivityAt: 0,
 };
 
 /** Called with the kinds of new entries, to invalidate views. */
@@ -77,7 +77,7 @@ export class SessionLog {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.pending = [];
-    this.set({ live: NOTHING });
+    this.set({ live: EMPTY_LIVE });
   }
 
   retry(): void {
@@ -92,8 +92,8 @@ export class SessionLog {
     const entries = await this.readAfter(before);
     const feed = foldFeed(entries);
     // An open turn without recent entries is shown as silent immediately.
-    const heardAt = Date.now() - feed.lastAt > OLD_MS ? feed.lastAt : Date.now();
-    this.set({ status: "ready", error: null, entries, feed, before, heardAt });
+    const lastActivityAt = Date.now() - feed.lastAt > STALE_MS ? feed.lastAt : Date.now();
+    this.set({ status: "ready", error: null, entries, feed, before, lastActivityAt });
   }
 
   private async readAfter(after: number, upto = Number.POSITIVE_INFINITY): Promise<Entry[]> {
@@ -101,13 +101,13 @@ export class SessionLog {
     let next: number | null | undefined = after;
     for (let page = 0; page < PAGES_MAX && next !== null && next !== undefined && next < upto; page++) {
       const limit = Math.min(1_000, upto - next);
-      const got: { items: Entry[]; next?: number | null } = await get(
+      const response: { items: Entry[]; next?: number | null } = await get(
         "/v1/sessions/{session}/entries",
         { session: this.session },
         { after: next, limit },
       );
-      entries.push(...got.items);
-      next = got.next;
+      entries.push(...response.items);
+      next = response.next;
     }
     return entries;
   }
@@ -140,17 +140,17 @@ export class SessionLog {
       onEvent: (event) => {
         this.pending.push(event);
         // A hidden page draws no frames but must still process events.
-        if (document.hidden) this.take();
-        else this.frame ||= requestAnimationFrame(() => this.take());
+        if (document.hidden) this.applyPending();
+        else this.frame ||= requestAnimationFrame(() => this.applyPending());
       },
       // Fragments are incomplete after a disconnect. The entry will have the whole text.
       onConnection: (connection) =>
-        this.set(connection.state === "waiting" ? { connection, live: NOTHING } : { connection }),
+        this.set(connection.state === "waiting" ? { connection, live: EMPTY_LIVE } : { connection }),
     });
   }
 
   /** Apply all events since the previous frame, so that many tokens cause one render. */
-  private take(): void {
+  private applyPending(): void {
     this.frame = 0;
     const events = this.pending;
     this.pending = [];
@@ -164,10 +164,10 @@ export class SessionLog {
         const entry = entryOf(event);
         last = event.id;
         fresh.push(entry);
-        live = settle(live, entry.kind);
+        live = dropReplaced(live, entry.kind);
       }
     }
-    const change: Partial<Snapshot> = { live, heardAt: Date.now() };
+    const change: Partial<Snapshot> = { live, lastActivityAt: Date.now() };
     if (fresh.length > 0) {
       change.entries = [...this.snapshot.entries, ...fresh];
       change.feed = foldFeed(change.entries);

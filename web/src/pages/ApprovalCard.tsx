@@ -6,27 +6,27 @@ import { Markdown } from "../text/Markdown";
 import { Badge, Button } from "../ui/base";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 
-type Answer = "approved" | "denied";
+type Decision = "approved" | "denied";
 
 export function ApprovalCard({ item, session }: { item: ApprovalItem; session: string }) {
   const [reason, setReason] = useState("");
   const [isBusy, setBusy] = useState(false);
   const isOpen = item.answer === null && !item.isOver;
   const isQuestion = item.about === "question";
-  const give = async (answer: Answer) => {
+  const submit = async (answer: Decision) => {
     if (!isOpen || isBusy) return;
     setBusy(true);
     try {
       const body = { answer, reason: reason.trim() || null };
       await send("post", "/v1/approvals/{approval}", { approval: item.approval, session }, body);
     } catch (error) {
-      tellError(error);
+      notifyError(error);
       setBusy(false);
     }
   };
-  useKeys(isOpen && !isQuestion ? { y: () => void give("approved"), N: () => void give("denied") } : {});
+  useKeys(isOpen && !isQuestion ? { y: () => void submit("approved"), N: () => void submit("denied") } : {});
   return (
     <div
       className={`approval ${isOpen ? "open" : ""}`}
@@ -52,7 +52,7 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
           className="approval-form"
           onSubmit={(event) => {
             event.preventDefault();
-            void give("approved");
+            void submit("approved");
           }}
         >
           <input
@@ -69,7 +69,7 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
           >
             {isQuestion ? "Answer" : "Approve"}
           </Button>
-          <Button icon="close" disabled={isBusy} onClick={() => void give("denied")}>
+          <Button icon="close" disabled={isBusy} onClick={() => void submit("denied")}>
             {isQuestion ? "Decline" : "Deny"}
           </Button>
         </form>

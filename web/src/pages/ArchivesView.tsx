@@ -1,12 +1,12 @@
 // The compactions: the context before and after each, and an undo button.
 import { useQuery } from "@tanstack/react-query";
 import { type Archive, get, send } from "../api/client";
-import { outdate, useContextAt, useMe, useView } from "../api/queries";
+import { invalidateSession, useContextAt, useMe, useView } from "../api/queries";
 import { Markdown } from "../text/Markdown";
 import { Badge, Button, Empty, ErrorNote, Loading, Time } from "../ui/base";
 import { count, plural } from "../ui/format";
 import { to, useRoute } from "../ui/route";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 import { MessageCard } from "./MessageCard";
 import type { ViewProps } from "./SessionPage";
 
@@ -77,24 +77,24 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
       <Loading what="Building both contexts" />
     );
   }
-  const left = new Set(after.data.messages.map((message) => message.entry));
-  const gone = before.data.messages.filter((message) => !left.has(message.entry)).length;
+  const kept = new Set(after.data.messages.map((message) => message.entry));
+  const removed = before.data.messages.filter((message) => !kept.has(message.entry)).length;
   const known = new Set(before.data.messages.map((message) => message.entry));
   const undo = async () => {
     try {
       await send("post", "/v1/sessions/{session}/uncompact", { session }, { entry: archive.seq });
-      outdate(session);
-      tell("Compaction undone");
+      invalidateSession(session);
+      notify("Compaction undone");
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
     <div className="split-main scroll">
       <div className="facts">
         <span>
-          {plural(gone, "message")} removed from the context: <strong>{count(before.data.tokens)}</strong> →{" "}
-          <strong>{count(after.data.tokens)}</strong> tokens
+          {plural(removed, "message")} removed from the context: <strong>{count(before.data.tokens)}</strong>{" "}
+          → <strong>{count(after.data.tokens)}</strong> tokens
         </span>
         {archive.on_path && me.data?.may_write && (
           <Button icon="redo" onClick={() => void undo()}>
@@ -120,7 +120,7 @@ function BeforeAfter({ session, archive }: { session: string; archive: Archive }
               key={index}
               message={message}
               session={session}
-              tone={left.has(message.entry) ? "" : "gone"}
+              tone={kept.has(message.entry) ? "" : "gone"}
             />
           ))}
         </section>

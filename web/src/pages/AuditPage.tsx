@@ -1,4 +1,4 @@
-// The audit: hash-chained lines.
+// The audit log, a list of hash-chained lines.
 import { useEffect, useState } from "react";
 import { useAudit } from "../api/queries";
 import { cleanLine } from "../text/clean";
@@ -16,20 +16,20 @@ export default function AuditPage() {
           <code>sapwood audit --verify</code>.
         </p>
       </header>
-      <Lines session={null} />
+      <AuditLines session={null} />
     </div>
   );
 }
 
 export function SessionAudit({ session }: { session: string }) {
-  return <Lines session={session} />;
+  return <AuditLines session={session} />;
 }
 
 /** Pages loaded automatically to reach the newest lines, and the number of rendered lines. */
 const PAGES_MAX = 50;
 const SHOWN = 500;
 
-function Lines({ session }: { session: string | null }) {
+function AuditLines({ session }: { session: string | null }) {
   const audit = useAudit(session);
   const [words, setWords] = useState("");
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = audit;
@@ -37,16 +37,16 @@ function Lines({ session }: { session: string | null }) {
   useEffect(() => {
     if (hasNextPage && !isFetchingNextPage && !isFar) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFar]);
-  if (audit.isPending) return <Loading what="Loading the audit" />;
+  if (audit.isPending) return <Loading what="Loading the audit log" />;
   if (audit.error) return <ErrorNote error={audit.error} onRetry={() => void audit.refetch()} />;
   const all = audit.data.pages.flatMap((page) => page.items).reverse();
-  const meant = words.trim().toLowerCase();
+  const needle = words.trim().toLowerCase();
   const lines = all.filter((line) =>
-    `${line.by} ${line.action} ${line.session ?? ""} ${line.detail ?? ""}`.toLowerCase().includes(meant),
+    `${line.by} ${line.action} ${line.session ?? ""} ${line.detail ?? ""}`.toLowerCase().includes(needle),
   );
   if (all.length === 0) {
     return (
-      <Empty title="The audit is empty">
+      <Empty title="The audit log is empty">
         <p>Opening, sharing, exporting, erasing and reads by other users are recorded here.</p>
       </Empty>
     );
@@ -56,7 +56,7 @@ function Lines({ session }: { session: string | null }) {
       <div className="facts">
         <input
           type="search"
-          aria-label="Filter the audit"
+          aria-label="Filter the audit log"
           placeholder="user, action or session"
           value={words}
           onChange={(event) => setWords(event.target.value)}

@@ -81,7 +81,9 @@ function Side({ session, at, messages, tokens }: SideProps) {
         </span>
       </h2>
       {messages.length === 0 && (
-        <p className="quiet">No messages only here: the other branch continues from this entry.</p>
+        <p className="quiet">
+          No messages are only on this branch: the other branch continues from this entry.
+        </p>
       )}
       {messages.slice(0, shown).map((message, index) => (
         <MessageCard

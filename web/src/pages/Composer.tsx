@@ -1,10 +1,10 @@
 // The message input. While a turn runs, input is queued for the next turn or steers the running turn.
 import { useEffect, useRef, useState } from "react";
 import { send } from "../api/client";
-import { outdate } from "../api/queries";
+import { invalidateSession } from "../api/queries";
 import { Button } from "../ui/base";
 import { useKeys } from "../ui/keys";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 
 const LINES_MAX = 14;
 const drafts = new Map<string, string>();
@@ -24,7 +24,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
     drafts.set(session, text);
     fit(field.current);
   }, [session, text]);
-  const give = async (steers: boolean) => {
+  const submit = async (steers: boolean) => {
     const input = text.trim();
     if (input === "" || isBusy) return;
     setBusy(true);
@@ -41,9 +41,9 @@ export function Composer({ session, openTurn, onSent }: Props) {
       }
       setText("");
       onSent();
-      outdate(session, "summary");
+      invalidateSession(session, "summary");
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     } finally {
       setBusy(false);
       field.current?.focus();
@@ -53,14 +53,14 @@ export function Composer({ session, openTurn, onSent }: Props) {
     if (event.key === "Escape") field.current?.blur();
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
-    void give(event.altKey);
+    void submit(event.altKey);
   };
   return (
     <form
       className="composer"
       onSubmit={(event) => {
         event.preventDefault();
-        void give(false);
+        void submit(false);
       }}
     >
       <textarea
@@ -73,7 +73,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
         onKeyDown={onKey}
       />
       {openTurn && (
-        <Button icon="branch" disabled={isBusy || text.trim() === ""} onClick={() => void give(true)}>
+        <Button icon="branch" disabled={isBusy || text.trim() === ""} onClick={() => void submit(true)}>
           Steer
         </Button>
       )}

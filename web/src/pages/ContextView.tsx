@@ -1,4 +1,4 @@
-// Exactly what the model would receive, message by message, with token counts.
+// The context as a model would receive it, message by message, with token counts.
 import { type FormEvent, useState } from "react";
 import { useContextAt } from "../api/queries";
 import { Plain } from "../text/Text";

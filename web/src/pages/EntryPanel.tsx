@@ -1,12 +1,12 @@
-// The selected entry: its context and its actions.
+// The panel of the selected entry: its context and its actions.
 import { type FormEvent, useState } from "react";
 import { send, type TreeNode } from "../api/client";
-import { outdate, outdateSessions, useContextAt, useMe } from "../api/queries";
+import { invalidateSession, invalidateSessionLists, useContextAt, useMe } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Button, ErrorNote, Loading, Time } from "../ui/base";
 import { count, plural } from "../ui/format";
 import { go, to } from "../ui/route";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 import { MessageCard } from "./MessageCard";
 
 interface Props {
@@ -51,7 +51,7 @@ export function EntryPanel({ session, node, isLeaf, forks, mark, compareHref, on
           Show in feed
         </a>
         <a className="button" href={to(["s", session, "context"], { at: String(node.seq) })}>
-          Context here
+          Show context
         </a>
         {mark === node ? (
           <Badge tone="warn">marked: select another entry</Badge>
@@ -86,10 +86,10 @@ function Branch({ session, node }: { session: string; node: TreeNode }) {
   const act = async () => {
     try {
       await send("post", "/v1/sessions/{session}/branch", { session }, { entry: node.seq });
-      outdate(session);
-      tell(`The next message continues from entry ${node.seq}`);
+      invalidateSession(session);
+      notify(`The next message continues from entry ${node.seq}`);
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -102,11 +102,11 @@ function Branch({ session, node }: { session: string; node: TreeNode }) {
 async function fork(session: string, node: TreeNode): Promise<void> {
   try {
     const made = await send("post", "/v1/sessions/{session}/fork", { session }, { at: node.seq });
-    outdateSessions();
-    outdate(session, "ancestry");
+    invalidateSessionLists();
+    invalidateSession(session, "ancestry");
     go(["s", made.id]);
   } catch (error) {
-    tellError(error);
+    notifyError(error);
   }
 }
 
@@ -121,9 +121,9 @@ function Label({ session, node }: { session: string; node: TreeNode }) {
         { session },
         { entry: node.seq, text: text.trim() || null },
       );
-      outdate(session, "tree");
+      invalidateSession(session, "tree");
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -149,7 +149,7 @@ function ContextHere({ session, node }: { session: string; node: TreeNode }) {
   return (
     <section>
       <h3>
-        What a model would receive here{" "}
+        Context at this entry{" "}
         <span className="quiet">
           {plural(messages.length, "message")}, {count(tokens)} tokens
         </span>

@@ -6,7 +6,7 @@ import type { Item } from "../log/feed";
 import { Button, Empty } from "../ui/base";
 import { plural } from "../ui/format";
 import { useRoute } from "../ui/route";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 import { Composer } from "./Composer";
 import { FeedItem } from "./FeedItem";
 import { LiveItems } from "./LiveItems";
@@ -14,7 +14,7 @@ import type { ViewProps } from "./SessionPage";
 import { TurnBar } from "./TurnBar";
 
 /** Distance from the bottom within which the view follows new items. */
-const NEAR_PX = 80;
+const FOLLOW_PX = 80;
 
 export function FeedView({ session, log, snapshot }: ViewProps) {
   const box = useRef<HTMLDivElement>(null);
@@ -35,7 +35,7 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
   const onScroll = useCallback(() => {
     const element = box.current;
     if (!element) return;
-    setFollows(element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_PX);
+    setFollows(element.scrollHeight - element.scrollTop - element.clientHeight < FOLLOW_PX);
   }, []);
   const earlier = async () => {
     const element = box.current;
@@ -43,7 +43,7 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
     try {
       await log.loadEarlier();
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
     requestAnimationFrame(() => {
       if (element) element.scrollTop = element.scrollHeight - fromEnd;
@@ -67,10 +67,15 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
           </Button>
         )}
         {!feed.items.some((item) => item.kind === "user" || item.kind === "answer") &&
-          snapshot.before === 0 && <Beginning />}
+          snapshot.before === 0 && <EmptyFeed />}
         {groups.map((group) =>
-          group.aside ? (
-            <Aside key={`aside-${group.items[0]?.key}`} items={group.items} session={session.id} at={at} />
+          group.isOffPath ? (
+            <OffPathItems
+              key={`off-path-${group.items[0]?.key}`}
+              items={group.items}
+              session={session.id}
+              at={at}
+            />
           ) : (
             group.items.map((item) => (
               <FeedItem key={item.key} item={item} session={session.id} isMarked={at === String(item.seq)} />
@@ -106,7 +111,7 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
 }
 
 interface Group {
-  aside: boolean;
+  isOffPath: boolean;
   items: Item[];
 }
 
@@ -115,16 +120,16 @@ function grouped(items: Item[]): Group[] {
   const groups: Group[] = [];
   for (const item of items) {
     const last = groups.at(-1);
-    if (last && last.aside === item.aside) last.items.push(item);
-    else groups.push({ aside: item.aside, items: [item] });
+    if (last && last.isOffPath === item.isOffPath) last.items.push(item);
+    else groups.push({ isOffPath: item.isOffPath, items: [item] });
   }
   return groups;
 }
 
-function Aside({ items, session, at }: { items: Item[]; session: string; at: string | null }) {
-  const isMeant = items.some((item) => String(item.seq) === at);
+function OffPathItems({ items, session, at }: { items: Item[]; session: string; at: string | null }) {
+  const isTarget = items.some((item) => String(item.seq) === at);
   return (
-    <details className="aside" open={isMeant}>
+    <details className="aside" open={isTarget}>
       <summary>{plural(items.length, "item")} on another branch, not in the context</summary>
       {items.map((item) => (
         <FeedItem key={item.key} item={item} session={session} isMarked={at === String(item.seq)} />
@@ -147,11 +152,11 @@ function useJump(
       requestAnimationFrame(() =>
         box.current?.querySelector(`[data-seq="${CSS.escape(at)}"]`)?.scrollIntoView({ block: "center" }),
       );
-    }, tellError);
+    }, notifyError);
   });
 }
 
-function Beginning() {
+function EmptyFeed() {
   return (
     <Empty title="No messages yet">
       <p>

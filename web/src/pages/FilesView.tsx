@@ -1,12 +1,12 @@
 // Inputs, artifacts and grafts of the session. Drop files to upload them.
 import { type DragEvent, type FormEvent, useRef, useState } from "react";
 import { type Artifact, fill, send, upload } from "../api/client";
-import { outdate, useMe, useView } from "../api/queries";
+import { invalidateSession, useMe, useView } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Button, ErrorNote, Loading, Name, Time } from "../ui/base";
 import { bytes } from "../ui/format";
 import { to } from "../ui/route";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 import type { ViewProps } from "./SessionPage";
 
 type Noun = "artifacts" | "inputs";
@@ -44,9 +44,9 @@ function Grafts({ session }: { session: string }) {
       await send("post", "/v1/sessions/{session}/grafts", { session }, body);
       setSource("");
       setArtifact("");
-      outdate(session, "grafts", "context");
+      invalidateSession(session, "grafts", "context");
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -116,12 +116,12 @@ function Files({
     for (const file of chosen) {
       try {
         await upload(`/v1/sessions/{session}/${noun}`, { session }, { name: file.name }, file);
-        tell(`${file.name} uploaded`);
+        notify(`${file.name} uploaded`);
       } catch (error) {
-        tellError(error);
+        notifyError(error);
       }
     }
-    outdate(session, noun);
+    invalidateSession(session, noun);
   };
   const onDrop = (event: DragEvent) => {
     event.preventDefault();

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, type Schemas, send } from "../api/client";
-import { placeGraph } from "../log/graph";
+import { layoutGraph } from "../log/graph";
 import { cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Plain } from "../text/Text";
@@ -10,7 +10,7 @@ import { Badge, Button, ErrorNote, Loading, Name, Time } from "../ui/base";
 import { bytes } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { to } from "../ui/route";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 import { ApprovalCard } from "./ApprovalCard";
 import { toneOf } from "./FlowsPage";
 
@@ -18,7 +18,7 @@ type Run = Schemas["FlowRun"];
 type Node = Schemas["FlowNode"];
 
 /** Poll interval of a run that has not ended. */
-const LOOK_MS = 1_000;
+const POLL_MS = 1_000;
 const NODE = { width: 168, height: 58 };
 const GAP = { x: 74, y: 30 };
 const PAD = 16;
@@ -28,7 +28,7 @@ export function FlowRunView({ run }: { run: string }) {
   const found = useQuery({
     queryKey: ["flows", run],
     queryFn: () => get("/v1/flows/{run}", { run }),
-    refetchInterval: (query) => (isOver(query.state.data?.status) ? false : LOOK_MS),
+    refetchInterval: (query) => (isOver(query.state.data?.status) ? false : POLL_MS),
   });
   if (found.isPending) return <Loading what="Loading the run" />;
   if (found.error) return <ErrorNote error={found.error} onRetry={() => void found.refetch()} />;
@@ -42,7 +42,7 @@ export function FlowRunView({ run }: { run: string }) {
       await send("post", `/v1/flows/{run}/${verb}`, { run });
       await found.refetch();
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -89,7 +89,7 @@ export function FlowRunView({ run }: { run: string }) {
               key: approval.approval,
               seq: 0,
               at: 0,
-              aside: false,
+              isOffPath: false,
               approval: approval.approval,
               question: approval.question,
               about: approval.kind,
@@ -147,12 +147,12 @@ function GraphPicture({
   chosen: string | null;
   onChoose: (id: string) => void;
 }) {
-  const graph = placeGraph(
+  const graph = layoutGraph(
     view.nodes.map((node) => node.id),
     view.edges,
   );
-  const x = (id: string) => PAD + (graph.spots.get(id)?.column ?? 0) * (NODE.width + GAP.x);
-  const y = (id: string) => PAD + (graph.spots.get(id)?.row ?? 0) * (NODE.height + GAP.y);
+  const x = (id: string) => PAD + (graph.positions.get(id)?.column ?? 0) * (NODE.width + GAP.x);
+  const y = (id: string) => PAD + (graph.positions.get(id)?.row ?? 0) * (NODE.height + GAP.y);
   const width = PAD * 2 + graph.columns * (NODE.width + GAP.x) - GAP.x;
   const height = PAD * 2 + graph.rows * (NODE.height + GAP.y) + GAP.y / 2;
   return (

@@ -8,7 +8,7 @@ import { plural } from "../ui/format";
 import { go, to } from "../ui/route";
 import { FlowRunView } from "./FlowRun";
 
-const LOOK_MS = 3_000;
+const POLL_MS = 3_000;
 
 export default function FlowsPage({ run }: { run: string | undefined }) {
   return run ? <FlowRunView key={run} run={run} /> : <Runs />;
@@ -26,7 +26,7 @@ function Runs() {
   const runs = useQuery({
     queryKey: ["flows"],
     queryFn: () => get("/v1/flows", {}, { limit: 200 }),
-    refetchInterval: LOOK_MS,
+    refetchInterval: POLL_MS,
   });
   return (
     <div className="page">

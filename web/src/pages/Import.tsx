@@ -1,7 +1,7 @@
 // Import of session files, which can be dropped anywhere on the list.
 import { type DragEvent, type ReactNode, useRef, useState } from "react";
 import { type Imported, upload } from "../api/client";
-import { outdateSessions } from "../api/queries";
+import { invalidateSessionLists } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Button, Dialog } from "../ui/base";
 import { plural } from "../ui/format";
@@ -16,13 +16,13 @@ interface Report {
 
 const FILES_MAX = 200;
 
-export function Dropped({ children }: { children: ReactNode }) {
+export function ImportDropZone({ children }: { children: ReactNode }) {
   const [isOver, setOver] = useState(false);
   const [reports, setReports] = useState<Report[] | null>(null);
   const [left, setLeft] = useState(0);
   const depth = useRef(0);
   const picker = useRef<HTMLInputElement>(null);
-  const take = async (files: File[]) => {
+  const importFiles = async (files: File[]) => {
     const chosen = files.slice(0, FILES_MAX);
     setReports([]);
     for (const [index, file] of chosen.entries()) {
@@ -31,9 +31,9 @@ export function Dropped({ children }: { children: ReactNode }) {
       setReports((before) => [...(before ?? []), report]);
     }
     setLeft(0);
-    outdateSessions();
+    invalidateSessionLists();
   };
-  const on = {
+  const handlers = {
     onDragEnter: (event: DragEvent) => {
       if (!event.dataTransfer.types.includes("Files")) return;
       depth.current++;
@@ -49,11 +49,11 @@ export function Dropped({ children }: { children: ReactNode }) {
       depth.current = 0;
       setOver(false);
       const files = [...event.dataTransfer.files];
-      if (files.length > 0) void take(files);
+      if (files.length > 0) void importFiles(files);
     },
   };
   return (
-    <div className="drop" {...on}>
+    <div className="drop" {...handlers}>
       {children}
       <input
         ref={picker}
@@ -61,7 +61,7 @@ export function Dropped({ children }: { children: ReactNode }) {
         multiple
         hidden
         aria-label="Files to import"
-        onChange={(event) => event.target.files && void take([...event.target.files])}
+        onChange={(event) => event.target.files && void importFiles([...event.target.files])}
       />
       <Button className="import-button" tone="ghost" icon="upload" onClick={() => picker.current?.click()}>
         Import
@@ -89,7 +89,7 @@ async function importFile(file: File): Promise<Report> {
 function Reports({ reports, left, onClose }: { reports: Report[]; left: number; onClose: () => void }) {
   return (
     <Dialog title="Import" onClose={onClose} wide>
-      {left > 0 && <p role="status">{plural(left, "file")} to go…</p>}
+      {left > 0 && <p role="status">{plural(left, "file")} remaining…</p>}
       <ul className="reports">
         {reports.map((report, index) => (
           <li key={index}>

@@ -4,7 +4,7 @@ import { usePressure, useView } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Empty, ErrorNote, Loading, Time } from "../ui/base";
 import { count, money, whole } from "../ui/format";
-import { tell } from "../ui/toast";
+import { notify } from "../ui/toast";
 import { PressureChart } from "./PressureChart";
 import type { ViewProps } from "./SessionPage";
 
@@ -172,7 +172,7 @@ function Round({ line }: { line: LedgerLine }) {
             className="linklike"
             title={`Copy ${line.trace_id}`}
             onClick={() =>
-              void navigator.clipboard.writeText(line.trace_id ?? "").then(() => tell("Trace id copied"))
+              void navigator.clipboard.writeText(line.trace_id ?? "").then(() => notify("Trace id copied"))
             }
           >
             <code>{line.trace_id.slice(0, 8)}</code>

@@ -1,10 +1,10 @@
 // Streaming output, until the durable entry replaces it.
-import type { Live } from "../log/live";
+import type { LiveState } from "../log/live";
 import { clean, cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Icon } from "../ui/icons";
 
-export function LiveItems({ live, isOpen }: { live: Live; isOpen: boolean }) {
+export function LiveItems({ live, isOpen }: { live: LiveState; isOpen: boolean }) {
   if (!isOpen) return null;
   const isQuiet = live.text === "" && live.reasoning === "" && live.tools.length === 0;
   return (

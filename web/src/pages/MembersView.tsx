@@ -1,9 +1,9 @@
 // The members of the session and their roles.
 import { type FormEvent, useState } from "react";
 import { send } from "../api/client";
-import { outdate, useMe, useView } from "../api/queries";
+import { invalidateSession, useMe, useView } from "../api/queries";
 import { Badge, Button, ErrorNote, Loading, Name } from "../ui/base";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 import type { ViewProps } from "./SessionPage";
 
 type Role = "reader" | "collaborator";
@@ -17,10 +17,10 @@ export default function MembersView({ session }: ViewProps) {
   const share = async (member: string, as: Role | null) => {
     try {
       await send("post", "/v1/sessions/{session}/members", { session: session.id }, { member, role: as });
-      outdate(session.id, "members");
+      invalidateSession(session.id, "members");
       setName("");
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   if (members.isPending) return <Loading />;

@@ -7,19 +7,19 @@ import { cleanLine } from "../text/clean";
 import { Badge, Button, Empty, ErrorNote, Loading, Time } from "../ui/base";
 import { plural } from "../ui/format";
 import { to } from "../ui/route";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 
 type Memory = Schemas["Memory"];
 
 const KINDS = ["fact", "preference", "decision", "error_pattern"];
 
 export default function MemoryPage() {
-  const [asked, setAsked] = useState("");
+  const [query, setQuery] = useState("");
   const [kind, setKind] = useState("");
   const memories = useInfiniteQuery({
-    queryKey: ["memory", asked, kind],
+    queryKey: ["memory", query, kind],
     queryFn: ({ pageParam }) =>
-      get("/v1/memory", {}, { q: asked.trim(), kind, limit: 100, cursor: pageParam }),
+      get("/v1/memory", {}, { q: query.trim(), kind, limit: 100, cursor: pageParam }),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
     placeholderData: keepPreviousData,
@@ -34,8 +34,8 @@ export default function MemoryPage() {
           className="search"
           aria-label="Search memories"
           placeholder="Search in your own words"
-          value={asked}
-          onChange={(event) => setAsked(event.target.value)}
+          value={query}
+          onChange={(event) => setQuery(event.target.value)}
         />
         <select aria-label="Kind" value={kind} onChange={(event) => setKind(event.target.value)}>
           <option value="">any kind</option>
@@ -47,11 +47,11 @@ export default function MemoryPage() {
         </select>
       </header>
       <div className="scroll narrow">
-        <Add />
+        <AddMemory />
         {memories.isPending && <Loading />}
         {memories.error && <ErrorNote error={memories.error} onRetry={() => void memories.refetch()} />}
         {memories.data && items.length === 0 && (
-          <Empty title={asked ? "No matching memories" : "No memories yet"}>
+          <Empty title={query ? "No matching memories" : "No memories yet"}>
             <p>
               When a session ends, facts, preferences and lessons are extracted from it, each with its source.
               A new session receives the relevant ones. Add a memory above, or close a session.
@@ -60,7 +60,7 @@ export default function MemoryPage() {
         )}
         <ul className="memory-list">
           {items.map((memory) => (
-            <Row key={memory.id} memory={memory} />
+            <MemoryRow key={memory.id} memory={memory} />
           ))}
         </ul>
         {memories.hasNextPage && <Button onClick={() => void memories.fetchNextPage()}>Show more</Button>}
@@ -69,11 +69,11 @@ export default function MemoryPage() {
   );
 }
 
-function outdateMemory(): void {
+function invalidateMemories(): void {
   void client.invalidateQueries({ queryKey: ["memory"] });
 }
 
-function Add() {
+function AddMemory() {
   const [text, setText] = useState("");
   const [kind, setKind] = useState("fact");
   const [isForAll, setForAll] = useState(false);
@@ -81,11 +81,11 @@ function Add() {
     event.preventDefault();
     try {
       const kept = await send("post", "/v1/memory", {}, { text: text.trim(), kind, everybody: isForAll });
-      tell(`Memory ${kept.outcome}`);
+      notify(`Memory ${kept.outcome}`);
       setText("");
-      outdateMemory();
+      invalidateMemories();
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -115,16 +115,16 @@ function Add() {
   );
 }
 
-function Row({ memory }: { memory: Memory }) {
+function MemoryRow({ memory }: { memory: Memory }) {
   const [isEdited, setEdited] = useState(false);
   const [text, setText] = useState(memory.text);
   const act = async (work: () => Promise<unknown>) => {
     try {
       await work();
       setEdited(false);
-      outdateMemory();
+      invalidateMemories();
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   const save = () =>
@@ -162,7 +162,7 @@ function Row({ memory }: { memory: Memory }) {
         <Badge>{memory.kind.replace("_", " ")}</Badge>
         {memory.belongs === "tenant" && <Badge tone="good">tenant-wide</Badge>}
         {memory.superseded_by && <Badge tone="warn">superseded</Badge>}
-        <span>{plural(memory.strength, "support")}</span>
+        <span>{plural(memory.strength, "supporting entry", "supporting entries")}</span>
         {source ? (
           <a href={to(["s", source])}>{cleanLine(memory.provenance, 80)}</a>
         ) : (

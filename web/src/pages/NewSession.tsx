@@ -1,7 +1,7 @@
 // The dialog that starts a session.
 import { type FormEvent, useState } from "react";
 import { send } from "../api/client";
-import { outdateSessions, useAgents, useMe } from "../api/queries";
+import { invalidateSessionLists, useAgents, useMe } from "../api/queries";
 import { Button, Dialog, ErrorNote } from "../ui/base";
 import { go } from "../ui/route";
 
@@ -18,9 +18,9 @@ export function NewSession({ onClose }: { onClose: () => void }) {
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     try {
-      const asked = { title: title.trim() || null, agent: chosen || null, cwd: cwd.trim() || null };
-      const made = await send("post", "/v1/sessions", {}, asked);
-      outdateSessions();
+      const body = { title: title.trim() || null, agent: chosen || null, cwd: cwd.trim() || null };
+      const made = await send("post", "/v1/sessions", {}, body);
+      invalidateSessionLists();
       onClose();
       go(["s", made.id]);
     } catch (problem) {

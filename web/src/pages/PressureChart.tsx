@@ -110,7 +110,7 @@ function thin(points: TimelinePoint[]): TimelinePoint[] {
   return kept;
 }
 
-/** A compaction is a vertical drop from the size before it. */
+/** The SVG path of the curve. A compaction is a vertical drop from the previous size. */
 function lineOf(steps: Step[], y: (tokens: number) => number): string {
   return steps
     .map((step, index) => {

@@ -14,7 +14,7 @@ const OVERSCAN = 8;
 const MORE_PX = 44;
 
 /** Position in a list: the scroll offset from its anchored end, and the focused row. */
-export interface Place {
+export interface ListPosition {
   end: End;
   offset: number;
   at: number;
@@ -26,18 +26,18 @@ interface Props {
   words: string;
   rowPx: number;
   /** The position to restore. */
-  place?: Place;
+  position?: ListPosition;
   /** Called to show the list from its other end; undefined if unsupported. */
   onEnd?: (end: End) => void;
 }
 
-export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
+export function Rows({ list, hits, words, rowPx, position: saved, onEnd }: Props) {
   useSyncExternalStore(list.subscribe, list.snapshot);
-  const [begun] = useState<Place>({ end: "newest", offset: 0, at: -1 });
-  const place = left ?? begun;
+  const [initial] = useState<ListPosition>({ end: "newest", offset: 0, at: -1 });
+  const position = saved ?? initial;
   const box = useRef<HTMLElement>(null);
-  const [view, setView] = useState({ offset: place.offset, height: 0 });
-  const isReversed = place.end === "oldest";
+  const [view, setView] = useState({ offset: position.offset, height: 0 });
+  const isReversed = position.end === "oldest";
   const total = list.rows * rowPx + (list.isMore ? MORE_PX : 0);
   const first = Math.max(0, Math.min(list.rows - 1, Math.floor(view.offset / rowPx)) - OVERSCAN);
   const last = Math.min(list.rows - 1, Math.ceil((view.offset + view.height) / rowPx) + OVERSCAN);
@@ -45,22 +45,22 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
   useLayoutEffect(() => {
     const element = box.current;
     if (!element) return;
-    element.scrollTop = isReversed ? -place.offset : place.offset;
+    element.scrollTop = isReversed ? -position.offset : position.offset;
     const measure = () => setView({ offset: Math.abs(element.scrollTop), height: element.clientHeight });
     measure();
     const watcher = new ResizeObserver(measure);
     watcher.observe(element);
     return () => watcher.disconnect();
-  }, [isReversed, place]);
+  }, [isReversed, position]);
   useEffect(() => {
-    place.offset = view.offset;
-    list.look(first, last);
+    position.offset = view.offset;
+    list.setVisibleRows(first, last);
   });
 
   const moveTo = (index: number) => {
     const next = Math.max(0, Math.min(list.rows - 1, index));
     const element = box.current;
-    place.at = next;
+    position.at = next;
     if (!element) return;
     const offset = Math.abs(element.scrollTop);
     const wanted = Math.max(Math.min(offset, next * rowPx), (next + 1) * rowPx - element.clientHeight);
@@ -72,10 +72,10 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
   };
   const step = (by: number) => {
     const seen = Math.ceil(Math.abs(box.current?.scrollTop ?? 0) / rowPx);
-    moveTo(place.at < 0 ? seen : place.at + (isReversed ? -by : by));
+    moveTo(position.at < 0 ? seen : position.at + (isReversed ? -by : by));
   };
   const toEnd = (end: End) => {
-    if (end === place.end) moveTo(0);
+    if (end === position.end) moveTo(0);
     else if (!list.isMore || !onEnd) moveTo(list.rows - 1);
     else onEnd(end);
   };
@@ -89,7 +89,7 @@ export function Rows({ list, hits, words, rowPx, place: left, onEnd }: Props) {
     G: () => toEnd("oldest"),
     "g g": () => toEnd("newest"),
     o: () => {
-      const session = list.row(place.at);
+      const session = list.row(position.at);
       if (session) go(["s", session.id]);
     },
   });

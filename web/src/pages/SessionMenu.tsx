@@ -1,31 +1,31 @@
 // The menu of session actions.
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
-import { ask, fill, get, type Session, send } from "../api/client";
-import { client, outdate, outdateSessions, useMe } from "../api/queries";
+import { fill, get, request, type Session, send } from "../api/client";
+import { client, invalidateSession, invalidateSessionLists, useMe } from "../api/queries";
 import { Button, Menu, Name } from "../ui/base";
-import { Doing, text } from "../ui/Doing";
+import { ActionDialog, text } from "../ui/Doing";
 import { plural } from "../ui/format";
 import { go } from "../ui/route";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 
-type Asked = "none" | "rename" | "fork" | "compact" | "trim" | "reset" | "export" | "erase" | "settings";
+type OpenDialog = "none" | "rename" | "fork" | "compact" | "trim" | "reset" | "export" | "erase" | "settings";
 
 export function SessionMenu({ session }: { session: Session }) {
-  const [asked, setAsked] = useState<Asked>("none");
+  const [dialog, setDialog] = useState<OpenDialog>("none");
   const me = useMe();
   const isOwner = me.data?.operator || me.data?.principal === session.owner;
   const mayWrite = me.data?.may_write !== false;
-  const close = () => setAsked("none");
+  const close = () => setDialog("none");
   const change = async (body: { state: string }) => {
     try {
       await send("patch", "/v1/sessions/{session}", { session: session.id }, body);
-      outdate(session.id);
+      invalidateSession(session.id);
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
-  const dialogs: Record<Asked, ReactNode> = {
+  const dialogs: Record<OpenDialog, ReactNode> = {
     none: null,
     rename: <Rename session={session} onClose={close} />,
     settings: <Settings session={session} onClose={close} />,
@@ -41,22 +41,22 @@ export function SessionMenu({ session }: { session: Session }) {
       <Menu label="Session actions" icon="more">
         {mayWrite && (
           <>
-            <Button tone="ghost" icon="tag" onClick={() => setAsked("rename")}>
+            <Button tone="ghost" icon="tag" onClick={() => setDialog("rename")}>
               Rename…
             </Button>
-            <Button tone="ghost" icon="gear" onClick={() => setAsked("settings")}>
+            <Button tone="ghost" icon="gear" onClick={() => setDialog("settings")}>
               Model, thinking, skills…
             </Button>
-            <Button tone="ghost" icon="fork" onClick={() => setAsked("fork")}>
+            <Button tone="ghost" icon="fork" onClick={() => setDialog("fork")}>
               Fork…
             </Button>
-            <Button tone="ghost" icon="scissors" onClick={() => setAsked("compact")}>
+            <Button tone="ghost" icon="scissors" onClick={() => setDialog("compact")}>
               Compact…
             </Button>
-            <Button tone="ghost" icon="scissors" onClick={() => setAsked("trim")}>
+            <Button tone="ghost" icon="scissors" onClick={() => setDialog("trim")}>
               Trim…
             </Button>
-            <Button tone="ghost" icon="redo" onClick={() => setAsked("reset")}>
+            <Button tone="ghost" icon="redo" onClick={() => setDialog("reset")}>
               Start over…
             </Button>
           </>
@@ -66,7 +66,7 @@ export function SessionMenu({ session }: { session: Session }) {
             Extract memories
           </Button>
         )}
-        <Button tone="ghost" icon="download" onClick={() => setAsked("export")}>
+        <Button tone="ghost" icon="download" onClick={() => setDialog("export")}>
           Export…
         </Button>
         {mayWrite && session.state !== "archived" && session.state !== "closed" && (
@@ -85,12 +85,12 @@ export function SessionMenu({ session }: { session: Session }) {
           </Button>
         )}
         {isOwner && mayWrite && (
-          <Button tone="danger" icon="close" onClick={() => setAsked("erase")}>
+          <Button tone="danger" icon="close" onClick={() => setDialog("erase")}>
             Erase…
           </Button>
         )}
       </Menu>
-      {dialogs[asked]}
+      {dialogs[dialog]}
     </>
   );
 }
@@ -99,12 +99,12 @@ export function SessionMenu({ session }: { session: Session }) {
 async function learn(session: string): Promise<void> {
   try {
     const learned = await send("post", "/v1/sessions/{session}/memory", { session });
-    tell(
-      `${plural(learned.kept.length, "memory", "memories")} kept, from ${plural(learned.entries, "entry", "entries")}`,
+    notify(
+      `${plural(learned.kept.length, "memory", "memories")} stored from ${plural(learned.entries, "entry", "entries")}`,
     );
     void client.invalidateQueries({ queryKey: ["memory"] });
   } catch (error) {
-    tellError(error);
+    notifyError(error);
   }
 }
 
@@ -116,15 +116,15 @@ interface DialogProps {
 function Rename({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     await send("patch", "/v1/sessions/{session}", { session: session.id }, { title: text(form, "title") });
-    outdate(session.id);
+    invalidateSession(session.id);
   };
   return (
-    <Doing title="Rename" verb="Rename" act={act} onClose={onClose}>
+    <ActionDialog title="Rename" verb="Rename" act={act} onClose={onClose}>
       <label>
         Title
         <input name="title" required defaultValue={session.title ?? session.preview ?? ""} />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 
@@ -146,10 +146,10 @@ function Settings({ session, onClose }: DialogProps) {
     if (own.data && [...wanted].sort().join() !== [...active].sort().join()) {
       await send("put", "/v1/sessions/{session}/skills", { session: session.id }, { active: wanted });
     }
-    outdate(session.id);
+    invalidateSession(session.id);
   };
   return (
-    <Doing title="Model, thinking, skills" verb="Change" act={act} onClose={onClose}>
+    <ActionDialog title="Model, thinking, skills" verb="Change" act={act} onClose={onClose}>
       <p className="quiet">
         Applies from the next message on. The change is a log entry: branch before it to undo it.
       </p>
@@ -182,7 +182,7 @@ function Settings({ session, onClose }: DialogProps) {
           ))}
         </fieldset>
       )}
-    </Doing>
+    </ActionDialog>
   );
 }
 
@@ -190,17 +190,17 @@ function Fork({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     const title = text(form, "title") || null;
     const made = await send("post", "/v1/sessions/{session}/fork", { session: session.id }, { title });
-    outdateSessions();
+    invalidateSessionLists();
     go(["s", made.id]);
   };
   return (
-    <Doing title="Fork" verb="Fork" act={act} onClose={onClose}>
-      <p className="quiet">Creates a new session that shares all entries up to here. It costs one row.</p>
+    <ActionDialog title="Fork" verb="Fork" act={act} onClose={onClose}>
+      <p className="quiet">Creates a new session that shares all entries so far without copying them.</p>
       <label>
         Title
         <input name="title" placeholder="optional" />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 
@@ -216,17 +216,18 @@ function Compact({ session, onClose }: DialogProps) {
         ...(text(form, "instructions") ? { instructions: text(form, "instructions") } : {}),
       },
     );
-    tell(
+    notify(
       done.entry
         ? `${plural(done.archived, "message")} archived: ${done.tokens_before} → ${done.tokens_after} tokens`
         : "Nothing to compact",
     );
-    outdate(session.id);
+    invalidateSession(session.id);
   };
   return (
-    <Doing title="Compact" verb="Compact" act={act} onClose={onClose}>
+    <ActionDialog title="Compact" verb="Compact" act={act} onClose={onClose}>
       <p className="quiet">
-        Replaces older messages in the context with a summary. The log keeps them, and you can undo it.
+        Replaces older messages in the context with a summary. The log keeps the messages, and you can undo
+        the compaction.
       </p>
       <label>
         Number of recent messages to keep
@@ -244,7 +245,7 @@ function Compact({ session, onClose }: DialogProps) {
         Instructions
         <input name="instructions" placeholder="optional, for the model" />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 
@@ -252,28 +253,28 @@ function Trim({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     const keep_last = Number(form.get("keep_last"));
     const done = await send("post", "/v1/sessions/{session}/trim", { session: session.id }, { keep_last });
-    tell(`${plural(done.kept, "message")} in the context now`);
-    outdate(session.id);
+    notify(`${plural(done.kept, "message")} in the context now`);
+    invalidateSession(session.id);
   };
   return (
-    <Doing title="Trim" verb="Trim" act={act} onClose={onClose}>
+    <ActionDialog title="Trim" verb="Trim" act={act} onClose={onClose}>
       <label>
         Number of recent messages to keep in the context
         <input name="keep_last" type="number" min={0} defaultValue={10} />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 
 function Reset({ session, onClose }: DialogProps) {
   const act = async () => {
     await send("post", "/v1/sessions/{session}/reset", { session: session.id });
-    outdate(session.id);
+    invalidateSession(session.id);
   };
   return (
-    <Doing title="Start over" verb="Start over" act={act} onClose={onClose}>
+    <ActionDialog title="Start over" verb="Start over" act={act} onClose={onClose}>
       <p>Removes all messages from the context. They stay in the tree, and you can branch back to them.</p>
-    </Doing>
+    </ActionDialog>
   );
 }
 
@@ -294,12 +295,12 @@ function Export({ session, onClose }: DialogProps) {
     const format = text(form, "format");
     const path = fill("/v1/sessions/{session}/export", { session: session.id });
     const headers = { "content-type": "application/json" };
-    const answer = await ask(path, { method: "POST", headers, body: JSON.stringify({ format }) });
+    const response = await request(path, { method: "POST", headers, body: JSON.stringify({ format }) });
     const ending = FORMATS.find(([name]) => name === format)?.[1] ?? "txt";
-    keepFile(await answer.blob(), `${session.id}.${ending}`);
+    saveFile(await response.blob(), `${session.id}.${ending}`);
   };
   return (
-    <Doing title="Export" verb="Download" act={act} onClose={onClose}>
+    <ActionDialog title="Export" verb="Download" act={act} onClose={onClose}>
       <label>
         Format
         <select name="format">
@@ -310,31 +311,31 @@ function Export({ session, onClose }: DialogProps) {
           ))}
         </select>
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 
 /** Time for the browser to start the download before the URL is revoked. */
-const TAKE_MS = 30_000;
+const REVOKE_DELAY_MS = 30_000;
 
-function keepFile(bytes: Blob, name: string): void {
+function saveFile(bytes: Blob, name: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(bytes);
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), TAKE_MS);
+  setTimeout(() => URL.revokeObjectURL(link.href), REVOKE_DELAY_MS);
 }
 
 function Erase({ session, onClose }: DialogProps) {
   const act = async (form: FormData) => {
     if (text(form, "sure") !== "erase") throw new Error("type the word erase to confirm");
     await send("delete", "/v1/sessions/{session}", { session: session.id });
-    outdateSessions();
+    invalidateSessionLists();
     go([]);
-    tell("Session erased");
+    notify("Session erased");
   };
   return (
-    <Doing title="Erase" verb="Erase permanently" tone="danger" act={act} onClose={onClose}>
+    <ActionDialog title="Erase" verb="Erase permanently" tone="danger" act={act} onClose={onClose}>
       <p>
         Permanently deletes the session: its entries, its files and its search index. Forks keep the entries
         they share.
@@ -343,6 +344,6 @@ function Erase({ session, onClose }: DialogProps) {
         Type <code>erase</code> to confirm
         <input name="sure" required autoComplete="off" />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }

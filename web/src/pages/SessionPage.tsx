@@ -1,7 +1,7 @@
 // One session: its header, its views, and their invalidation.
 import { lazy, Suspense, useCallback, useEffect, useSyncExternalStore } from "react";
 import type { Session } from "../api/client";
-import { outdate, usePressure, useSession } from "../api/queries";
+import { invalidateSession, usePressure, useSession } from "../api/queries";
 import type { Connection } from "../api/stream";
 import { type SessionLog, type Snapshot, sessionLog } from "../log/sessionLog";
 import { Badge, ErrorNote, Gauge, Loading, Name } from "../ui/base";
@@ -51,7 +51,7 @@ export default function SessionPage({ session, tab }: { session: string; tab: st
       if (kinds.has("turn_ended") || kinds.has("state_changed")) {
         for (const view of ["tree", "context", "usage", "timeline", "ledger"]) views.add(view);
       }
-      outdate(session, ...views);
+      invalidateSession(session, ...views);
     },
     [session],
   );
@@ -148,26 +148,26 @@ function Head({ session, snapshot }: ViewProps) {
       <div className="session-figures">
         {level && budget ? <Gauge level={level} used={used ?? 0} budget={budget} /> : null}
         <span title={`${tokens.toLocaleString()} tokens`}>{tokens > 0 ? money(cost) : ""}</span>
-        <Link connection={snapshot.connection} />
+        <ConnectionStatus connection={snapshot.connection} />
       </div>
       <SessionMenu session={session} />
     </header>
   );
 }
 
-const WORDS: Record<Connection["state"], string> = {
+const CONNECTION_LABELS: Record<Connection["state"], string> = {
   live: "live",
   connecting: "connecting",
   waiting: "disconnected, retrying",
   refused: "ended",
 };
 
-function Link({ connection }: { connection: Connection }) {
-  const why = connection.state === "refused" ? connection.error.detail : WORDS[connection.state];
+function ConnectionStatus({ connection }: { connection: Connection }) {
+  const why = connection.state === "refused" ? connection.error.detail : CONNECTION_LABELS[connection.state];
   return (
     <span className={`link ${connection.state}`} role="status" title={why}>
       <span className="dot" aria-hidden="true" />
-      {WORDS[connection.state]}
+      {CONNECTION_LABELS[connection.state]}
     </span>
   );
 }

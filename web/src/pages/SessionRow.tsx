@@ -62,7 +62,7 @@ export const SessionRow = memo(function SessionRow({ session, hit, hits, words }
           </span>
         )}
       </span>
-      <Pressed session={session} />
+      <DelayedGauge session={session} />
       <span
         className="row-cost"
         title={`${tokens.toLocaleString()} tokens${unpriced > 0 ? `, ${unpriced} calls with an unknown price` : ""}`}
@@ -83,32 +83,28 @@ function Snippet({ text, words }: { text: string; words: string }) {
   const terms = words.match(/[\p{L}\p{N}_]+/gu) ?? [];
   const line = cleanLine(text, 400);
   if (terms.length === 0) return <bdi>{line}</bdi>;
-  const pieces = line.split(
-    new RegExp(`(${terms.map((term) => `${term}[\\p{L}\\p{N}]*`).join("|")})`, "giu"),
-  );
+  const parts = line.split(new RegExp(`(${terms.map((term) => `${term}[\\p{L}\\p{N}]*`).join("|")})`, "giu"));
   return (
     <bdi>
-      {pieces.map((piece, index) =>
-        index % 2 === 1 ? <mark key={index}>{piece}</mark> : <span key={index}>{piece}</span>,
+      {parts.map((part, index) =>
+        index % 2 === 1 ? <mark key={index}>{part}</mark> : <span key={index}>{part}</span>,
       )}
     </bdi>
   );
 }
 
 /** Delay before a row in view requests its pressure. */
-const LOOK_MS = 200;
+const REQUEST_DELAY_MS = 200;
 
 /** Context pressure of a row, requested after a delay so that rows scrolled past quickly send no requests. */
-function Pressed({ session }: { session: Session }) {
-  const [isLooked, setLooked] = useState(false);
+function DelayedGauge({ session }: { session: Session }) {
+  const [isDue, setDue] = useState(false);
   useEffect(() => {
-    const timer = setTimeout(() => setLooked(true), LOOK_MS);
+    const timer = setTimeout(() => setDue(true), REQUEST_DELAY_MS);
     return () => clearTimeout(timer);
   }, []);
   return (
-    <span className="row-gauge">
-      {isLooked && session.messages > 0 && <PressureGauge session={session} />}
-    </span>
+    <span className="row-gauge">{isDue && session.messages > 0 && <PressureGauge session={session} />}</span>
   );
 }
 

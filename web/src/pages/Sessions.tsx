@@ -5,8 +5,8 @@ import type { Session } from "../api/client";
 import {
   type End,
   type Filters,
-  Findings,
-  onSessionsOutdated,
+  onSessionListsInvalidated,
+  SearchResults,
   sessionList,
   useMe,
   useNewest,
@@ -16,9 +16,9 @@ import { Button, Empty, ErrorNote, Loading } from "../ui/base";
 import { useKeys } from "../ui/keys";
 import { go, replaceQuery, useRoute } from "../ui/route";
 import { FilterBar } from "./FilterBar";
-import { Dropped } from "./Import";
+import { ImportDropZone } from "./Import";
 import { NewSession } from "./NewSession";
-import { type Place, Rows } from "./Rows";
+import { type ListPosition, Rows } from "./Rows";
 
 const ROW_PX = 62;
 const FOUND_ROW_PX = 88;
@@ -39,7 +39,7 @@ export function Sessions() {
   }, [settled]);
   useKeys({ "/": () => field.current?.focus(), n: () => setNew(true) });
   return (
-    <Dropped>
+    <ImportDropZone>
       <div className="page sessions-page">
         <header className="page-head">
           <h1>Sessions</h1>
@@ -66,7 +66,7 @@ export function Sessions() {
         {settled.trim() === "" ? <All filters={filters} /> : <Found words={settled} filters={filters} />}
         {isNew && <NewSession onClose={() => setNew(false)} />}
       </div>
-    </Dropped>
+    </ImportDropZone>
   );
 }
 
@@ -90,24 +90,24 @@ function useSettled(value: string): string {
 }
 
 /** Scroll position in the list, restored when the user returns. */
-let left: { key: string; list: LongList<Session>; place: Place } | null = null;
-onSessionsOutdated(() => {
-  left = null;
+let saved: { key: string; list: LongList<Session>; position: ListPosition } | null = null;
+onSessionListsInvalidated(() => {
+  saved = null;
 });
 
 function All({ filters }: { filters: Filters }) {
   const key = JSON.stringify(filters);
-  const [end, setEnd] = useState<End>(() => (left?.key === key ? left.place.end : "newest"));
+  const [end, setEnd] = useState<End>(() => (saved?.key === key ? saved.position.end : "newest"));
   const [round, setRound] = useState(0);
-  useEffect(() => onSessionsOutdated(() => setRound((before) => before + 1)), []);
+  useEffect(() => onSessionListsInvalidated(() => setRound((before) => before + 1)), []);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key represents the filters, and a new round reloads.
-  const [list, place] = useMemo(() => {
-    if (left?.key === key && left.place.end === end) return [left.list, left.place];
+  const [list, position] = useMemo(() => {
+    if (saved?.key === key && saved.position.end === end) return [saved.list, saved.position];
     return [sessionList(filters, end), { end, offset: 0, at: -1 }] as const;
   }, [key, end, round]);
   useEffect(() => {
-    left = { key, list, place };
-  }, [key, list, place]);
+    saved = { key, list, position };
+  }, [key, list, position]);
   useSyncExternalStore(list.subscribe, list.snapshot);
   const newest = useNewest(filters, end === "newest").data?.items[0];
   const top = list.row(0);
@@ -118,16 +118,23 @@ function All({ filters }: { filters: Filters }) {
   if (list.isNew && !list.error) return <Loading what="Loading the sessions" />;
   if (list.rows === 0 && list.error) return <ErrorNote error={list.error} onRetry={() => list.retry()} />;
   if (list.rows === 0 && !list.isMore) {
-    return Object.keys(filters).length > 0 ? <NothingFits /> : <NothingYet />;
+    return Object.keys(filters).length > 0 ? <NoMatchingSessions /> : <NoSessions />;
   }
   return (
-    <Rows key={`${key} ${end} ${round}`} list={list} words="" rowPx={ROW_PX} place={place} onEnd={setEnd} />
+    <Rows
+      key={`${key} ${end} ${round}`}
+      list={list}
+      words=""
+      rowPx={ROW_PX}
+      position={position}
+      onEnd={setEnd}
+    />
   );
 }
 
 function Found({ words, filters }: { words: string; filters: Filters }) {
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key represents the filters.
-  const findings = useMemo(() => new Findings(words, filters), [words, JSON.stringify(filters)]);
+  const findings = useMemo(() => new SearchResults(words, filters), [words, JSON.stringify(filters)]);
   // Keep the previous results until new results arrive.
   const before = useRef(findings);
   const { list } = findings;
@@ -152,7 +159,7 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
   return <Rows key={words} list={shown.list} hits={shown.hits} words={words} rowPx={FOUND_ROW_PX} />;
 }
 
-function NothingFits() {
+function NoMatchingSessions() {
   return (
     <Empty title="No matching sessions">
       <p>Remove a filter to see more sessions.</p>
@@ -161,7 +168,7 @@ function NothingFits() {
   );
 }
 
-function NothingYet() {
+function NoSessions() {
   return (
     <Empty title="No sessions yet">
       <p>

@@ -5,7 +5,7 @@ import { client, useAgents, useMe } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Button, Name } from "../ui/base";
 import { chooseTheme, type Theme, useTheme } from "../ui/theme";
-import { tellError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 import { Triggers } from "./Triggers";
 
 function Skills() {
@@ -40,7 +40,7 @@ export default function SettingsPage() {
       await send("delete", "/v1/login");
       await client.resetQueries();
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   return (
@@ -72,7 +72,7 @@ export default function SettingsPage() {
               <dt>Acting as</dt>
               <dd>
                 <Name>{me.data.principal}</Name> in <Name>{me.data.tenant}</Name>{" "}
-                {me.data.operator && <Badge tone="good">sees the whole tenant</Badge>}{" "}
+                {me.data.operator && <Badge tone="good">tenant-wide access</Badge>}{" "}
                 {!me.data.may_write && <Badge>read-only</Badge>}
               </dd>
               <dt>Authenticated by</dt>

@@ -1,6 +1,7 @@
-// Exchanges an API key for a cookie. The key is sent once, in a header, and no script can read the cookie.
+// The sign-in form, which exchanges an API key for a cookie. The key is sent once, in a header, and no script can read
+// the cookie.
 import { type FormEvent, useState } from "react";
-import { ask } from "../api/client";
+import { request } from "../api/client";
 import { client } from "../api/queries";
 import { Button, ErrorNote } from "../ui/base";
 import { Icon } from "../ui/icons";
@@ -12,7 +13,7 @@ export function SignIn() {
     event.preventDefault();
     setError(null);
     try {
-      await ask("/v1/login", { method: "POST", headers: { authorization: `Bearer ${key.trim()}` } });
+      await request("/v1/login", { method: "POST", headers: { authorization: `Bearer ${key.trim()}` } });
       await client.resetQueries();
     } catch (problem) {
       setError(problem);

@@ -31,23 +31,23 @@ export function ToolCard({ item, session }: { item: ToolItem; session: string })
         <span className="tool-name">
           <Name>{item.name}</Name>
         </span>
-        <span className="folded-first">{gist(item.input)}</span>
+        <span className="folded-first">{summarizeInput(item.input)}</span>
         <span className="quiet">
           {OUTCOMES[item.outcome]}
           {item.durationMs !== null && ` · ${duration(item.durationMs)}`}
         </span>
       </summary>
-      {isOpen && <Inside item={item} session={session} />}
+      {isOpen && <ToolDetails item={item} session={session} />}
     </details>
   );
 }
 
-function Inside({ item, session }: { item: ToolItem; session: string }) {
+function ToolDetails({ item, session }: { item: ToolItem; session: string }) {
   const text = textOf(item.result);
   return (
     <div className="tool-inside">
       <h4>input</h4>
-      <Asked input={item.input} />
+      <ToolInput input={item.input} />
       {item.outcome !== "running" && <h4>{item.outcome === "done" ? "output" : OUTCOMES[item.outcome]}</h4>}
       {text && <Plain text={text} />}
       {item.result.map(
@@ -75,7 +75,7 @@ interface Edit {
   content?: unknown;
 }
 
-function Asked({ input }: { input: unknown }) {
+function ToolInput({ input }: { input: unknown }) {
   const edit = (typeof input === "object" && input !== null ? input : {}) as Edit;
   if (typeof edit.old_text === "string" && typeof edit.new_text === "string") {
     return (
@@ -97,13 +97,13 @@ function Asked({ input }: { input: unknown }) {
 }
 
 /** The most descriptive field of the input. */
-export function gist(input: unknown): string {
+export function summarizeInput(input: unknown): string {
   if (typeof input !== "object" || input === null) return "";
   const fields = input as Record<string, unknown>;
-  const telling = ["path", "command", "pattern", "question", "url", "message", "name"].map(
+  const preferred = ["path", "command", "pattern", "question", "url", "message", "name"].map(
     (name) => fields[name],
   );
-  const first = [...telling, ...Object.values(fields)].find(
+  const first = [...preferred, ...Object.values(fields)].find(
     (value) => typeof value === "string" || Array.isArray(value) || typeof value === "number",
   );
   return cleanLine(Array.isArray(first) ? first.join(" ") : String(first ?? ""), 120);

@@ -1,7 +1,7 @@
-// The tree on a canvas. Only nodes in view are drawn, so the number of entries does not matter. The zoom level selects
-// the detail: lines and dots when zoomed out, text when zoomed in.
+// The tree on a canvas. Only nodes in view are drawn, so the cost does not depend on the number of entries. The zoom
+// level selects the detail: lines and dots when zoomed out, text when zoomed in.
 import { type Ref, useCallback, useEffect, useImperativeHandle, useRef } from "react";
-import type { Layout, Placed } from "../log/layout";
+import type { Layout, PlacedNode } from "../log/layout";
 import { cleanLine } from "../text/clean";
 
 export interface TreeHandle {
@@ -25,7 +25,7 @@ const PAD_PX = 26;
 const SCALE_MIN = 0.002;
 const SCALE_MAX = 2.2;
 /** Minimum scale at which text is drawn. */
-const WORDS_FROM = 0.62;
+const TEXT_SCALE_MIN = 0.62;
 
 interface View {
   x: number;
@@ -86,7 +86,7 @@ export function TreeCanvas({ ref, layout, leaf, selected, marked, forks, onSelec
       className="tree-canvas"
       tabIndex={0}
       role="application"
-      aria-label="The tree. Arrow keys select the parent, the child and the neighbours; plus, minus and zero zoom."
+      aria-label="Session tree. Arrow keys select the parent, the child and the neighbours. Plus and minus zoom, and zero fits the tree."
     />
   );
 }
@@ -211,7 +211,7 @@ function useCanvasEvents(
 }
 
 /** The node that an arrow key selects. */
-function neighbour({ layout, selected }: Scene, key: string): Placed | null {
+function neighbour({ layout, selected }: Scene, key: string): PlacedNode | null {
   const at = selected === null ? undefined : layout.bySeq.get(selected);
   if (!at) return null;
   const child = at.children.find((each) => each.lane === at.lane) ?? at.children[0];
@@ -235,12 +235,12 @@ function neighbour({ layout, selected }: Scene, key: string): Placed | null {
 }
 
 /** The node at a position. A row belongs to one node: its dot and its text. */
-function nodeAt(layout: Layout, view: View, y: number): Placed | null {
+function nodeAt(layout: Layout, view: View, y: number): PlacedNode | null {
   const row = Math.round(((y - view.y) / view.scale - PAD_PX) / ROW_PX);
   return layout.nodes[row] ?? null;
 }
 
-interface Ink {
+interface Colours {
   line: string;
   soft: string;
   text: string;
@@ -250,7 +250,7 @@ interface Ink {
   kinds: Record<string, string>;
 }
 
-function inkOf(element: HTMLElement): Ink {
+function coloursOf(element: HTMLElement): Colours {
   const style = getComputedStyle(element);
   // Canvas does not support light-dark(); the browser resolves it in a colour property.
   const read = (name: string) => {
@@ -286,33 +286,41 @@ function draw(canvas: HTMLCanvasElement, view: View, scene: Scene): void {
     canvas.width = width;
     canvas.height = height;
   }
-  const pen = canvas.getContext("2d");
-  if (!pen) return;
-  const ink = inkOf(canvas);
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.clearRect(0, 0, box.width, box.height);
+  const context = canvas.getContext("2d");
+  if (!context) return;
+  const colours = coloursOf(canvas);
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, box.width, box.height);
   const { layout } = scene;
   const first = (-view.y / view.scale - PAD_PX) / ROW_PX - 1;
   const last = ((box.height - view.y) / view.scale - PAD_PX) / ROW_PX + 1;
-  const x = (node: Placed) => view.x + laneX(node.lane) * view.scale;
-  const y = (node: Placed) => view.y + rowY(node.row) * view.scale;
+  const x = (node: PlacedNode) => view.x + laneX(node.lane) * view.scale;
+  const y = (node: PlacedNode) => view.y + rowY(node.row) * view.scale;
   // Draw the active path last, over the lines of other branches.
   for (const isPath of [false, true]) {
     for (const node of layout.nodes) {
       const above = node.parent;
       if (!above || node.node.on_path !== isPath || node.row < first || above.row > last) continue;
-      drawEdge(pen, x(above), y(above), x(node), y(node), isPath ? ink.accent : ink.line, view.scale);
+      drawEdge(
+        context,
+        x(above),
+        y(above),
+        x(node),
+        y(node),
+        isPath ? colours.accent : colours.line,
+        view.scale,
+      );
     }
   }
   for (const node of layout.nodes) {
     if (node.row < first || node.row > last) continue;
-    drawNode(pen, ink, scene, node, x(node), y(node), view.scale, box.width);
+    drawNode(context, colours, scene, node, x(node), y(node), view.scale, box.width);
   }
 }
 
 /** Draw an edge down the parent's lane, then across to the child. */
 function drawEdge(
-  pen: CanvasRenderingContext2D,
+  context: CanvasRenderingContext2D,
   x1: number,
   y1: number,
   x2: number,
@@ -320,24 +328,24 @@ function drawEdge(
   colour: string,
   scale: number,
 ): void {
-  pen.strokeStyle = colour;
-  pen.lineWidth = Math.max(1, Math.min(2, 2 * scale));
-  pen.beginPath();
-  pen.moveTo(x1, y1);
-  if (x1 === x2) pen.lineTo(x2, y2);
+  context.strokeStyle = colour;
+  context.lineWidth = Math.max(1, Math.min(2, 2 * scale));
+  context.beginPath();
+  context.moveTo(x1, y1);
+  if (x1 === x2) context.lineTo(x2, y2);
   else {
     const turn = y2 - ROW_PX * scale * 0.8;
-    pen.lineTo(x1, turn);
-    pen.bezierCurveTo(x1, y2, x1, y2, x2, y2);
+    context.lineTo(x1, turn);
+    context.bezierCurveTo(x1, y2, x1, y2, x2, y2);
   }
-  pen.stroke();
+  context.stroke();
 }
 
 function drawNode(
-  pen: CanvasRenderingContext2D,
-  ink: Ink,
+  context: CanvasRenderingContext2D,
+  colours: Colours,
   scene: Scene,
-  placed: Placed,
+  placed: PlacedNode,
   x: number,
   y: number,
   scale: number,
@@ -346,73 +354,74 @@ function drawNode(
   const { node } = placed;
   const size = Math.max(1.5, 5 * Math.min(1, scale));
   const isLeaf = node.seq === scene.leaf;
-  const colour = ink.kinds[node.kind] ?? ink.soft;
-  pen.fillStyle = colour;
-  pen.beginPath();
+  const colour = colours.kinds[node.kind] ?? colours.soft;
+  context.fillStyle = colour;
+  context.beginPath();
   if (node.kind === "compaction") {
-    pen.rect(x - size, y - size, size * 2, size * 2);
+    context.rect(x - size, y - size, size * 2, size * 2);
   } else {
-    pen.arc(x, y, placed.count > 1 ? size * 0.8 : size, 0, Math.PI * 2);
+    context.arc(x, y, placed.count > 1 ? size * 0.8 : size, 0, Math.PI * 2);
   }
-  if (node.on_path || scale < WORDS_FROM) pen.fill();
+  if (node.on_path || scale < TEXT_SCALE_MIN) context.fill();
   else {
-    pen.fillStyle = ink.panel;
-    pen.fill();
-    pen.strokeStyle = colour;
-    pen.lineWidth = 1.5;
-    pen.stroke();
+    context.fillStyle = colours.panel;
+    context.fill();
+    context.strokeStyle = colour;
+    context.lineWidth = 1.5;
+    context.stroke();
   }
   const ring = (extra: number, ringColour: string) => {
-    pen.strokeStyle = ringColour;
-    pen.lineWidth = 2;
-    pen.beginPath();
-    pen.arc(x, y, size + extra, 0, Math.PI * 2);
-    pen.stroke();
+    context.strokeStyle = ringColour;
+    context.lineWidth = 2;
+    context.beginPath();
+    context.arc(x, y, size + extra, 0, Math.PI * 2);
+    context.stroke();
   };
-  if (isLeaf) ring(3, ink.accent);
-  if (node.seq === scene.marked) ring(5, ink.warn);
-  if (node.seq === scene.selected) ring(isLeaf ? 7 : 4, ink.text);
-  if (scale >= WORDS_FROM) drawWords(pen, ink, scene, placed, x + size + 12, y, width);
+  if (isLeaf) ring(3, colours.accent);
+  if (node.seq === scene.marked) ring(5, colours.warn);
+  if (node.seq === scene.selected) ring(isLeaf ? 7 : 4, colours.text);
+  if (scale >= TEXT_SCALE_MIN) drawText(context, colours, scene, placed, x + size + 12, y, width);
 }
 
-function drawWords(
-  pen: CanvasRenderingContext2D,
-  ink: Ink,
+function drawText(
+  context: CanvasRenderingContext2D,
+  colours: Colours,
   scene: Scene,
-  placed: Placed,
+  placed: PlacedNode,
   x: number,
   y: number,
   width: number,
 ): void {
   const { node } = placed;
   let at = x;
-  pen.textBaseline = "middle";
+  context.textBaseline = "middle";
   const write = (text: string, font: string, colour: string, most: number) => {
-    pen.font = font;
-    pen.fillStyle = colour;
-    const shown = shorten(pen, text, most);
-    pen.fillText(shown, at, y);
-    at += pen.measureText(shown).width + 8;
+    context.font = font;
+    context.fillStyle = colour;
+    const shown = shorten(context, text, most);
+    context.fillText(shown, at, y);
+    at += context.measureText(shown).width + 8;
   };
   const family = "system-ui, 'Segoe UI', 'Noto Sans', sans-serif";
-  if (node.label) write(`⚑ ${cleanLine(node.label, 40)}`, `600 12px ${family}`, ink.accent, 200);
+  if (node.label) write(`⚑ ${cleanLine(node.label, 40)}`, `600 12px ${family}`, colours.accent, 200);
   const forks = scene.forks.get(node.seq);
-  if (forks) write(forks.length > 1 ? `${forks.length} forks` : "fork", `600 12px ${family}`, ink.warn, 60);
-  if (placed.count > 1) write(`${placed.count} entries`, `12px ${family}`, ink.soft, 120);
+  if (forks)
+    write(forks.length > 1 ? `${forks.length} forks` : "fork", `600 12px ${family}`, colours.warn, 60);
+  if (placed.count > 1) write(`${placed.count} entries`, `12px ${family}`, colours.soft, 120);
   else {
-    write(String(node.seq), `11px ${family}`, ink.soft, 60);
-    if (node.kind === "compaction") write("compacted", `600 12px ${family}`, ink.warn, 90);
+    write(String(node.seq), `11px ${family}`, colours.soft, 60);
+    if (node.kind === "compaction") write("compacted", `600 12px ${family}`, colours.warn, 90);
     write(
       cleanLine(node.text, 110) || node.kind.replace("_", " "),
       `12.5px ${family}`,
-      node.on_path ? ink.text : ink.soft,
+      node.on_path ? colours.text : colours.soft,
       Math.max(60, width - at - 12),
     );
   }
 }
 
-function shorten(pen: CanvasRenderingContext2D, text: string, most: number): string {
-  if (pen.measureText(text).width <= most) return text;
-  const fits = Math.floor((text.length * most) / Math.max(1, pen.measureText(text).width)) - 1;
+function shorten(context: CanvasRenderingContext2D, text: string, most: number): string {
+  if (context.measureText(text).width <= most) return text;
+  const fits = Math.floor((text.length * most) / Math.max(1, context.measureText(text).width)) - 1;
   return `${text.slice(0, Math.max(1, fits))}…`;
 }

@@ -5,7 +5,7 @@ import { useQueries } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { get, type Tree, type TreeNode } from "../api/client";
 import { useView } from "../api/queries";
-import { type Folding, layOut } from "../log/layout";
+import { type Folding, layoutTree } from "../log/layout";
 import { cleanLine } from "../text/clean";
 import { Button, Empty, ErrorNote, Loading } from "../ui/base";
 import { plural } from "../ui/format";
@@ -29,23 +29,26 @@ export default function TreeView({ session }: ViewProps) {
       </Empty>
     );
   }
-  return <Drawn session={session.id} tree={tree.data} />;
+  return <TreePane session={session.id} tree={tree.data} />;
 }
 
-function Drawn({ session, tree }: { session: string; tree: Tree }) {
+function TreePane({ session, tree }: { session: string; tree: Tree }) {
   const { query } = useRoute();
   const canvas = useRef<TreeHandle>(null);
   const [folding, setFolding] = useState<Folding>(tree.nodes.length > FOLD_FROM ? "runs" : "none");
   const bySeq = useMemo(() => new Map(tree.nodes.map((node) => [node.seq, node])), [tree]);
-  const asked = Number(query.get("at"));
-  const selected = bySeq.get(nearest(asked, bySeq) ?? tree.leaf ?? tree.nodes[0]?.seq ?? 0) ?? null;
+  const requested = Number(query.get("at"));
+  const selected = bySeq.get(nearest(requested, bySeq) ?? tree.leaf ?? tree.nodes[0]?.seq ?? 0) ?? null;
   const mark = bySeq.get(Number(query.get("mark"))) ?? null;
   const forks = useForks(session, bySeq);
   const keep = useMemo(
     () => new Set([selected?.seq ?? 0, mark?.seq ?? 0, ...forks.keys()]),
     [selected, mark, forks],
   );
-  const layout = useMemo(() => layOut(tree.nodes, tree.leaf ?? null, folding, keep), [tree, folding, keep]);
+  const layout = useMemo(
+    () => layoutTree(tree.nodes, tree.leaf ?? null, folding, keep),
+    [tree, folding, keep],
+  );
   const select = (seq: number) =>
     replaceQuery(["s", session, "tree"], { at: String(seq), mark: mark ? String(mark.seq) : null });
   // Show the selected entry first.

@@ -4,10 +4,10 @@ import { useState } from "react";
 import { get, type Schemas, send } from "../api/client";
 import { client, useMe } from "../api/queries";
 import { Badge, Button, Name, Time } from "../ui/base";
-import { Doing, text } from "../ui/Doing";
+import { ActionDialog, text } from "../ui/Doing";
 import { whole } from "../ui/format";
 import { to } from "../ui/route";
-import { tell } from "../ui/toast";
+import { notify } from "../ui/toast";
 
 type Trigger = Schemas["Trigger"];
 interface Firing {
@@ -16,7 +16,7 @@ interface Firing {
   session?: string;
 }
 
-const LOOK_MS = 5_000;
+const POLL_MS = 5_000;
 
 export function Triggers() {
   const me = useMe();
@@ -24,7 +24,7 @@ export function Triggers() {
   const triggers = useQuery({
     queryKey: ["triggers"],
     queryFn: () => get("/v1/triggers"),
-    refetchInterval: LOOK_MS,
+    refetchInterval: POLL_MS,
     retry: false,
   });
   if (!triggers.data || triggers.data.items.length === 0) return null;
@@ -39,7 +39,7 @@ export function Triggers() {
                 <Name>{trigger.name}</Name>
               </strong>{" "}
               <Badge>{trigger.kind}</Badge>
-              <Standing trigger={trigger} />
+              <TriggerStatus trigger={trigger} />
             </div>
             {me.data?.may_write && <Button onClick={() => setFired(trigger.name)}>Fire…</Button>}
           </li>
@@ -50,7 +50,7 @@ export function Triggers() {
   );
 }
 
-function Standing({ trigger }: { trigger: Trigger }) {
+function TriggerStatus({ trigger }: { trigger: Trigger }) {
   const last = trigger.last as Firing | null | undefined;
   return (
     <p className="quiet">
@@ -62,7 +62,7 @@ function Standing({ trigger }: { trigger: Trigger }) {
           {last.session && (
             <>
               {" "}
-              in <a href={to(["s", last.session])}>open session</a>
+              (<a href={to(["s", last.session])}>open session</a>)
             </>
           )}
         </>
@@ -81,17 +81,17 @@ function Fire({ name, onClose }: { name: string; onClose: () => void }) {
   const act = async (form: FormData) => {
     const payload = text(form, "payload");
     await send("post", "/v1/triggers/{name}", { name }, payload === "" ? null : parse(payload));
-    tell(`${name} fired`);
+    notify(`${name} fired`);
     void client.invalidateQueries({ queryKey: ["triggers"] });
   };
   return (
-    <Doing title={`Fire ${name}`} verb="Fire" act={act} onClose={onClose}>
+    <ActionDialog title={`Fire ${name}`} verb="Fire" act={act} onClose={onClose}>
       <p className="quiet">Fires the trigger as if its event had happened. The model receives the payload.</p>
       <label>
         Payload
         <textarea name="payload" rows={5} placeholder='{"branch": "main"}' spellCheck={false} />
       </label>
-    </Doing>
+    </ActionDialog>
   );
 }
 

@@ -1,12 +1,12 @@
 // The state of the turn: running, waiting for the user, or silent, in which case it can be resumed.
 import { useEffect, useState } from "react";
 import { type Session, send } from "../api/client";
-import { outdate } from "../api/queries";
+import { invalidateSession } from "../api/queries";
 import type { Snapshot } from "../log/sessionLog";
 import { Button } from "../ui/base";
 import { duration } from "../ui/format";
 import { useKeys } from "../ui/keys";
-import { tell, tellError } from "../ui/toast";
+import { notify, notifyError } from "../ui/toast";
 
 /** A lease expires after four seconds. After this time without activity, the turn's process may have died. */
 const SILENT_MS = 8_000;
@@ -19,28 +19,28 @@ interface Props {
 }
 
 export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props) {
-  const { feed, heardAt } = snapshot;
+  const { feed, lastActivityAt } = snapshot;
   const turn = feed.openTurn;
   const waiting = feed.items.some((item) => item.kind === "approval" && item.answer === null && !item.isOver);
   const queued = feed.items.filter((item) => item.kind === "queued" && !item.isTaken).length;
   const now = useNow(turn !== null);
-  const since = Math.max(0, now - heardAt);
+  const since = Math.max(0, now - lastActivityAt);
   const isSilent = turn !== null && !waiting && since > SILENT_MS;
   const cancel = async () => {
     if (!turn) return;
     try {
       await send("post", "/v1/sessions/{session}/turns/{turn}/cancel", { session: session.id, turn });
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   const resume = async () => {
     try {
       const done = await send("post", "/v1/sessions/{session}/resume", { session: session.id });
-      tell(done.turn ? "Turn resumed" : "Nothing to resume");
-      outdate(session.id);
+      notify(done.turn ? "Turn resumed" : "Nothing to resume");
+      invalidateSession(session.id);
     } catch (error) {
-      tellError(error);
+      notifyError(error);
     }
   };
   useKeys(turn ? { x: () => void cancel() } : {});

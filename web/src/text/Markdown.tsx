@@ -3,14 +3,14 @@
 import { lexer, type Token, type Tokens } from "marked";
 import { memo, type ReactNode } from "react";
 import { clean, foldLines, safeLink } from "./clean";
-import { Code, Cuttable } from "./Text";
+import { Code, Truncated } from "./Text";
 
 /** Longer texts are shown as plain text, because parsing them could take too long. */
 const MARKDOWN_CHARS_MAX = 60_000;
 const DEPTH_MAX = 24;
 
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
-  return <Cuttable text={text} show={(shown) => <div className="markdown">{render(clean(shown))}</div>} />;
+  return <Truncated text={text} show={(shown) => <div className="markdown">{render(clean(shown))}</div>} />;
 });
 
 function render(text: string): ReactNode {
@@ -127,7 +127,7 @@ function Inline({ token, depth }: { token: Token; depth: number }): ReactNode {
       return <Link link={token as Tokens.Link} depth={depth} />;
     case "image":
       return (
-        <Outside
+        <ExternalImage
           href={(token as Tokens.Image).href}
           text={`image: ${(token as Tokens.Image).text || "external"}`}
         />
@@ -145,16 +145,16 @@ function Inline({ token, depth }: { token: Token; depth: number }): ReactNode {
 
 function Link({ link, depth }: { link: Tokens.Link; depth: number }) {
   const href = safeLink(link.href);
-  const said = inline(link.tokens, link.text, depth);
-  if (!href) return <span title={clean(link.href).slice(0, 200)}>{said}</span>;
+  const content = inline(link.tokens, link.text, depth);
+  if (!href) return <span title={clean(link.href).slice(0, 200)}>{content}</span>;
   return (
     <a href={href} target="_blank" rel="noopener noreferrer nofollow" title={href}>
-      {said}
+      {content}
     </a>
   );
 }
 
-function Outside({ href, text }: { href: string; text: string }) {
+function ExternalImage({ href, text }: { href: string; text: string }) {
   const safe = safeLink(href);
   if (!safe) return <span>[{text}]</span>;
   return (

@@ -2,13 +2,13 @@
 // markup.
 import { type ReactNode, useState } from "react";
 import { Button } from "../ui/base";
-import { tell } from "../ui/toast";
+import { notify } from "../ui/toast";
 import { clean, cutText, foldLines, TEXT_CHARS_MAX } from "./clean";
 import { type DiffLine, isDiff, parseDiff } from "./diff";
 import { highlight } from "./highlight";
 
 /** Show the beginning of a long text, and the rest on request. */
-export function Cuttable({
+export function Truncated({
   text,
   most,
   show,
@@ -40,7 +40,7 @@ export function Plain({ text, most }: { text: string; most?: number }) {
       {foldLines(clean(shown))}
     </pre>
   );
-  return <Cuttable text={text} most={most ?? 8_000} show={show} />;
+  return <Truncated text={text} most={most ?? 8_000} show={show} />;
 }
 
 const HIGHLIGHT_CHARS_MAX = 40_000;
@@ -57,13 +57,13 @@ export function Code({ code, language }: { code: string; language?: string }) {
         <code>
           {isPlain
             ? text
-            : highlight(text).map((piece, index) =>
-                piece.kind ? (
-                  <span key={index} className={`hl-${piece.kind}`}>
-                    {piece.text}
+            : highlight(text).map((token, index) =>
+                token.kind ? (
+                  <span key={index} className={`hl-${token.kind}`}>
+                    {token.text}
                   </span>
                 ) : (
-                  piece.text
+                  token.text
                 ),
               )}
         </code>
@@ -78,12 +78,12 @@ export function Code({ code, language }: { code: string; language?: string }) {
           icon="copy"
           tone="ghost"
           compact
-          onClick={() => void navigator.clipboard.writeText(code).then(() => tell("Copied"))}
+          onClick={() => void navigator.clipboard.writeText(code).then(() => notify("Copied"))}
         >
           Copy
         </Button>
       </div>
-      <Cuttable text={code} show={show} />
+      <Truncated text={code} show={show} />
     </div>
   );
 }

@@ -3,7 +3,7 @@ import { type FormEvent, type ReactNode, useState } from "react";
 import { Button, Dialog, ErrorNote } from "./base";
 
 /** A form for one action. Shows errors, and closes after success. */
-export function Doing({
+export function ActionDialog({
   title,
   verb,
   tone = "main",

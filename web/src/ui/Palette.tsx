@@ -1,6 +1,6 @@
 // The command palette: finds pages, sessions and themes.
 import { useState } from "react";
-import { useFound } from "../api/queries";
+import { useSessionSearch } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Dialog } from "./base";
 import { Icon, type IconName } from "./icons";
@@ -17,16 +17,16 @@ interface Choice {
 
 const SESSIONS_SHOWN = 12;
 
-interface Place {
+interface PageLink {
   name: string;
   path: string[];
   icon: IconName;
 }
 
-export function Palette({ places, onClose }: { places: Place[]; onClose: () => void }) {
+export function Palette({ pages, onClose }: { pages: PageLink[]; onClose: () => void }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
-  const choices = useChoices(words, places);
+  const choices = useChoices(words, pages);
   const chosen = choices[Math.min(at, choices.length - 1)];
   const move = (by: number) =>
     setAt((before) => (before + by + choices.length) % Math.max(1, choices.length));
@@ -85,16 +85,16 @@ export function Palette({ places, onClose }: { places: Place[]; onClose: () => v
   );
 }
 
-function useChoices(words: string, places: Place[]): Choice[] {
-  const sessions = useFound(words).data?.items ?? [];
+function useChoices(words: string, pages: PageLink[]): Choice[] {
+  const sessions = useSessionSearch(words).data?.items ?? [];
   const fixed: Choice[] = [
-    ...places.map((place) => ({
-      key: `place-${place.name}`,
-      icon: place.icon,
-      text: place.name,
+    ...pages.map((page) => ({
+      key: `page-${page.name}`,
+      icon: page.icon,
+      text: page.name,
       note: "page",
       act: () => {
-        location.hash = to(place.path);
+        location.hash = to(page.path);
       },
     })),
     ...(["light", "dark", "system"] as const).map((theme) => ({

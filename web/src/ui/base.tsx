@@ -97,7 +97,7 @@ export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => 
 
 /** Text with inline `code`. */
 export function Hint({ text }: { text: string }) {
-  return text.split("`").map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece}</code> : piece));
+  return text.split("`").map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part));
 }
 
 /** A modal dialog. Escape and a click outside close it. */
@@ -149,7 +149,7 @@ export function Dialog({
 /** A button that opens a menu. */
 export function Menu({ label, icon, children }: { label: string; icon: IconName; children: ReactNode }) {
   const ref = useRef<HTMLDetailsElement>(null);
-  const shut = () => {
+  const closeMenu = () => {
     if (ref.current) ref.current.open = false;
   };
   useEffect(() => {
@@ -176,7 +176,7 @@ export function Menu({ label, icon, children }: { label: string; icon: IconName;
         <Icon name={icon} />
       </summary>
       {/* biome-ignore lint/a11y/useKeyWithClickEvents: the items are buttons, which handle keys. */}
-      <div className="menu-items" onClick={shut}>
+      <div className="menu-items" onClick={closeMenu}>
         {children}
       </div>
     </details>

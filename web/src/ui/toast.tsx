@@ -32,11 +32,11 @@ function add(toast: Omit<Toast, "id">): void {
   setTimeout(() => dismiss(id), toast.tone === "bad" ? SHOWN_MS * 2 : SHOWN_MS);
 }
 
-export function tell(text: string): void {
+export function notify(text: string): void {
   add({ tone: "good", text, hint: "" });
 }
 
-export function tellError(error: unknown): void {
+export function notifyError(error: unknown): void {
   const code = error instanceof ApiError ? ` (${error.code})` : "";
   const text = error instanceof Error ? error.message : String(error);
   add({ tone: "bad", text: cleanLine(text) + code, hint: hintFor(error) });

@@ -1,31 +1,32 @@
-// Sign-in with keys and cookies, the script size, accessibility (axe) in both themes, keyboard shortcuts and a narrow screen.
+// Sign-in with keys and cookies, the script size, accessibility (axe) in both themes, keyboard shortcuts and a narrow
+// screen.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
-import { House, open } from "../house.mjs";
+import { open, TestServer } from "../house.mjs";
 
 const SCRIPT_BYTES_MAX = 300 * 1024;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-let house;
+let server;
 
 before(async () => {
-  house = await House.open();
-  await house.api("POST", "/v1/sessions", { id: "demo", agent: "helper", title: "A session to look at" });
-  await house.talk("demo", "what can you do?");
-  await house.talk("demo", "write notes.txt: some text");
-  await house.api("POST", "/v1/sessions/demo/compact", { keep_last: 2 });
-  await house.api("POST", "/v1/sessions/demo/turns", { input: "ask me which colour" });
+  server = await TestServer.open();
+  await server.api("POST", "/v1/sessions", { id: "demo", agent: "helper", title: "A session to look at" });
+  await server.talk("demo", "what can you do?");
+  await server.talk("demo", "write notes.txt: some text");
+  await server.api("POST", "/v1/sessions/demo/compact", { keep_last: 2 });
+  await server.api("POST", "/v1/sessions/demo/turns", { input: "ask me which colour" });
 });
-after(() => house?.close());
+after(() => server?.close());
 
 test("the script of the first view is small, hashed and cached permanently", async () => {
-  const page = await house.page();
+  const page = await server.page();
   const scripts = [];
   page.on("response", (response) => {
     if (response.request().resourceType() === "script") scripts.push(response);
   });
-  await open(page, house, "");
+  await open(page, server, "");
   await page.locator(".row").first().waitFor();
   let bytes = 0;
   for (const script of scripts) {
@@ -59,9 +60,9 @@ for (const [theme, viewport] of [
   ["dark", { width: 390, height: 800 }],
 ]) {
   test(`axe finds no serious violation in the ${theme} theme at ${viewport.width} px, and nothing overflows`, async () => {
-    const page = await house.page({ colorScheme: theme, viewport, bypassCSP: true });
+    const page = await server.page({ colorScheme: theme, viewport, bypassCSP: true });
     for (const place of PLACES) {
-      await open(page, house, place);
+      await open(page, server, place);
       await page.waitForLoadState("networkidle").catch(() => {});
       await page.waitForTimeout(250);
       await page.evaluate(axe);
@@ -81,8 +82,8 @@ for (const [theme, viewport] of [
 }
 
 test("the help lists the keys, and the palette finds a session", async () => {
-  const page = await house.page();
-  await open(page, house, "");
+  const page = await server.page();
+  await open(page, server, "");
   await page.locator(".row").first().waitFor();
   await page.keyboard.press("?");
   await page.getByRole("dialog", { name: "Keys" }).waitFor();
@@ -98,17 +99,17 @@ test("the help lists the keys, and the palette finds a session", async () => {
 });
 
 test("signing in with a key sets a cookie that scripts cannot read, and signing out works", async () => {
-  const key = JSON.parse(house.run("--json", "key", "new", "--user", "ana")).key;
+  const key = JSON.parse(server.run("--json", "key", "new", "--user", "ana")).key;
   await new Promise((resolve) => setTimeout(resolve, 400));
-  const page = await house.page();
-  await open(page, house, "").catch(() => {});
+  const page = await server.page();
+  await open(page, server, "").catch(() => {});
   await page.getByLabel("Key").fill("sapwood_wrong");
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByText("auth.invalid").waitFor();
   await page.getByLabel("Key").fill(key);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByText("No sessions yet").waitFor();
-  const [cookie] = await page.context().cookies(`${house.url}/v1/`);
+  const [cookie] = await page.context().cookies(`${server.url}/v1/`);
   assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.name], [true, "Strict", "sapwood"]);
   assert.equal(await page.evaluate(() => document.cookie), "");
   assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), "{}");
@@ -122,7 +123,7 @@ test("signing in with a key sets a cookie that scripts cannot read, and signing 
   const bare = await page.evaluate(async () => (await fetch("/v1/sessions", { method: "POST" })).status);
   assert.equal(bare, 403, "a request without the CSRF header is refused");
 
-  await open(page, house, "settings");
+  await open(page, server, "settings");
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Key").waitFor();
   assert.deepEqual(page.faults, []);

@@ -1,7 +1,7 @@
 // A malicious transcript is displayed safely on every page.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { House, open } from "../house.mjs";
+import { open, TestServer } from "../house.mjs";
 
 const EVIL = [
   "<script>window.pwned = 1</script>",
@@ -18,19 +18,19 @@ const EVIL = [
   "*".repeat(5_000) + "_".repeat(5_000),
 ];
 
-let house;
+let server;
 let page;
 const asked = [];
 
 before(async () => {
-  house = await House.open();
-  page = await house.page();
+  server = await TestServer.open();
+  page = await server.page();
   page.on("dialog", (dialog) => {
     page.faults.push(`a dialog: ${dialog.message()}`);
     void dialog.dismiss();
   });
   page.on("request", (request) => asked.push(request.url()));
-  await house.api("POST", "/v1/sessions", {
+  await server.api("POST", "/v1/sessions", {
     id: "evil",
     title: "<script>window.pwned = 8</script>\u202etitle",
   });
@@ -40,7 +40,7 @@ before(async () => {
     name: "<img src=x onerror=window.pwned=9>",
     input: { path: "<script>window.pwned=10</script>" },
   };
-  await house.inject("evil", [
+  await server.inject("evil", [
     ...EVIL.flatMap((text) => [
       { role: "user", content: text },
       { role: "assistant", content: text },
@@ -48,14 +48,14 @@ before(async () => {
     { role: "assistant", content: [call] },
     { role: "tool", tool_call_id: "c1", content: EVIL.slice(0, 8).join("\n") },
   ]);
-  await house.api("POST", "/v1/sessions/evil/label", { entry: 1, text: "<b>label</b>\u202e" });
+  await server.api("POST", "/v1/sessions/evil/label", { entry: 1, text: "<b>label</b>\u202e" });
   const name = encodeURIComponent("<img src=x onerror=window.pwned=11>.html");
-  await fetch(`${house.url}/v1/sessions/evil/artifacts?name=${name}`, {
+  await fetch(`${server.url}/v1/sessions/evil/artifacts?name=${name}`, {
     method: "POST",
     body: "<script>parent.pwned = 12</script>",
   });
 });
-after(() => house?.close());
+after(() => server?.close());
 
 for (const place of [
   "",
@@ -68,7 +68,7 @@ for (const place of [
   "audit",
 ]) {
   test(`a malicious transcript does nothing at /#/${place}`, async () => {
-    await open(page, house, place);
+    await open(page, server, place);
     await page.waitForTimeout(400);
     if (place === "s/evil") {
       for (const summary of await page.locator(".tool-card summary").all()) await summary.click();
@@ -91,7 +91,7 @@ for (const place of [
 
 test("a malicious artifact is served as a file, not as a page", async () => {
   const name = encodeURIComponent("<img src=x onerror=window.pwned=11>.html");
-  const answer = await fetch(`${house.url}/v1/sessions/evil/artifacts/${name}`);
+  const answer = await fetch(`${server.url}/v1/sessions/evil/artifacts/${name}`);
   assert.match(answer.headers.get("content-type"), /^text\/plain/);
   assert.match(answer.headers.get("content-security-policy"), /sandbox/);
 });

@@ -2,7 +2,7 @@
 // `SESSIONS=100000 npm test -- journeys` sets the number of sessions.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { House, open } from "../house.mjs";
+import { open, TestServer } from "../house.mjs";
 
 const SESSIONS = Number(process.env.SESSIONS ?? 4_000);
 const SCROLL_MS_MAX = 300_000 + SESSIONS * 2;
@@ -11,7 +11,7 @@ const SCROLL_PX = 5_000;
 const ROWS_MAX = 60;
 /** Memory limit of the rows, regardless of their number. */
 const HEAP_BYTES_MAX = 60e6;
-let house;
+let server;
 let page;
 
 const called = (n) => `Number ${n} of the long list`;
@@ -30,18 +30,18 @@ const focusedOn = (title, isIt) =>
 const heapBytes = () => page.evaluate(() => performance.memory.usedJSHeapSize);
 
 before(async () => {
-  house = await House.open(() => "[server]\nrate_per_second = 0\n");
-  await house.fill(SESSIONS, (n) => ({
+  server = await TestServer.open(() => "[server]\nrate_per_second = 0\n");
+  await server.fill(SESSIONS, (n) => ({
     id: `many-${n}`,
     title: called(n),
     ...(n % 1_000 === 7 ? { agent: "helper" } : {}),
   }));
-  page = await house.page();
+  page = await server.page();
 });
-after(() => house?.close());
+after(() => server?.close());
 
 test("both ends are reachable immediately, and rows in view do not move while others load", async () => {
-  await open(page, house, "");
+  await open(page, server, "");
   await page.locator(".row").first().waitFor();
   await page.keyboard.press("End");
   await row(0).waitFor();
@@ -100,7 +100,7 @@ test("evicted rows are loaded again, and going back restores the position", asyn
 test("activity in another session moves it to the top", async () => {
   await page.keyboard.press("Home");
   await page.locator("a.row").first().waitFor();
-  await house.inject("many-3", [{ role: "user", content: "hello again" }]);
+  await server.inject("many-3", [{ role: "user", content: "hello again" }]);
   await page.waitForFunction(
     (title) => document.querySelector("a.row")?.textContent?.startsWith(title),
     called(3),

@@ -3,24 +3,24 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { House, open } from "../house.mjs";
+import { open, TestServer } from "../house.mjs";
 
 const ENTRIES = 10_000;
-let house;
+let server;
 let page;
 
 before(async () => {
-  house = await House.open();
-  page = await house.page();
+  server = await TestServer.open();
+  page = await server.page();
 });
-after(() => house?.close());
+after(() => server?.close());
 
 test("search finds sessions while typing and highlights the terms", async () => {
-  await house.api("POST", "/v1/sessions", { id: "fox", title: "About animals", agent: "helper" });
-  await house.inject("fox", [{ role: "user", content: "the quick brown fox jumps over the lazy dog" }]);
-  await house.api("POST", "/v1/sessions", { id: "owl", title: "Another", agent: "default" });
-  await house.inject("owl", [{ role: "user", content: "an owl sees at night" }]);
-  await open(page, house, "");
+  await server.api("POST", "/v1/sessions", { id: "fox", title: "About animals", agent: "helper" });
+  await server.inject("fox", [{ role: "user", content: "the quick brown fox jumps over the lazy dog" }]);
+  await server.api("POST", "/v1/sessions", { id: "owl", title: "Another", agent: "default" });
+  await server.inject("owl", [{ role: "user", content: "an owl sees at night" }]);
+  await open(page, server, "");
   await page.keyboard.press("/");
   await page.keyboard.type("qui");
   await page.locator("mark", { hasText: "quick" }).waitFor();
@@ -34,7 +34,7 @@ test("search finds sessions while typing and highlights the terms", async () => 
 });
 
 test("filters narrow the list and are kept in the URL", async () => {
-  await open(page, house, "");
+  await open(page, server, "");
   await page.getByLabel("Agent").selectOption("helper");
   await page.waitForFunction(() => document.querySelectorAll(".row").length === 1);
   assert.ok(page.url().includes("agent=helper"));
@@ -43,15 +43,15 @@ test("filters narrow the list and are kept in the URL", async () => {
 });
 
 test("a tree of ten thousand entries can be drawn, navigated, labelled, branched and compared", async () => {
-  await house.api("POST", "/v1/sessions", { id: "tall" });
+  await server.api("POST", "/v1/sessions", { id: "tall" });
   const messages = Array.from({ length: ENTRIES }, (_, n) => ({
     role: n % 2 ? "assistant" : "user",
     content: `message ${n}`,
   }));
-  await house.inject("tall", messages);
-  await house.api("POST", "/v1/sessions/tall/branch", { entry: ENTRIES / 2 });
-  await house.inject("tall", [{ role: "user", content: "the other way" }]);
-  await open(page, house, "s/tall/tree");
+  await server.inject("tall", messages);
+  await server.api("POST", "/v1/sessions/tall/branch", { entry: ENTRIES / 2 });
+  await server.inject("tall", [{ role: "user", content: "the other way" }]);
+  await open(page, server, "s/tall/tree");
   const canvas = page.locator(".tree-canvas");
   await canvas.waitFor();
   await page.getByText("10,001 entries").waitFor();
@@ -79,35 +79,35 @@ test("a tree of ten thousand entries can be drawn, navigated, labelled, branched
     return tree.nodes.some((node) => node.label === "the fork in the road");
   });
   await page.getByRole("button", { name: "Compare from here" }).click();
-  await open(page, house, `s/tall/tree?at=${ENTRIES}&mark=${ENTRIES + 2}`);
+  await open(page, server, `s/tall/tree?at=${ENTRIES}&mark=${ENTRIES + 2}`);
   await page.getByText(`Compare with ${ENTRIES + 2}`).click();
   await page.getByText("Both branches share").waitFor();
   await page.getByText("the other way").first().waitFor();
-  await open(page, house, `s/tall/tree?at=${ENTRIES}`);
+  await open(page, server, `s/tall/tree?at=${ENTRIES}`);
   await page.getByRole("button", { name: "Branch here" }).click();
   await page.locator(".entry-panel .badge", { hasText: "leaf" }).waitFor();
 });
 
 test("ledger, chart, context and archives agree with the API", async () => {
-  await house.api("POST", "/v1/sessions", { id: "worked", agent: "default" });
+  await server.api("POST", "/v1/sessions", { id: "worked", agent: "default" });
   for (const words of ["write 200 words", "write 300 words", "what did I say?"])
-    await house.talk("worked", words);
-  await house.api("POST", "/v1/sessions/worked/compact", { keep_last: 2 });
-  await open(page, house, "s/worked/ledger");
+    await server.talk("worked", words);
+  await server.api("POST", "/v1/sessions/worked/compact", { keep_last: 2 });
+  await open(page, server, "s/worked/ledger");
   await page.locator(".chart .curve").waitFor();
-  const timeline = await house.api("GET", "/v1/sessions/worked/timeline");
+  const timeline = await server.api("GET", "/v1/sessions/worked/timeline");
   assert.equal(await page.locator(".chart a").count(), timeline.items.length);
   assert.equal(await page.locator(".chart .cut").count(), 1);
-  const ledger = await house.api("GET", "/v1/sessions/worked/ledger");
+  const ledger = await server.api("GET", "/v1/sessions/worked/ledger");
   assert.equal(await page.locator(".ledger section:last-child tbody tr").count(), ledger.items.length);
 
-  await open(page, house, "s/worked/context");
-  const context = await house.api("GET", "/v1/sessions/worked/context?count=true");
+  await open(page, server, "s/worked/context");
+  const context = await server.api("GET", "/v1/sessions/worked/context?count=true");
   await page.locator(".message").first().waitFor();
   assert.equal(await page.locator("details.message:not(.system)").count(), context.messages.length);
   assert.ok((await page.locator(".facts").textContent()).includes(`in ${context.messages.length} messages`));
 
-  await open(page, house, "s/worked/archives");
+  await open(page, server, "s/worked/archives");
   await page.getByRole("heading", { name: /Before/ }).waitFor();
   await page.locator(".message.gone").first().waitFor();
   await page.getByRole("button", { name: "Undo compaction" }).click();
@@ -115,7 +115,7 @@ test("ledger, chart, context and archives agree with the API", async () => {
 });
 
 test("files are uploaded and downloaded, sessions are shared, and the audit records it", async () => {
-  await open(page, house, "s/worked/files");
+  await open(page, server, "s/worked/files");
   const chooser = page.waitForEvent("filechooser");
   await page.locator(".file-box").first().getByRole("button", { name: "Upload" }).click();
   await (await chooser).setFiles({
@@ -124,17 +124,17 @@ test("files are uploaded and downloaded, sessions are shared, and the audit reco
     buffer: Buffer.from("some facts"),
   });
   await page.getByRole("link", { name: "facts.txt", exact: true }).waitFor();
-  assert.equal(await (await fetch(`${house.url}/v1/sessions/worked/inputs/facts.txt`)).text(), "some facts");
-  await open(page, house, "s/worked/members");
+  assert.equal(await (await fetch(`${server.url}/v1/sessions/worked/inputs/facts.txt`)).text(), "some facts");
+  await open(page, server, "s/worked/members");
   await page.getByLabel("User").fill("rex");
   await page.getByRole("button", { name: "Share" }).click();
   await page.locator(".member-list li", { hasText: "rex" }).waitFor();
-  await open(page, house, "s/worked/audit");
+  await open(page, server, "s/worked/audit");
   await page.getByRole("cell", { name: "share", exact: true }).first().waitFor();
 });
 
 test("a flow runs and its graph shows the state of its nodes", async () => {
-  await open(page, house, "flows");
+  await open(page, server, "flows");
   await page.getByText("No flow runs yet").waitFor();
   await page.getByRole("button", { name: "Run" }).click();
   await page.getByRole("textbox", { name: "Input" }).fill("the harbour");
@@ -142,7 +142,7 @@ test("a flow runs and its graph shows the state of its nodes", async () => {
   await page.locator(".node").first().waitFor();
   await page.locator(".session-head .badge", { hasText: "completed" }).waitFor();
   const run = decodeURIComponent(page.url().split("/flows/")[1]);
-  const view = await house.api("GET", `/v1/flows/${run}`);
+  const view = await server.api("GET", `/v1/flows/${run}`);
   assert.equal(await page.locator(".node").count(), view.nodes.length);
   assert.equal(await page.locator(".edge").count(), view.edges.length);
   await page.locator(".node", { hasText: "review" }).click();
@@ -151,7 +151,7 @@ test("a flow runs and its graph shows the state of its nodes", async () => {
 });
 
 test("a memory can be added, found, corrected and forgotten", async () => {
-  await open(page, house, "memory");
+  await open(page, server, "memory");
   await page.getByLabel("New memory").fill("The office is in Bern");
   await page.keyboard.press("Enter");
   const row = page.locator(".memory-list li", { hasText: "Bern" });
@@ -168,29 +168,29 @@ test("a memory can be added, found, corrected and forgotten", async () => {
 test("images in a message are shown", async () => {
   const dot =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-  await house.api("POST", "/v1/sessions", { id: "pictured" });
+  await server.api("POST", "/v1/sessions", { id: "pictured" });
   const image = { type: "image", source: { type: "base64", media_type: "image/png", data: dot } };
   const message = { role: "user", content: [{ type: "text", text: "look" }, image] };
   // The entries API refuses inline media; an imported file of messages may contain it.
-  await assert.rejects(house.inject("pictured", [message]));
-  const done = await house.api("POST", "/v1/import?name=pictured.json", JSON.stringify([message]), {
+  await assert.rejects(server.inject("pictured", [message]));
+  const done = await server.api("POST", "/v1/import?name=pictured.json", JSON.stringify([message]), {
     "content-type": "application/json",
   });
   assert.equal(done.items[0].added, 1);
-  await open(page, house, `s/${done.items[0].session}`);
+  await open(page, server, `s/${done.items[0].session}`);
   const picture = page.locator(".media img");
   await picture.waitFor();
   await page.waitForFunction(() => document.querySelector(".media img")?.naturalWidth === 1);
 });
 
 test("a session can be exported to a file and imported by dropping the file", async () => {
-  await open(page, house, "s/fox");
+  await open(page, server, "s/fox");
   await page.getByLabel("Session actions").click();
   await page.getByRole("button", { name: "Export…" }).click();
   const download = page.waitForEvent("download");
   await page.getByRole("button", { name: "Download" }).click();
   const text = readFileSync(await (await download).path(), "utf8").replaceAll('"fox"', '"fox-again"');
-  await open(page, house, "");
+  await open(page, server, "");
   await page.locator(".row").first().waitFor();
   const files = await page.evaluateHandle((content) => {
     const data = new DataTransfer();

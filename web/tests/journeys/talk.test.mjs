@@ -1,16 +1,16 @@
 // Turns: start, send, watch, queue, steer, cancel, answer, and continue after a reload or a crash.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { feedOf, House, open } from "../house.mjs";
+import { feedOf, open, TestServer } from "../house.mjs";
 
-let house;
+let server;
 let page;
 
 before(async () => {
-  house = await House.open();
-  page = await house.page();
+  server = await TestServer.open();
+  page = await server.page();
 });
-after(() => house?.close());
+after(() => server?.close());
 
 const send = async (text) => {
   await page.getByLabel("Message").fill(text);
@@ -18,7 +18,7 @@ const send = async (text) => {
 };
 
 test("the empty list shows help, and a session can be started with the keyboard", async () => {
-  await open(page, house, "");
+  await open(page, server, "");
   await page.getByText("No sessions yet").waitFor();
   await page.keyboard.press("n");
   await page.getByLabel("Title").fill("First steps");
@@ -44,9 +44,9 @@ test("an answer streams, becomes durable and is the same after a reload", async 
 });
 
 test("a tool card can be expanded", async () => {
-  await house.api("POST", "/v1/sessions", { id: "tools", agent: "helper" });
-  await house.talk("tools", "write notes.txt: some text");
-  await open(page, house, "s/tools");
+  await server.api("POST", "/v1/sessions", { id: "tools", agent: "helper" });
+  await server.talk("tools", "write notes.txt: some text");
+  await open(page, server, "s/tools");
   const card = page.locator(".tool-card").first();
   await card.waitFor();
   assert.ok((await card.textContent()).includes("write_file"));
@@ -56,7 +56,7 @@ test("a tool card can be expanded", async () => {
 });
 
 test("questions and approvals of a turn are answered inline", async () => {
-  await open(page, house, "s/tools");
+  await open(page, server, "s/tools");
   await send("ask me which colour");
   await page.getByText("The agent asks").waitFor();
   await page.getByLabel("Your answer").fill("green");
@@ -72,8 +72,8 @@ test("questions and approvals of a turn are answered inline", async () => {
 });
 
 test("input is queued during a turn, can steer it, and cancel ends the turn", async () => {
-  await house.api("POST", "/v1/sessions", { id: "long", agent: "default" });
-  await open(page, house, "s/long");
+  await server.api("POST", "/v1/sessions", { id: "long", agent: "default" });
+  await open(page, server, "s/long");
   await send("write 3000 words");
   await page.locator('[data-live="streaming"]').waitFor();
   await send("what did I say?");
@@ -83,7 +83,7 @@ test("input is queued during a turn, can steer it, and cancel ends the turn", as
   await page.locator(".item", { hasText: "steering" }).first().waitFor();
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByText("turn cancelled").waitFor();
-  const feed = await house.api("GET", "/v1/sessions/long/feed");
+  const feed = await server.api("GET", "/v1/sessions/long/feed");
   assert.ok(
     feed.items.some((item) => item.type === "assistant" && item.text.length > 20),
     "the partial answer is kept",
@@ -91,16 +91,16 @@ test("input is queued during a turn, can steer it, and cancel ends the turn", as
 });
 
 test("the feed resumes after a disconnect", async () => {
-  await house.api("POST", "/v1/sessions", { id: "cut", agent: "default" });
-  await open(page, house, "s/cut");
+  await server.api("POST", "/v1/sessions", { id: "cut", agent: "default" });
+  await open(page, server, "s/cut");
   await page.getByText("live", { exact: true }).waitFor();
   await page.context().setOffline(true);
   // Going offline does not close the open stream; stopping the server does.
-  const { port } = new URL(house.url);
-  await house.stop();
+  const { port } = new URL(server.url);
+  await server.stop();
   await page.getByText("disconnected, retrying").waitFor();
-  await house.start(`127.0.0.1:${port}`);
-  await house.inject("cut", [{ role: "user", content: "said while you were away" }]);
+  await server.start(`127.0.0.1:${port}`);
+  await server.inject("cut", [{ role: "user", content: "said while you were away" }]);
   await page.context().setOffline(false);
   await page.locator(".feed").getByText("said while you were away").waitFor();
   await page.getByText("live", { exact: true }).waitFor();
@@ -108,13 +108,13 @@ test("the feed resumes after a disconnect", async () => {
 });
 
 test("the next server resumes a turn whose process died", async () => {
-  await house.api("POST", "/v1/sessions", { id: "dead", agent: "default" });
-  await open(page, house, "s/dead");
+  await server.api("POST", "/v1/sessions", { id: "dead", agent: "default" });
+  await open(page, server, "s/dead");
   await send("write 2000 words");
   await page.locator('[data-live="streaming"]').waitFor();
-  const { port } = new URL(house.url);
-  await house.stop("SIGKILL");
-  await house.start(`127.0.0.1:${port}`);
+  const { port } = new URL(server.url);
+  await server.stop("SIGKILL");
+  await server.start(`127.0.0.1:${port}`);
   await page.getByText("live", { exact: true }).waitFor();
   await page.locator('[data-live="streaming"]').waitFor();
   await page.getByRole("button", { name: "Cancel" }).click();

@@ -10,7 +10,7 @@ interface Item {
 }
 
 /** A fake server with a list, newest first, that is read by cursor. */
-class Shelf {
+class FakeServer {
   items: Item[];
   reads = 0;
   constructor(count: number) {
@@ -19,18 +19,18 @@ class Shelf {
   read = async (cursor: string | undefined) => {
     this.reads++;
     // A cursor names the previous row, which may have moved since; its old position counts.
-    const from = cursor === undefined ? 0 : this.items.findIndex((item) => place(item) > Number(cursor));
+    const from = cursor === undefined ? 0 : this.items.findIndex((item) => position(item) > Number(cursor));
     const items = from < 0 ? [] : this.items.slice(from, from + PAGE);
     const last = items.at(-1);
     const isMore = last !== undefined && last !== this.items.at(-1);
-    return { items, next: isMore ? String(place(last)) : null };
+    return { items, next: isMore ? String(position(last)) : null };
   };
   touch(id: string, seq: number) {
     this.items = [{ id, seq }, ...this.items.filter((item) => item.id !== id)];
   }
 }
 /** The original position of a row; a row that was touched precedes all others. */
-const place = (item: Item) => (item.seq > 0 ? -item.seq : Number(item.id.slice(1)));
+const position = (item: Item) => (item.seq > 0 ? -item.seq : Number(item.id.slice(1)));
 
 const settle = () => new Promise((resolve) => setTimeout(resolve, 0));
 
@@ -40,36 +40,36 @@ async function walk(list: LongList<Item>, to: number) {
     tries < 2_000 && (list.isMore ? list.rows <= to : list.row(list.rows - 1) === undefined);
     tries++
   ) {
-    list.look(Math.max(0, list.rows - 20), list.rows - 1);
+    list.setVisibleRows(Math.max(0, list.rows - 20), list.rows - 1);
     await settle();
   }
 }
 
 test("a hundred thousand rows are reachable, and a few thousand are kept", async () => {
-  const shelf = new Shelf(100_000);
-  const list = new LongList<Item>(shelf.read);
+  const server = new FakeServer(100_000);
+  const list = new LongList<Item>(server.read);
   list.reset();
   await settle();
   await walk(list, 100_000);
   assert.equal(list.rows, 100_000);
   assert.equal(list.isMore, false);
   assert.equal(list.row(99_999)?.id, "s99999");
-  assert.ok(list.held <= 20 * PAGE, `${list.held} rows are kept`);
+  assert.ok(list.rowsInMemory <= 20 * PAGE, `${list.rowsInMemory} rows are kept`);
   assert.equal(list.row(50_000), undefined, "distant rows are evicted");
-  list.look(50_000, 50_020);
+  list.setVisibleRows(50_000, 50_020);
   await settle();
   assert.equal(list.row(50_000)?.id, "s50000", "evicted rows are loaded again");
-  assert.ok(list.held <= 20 * PAGE);
+  assert.ok(list.rowsInMemory <= 20 * PAGE);
 });
 
 test("a changed row appears at the top exactly once", async () => {
-  const shelf = new Shelf(1_000);
-  const list = new LongList<Item>(shelf.read);
+  const server = new FakeServer(1_000);
+  const list = new LongList<Item>(server.read);
   list.reset();
   await settle();
   await walk(list, 1_000);
-  shelf.touch("s500", 1);
-  shelf.touch("new", 2);
+  server.touch("s500", 1);
+  server.touch("new", 2);
   await list.refresh();
   assert.deepEqual([list.row(0)?.id, list.row(1)?.id, list.row(2)?.id], ["new", "s500", "s0"]);
   assert.equal(list.rows, 1_001);
@@ -78,11 +78,11 @@ test("a changed row appears at the top exactly once", async () => {
 });
 
 test("the list is reloaded if more rows are new than fit on a page", async () => {
-  const shelf = new Shelf(1_000);
-  const list = new LongList<Item>(shelf.read);
+  const server = new FakeServer(1_000);
+  const list = new LongList<Item>(server.read);
   list.reset();
   await settle();
-  for (let n = 1; n <= PAGE + 1; n++) shelf.touch(`new${n}`, n);
+  for (let n = 1; n <= PAGE + 1; n++) server.touch(`new${n}`, n);
   await list.refresh();
   await settle();
   assert.equal(list.rows, PAGE);
@@ -103,12 +103,12 @@ test("an empty page is followed by the next one, and an error stops loading unti
   list.reset();
   for (let n = 0; n < 5; n++) {
     await settle();
-    list.look(0, 0);
+    list.setVisibleRows(0, 0);
   }
   assert.ok(list.error instanceof Error);
   fails = false;
   list.retry();
-  list.look(0, 0);
+  list.setVisibleRows(0, 0);
   await settle();
   assert.deepEqual([list.rows, list.isMore, list.row(0)?.id], [1, false, "found"]);
 });

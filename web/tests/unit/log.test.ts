@@ -4,9 +4,9 @@ import { test } from "node:test";
 import type { Entry, TreeNode } from "../../src/api/client";
 import { EventParser } from "../../src/api/stream";
 import { foldFeed } from "../../src/log/feed";
-import { placeGraph } from "../../src/log/graph";
-import { commonAncestor, layOut } from "../../src/log/layout";
-import { applyFragment, NOTHING, settle } from "../../src/log/live";
+import { layoutGraph } from "../../src/log/graph";
+import { commonAncestor, layoutTree } from "../../src/log/layout";
+import { applyFragment, dropReplaced, EMPTY_LIVE } from "../../src/log/live";
 
 let seq = 0;
 function entry(
@@ -57,7 +57,7 @@ test("a tool result and an approval answer update their items in place", () => {
   assert.equal(new Set(feed.items.map((item) => item.key)).size, feed.items.length);
 });
 
-test("entries off the active path are marked as aside", () => {
+test("entries that are not on the active path are marked", () => {
   seq = 0;
   const log = [
     entry({ type: "user_message", parts: text("one") }, null),
@@ -65,10 +65,10 @@ test("entries off the active path are marked as aside", () => {
     entry({ type: "leaf_moved", to: "id1" }, 2),
     entry({ type: "user_message", parts: text("right") }, 1),
   ];
-  const aside = foldFeed(log)
-    .items.filter((item) => item.aside)
+  const offPath = foldFeed(log)
+    .items.filter((item) => item.isOffPath)
     .map((item) => item.seq);
-  assert.deepEqual(aside, [2]);
+  assert.deepEqual(offPath, [2]);
 });
 
 test("an unknown kind is shown by its name", () => {
@@ -94,11 +94,11 @@ test("parsed events do not depend on chunk boundaries", () => {
 });
 
 test("fragments are dropped when their entry arrives", () => {
-  let live = applyFragment(NOTHING, "agent:token", { text: "Hel" });
+  let live = applyFragment(EMPTY_LIVE, "agent:token", { text: "Hel" });
   live = applyFragment(live, "agent:token", { text: "lo" });
   assert.equal(live.text, "Hello");
-  assert.equal(settle(live, "assistant_message").text, "");
-  assert.equal(settle(live, "label").text, "Hello");
+  assert.equal(dropReplaced(live, "assistant_message").text, "");
+  assert.equal(dropReplaced(live, "label").text, "Hello");
 });
 
 function node(seqOf: number, parent: number | null, more: Partial<TreeNode> = {}): TreeNode {
@@ -116,7 +116,7 @@ function node(seqOf: number, parent: number | null, more: Partial<TreeNode> = {}
 }
 
 /** Build a tree from parent links and fill in the children. */
-function grow(parents: (number | null)[], leaf: number): TreeNode[] {
+function buildTree(parents: (number | null)[], leaf: number): TreeNode[] {
   const nodes = parents.map((parent, index) => node(index + 1, parent));
   for (const each of nodes) if (each.parent) nodes[each.parent - 1]?.children.push(each.seq);
   for (let at: number | null | undefined = leaf; at; at = nodes[at - 1]?.parent) {
@@ -127,8 +127,8 @@ function grow(parents: (number | null)[], leaf: number): TreeNode[] {
 }
 
 test("each node has its own row and the active path keeps its lane", () => {
-  const nodes = grow([null, 1, 2, 1, 4, 4], 3);
-  const layout = layOut(nodes, 3, "none", new Set());
+  const nodes = buildTree([null, 1, 2, 1, 4, 4], 3);
+  const layout = layoutTree(nodes, 3, "none", new Set());
   const rows = layout.nodes.map((placed) => placed.row);
   assert.deepEqual(rows, [0, 1, 2, 3, 4, 5]);
   for (const seqOf of [1, 2, 3]) assert.equal(layout.bySeq.get(seqOf)?.lane, 0);
@@ -137,8 +137,8 @@ test("each node has its own row and the active path keeps its lane", () => {
 
 test("runs collapse into one node and landmarks stay", () => {
   const parents = Array.from({ length: 100 }, (_, index) => (index === 0 ? null : index));
-  const nodes = grow([...parents, 50], 100);
-  const layout = layOut(nodes, 100, "runs", new Set([20]));
+  const nodes = buildTree([...parents, 50], 100);
+  const layout = layoutTree(nodes, 100, "runs", new Set([20]));
   assert.ok(layout.nodes.length < 12, String(layout.nodes.length));
   for (const kept of [1, 20, 50, 100, 101]) assert.equal(layout.bySeq.get(kept)?.node.seq, kept);
   assert.equal(
@@ -149,11 +149,11 @@ test("runs collapse into one node and landmarks stay", () => {
 
 test("a hundred thousand entries in a row are laid out without running out of stack", () => {
   const parents = Array.from({ length: 100_000 }, (_, index) => (index === 0 ? null : index));
-  assert.equal(layOut(grow(parents, 100_000), 100_000, "none", new Set()).rows, 100_000);
+  assert.equal(layoutTree(buildTree(parents, 100_000), 100_000, "none", new Set()).rows, 100_000);
 });
 
 test("commonAncestor finds the last shared entry of two branches", () => {
-  const bySeq = new Map(grow([null, 1, 2, 2, 4], 3).map((each) => [each.seq, each]));
+  const bySeq = new Map(buildTree([null, 1, 2, 2, 4], 3).map((each) => [each.seq, each]));
   assert.equal(commonAncestor(3, 5, bySeq), 2);
   assert.equal(commonAncestor(5, 4, bySeq), 4);
 });
@@ -166,11 +166,11 @@ test("flow nodes are placed after their predecessors, and backward edges move no
     { from: "side", to: "review", type: "forward" },
     { from: "review", to: "draft", type: "backward" },
   ];
-  const graph = placeGraph(["in", "draft", "side", "review"], edges);
-  const columns = ["in", "draft", "side", "review"].map((id) => graph.spots.get(id)?.column);
+  const graph = layoutGraph(["in", "draft", "side", "review"], edges);
+  const columns = ["in", "draft", "side", "review"].map((id) => graph.positions.get(id)?.column);
   assert.deepEqual(columns, [0, 1, 1, 2]);
   assert.equal(graph.rows, 2);
-  const circle = placeGraph(
+  const circle = layoutGraph(
     ["a", "b"],
     [
       { from: "a", to: "b", type: "forward" },

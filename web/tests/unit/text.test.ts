@@ -44,9 +44,9 @@ test("only web links are allowed", () => {
 
 test("highlighting does not change the text", () => {
   const code = 'fn main() { let x = 12; // "note"\n  print("a\\"b"); } /* end */ # x';
-  const pieces = highlight(code);
-  assert.equal(pieces.map((piece) => piece.text).join(""), code);
-  assert.ok(pieces.some((piece) => piece.kind === "comment" && piece.text.startsWith("//")));
+  const tokens = highlight(code);
+  assert.equal(tokens.map((token) => token.text).join(""), code);
+  assert.ok(tokens.some((token) => token.kind === "comment" && token.text.startsWith("//")));
 });
 
 test("a diff contains both texts", () => {

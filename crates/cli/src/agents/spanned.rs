@@ -22,7 +22,7 @@ pub struct SourcePosition {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
-    pub place: SourcePosition,
+    pub position: SourcePosition,
     pub value: Value,
     /// A mistake in this value was already reported, so the value is skipped.
     is_reported: bool,
@@ -42,47 +42,52 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldKey {
     pub name: String,
-    pub place: SourcePosition,
+    pub position: SourcePosition,
 }
 
 /// A mistake in a document, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    pub place: SourcePosition,
+    pub position: SourcePosition,
     /// Path of the field, joined by dots. Empty for the document itself.
     pub field: String,
     pub why: String,
 }
 
 impl Located {
-    pub fn new(place: SourcePosition, value: Value) -> Self {
-        Self { place, value, is_reported: false }
+    pub fn new(position: SourcePosition, value: Value) -> Self {
+        Self { position, value, is_reported: false }
     }
 
     /// Deserialize the whole document and collect all mistakes.
     pub fn read<T: DeserializeOwned>(mut self) -> (Option<T>, Vec<Mistake>) {
         let mut mistakes = Vec::new();
         while mistakes.len() < MISTAKES_MAX {
-            let misfit = match T::deserialize(&self) {
+            let field_error = match T::deserialize(&self) {
                 Ok(read) => return (mistakes.is_empty().then_some(read), mistakes),
-                Err(misfit) => misfit,
+                Err(field_error) => field_error,
             };
-            let is_consequence = self.report(&misfit);
+            let is_consequence = self.report(&field_error);
             if !is_consequence {
-                let place = self.place_of(&misfit);
-                mistakes.push(Mistake { place, field: misfit.path.join("."), why: misfit.why.clone() });
+                let position = self.position_of(&field_error);
+                mistakes.push(Mistake {
+                    position,
+                    field: field_error.path.join("."),
+                    why: field_error.why.clone(),
+                });
             }
-            if misfit.path.is_empty() {
+            if field_error.path.is_empty() {
                 break;
             }
         }
         (None, mistakes)
     }
 
-    /// Mark the wrong value as reported. Returns true if a field counts as missing only because its value was wrong.
-    fn report(&mut self, misfit: &Misfit) -> bool {
-        let Some(node) = self.find_mut(&misfit.path) else { return false };
-        let missing = misfit.missing;
+    /// Mark the invalid value as reported. Returns true if the error is only a consequence of an earlier one: a field
+    /// counts as missing because its value was skipped.
+    fn report(&mut self, field_error: &FieldError) -> bool {
+        let Some(node) = self.find_mut(&field_error.path) else { return false };
+        let missing = field_error.missing;
         let is_consequence = missing.is_some_and(
             |name| matches!(&node.value, Value::Table(rows) if rows.iter().any(|(key, _)| key.name == name)),
         );
@@ -100,82 +105,90 @@ impl Located {
         below?.find_mut(rest)
     }
 
-    /// Descend one step: a key in a table or an index in a list. Also returns the position of the key, if any.
+    /// Descend one step: a key in a table or an index in a list. Also returns the position of the key or item.
     fn step(&self, step: &str) -> Option<(SourcePosition, &Located)> {
         match &self.value {
             Value::Table(rows) => {
-                rows.iter().find(|(key, _)| key.name == *step).map(|(key, node)| (key.place, node))
+                rows.iter().find(|(key, _)| key.name == *step).map(|(key, node)| (key.position, node))
             }
-            Value::List(items) => items.get(step.parse::<usize>().ok()?).map(|node| (node.place, node)),
+            Value::List(items) => items.get(step.parse::<usize>().ok()?).map(|node| (node.position, node)),
             _ => None,
         }
     }
 
-    fn place_of(&self, misfit: &Misfit) -> SourcePosition {
-        let (key, value) = self.places(&misfit.path);
-        match misfit.about {
-            About::FieldKey => key,
-            About::Value => value,
+    fn position_of(&self, field_error: &FieldError) -> SourcePosition {
+        let (key, value) = self.positions(&field_error.path);
+        match field_error.subject {
+            ErrorSubject::FieldKey => key,
+            ErrorSubject::Value => value,
         }
     }
 
     /// Position of the value at this path, or of its nearest existing ancestor.
-    pub fn place(&self, path: &[String]) -> SourcePosition {
-        self.places(path).1
+    pub fn position_at(&self, path: &[String]) -> SourcePosition {
+        self.positions(path).1
     }
 
-    fn places(&self, path: &[String]) -> (SourcePosition, SourcePosition) {
-        let (mut key, mut node) = (self.place, self);
+    fn positions(&self, path: &[String]) -> (SourcePosition, SourcePosition) {
+        let (mut key, mut node) = (self.position, self);
         for step in path {
             let Some((at, below)) = node.step(step) else { break };
             (key, node) = (at, below);
         }
-        (key, node.place)
+        (key, node.position)
     }
 }
 
 /// Whether a mistake is in a key or in its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum About {
+enum ErrorSubject {
     FieldKey,
     Value,
 }
 
 /// A deserialization error with the path to the value.
 #[derive(Debug)]
-pub struct Misfit {
+pub struct FieldError {
     path: Vec<String>,
     why: String,
-    about: About,
+    subject: ErrorSubject,
     missing: Option<&'static str>,
 }
 
-impl Misfit {
+impl FieldError {
     fn below(mut self, step: &str) -> Self {
         self.path.insert(0, step.to_owned());
         self
     }
 }
 
-impl std::fmt::Display for Misfit {
+impl std::fmt::Display for FieldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for FieldError {}
 
-impl serde::de::Error for Misfit {
+impl serde::de::Error for FieldError {
     fn custom<T: std::fmt::Display>(why: T) -> Self {
-        Self { path: Vec::new(), why: why.to_string(), about: About::Value, missing: None }
+        Self { path: Vec::new(), why: why.to_string(), subject: ErrorSubject::Value, missing: None }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("is {}, but must be {}", describe(&found), wanted(expected)))
+        Self::custom(format_args!(
+            "is {}, but must be {}",
+            describe_found(&found),
+            describe_expected(expected)
+        ))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("is {}, but must be {}", describe(&found), wanted(expected)))
+        Self::custom(format_args!(
+            "is {}, but must be {}",
+            describe_found(&found),
+            describe_expected(expected)
+        ))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
@@ -183,7 +196,7 @@ impl serde::de::Error for Misfit {
             Some(known) => format!("is unknown: did you mean {known}?"),
             None => format!("is unknown; known fields: {}", expected.join(", ")),
         };
-        Self { about: About::FieldKey, ..Self::custom(why) }
+        Self { subject: ErrorSubject::FieldKey, ..Self::custom(why) }
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
@@ -198,7 +211,7 @@ impl serde::de::Error for Misfit {
 }
 
 /// Translate the names of Rust types to terms for users.
-fn wanted(expected: &dyn Expected) -> String {
+fn describe_expected(expected: &dyn Expected) -> String {
     match expected.to_string().as_str() {
         "f32" | "f64" => "a number".to_owned(),
         "u32" | "u64" => "a whole number".to_owned(),
@@ -211,7 +224,7 @@ fn wanted(expected: &dyn Expected) -> String {
     }
 }
 
-fn describe(found: &Unexpected<'_>) -> String {
+fn describe_found(found: &Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => value.to_string(),
         Unexpected::Unsigned(value) => value.to_string(),
@@ -226,9 +239,9 @@ fn describe(found: &Unexpected<'_>) -> String {
 }
 
 impl<'de> Deserializer<'de> for &'de Located {
-    type Error = Misfit;
+    type Error = FieldError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
         match &self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
@@ -238,12 +251,12 @@ impl<'de> Deserializer<'de> for &'de Located {
             },
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(text) => visitor.visit_borrowed_str(text),
-            Value::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate() }),
-            Value::Table(rows) => visitor.visit_map(Rows { rows: rows.iter(), open: None }),
+            Value::List(items) => visitor.visit_seq(ListAccess { items: items.iter().enumerate() }),
+            Value::Table(rows) => visitor.visit_map(TableAccess { rows: rows.iter(), current: None }),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
         match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -255,11 +268,11 @@ impl<'de> Deserializer<'de> for &'de Located {
         _name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, FieldError> {
         match &self.value {
-            Value::Text(text) => visitor.visit_enum(Name(text)),
+            Value::Text(text) => visitor.visit_enum(VariantName(text)),
             // In YAML a bare `off` or `no` is text, but users may write `false` for `off`.
-            Value::Bool(value) => Err(Misfit::unknown_variant(&value.to_string(), variants)),
+            Value::Bool(value) => Err(FieldError::unknown_variant(&value.to_string(), variants)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -268,7 +281,7 @@ impl<'de> Deserializer<'de> for &'de Located {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, FieldError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -278,77 +291,80 @@ impl<'de> Deserializer<'de> for &'de Located {
     }
 }
 
-struct Name<'de>(&'de str);
+struct VariantName<'de>(&'de str);
 
-impl<'de> EnumAccess<'de> for Name<'de> {
-    type Error = Misfit;
+impl<'de> EnumAccess<'de> for VariantName<'de> {
+    type Error = FieldError;
     type Variant = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Misfit> {
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), FieldError> {
         Ok((seed.deserialize(StrDeserializer::new(self.0))?, self))
     }
 }
 
 /// All enum variants in agent files are plain names.
-impl<'de> VariantAccess<'de> for Name<'de> {
-    type Error = Misfit;
+impl<'de> VariantAccess<'de> for VariantName<'de> {
+    type Error = FieldError;
 
-    fn unit_variant(self) -> Result<(), Misfit> {
+    fn unit_variant(self) -> Result<(), FieldError> {
         Ok(())
     }
 
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _seed: S) -> Result<S::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, but must have a value"))
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _seed: S) -> Result<S::Value, FieldError> {
+        Err(FieldError::custom("is a plain name, but must have a value"))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, but must have a value"))
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, FieldError> {
+        Err(FieldError::custom("is a plain name, but must have a value"))
     }
 
     fn struct_variant<V: Visitor<'de>>(
         self,
         _fields: &'static [&'static str],
         _visitor: V,
-    ) -> Result<V::Value, Misfit> {
-        Err(Misfit::custom("is a plain name, but must have a value"))
+    ) -> Result<V::Value, FieldError> {
+        Err(FieldError::custom("is a plain name, but must have a value"))
     }
 }
 
-struct Items<'de> {
+struct ListAccess<'de> {
     items: std::iter::Enumerate<std::slice::Iter<'de, Located>>,
 }
 
-impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Misfit;
+impl<'de> SeqAccess<'de> for ListAccess<'de> {
+    type Error = FieldError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, FieldError> {
         match self.items.find(|(_, item)| !item.is_reported) {
             Some((at, item)) => {
-                seed.deserialize(item).map(Some).map_err(|misfit| misfit.below(&at.to_string()))
+                seed.deserialize(item).map(Some).map_err(|field_error| field_error.below(&at.to_string()))
             }
             None => Ok(None),
         }
     }
 }
 
-struct Rows<'de> {
+struct TableAccess<'de> {
     rows: std::slice::Iter<'de, (FieldKey, Located)>,
-    open: Option<&'de (FieldKey, Located)>,
+    current: Option<&'de (FieldKey, Located)>,
 }
 
-impl<'de> MapAccess<'de> for Rows<'de> {
-    type Error = Misfit;
+impl<'de> MapAccess<'de> for TableAccess<'de> {
+    type Error = FieldError;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
-        self.open = self.rows.find(|(_, node)| !node.is_reported);
-        let Some((key, _)) = self.open else { return Ok(None) };
-        let name = StrDeserializer::<Misfit>::new(&key.name);
-        seed.deserialize(name).map(Some).map_err(|misfit| misfit.below(&key.name))
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, FieldError> {
+        self.current = self.rows.find(|(_, node)| !node.is_reported);
+        let Some((key, _)) = self.current else { return Ok(None) };
+        let name = StrDeserializer::<FieldError>::new(&key.name);
+        seed.deserialize(name).map(Some).map_err(|field_error| field_error.below(&key.name))
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, FieldError> {
         let (key, node) =
-            self.open.take().ok_or_else(|| Misfit::custom("a value was requested before its key"))?;
-        seed.deserialize(node).map_err(|misfit| misfit.below(&key.name))
+            self.current.take().ok_or_else(|| FieldError::custom("a value was requested before its key"))?;
+        seed.deserialize(node).map_err(|field_error| field_error.below(&key.name))
     }
 }

@@ -4,13 +4,13 @@ use sapwood::Body;
 use sapwood::core::entry::{AssistantMessage, Stop, ToolResult, Usage, UserMessage, codec};
 use sapwood::core::{Json, Part};
 
-use super::corpus::{Corpus, Said};
+use super::corpus::{Corpus, CorpusMessage};
 
 /// The entry that an agent would append for a message.
-pub fn body_of(said: Said) -> Body {
-    match said {
-        Said::User { text } => UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
-        Said::Assistant { text, call } => {
+pub fn body_of(message: CorpusMessage) -> Body {
+    match message {
+        CorpusMessage::User { text } => UserMessage { parts: vec![Part::text(text)], origin: None }.into(),
+        CorpusMessage::Assistant { text, call } => {
             let (input, output) = (12_000 + text.len() as u64, text.len() as u64 / 4);
             let stop = if call.is_some() { Stop::ToolUse } else { Stop::Stop };
             let call = call.and_then(|call| {
@@ -26,7 +26,7 @@ pub fn body_of(said: Said) -> Body {
             }
             .into()
         }
-        Said::Tool { call_id, tool, text } => ToolResult {
+        CorpusMessage::Tool { call_id, tool, text } => ToolResult {
             call_id,
             tool: Some(tool.to_owned()),
             parts: vec![Part::text(text)],
@@ -44,20 +44,22 @@ pub fn bodies(seed: u64) -> impl Iterator<Item = Body> {
     Corpus::new(seed).map(body_of)
 }
 
-/// Messages of about 200 bytes, for sessions in which only the number of entries matters.
+/// Messages of at most 200 bytes, for sessions in which only the number of entries matters.
 pub fn short_bodies(seed: u64) -> impl Iterator<Item = Body> {
-    Corpus::new(seed).map(|said| body_of(shortened(said)))
+    Corpus::new(seed).map(|message| body_of(shortened(message)))
 }
 
-fn shortened(mut said: Said) -> Said {
-    let (Said::User { text } | Said::Tool { text, .. } | Said::Assistant { text, .. }) = &mut said;
+fn shortened(mut message: CorpusMessage) -> CorpusMessage {
+    let (CorpusMessage::User { text }
+    | CorpusMessage::Tool { text, .. }
+    | CorpusMessage::Assistant { text, .. }) = &mut message;
     let end = (0..=text.len().min(200)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
     text.shrink_to_fit();
-    if let Said::Assistant { call: Some(call), .. } = &mut said {
+    if let CorpusMessage::Assistant { call: Some(call), .. } = &mut message {
         call.input = "{}".to_owned();
     }
-    said
+    message
 }
 
 /// The body as a line of a JSONL file.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Append the lines and sync after every `per_sync` of them.
+/// Append the lines and sync after every `per_sync` lines.
 pub fn append_synced(path: &Path, lines: &[Vec<u8>], per_sync: usize) -> std::io::Result<Duration> {
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
     file.sync_all()?;
@@ -38,7 +38,7 @@ pub fn append_preallocated(path: &Path, lines: &[Vec<u8>]) -> std::io::Result<Du
     Ok(start.elapsed())
 }
 
-/// Write lines without syncing, as input for reads.
+/// Write lines without syncing. Other baselines read them.
 pub fn write_lines(path: &Path, lines: impl Iterator<Item = Vec<u8>>) -> std::io::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut bytes = 0;

@@ -1,6 +1,5 @@
 //! `sapwood bench`: the project's own benchmark. Figures are compared with the machine's baseline, measured with the
-//! same bytes in the same directory in the same run. The ratio is what matters, because machines differ more than
-//! programs do.
+//! same bytes in the same directory in the same run. Only the ratio is comparable between machines.
 //!
 //! | file | content |
 //! |---|---|
@@ -36,7 +35,7 @@ Examples:
   sapwood bench --quick
   sapwood bench --axis append --axis search --dir /var/tmp")]
 pub struct BenchArgs {
-    /// Use smaller sizes: takes seconds, only for a first impression
+    /// Use smaller sizes; takes seconds, but the results are rough
     #[arg(long)]
     quick: bool,
     /// Run only these axes

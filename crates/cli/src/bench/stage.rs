@@ -1,5 +1,5 @@
-//! The stores that axes share. The long session (ordinary messages) and the huge session (short messages) take a
-//! while to create, so each session is created once, on first use.
+//! The stores that axes share. The long session (ordinary messages) and the huge session (short messages) are slow to
+//! create, so each is created once, on first use.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ impl Stage {
         Ok(appended.entries.into_iter().map(|(_, id)| id).collect())
     }
 
-    /// Append in batches, and report the number of entries after each.
+    /// Append in batches, and call `after_batch` with the number of entries after each batch.
     pub async fn fill(
         &self,
         engine: &Engine,
@@ -113,7 +113,7 @@ impl Stage {
         let start = std::time::Instant::now();
         self.fill(&engine, &session, counted.take(count), count, |_| ()).await?;
         let messages_per_second = per_second(count, start.elapsed());
-        // The index may lag. A search makes it catch up now, so that no axis measures the catch-up.
+        // The search index may lag. Update it now with a search, so that no axis measures the update.
         let start = std::time::Instant::now();
         let query = SearchQuery { text: "nothing".to_owned(), limit: 1, ..SearchQuery::default() };
         engine.search(&self.scope, &query).await?;

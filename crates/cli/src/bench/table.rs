@@ -24,7 +24,7 @@ pub struct Figure {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct FigureLine<'a> {
     axis: &'a str,
     name: &'a str,
     value: f64,
@@ -72,8 +72,8 @@ impl Figure {
         })
     }
 
-    fn line(&self) -> Line<'_> {
-        Line {
+    fn line(&self) -> FigureLine<'_> {
+        FigureLine {
             axis: self.axis,
             name: &self.name,
             value: self.value,

@@ -1,12 +1,12 @@
-//! Parses slash commands: those of the chat, and `sapwood` commands whose first argument is a session. Pure.
+//! Parses slash commands: the chat's own commands, and `sapwood` commands whose first argument is a session. Pure.
 
 use crate::failure::{Failure, Result};
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum SlashCommand {
     Help,
     Quit,
-    /// Go back to before the last user message.
+    /// Move the leaf to the entry before the last user message.
     Undo,
     /// Fork the session and continue in the fork.
     Fork {
@@ -27,22 +27,22 @@ pub enum Command {
     },
     /// List the skills, or turn a skill on or off.
     Skill {
-        words: Vec<String>,
+        args: Vec<String>,
     },
     Sessions,
     Open {
         session: String,
     },
-    /// Run a `sapwood` command, with the session inserted after the first word.
+    /// Run a `sapwood` command, with the session inserted after the command name.
     Run {
-        words: Vec<String>,
+        args: Vec<String>,
     },
 }
 
-/// Name, arguments, description.
-type Row = (&'static str, &'static str, &'static str);
+/// A row of the help: name, arguments, description.
+type HelpRow = (&'static str, &'static str, &'static str);
 
-const OWN: &[Row] = &[
+const CHAT_COMMANDS: &[HelpRow] = &[
     ("help", "", "show this list"),
     ("tree", "", "show the branches of this session"),
     ("branch", "ENTRY", "go back to an entry and continue from there"),
@@ -62,7 +62,7 @@ const OWN: &[Row] = &[
 ];
 
 /// `sapwood` commands whose first argument is a session, available as slash commands of the same name.
-const PASSED_ON: &[&str] = &[
+const SESSION_COMMANDS: &[&str] = &[
     "tree",
     "branch",
     "compact",
@@ -87,17 +87,21 @@ const PASSED_ON: &[&str] = &[
 const ALIASES: &[(&str, &str)] = &[("clear", "reset"), ("cost", "usage")];
 
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let rest = PASSED_ON.iter().copied().filter(|name| OWN.iter().all(|(own, ..)| own != name));
-    OWN.iter().map(|(name, ..)| *name).chain(rest)
+    let rest =
+        SESSION_COMMANDS.iter().copied().filter(|name| CHAT_COMMANDS.iter().all(|(known, ..)| known != name));
+    CHAT_COMMANDS.iter().map(|(name, ..)| *name).chain(rest)
 }
 
 /// Rows of the help: the command with its arguments, and its description.
 pub fn help() -> Vec<(String, &'static str)> {
-    OWN.iter().map(|(name, rest, about)| (format!("/{name} {rest}").trim_end().to_owned(), *about)).collect()
+    CHAT_COMMANDS
+        .iter()
+        .map(|(name, rest, about)| (format!("/{name} {rest}").trim_end().to_owned(), *about))
+        .collect()
 }
 
-/// Parse a line. None if it is a message: text, a path such as `/etc/hosts`, or text after two slashes.
-pub fn parse(line: &str) -> Option<Result<Command>> {
+/// Parse a line. Returns `None` for a message, which includes paths such as `/etc/hosts` and text after two slashes.
+pub fn parse(line: &str) -> Option<Result<SlashCommand>> {
     let words = line.trim().strip_prefix('/')?;
     let name = words.split_whitespace().next().unwrap_or_default();
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
@@ -106,10 +110,10 @@ pub fn parse(line: &str) -> Option<Result<Command>> {
     Some(split(words).and_then(|words| command_of(&words)))
 }
 
-fn command_of(words: &[String]) -> Result<Command> {
+fn command_of(words: &[String]) -> Result<SlashCommand> {
     let (name, rest) = words.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
-    let one = || rest.first().cloned();
-    let most = |count: usize| {
+    let first_arg = || rest.first().cloned();
+    let at_most = |count: usize| {
         if rest.len() > count {
             let message = format!("unexpected argument {} of /{name}", rest[count]);
             return Err(Failure::usage(message, "type /help to see the arguments of each command"));
@@ -117,31 +121,31 @@ fn command_of(words: &[String]) -> Result<Command> {
         Ok(())
     };
     match name {
-        "help" | "?" => most(0).map(|()| Command::Help),
-        "quit" | "exit" | "q" => most(0).map(|()| Command::Quit),
-        "skill" => most(2).map(|()| Command::Skill { words: rest.to_vec() }),
-        "undo" => most(0).map(|()| Command::Undo),
-        "fork" => most(1).map(|()| Command::Fork { at: one() }),
-        "new" => most(1).map(|()| Command::New { agent: one() }),
-        "agent" => most(1).map(|()| Command::Agent { name: one() }),
-        "model" => most(1).map(|()| Command::Model { name: one() }),
-        "export" => most(1).map(|()| Command::Export { file: one() }),
-        "sessions" | "ls" => most(0).map(|()| Command::Sessions),
+        "help" | "?" => at_most(0).map(|()| SlashCommand::Help),
+        "quit" | "exit" | "q" => at_most(0).map(|()| SlashCommand::Quit),
+        "skill" => at_most(2).map(|()| SlashCommand::Skill { args: rest.to_vec() }),
+        "undo" => at_most(0).map(|()| SlashCommand::Undo),
+        "fork" => at_most(1).map(|()| SlashCommand::Fork { at: first_arg() }),
+        "new" => at_most(1).map(|()| SlashCommand::New { agent: first_arg() }),
+        "agent" => at_most(1).map(|()| SlashCommand::Agent { name: first_arg() }),
+        "model" => at_most(1).map(|()| SlashCommand::Model { name: first_arg() }),
+        "export" => at_most(1).map(|()| SlashCommand::Export { file: first_arg() }),
+        "sessions" | "ls" => at_most(0).map(|()| SlashCommand::Sessions),
         "open" => {
-            most(1)?;
-            let session = one().ok_or_else(|| {
+            at_most(1)?;
+            let session = first_arg().ok_or_else(|| {
                 Failure::usage("the session is missing", "type /sessions to list the latest")
             })?;
-            Ok(Command::Open { session })
+            Ok(SlashCommand::Open { session })
         }
         name => {
-            let real = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real);
-            let is_known = PASSED_ON.contains(&name) || real != name;
+            let target = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, target)| target);
+            let is_known = SESSION_COMMANDS.contains(&name) || target != name;
             if !is_known {
                 return Err(Failure::usage(format!("no command /{name}"), "type /help to list all commands"));
             }
-            let words = std::iter::once(real.to_owned()).chain(rest.iter().cloned());
-            Ok(Command::Run { words: words.collect() })
+            let words = std::iter::once(target.to_owned()).chain(rest.iter().cloned());
+            Ok(SlashCommand::Run { args: words.collect() })
         }
     }
 }
@@ -175,11 +179,11 @@ mod tests {
     #[test]
     fn a_slash_and_a_name_is_a_command_and_a_path_is_not() {
         let parsed = |line| parse(line).unwrap().unwrap();
-        assert_eq!(parsed("/undo"), Command::Undo);
-        assert_eq!(parsed(" /fork 3 "), Command::Fork { at: Some("3".into()) });
-        assert_eq!(parsed("/clear"), Command::Run { words: vec!["reset".into()] });
+        assert_eq!(parsed("/undo"), SlashCommand::Undo);
+        assert_eq!(parsed(" /fork 3 "), SlashCommand::Fork { at: Some("3".into()) });
+        assert_eq!(parsed("/clear"), SlashCommand::Run { args: vec!["reset".into()] });
         let words = vec!["branch".into(), "3".into(), "--summary".into(), "it was wrong".into()];
-        assert_eq!(parsed("/branch 3 --summary \"it was wrong\""), Command::Run { words });
+        assert_eq!(parsed("/branch 3 --summary \"it was wrong\""), SlashCommand::Run { args: words });
         assert!(parse("/etc/hosts is a file").is_none());
         assert!(parse("// comment").is_none());
         assert!(parse("hello").is_none());

@@ -1,5 +1,5 @@
 //! Runs a turn without a screen. With `--json` every event is printed as a line, otherwise only the complete answer.
-//! The first Ctrl-C cancels the turn, and with it the command.
+//! The first Ctrl-C cancels the turn and ends the command.
 
 use std::io::Write;
 
@@ -7,23 +7,23 @@ use sapwood::core::project::event::Event;
 use sapwood::engine::turn::{Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 
-use super::watch::Line;
+use super::watch::SessionHandle;
 use crate::failure::{Exit, Failure, Result};
 use crate::render::{Out, clean};
 
 /// The output of a turn for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Show {
+pub enum TurnOutput {
     Answer,
     Events,
     Nothing,
 }
 
 pub async fn follow(
-    line: &Line,
+    handle: &SessionHandle,
     running: Running,
     mut events: Subscription,
-    show: Show,
+    show: TurnOutput,
     out: &mut Out,
 ) -> Result<TurnReport> {
     let ended = running.ended();
@@ -31,22 +31,22 @@ pub async fn follow(
     let mut is_cancelled = false;
     let report = loop {
         tokio::select! {
-            event = events.next() => print_event(line, &event?, show, out)?,
+            event = events.next() => print_event(handle, &event?, show, out)?,
             _ = tokio::signal::ctrl_c(), if !is_cancelled => {
                 is_cancelled = true;
-                cancel(line).await?;
+                cancel(handle).await?;
             }
             report = &mut ended => break report?,
         }
     };
     while let Some(event) = events.try_next().await? {
-        print_event(line, &event, show, out)?;
+        print_event(handle, &event, show, out)?;
     }
     if is_cancelled {
         let cancelled = Failure::new("turn.cancelled", "the turn was cancelled");
         return Err(Failure { exit: Exit::Interrupted, ..cancelled });
     }
-    if show == Show::Answer && !report.text.is_empty() {
+    if show == TurnOutput::Answer && !report.text.is_empty() {
         // Piped text is data and printed unchanged. On a terminal, control sequences are removed.
         let text = if out.terminal.is_some() { clean(&report.text) } else { report.text.as_str().into() };
         writeln!(out, "{}", text.trim_end_matches('\n'))?;
@@ -55,22 +55,22 @@ pub async fn follow(
     Ok(report)
 }
 
-async fn cancel(line: &Line) -> Result<()> {
-    match line.engine.cancel(&line.scope, &line.session).await {
+async fn cancel(handle: &SessionHandle) -> Result<()> {
+    match handle.engine.cancel(&handle.scope, &handle.session).await {
         Err(sapwood::Error::NoTurn { .. }) => Ok(()),
         cancelled => Ok(cancelled.map(drop)?),
     }
 }
 
-fn print_event(line: &Line, event: &SessionEvent, show: Show, out: &mut Out) -> Result<()> {
-    if show != Show::Events {
+fn print_event(handle: &SessionHandle, event: &SessionEvent, show: TurnOutput, out: &mut Out) -> Result<()> {
+    if show != TurnOutput::Events {
         return Ok(());
     }
     match event {
         SessionEvent::Entry(record) => {
-            let session = line.session.clone();
+            let session = handle.session.clone();
             let unreadable = |source| sapwood::Error::Unreadable { session, source };
-            out.json(&Event::of(&line.session, record).map_err(unreadable)?)?;
+            out.json(&Event::of(&handle.session, record).map_err(unreadable)?)?;
         }
         SessionEvent::Fragment(fragment) => out.json(fragment)?,
     }

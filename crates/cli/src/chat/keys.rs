@@ -1,4 +1,5 @@
-//! The keyboard during a turn. The terminal is in raw mode, and a thread waits for keys, so that no task blocks.
+//! Reads the keyboard during a turn. The terminal is in raw mode, and a separate thread reads the keys, because reading
+//! blocks.
 //! Dropping [`Keyboard`] ends the thread and restores the terminal.
 
 /// A key press.
@@ -16,8 +17,8 @@ pub enum KeyPress {
     Escape,
 }
 
-/// Decodes bytes to keys. UTF-8 may be split anywhere, pasted content is always text, and other escape sequences are
-/// ignored.
+/// Decodes bytes to keys. The bytes may be split inside a UTF-8 character, pasted content is always text, and other
+/// escape sequences are ignored.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -44,7 +45,7 @@ impl Decoder {
         keys
     }
 
-    /// The next key and its length in bytes. None if more bytes are needed.
+    /// The next key, if the bytes encode one, and the number of bytes used. `None` if more bytes are needed.
     fn next(&mut self) -> Option<(Option<KeyPress>, usize)> {
         let first = *self.bytes.first()?;
         if first == 0x1b {
@@ -114,7 +115,7 @@ mod device {
     use super::{Decoder, KeyPress};
 
     /// Maximum number of queued keys.
-    const KEYS_WAITING_MAX: usize = 1_024;
+    const KEYS_QUEUED_MAX: usize = 1_024;
     const PASTE_ON: &[u8] = b"\x1b[?2004h";
     const PASTE_OFF: &[u8] = b"\x1b[?2004l";
 
@@ -122,7 +123,7 @@ mod device {
         keys: mpsc::Receiver<KeyPress>,
         stop: Option<OwnedFd>,
         thread: Option<JoinHandle<()>>,
-        before: Termios,
+        original: Termios,
     }
 
     impl Keyboard {
@@ -132,8 +133,8 @@ mod device {
             if !rustix::termios::isatty(&stdin) || !rustix::termios::isatty(std::io::stdout()) {
                 return None;
             }
-            let before = tcgetattr(&stdin).ok()?;
-            let mut raw = before.clone();
+            let original = tcgetattr(&stdin).ok()?;
+            let mut raw = original.clone();
             raw.local_modes &=
                 !(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG | LocalModes::IEXTEN);
             raw.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -141,9 +142,9 @@ mod device {
             let (wait, stop) = rustix::pipe::pipe().ok()?;
             tcsetattr(&stdin, OptionalActions::Drain, &raw).ok()?;
             let _ = std::io::stdout().write_all(PASTE_ON);
-            let (sender, keys) = mpsc::channel(KEYS_WAITING_MAX);
+            let (sender, keys) = mpsc::channel(KEYS_QUEUED_MAX);
             let thread = std::thread::spawn(move || read_keys(&wait, &sender));
-            Some(Self { keys, stop: Some(stop), thread: Some(thread), before })
+            Some(Self { keys, stop: Some(stop), thread: Some(thread), original })
         }
 
         /// Wait for the next key.
@@ -167,7 +168,7 @@ mod device {
             }
             let _ = std::io::stdout().write_all(PASTE_OFF);
             let _ = std::io::stdout().flush();
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.before);
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.original);
         }
     }
 
@@ -175,11 +176,11 @@ mod device {
         let stdin = std::io::stdin();
         let mut decoder = Decoder::default();
         loop {
-            let mut waits = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-            match poll(&mut waits, None) {
+            let mut poll_fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            match poll(&mut poll_fds, None) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return,
-                Ok(_) if !waits[1].revents().is_empty() => return,
+                Ok(_) if !poll_fds[1].revents().is_empty() => return,
                 Ok(_) => {}
             }
             let mut bytes = [0; 1_024];

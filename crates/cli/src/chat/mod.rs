@@ -32,16 +32,16 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{self, BOLD, DIM, GREEN, RED, YELLOW, clean, fit};
 
-use command::Command;
-use pick_session::Opening;
-use prompt::{Prompt, Typed};
-use screen::{Look, Screen};
-use watch::{Asks, Line, Watch};
+use command::SlashCommand;
+use pick_session::SessionTemplate;
+use prompt::{Prompt, PromptInput};
+use screen::{Screen, ScreenMode};
+use watch::{ApprovalChannel, SessionHandle, Watch};
 
 /// File name of the input history in Sapwood's home.
 const HISTORY_FILE: &str = "chat-history";
 /// Number of messages shown when a session is opened.
-const RECALLED_MESSAGES: usize = 2;
+const MESSAGES_SHOWN: usize = 2;
 
 /// An interactive chat.
 pub struct Chat<'a> {
@@ -49,97 +49,102 @@ pub struct Chat<'a> {
     /// None until the first message, so that a chat without messages leaves no session.
     session: Option<SessionId>,
     /// Options for a session that does not exist yet.
-    opening: Opening,
+    template: SessionTemplate,
     /// Tools allowed for the duration of this chat.
-    always: BTreeSet<String>,
+    allowed_tools: BTreeSet<String>,
     screen: Screen,
     prompt: Prompt,
+    /// Text that was typed but not sent. The next prompt starts with it.
     typed: String,
 }
 
-/// Whether the chat continues.
+/// Whether the chat continues after a line of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    GoOn,
+enum ChatFlow {
+    Continue,
     End,
 }
 
 impl<'a> Chat<'a> {
-    pub fn new(app: &'a mut App, session: Option<SessionId>, opening: Opening) -> Result<Self> {
-        crate::app::create_home(&app.place.home)?;
-        let prompt = Prompt::new(app.place.home.join(HISTORY_FILE))?;
-        let screen = Screen::new(Look::of_stdout());
-        let (always, typed) = (BTreeSet::new(), String::new());
-        Ok(Self { app, session, opening, always, screen, prompt, typed })
+    pub fn new(app: &'a mut App, session: Option<SessionId>, template: SessionTemplate) -> Result<Self> {
+        crate::app::create_home(&app.paths.home)?;
+        let prompt = Prompt::new(app.paths.home.join(HISTORY_FILE))?;
+        let screen = Screen::new(ScreenMode::of_stdout());
+        let (allowed_tools, typed) = (BTreeSet::new(), String::new());
+        Ok(Self { app, session, template, allowed_tools, screen, prompt, typed })
     }
 
     pub async fn run(mut self) -> Result<()> {
-        self.greet().await?;
+        self.print_header().await?;
         if let Some(session) = self.session.clone() {
-            self.enter(session).await?;
+            self.open_session(session).await?;
         }
         let mut interrupts = 0;
         loop {
             let initial = std::mem::take(&mut self.typed);
-            let marker = if self.screen.look() == Look::Rich {
+            let marker = if self.screen.mode() == ScreenMode::Rich {
                 format!("{GREEN}›{GREEN:#} ")
             } else {
                 "> ".to_owned()
             };
             let line = match self.prompt.read(&marker, &initial).await? {
-                Typed::Line(line) => line,
-                Typed::Interrupted if interrupts == 0 => {
+                PromptInput::Line(line) => line,
+                PromptInput::Interrupted if interrupts == 0 => {
                     interrupts += 1;
-                    self.say(format!("{DIM}press Ctrl-C again or Ctrl-D to end the chat{DIM:#}"))?;
+                    self.print_line(format!("{DIM}press Ctrl-C again or Ctrl-D to end the chat{DIM:#}"))?;
                     continue;
                 }
-                Typed::Interrupted | Typed::End => break,
+                PromptInput::Interrupted | PromptInput::End => break,
             };
             interrupts = 0;
-            let next = match self.take_line(&line).await {
+            let next = match self.run_line(&line).await {
                 Ok(next) => next,
                 Err(failure) => {
-                    self.complain(&failure)?;
-                    Next::GoOn
+                    self.print_failure(&failure)?;
+                    ChatFlow::Continue
                 }
             };
-            if next == Next::End {
+            if next == ChatFlow::End {
                 break;
             }
         }
-        self.say_goodbye()
+        self.print_resume_hint()
     }
 
-    async fn take_line(&mut self, line: &str) -> Result<Next> {
+    async fn run_line(&mut self, line: &str) -> Result<ChatFlow> {
         if line.trim().is_empty() {
-            return Ok(Next::GoOn);
+            return Ok(ChatFlow::Continue);
         }
         match command::parse(line) {
-            Some(Ok(Command::Quit)) => Ok(Next::End),
-            Some(command) => self.obey(command?).await.map(|()| Next::GoOn),
-            None => self.speak(line).await.map(|()| Next::GoOn),
+            Some(Ok(SlashCommand::Quit)) => Ok(ChatFlow::End),
+            Some(command) => self.run_slash_command(command?).await.map(|()| ChatFlow::Continue),
+            None => self.send_message(line).await.map(|()| ChatFlow::Continue),
         }
     }
 
-    fn line(&self, session: &SessionId) -> Line {
-        Line { engine: self.app.engine.clone(), scope: self.app.scope.clone(), session: session.clone() }
+    fn handle(&self, session: &SessionId) -> SessionHandle {
+        SessionHandle {
+            engine: self.app.engine.clone(),
+            scope: self.app.scope.clone(),
+            session: session.clone(),
+        }
     }
 
     /// Send a message and follow the turn.
-    async fn speak(&mut self, text: &str) -> Result<()> {
-        let session = self.session_to_speak_in().await?;
+    async fn send_message(&mut self, text: &str) -> Result<()> {
+        let session = self.ensure_session().await?;
         let events = self.subscribe(&session).await?;
         let options = SendOptions { if_running: IfRunning::Queue, on_wait: OnWait::Stay };
         let parts = vec![Part::text(text.trim())];
         match self.app.engine.send(&self.app.scope, &session, parts, options).await {
-            Ok(Sent::Started(running)) => self.watch(&session, running, events, Heard::OwnWords).await,
-            Ok(Sent::Queued(_)) => self.say(format!(
+            Ok(Sent::Started(running)) => self.watch(&session, running, events, TurnOrigin::NewMessage).await,
+            Ok(Sent::Queued(_)) => self.print_line(format!(
                 "{YELLOW}!{YELLOW:#} another process is running a turn in this session; your message is queued until it ends"
             )),
-            // An earlier turn was interrupted: resume it first and keep the message.
+            // An earlier turn was interrupted: resume it, and put the message back in the prompt.
             Err(sapwood::Error::TurnOpen { .. }) => {
                 self.typed = text.to_owned();
-                self.go_on_with_open_turn(&session).await
+                self.resume_open_turn(&session).await
             }
             Err(error) => {
                 self.typed = text.to_owned();
@@ -148,11 +153,11 @@ impl<'a> Chat<'a> {
         }
     }
 
-    async fn session_to_speak_in(&mut self) -> Result<SessionId> {
+    async fn ensure_session(&mut self) -> Result<SessionId> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
-        let session = self.opening.clone().start(self.app).await?;
+        let session = self.template.clone().start(self.app).await?;
         self.session = Some(session.clone());
         Ok(session)
     }
@@ -167,35 +172,41 @@ impl<'a> Chat<'a> {
         session: &SessionId,
         running: Running,
         mut events: Subscription,
-        heard: Heard,
+        origin: TurnOrigin,
     ) -> Result<()> {
         let began = Instant::now();
         if let Some(notice) = &running.notice {
-            self.say(format!("{YELLOW}!{YELLOW:#} {}", clean(notice)))?;
+            self.print_line(format!("{YELLOW}!{YELLOW:#} {}", clean(notice)))?;
         }
-        if heard == Heard::OwnWords {
-            pass_own_words(&mut events).await?;
+        if origin == TurnOrigin::NewMessage {
+            skip_own_message(&mut events).await?;
         }
-        self.screen.settle(&[String::new()])?;
-        let (line, typed) = (self.line(session), std::mem::take(&mut self.typed));
-        let past = match heard {
-            Heard::OwnWords => None,
-            Heard::Nothing => Some(open_calls(self.app, session).await?),
+        self.screen.print(&[String::new()])?;
+        let (handle, typed) = (self.handle(session), std::mem::take(&mut self.typed));
+        let earlier_calls = match origin {
+            TurnOrigin::NewMessage => None,
+            TurnOrigin::Resumed => Some(open_calls(self.app, session).await?),
         };
-        let mut watch = Watch::new(line, &mut self.screen, Asks::Here(&mut self.always), typed);
-        if let Some(calls) = past {
-            watch = watch.with_past(calls);
+        let mut watch =
+            Watch::new(handle, &mut self.screen, ApprovalChannel::Chat(&mut self.allowed_tools), typed);
+        if let Some(calls) = earlier_calls {
+            watch = watch.with_earlier_calls(calls);
         }
-        let watched = Box::pin(watch.run(running, events)).await?;
-        self.typed = watched.typed;
-        if watched.has_shown {
-            self.say(String::new())?;
+        let result = Box::pin(watch.run(running, events)).await?;
+        self.typed = result.typed;
+        if result.has_output {
+            self.print_line(String::new())?;
         }
-        self.sum_up(session, &watched.report, began).await
+        self.print_summary(session, &result.report, began).await
     }
 
     /// Print the result of the turn and its cost.
-    async fn sum_up(&mut self, session: &SessionId, report: &TurnReport, began: Instant) -> Result<()> {
+    async fn print_summary(
+        &mut self,
+        session: &SessionId,
+        report: &TurnReport,
+        began: Instant,
+    ) -> Result<()> {
         let mut lines = Vec::new();
         if let Some(failure) = report.ended.as_ref().and_then(outcome::failure_of) {
             let style = if failure.code == "turn.cancelled" { YELLOW } else { RED };
@@ -208,28 +219,28 @@ impl<'a> Chat<'a> {
         let took_ms = began.elapsed().as_millis() as u64;
         lines.push(status::after_turn(self.app, session, report, took_ms).await?);
         lines.push(String::new());
-        self.screen.settle(&lines)
+        self.screen.print(&lines)
     }
 
     /// Open a session: show its last messages, and resume its interrupted turn, if any.
-    async fn enter(&mut self, session: SessionId) -> Result<()> {
+    async fn open_session(&mut self, session: SessionId) -> Result<()> {
         self.session = Some(session.clone());
         let summary = self.app.engine.summary(&self.app.scope, &session).await?;
         self.app.engine.note_open(&self.app.scope, &session).await?;
-        self.recall(&session).await?;
+        self.show_last_messages(&session).await?;
         if summary.open_turn.is_some() {
-            return self.go_on_with_open_turn(&session).await;
+            return self.resume_open_turn(&session).await;
         }
         Ok(())
     }
 
-    async fn go_on_with_open_turn(&mut self, session: &SessionId) -> Result<()> {
+    async fn resume_open_turn(&mut self, session: &SessionId) -> Result<()> {
         let events = self.subscribe(session).await?;
-        self.say(format!("{YELLOW}!{YELLOW:#} a turn was interrupted here and is resumed now"))?;
+        self.print_line(format!("{YELLOW}!{YELLOW:#} a turn was interrupted here and is resumed now"))?;
         match self.app.engine.resume(&self.app.scope, session, OnWait::Stay).await {
-            Ok(Some(running)) => self.watch(session, running, events, Heard::Nothing).await,
+            Ok(Some(running)) => self.watch(session, running, events, TurnOrigin::Resumed).await,
             Ok(None) => Ok(()),
-            Err(error) if error.code() == "session.leased" => self.say(format!(
+            Err(error) if error.code() == "session.leased" => self.print_line(format!(
                 "{YELLOW}!{YELLOW:#} another process is running a turn in this session; new messages are queued until it ends"
             )),
             Err(error) => Err(error.into()),
@@ -237,28 +248,28 @@ impl<'a> Chat<'a> {
     }
 
     /// Show the last messages of a session for orientation.
-    async fn recall(&mut self, session: &SessionId) -> Result<()> {
+    async fn show_last_messages(&mut self, session: &SessionId) -> Result<()> {
         let context = self.app.engine.context(&self.app.scope, session, None).await?;
-        let is_said = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
-        let messages: Vec<_> = context.messages.iter().filter(is_said).collect();
+        let has_text = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
+        let messages: Vec<_> = context.messages.iter().filter(has_text).collect();
         let mut lines = Vec::new();
-        let skipped = messages.len().saturating_sub(RECALLED_MESSAGES);
+        let skipped = messages.len().saturating_sub(MESSAGES_SHOWN);
         if skipped > 0 {
             lines.push(format!("{DIM}… {}{DIM:#}", render::plural(skipped as u64, "earlier message")));
             lines.push(String::new());
         }
         for message in &messages[skipped..] {
-            lines.extend(self.recalled(message));
+            lines.extend(self.render_message(message));
             lines.push(String::new());
         }
-        self.screen.settle(&lines)
+        self.screen.print(&lines)
     }
 
-    fn recalled(&self, message: &Message) -> Vec<String> {
+    fn render_message(&self, message: &Message) -> Vec<String> {
         let (width, text) = (self.screen.width(), message.text());
         match message.role {
             Role::User => vec![format!("{GREEN}›{GREEN:#} {}", fit(&text, width.saturating_sub(2)))],
-            Role::Assistant | Role::System | Role::Tool if self.screen.look() == Look::Plain => {
+            Role::Assistant | Role::System | Role::Tool if self.screen.mode() == ScreenMode::Plain => {
                 clean(&text).lines().map(str::to_owned).collect()
             }
             Role::Assistant | Role::System | Role::Tool => {
@@ -270,50 +281,50 @@ impl<'a> Chat<'a> {
         }
     }
 
-    async fn greet(&mut self) -> Result<()> {
+    async fn print_header(&mut self) -> Result<()> {
         let model = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.opening.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
+            None => self.template.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
         };
         let what = match &self.session {
             Some(session) => format!("session {session}"),
-            None => format!("new session with agent {}", clean(&self.opening.agent.id)),
+            None => format!("new session with agent {}", clean(&self.template.agent.id)),
         };
-        self.screen.settle(&[
+        self.screen.print(&[
             format!("{BOLD}Sapwood{BOLD:#} · {} · {DIM}{what}{DIM:#}", clean(&model)),
             format!("{DIM}/help · Alt-Enter starts a new line · Ctrl-C cancels · Ctrl-D quits{DIM:#}"),
             String::new(),
         ])
     }
 
-    fn say_goodbye(&mut self) -> Result<()> {
+    fn print_resume_hint(&mut self) -> Result<()> {
         match self.session.clone() {
-            Some(session) => self.say(format!("{DIM}resume with:{DIM:#} sapwood chat {session}")),
+            Some(session) => self.print_line(format!("{DIM}resume with:{DIM:#} sapwood chat {session}")),
             None => Ok(()),
         }
     }
 
-    fn say(&mut self, line: String) -> Result<()> {
-        self.screen.settle(&[line])
+    fn print_line(&mut self, line: String) -> Result<()> {
+        self.screen.print(&[line])
     }
 
-    fn complain(&mut self, failure: &Failure) -> Result<()> {
+    fn print_failure(&mut self, failure: &Failure) -> Result<()> {
         if failure.exit == crate::failure::Exit::Closed {
             return Err(failure.clone());
         }
-        self.say(format!("{RED}{}{RED:#}  {DIM}{}{DIM:#}", clean(&failure.message), failure.hint))
+        self.print_line(format!("{RED}{}{RED:#}  {DIM}{}{DIM:#}", clean(&failure.message), failure.hint))
     }
 }
 
-/// Whether the turn begins with a message that is already on the screen.
+/// How the turn started. A new message is already on the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    OwnWords,
-    Nothing,
+enum TurnOrigin {
+    NewMessage,
+    Resumed,
 }
 
-/// Skip the event of the user's own message, which is on the screen already. It is stored before the turn starts.
-async fn pass_own_words(events: &mut Subscription) -> Result<()> {
+/// Skip the events up to and including the user's own message, which is already on the screen.
+async fn skip_own_message(events: &mut Subscription) -> Result<()> {
     loop {
         match events.next().await? {
             SessionEvent::Entry(record) if record.meta.kind == Kind::UserMessage => return Ok(()),
@@ -322,7 +333,7 @@ async fn pass_own_words(events: &mut Subscription) -> Result<()> {
     }
 }
 
-/// The calls of the last answer that a resumed turn may still have to run.
+/// The tool calls of the last answer, which a resumed turn may still have to run.
 async fn open_calls(app: &App, session: &SessionId) -> Result<Vec<ToolCall>> {
     let context = app.engine.context(&app.scope, session, None).await?;
     let last = context.messages.iter().rfind(|message| message.role == Role::Assistant);

@@ -25,18 +25,18 @@ pub fn failure_of(ended: &TurnEnded) -> Option<Failure> {
             let code = code("turn.failed");
             Some(Failure::new(
                 code.clone(),
-                format!("the turn failed: {}", ended.message.as_deref().unwrap_or(in_words(&code))),
+                format!("the turn failed: {}", ended.message.as_deref().unwrap_or(describe_code(&code))),
             ))
         }
         Outcome::Limited => {
             let code = code("turn.limit");
-            let message = format!("the turn reached a limit: {}", in_words(&code));
+            let message = format!("the turn reached a limit: {}", describe_code(&code));
             Some(Failure { exit: Exit::Failed, ..Failure::new(code, message) })
         }
     }
 }
 
-fn in_words(code: &str) -> &str {
+fn describe_code(code: &str) -> &str {
     match code {
         "model.rate_limited" => "the provider's rate limit was reached",
         "model.overloaded" => "the provider is overloaded",
@@ -88,7 +88,7 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
 }
 
 /// The pending approval as text, with the commands that answer it.
-pub fn how_to_answer(pending: &PendingApproval) -> String {
+pub fn approval_instructions(pending: &PendingApproval) -> String {
     let PendingApproval { approval, question, kind, call, .. } = pending;
     let about = call.as_ref().map(|call| format!("\n  {} {}", fit(&call.name, 40), short_input(call)));
     let answers = match kind.as_str() {

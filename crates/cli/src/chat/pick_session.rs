@@ -14,25 +14,26 @@ use crate::app::App;
 use crate::cmd::new::directory;
 use crate::failure::{Failure, Result};
 
-/// The most recently written session of this directory.
+/// The most recently updated session of this directory.
 pub async fn latest_here(app: &App) -> Result<SessionId> {
     let cwd = Some(directory(None)?);
     let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
     let latest = app.engine.first_listed(&app.scope, filter).await?.into_iter().next();
     latest.map(|summary| summary.id).ok_or_else(|| {
-        Failure::new("session.not_found", "this directory has no session to resume")
-            .with_hint("run `sapwood chat` to start one, or `sapwood ls` to list those of other directories")
+        Failure::new("session.not_found", "this directory has no session to resume").with_hint(
+            "run `sapwood chat` to start one, or `sapwood ls` to list the sessions of other directories",
+        )
     })
 }
 
 /// Options for a session that does not exist yet.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct SessionTemplate {
     pub agent: Agent,
     pub variables: BTreeMap<String, String>,
 }
 
-impl Opening {
+impl SessionTemplate {
     /// Create the session and freeze the agent into it.
     pub async fn start(self, app: &App) -> Result<SessionId> {
         let open = OpenOptions { cwd: Some(directory(None)?), ..OpenOptions::default() };
@@ -42,7 +43,7 @@ impl Opening {
     }
 }
 
-/// Use another model from now on.
+/// Set the model for the session's next turns.
 pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
     let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
     let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };

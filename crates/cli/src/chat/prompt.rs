@@ -21,7 +21,7 @@ use crate::failure::{Failure, Result};
 const HISTORY_LINES_MAX: usize = 2_000;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Typed {
+pub enum PromptInput {
     Line(String),
     /// Ctrl-C. The editor discards the current line.
     Interrupted,
@@ -29,35 +29,35 @@ pub enum Typed {
     End,
 }
 
-struct Question {
+struct ReadRequest {
     prompt: String,
     initial: String,
-    answer: oneshot::Sender<Result<Typed>>,
+    reply: oneshot::Sender<Result<PromptInput>>,
 }
 
 pub struct Prompt {
-    questions: mpsc::Sender<Question>,
+    requests: mpsc::Sender<ReadRequest>,
 }
 
 impl Prompt {
     pub fn new(history: PathBuf) -> Result<Self> {
         let editor = make_editor(&history)?;
-        let (questions, receiver) = mpsc::channel(1);
-        std::thread::spawn(move || answer_questions(editor, receiver, &history));
-        Ok(Self { questions })
+        let (requests, receiver) = mpsc::channel(1);
+        std::thread::spawn(move || serve_requests(editor, receiver, &history));
+        Ok(Self { requests })
     }
 
     /// Read a line, prefilled with `initial`.
-    pub async fn read(&self, prompt: &str, initial: &str) -> Result<Typed> {
-        let gone = || Failure::new("output.failed", "the line editor stopped");
-        let (answer, answered) = oneshot::channel();
-        let question = Question { prompt: prompt.to_owned(), initial: initial.to_owned(), answer };
-        self.questions.send(question).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+    pub async fn read(&self, prompt: &str, initial: &str) -> Result<PromptInput> {
+        let stopped = || Failure::new("output.failed", "the line editor stopped");
+        let (reply, receiver) = oneshot::channel();
+        let request = ReadRequest { prompt: prompt.to_owned(), initial: initial.to_owned(), reply };
+        self.requests.send(request).await.map_err(|_| stopped())?;
+        receiver.await.map_err(|_| stopped())?
     }
 }
 
-fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
+fn make_editor(history: &Path) -> Result<Editor<PromptHelper, FileHistory>> {
     let failed =
         |error: ReadlineError| Failure::new("output.failed", format!("failed to open the terminal: {error}"));
     let config = Config::builder()
@@ -66,8 +66,8 @@ fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
         .history_ignore_space(true)
         .bracketed_paste(true)
         .build();
-    let mut editor = Editor::<Aide, FileHistory>::with_config(config).map_err(failed)?;
-    editor.set_helper(Some(Aide));
+    let mut editor = Editor::<PromptHelper, FileHistory>::with_config(config).map_err(failed)?;
+    editor.set_helper(Some(PromptHelper));
     let new_line = KeyEvent(KeyCode::Enter, Modifiers::ALT);
     editor.bind_sequence(new_line, EventHandler::Simple(Cmd::Newline));
     // A history that is missing or unreadable counts as empty.
@@ -75,33 +75,33 @@ fn make_editor(history: &Path) -> Result<Editor<Aide, FileHistory>> {
     Ok(editor)
 }
 
-fn answer_questions(
-    mut editor: Editor<Aide, FileHistory>,
-    mut questions: mpsc::Receiver<Question>,
+fn serve_requests(
+    mut editor: Editor<PromptHelper, FileHistory>,
+    mut requests: mpsc::Receiver<ReadRequest>,
     history: &Path,
 ) {
-    while let Some(question) = questions.blocking_recv() {
-        let typed = editor.readline_with_initial(&question.prompt, (&question.initial, ""));
-        let answer = match typed {
+    while let Some(request) = requests.blocking_recv() {
+        let typed = editor.readline_with_initial(&request.prompt, (&request.initial, ""));
+        let reply = match typed {
             Ok(line) => {
-                let line = joined(&line);
+                let line = join_continued_lines(&line);
                 if editor.add_history_entry(line.as_str()).unwrap_or(false) {
                     save_history(&mut editor, history);
                 }
-                Ok(Typed::Line(line))
+                Ok(PromptInput::Line(line))
             }
-            Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
-            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(ReadlineError::Interrupted) => Ok(PromptInput::Interrupted),
+            Err(ReadlineError::Eof) => Ok(PromptInput::End),
             Err(error) => {
                 Err(Failure::new("output.failed", format!("failed to read from the terminal: {error}")))
             }
         };
-        let _ = question.answer.send(answer);
+        let _ = request.reply.send(reply);
     }
 }
 
 /// Save the history with private permissions. Errors are ignored, because the chat works without a history.
-fn save_history(editor: &mut Editor<Aide, FileHistory>, path: &Path) {
+fn save_history(editor: &mut Editor<PromptHelper, FileHistory>, path: &Path) {
     if !path.exists() {
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true);
@@ -113,37 +113,37 @@ fn save_history(editor: &mut Editor<Aide, FileHistory>, path: &Path) {
 }
 
 /// Remove the backslashes that continue a line.
-fn joined(line: &str) -> String {
+fn join_continued_lines(line: &str) -> String {
     line.replace("\\\n", "\n")
 }
 
 /// Completes slash commands and continues lines.
-struct Aide;
+struct PromptHelper;
 
-impl Helper for Aide {}
-impl Highlighter for Aide {}
+impl Helper for PromptHelper {}
+impl Highlighter for PromptHelper {}
 
-impl Hinter for Aide {
+impl Hinter for PromptHelper {
     type Hint = String;
 }
 
-impl Completer for Aide {
+impl Completer for PromptHelper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let Some(begun) = line[..at].strip_prefix('/').filter(|begun| !begun.contains(' ')) else {
+        let Some(prefix) = line[..at].strip_prefix('/').filter(|prefix| !prefix.contains(' ')) else {
             return Ok((at, Vec::new()));
         };
-        let fitting = command::names().filter(|name| name.starts_with(begun));
+        let matching = command::names().filter(|name| name.starts_with(prefix));
         let pairs =
-            fitting.map(|name| Pair { display: format!("/{name}"), replacement: format!("/{name} ") });
+            matching.map(|name| Pair { display: format!("/{name}"), replacement: format!("/{name} ") });
         Ok((0, pairs.collect()))
     }
 }
 
-impl Validator for Aide {
+impl Validator for PromptHelper {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let goes_on = context.input().ends_with('\\') && !context.input().ends_with("\\\\");
-        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        let is_continued = context.input().ends_with('\\') && !context.input().ends_with("\\\\");
+        Ok(if is_continued { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 
 use crate::failure::Result;
 
-/// Maximum number of live rows. On a small terminal, more rows would scroll out of reach.
+/// Maximum number of live rows. Rows that scroll off a small terminal cannot be erased.
 pub const LIVE_ROWS_MAX: usize = 6;
 /// Synchronized output: the terminal shows all output between these sequences as one change, or ignores them.
 const BEGIN_CHANGE: &str = "\x1b[?2026h";
@@ -17,40 +17,44 @@ const WIDTH_DEFAULT: usize = 80;
 const WIDTH_MIN: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum ScreenMode {
     /// Colours, markdown and live rows.
     Rich,
     /// Unformatted text, line by line.
     Plain,
 }
 
-impl Look {
+impl ScreenMode {
     /// Detect what stdout supports.
     pub fn of_stdout() -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if std::io::stdout().is_terminal() && !is_dumb && !no_colour { Look::Rich } else { Look::Plain }
+        if std::io::stdout().is_terminal() && !is_dumb && !no_colour {
+            ScreenMode::Rich
+        } else {
+            ScreenMode::Plain
+        }
     }
 }
 
 pub struct Screen {
-    look: Look,
+    mode: ScreenMode,
     live_rows: usize,
     shown: Vec<String>,
     to: Box<dyn Write>,
 }
 
 impl Screen {
-    pub fn new(look: Look) -> Self {
-        Self::on(look, Box::new(std::io::stdout()))
+    pub fn new(mode: ScreenMode) -> Self {
+        Self::on(mode, Box::new(std::io::stdout()))
     }
 
-    fn on(look: Look, to: Box<dyn Write>) -> Self {
-        Self { look, live_rows: 0, shown: Vec::new(), to }
+    fn on(mode: ScreenMode, to: Box<dyn Write>) -> Self {
+        Self { mode, live_rows: 0, shown: Vec::new(), to }
     }
 
-    pub fn look(&self) -> Look {
-        self.look
+    pub fn mode(&self) -> ScreenMode {
+        self.mode
     }
 
     /// The current width in columns, which changes with the terminal window.
@@ -61,7 +65,7 @@ impl Screen {
 
     /// Print permanent lines and replace the live lines.
     pub fn draw(&mut self, lines: &[String], mut live: Vec<String>) -> Result<()> {
-        if self.look == Look::Plain {
+        if self.mode == ScreenMode::Plain {
             lines.iter().try_for_each(|line| writeln!(self.to, "{}", anstream::adapter::strip_str(line)))?;
             return Ok(self.to.flush()?);
         }
@@ -70,7 +74,7 @@ impl Screen {
             return Ok(());
         }
         let mut text = String::from(BEGIN_CHANGE);
-        text.push_str(&self.erasure());
+        text.push_str(&self.erase_sequence());
         for line in lines {
             text.push_str(line);
             text.push('\n');
@@ -84,11 +88,11 @@ impl Screen {
     }
 
     /// Print permanent lines and remove the live lines.
-    pub fn settle(&mut self, lines: &[String]) -> Result<()> {
+    pub fn print(&mut self, lines: &[String]) -> Result<()> {
         self.draw(lines, Vec::new())
     }
 
-    fn erasure(&self) -> String {
+    fn erase_sequence(&self) -> String {
         match self.live_rows {
             0 => String::new(),
             1 => "\r\x1b[J".to_owned(),
@@ -104,9 +108,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Page {
+    impl Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -116,7 +120,7 @@ mod tests {
         }
     }
 
-    impl Page {
+    impl Buffer {
         fn take(&self) -> String {
             let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
             text.replace(BEGIN_CHANGE, "").replace(END_CHANGE, "")
@@ -125,23 +129,23 @@ mod tests {
 
     #[test]
     fn live_rows_are_erased_before_a_line_is_printed() {
-        let page = Page::default();
-        let mut screen = Screen::on(Look::Rich, Box::new(page.clone()));
+        let buffer = Buffer::default();
+        let mut screen = Screen::on(ScreenMode::Rich, Box::new(buffer.clone()));
         screen.draw(&[], vec!["a".into(), "b".into()]).unwrap();
-        assert_eq!(page.take(), "a\nb");
+        assert_eq!(buffer.take(), "a\nb");
         screen.draw(&["line".into()], vec!["c".into()]).unwrap();
-        assert_eq!(page.take(), "\r\x1b[1A\x1b[Jline\nc");
+        assert_eq!(buffer.take(), "\r\x1b[1A\x1b[Jline\nc");
         screen.draw(&[], vec!["c".into()]).unwrap();
-        assert_eq!(page.take(), "", "nothing has changed");
-        screen.settle(&[]).unwrap();
-        assert_eq!(page.take(), "\r\x1b[J");
+        assert_eq!(buffer.take(), "", "nothing has changed");
+        screen.print(&[]).unwrap();
+        assert_eq!(buffer.take(), "\r\x1b[J");
     }
 
     #[test]
     fn a_plain_screen_shows_only_permanent_lines() {
-        let page = Page::default();
-        let mut screen = Screen::on(Look::Plain, Box::new(page.clone()));
+        let buffer = Buffer::default();
+        let mut screen = Screen::on(ScreenMode::Plain, Box::new(buffer.clone()));
         screen.draw(&["\x1b[1mline\x1b[0m".into()], vec!["live".into()]).unwrap();
-        assert_eq!(page.take(), "line\n");
+        assert_eq!(buffer.take(), "line\n");
     }
 }

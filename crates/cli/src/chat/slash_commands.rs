@@ -8,7 +8,7 @@ use sapwood::core::content::joined_text;
 use sapwood::core::entry::Body;
 use sapwood::{ForkAt, OpenOptions, SessionId};
 
-use super::command::{self, Command};
+use super::command::{self, SlashCommand};
 use super::{Chat, pick_session, status};
 use crate::args::Cli;
 use crate::failure::{Failure, Result};
@@ -18,28 +18,28 @@ use crate::render::{BOLD, DIM, GREEN, clean};
 const MODELS_SHOWN_MAX: usize = 30;
 
 impl Chat<'_> {
-    pub(super) async fn obey(&mut self, command: Command) -> Result<()> {
+    pub(super) async fn run_slash_command(&mut self, command: SlashCommand) -> Result<()> {
         match command {
-            Command::Help => self.show_help(),
-            Command::Quit => Ok(()),
-            Command::Undo => self.undo().await,
-            Command::Fork { at } => self.fork(at).await,
-            Command::New { agent } => self.begin_anew(agent).await,
-            Command::Agent { name: None } => self.show_agent().await,
-            Command::Agent { name } => self.begin_anew(name).await,
-            Command::Model { name: None } => self.show_models().await,
-            Command::Model { name: Some(name) } => self.change_model(&name).await,
-            Command::Export { file } => self.export(file).await,
-            Command::Skill { words } => self.skill(&words).await,
-            Command::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
-            Command::Open { session } => {
+            SlashCommand::Help => self.show_help(),
+            SlashCommand::Quit => Ok(()),
+            SlashCommand::Undo => self.undo().await,
+            SlashCommand::Fork { at } => self.fork(at).await,
+            SlashCommand::New { agent } => self.start_new_session(agent).await,
+            SlashCommand::Agent { name: None } => self.show_agent().await,
+            SlashCommand::Agent { name } => self.start_new_session(name).await,
+            SlashCommand::Model { name: None } => self.show_models().await,
+            SlashCommand::Model { name: Some(name) } => self.change_model(&name).await,
+            SlashCommand::Export { file } => self.export(file).await,
+            SlashCommand::Skill { args } => self.skill(&args).await,
+            SlashCommand::Sessions => self.run_command(&["ls", "--limit", "10"]).await,
+            SlashCommand::Open { session } => {
                 let session = self.app.session_to_read(&session).await?;
-                self.say(format!("{DIM}session {session}{DIM:#}"))?;
-                self.enter(session).await
+                self.print_line(format!("{DIM}session {session}{DIM:#}"))?;
+                self.open_session(session).await
             }
-            Command::Run { words } => {
-                let session = self.here()?.to_string();
-                let (name, rest) = words.split_first().ok_or_else(nothing_said)?;
+            SlashCommand::Run { args } => {
+                let session = self.current_session()?.to_string();
+                let (name, rest) = args.split_first().ok_or_else(no_session)?;
                 let rest = rest.iter().map(String::as_str);
                 let words: Vec<&str> = [name.as_str(), &session].into_iter().chain(rest).collect();
                 self.run_command(&words).await
@@ -48,8 +48,8 @@ impl Chat<'_> {
     }
 
     /// The current session. Fails before the first message, which creates the session.
-    fn here(&self) -> Result<SessionId> {
-        self.session.clone().ok_or_else(nothing_said)
+    fn current_session(&self) -> Result<SessionId> {
+        self.session.clone().ok_or_else(no_session)
     }
 
     fn show_help(&mut self) -> Result<()> {
@@ -66,7 +66,7 @@ impl Chat<'_> {
             "More commands: /show /context /feed /ledger /info /label /rename /trim /uncompact …",
         ];
         lines.extend(more.map(|line| format!("{DIM}{line}{DIM:#}")));
-        self.screen.settle(&lines)
+        self.screen.print(&lines)
     }
 
     /// Run a `sapwood` command as if typed in a shell.
@@ -77,12 +77,13 @@ impl Chat<'_> {
         Ok(self.app.out.flush()?)
     }
 
-    /// Go back to before the last user message, and put its text in the prompt.
+    /// Move the leaf to the entry before the last user message, and put the message's text in the prompt.
     async fn undo(&mut self) -> Result<()> {
-        let session = self.here()?;
+        let session = self.current_session()?;
         let path = self.app.engine.path(&self.app.scope, &session, None).await?;
-        let said = path.iter().rposition(|entry| entry.meta.kind == Kind::UserMessage);
-        let at = said.ok_or_else(|| Failure::usage("there is nothing to undo", "send a message first"))?;
+        let last_message = path.iter().rposition(|entry| entry.meta.kind == Kind::UserMessage);
+        let at =
+            last_message.ok_or_else(|| Failure::usage("there is nothing to undo", "send a message first"))?;
         match at.checked_sub(1).map(|before| path[before].meta.id) {
             Some(before) => self.app.engine.branch(&self.app.scope, &session, before, None).await?,
             None => self.app.engine.reset(&self.app.scope, &session).await?,
@@ -90,13 +91,13 @@ impl Chat<'_> {
         if let Body::UserMessage(message) = &path[at].body {
             self.typed = joined_text(&message.parts);
         }
-        self.say(format!(
+        self.print_line(format!(
             "{DIM}went back to before your last message; /tree shows the branch you left{DIM:#}"
         ))
     }
 
     async fn fork(&mut self, at: Option<String>) -> Result<()> {
-        let source = self.here()?;
+        let source = self.current_session()?;
         let at = match at {
             Some(at) => {
                 ForkAt::Entry(self.app.engine.find_entry(&self.app.scope, &source, &at).await?.meta.seq)
@@ -105,28 +106,28 @@ impl Chat<'_> {
         };
         let fork = self.app.engine.fork(&self.app.scope, &source, at, OpenOptions::default()).await?;
         self.session = Some(fork.clone());
-        self.say(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}forked from {source}{DIM:#}"))
+        self.print_line(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}forked from {source}{DIM:#}"))
     }
 
-    async fn begin_anew(&mut self, agent: Option<String>) -> Result<()> {
+    async fn start_new_session(&mut self, agent: Option<String>) -> Result<()> {
         if agent.is_some() || self.session.is_some() {
-            let config = &self.app.place.config;
-            self.opening.agent = self.app.place.agents().choose(agent.as_deref(), config)?;
+            let config = &self.app.paths.config;
+            self.template.agent = self.app.paths.agents().choose(agent.as_deref(), config)?;
         }
         if let Some(left) = self.session.take() {
-            self.say(format!("{DIM}left session {left}{DIM:#}"))?;
+            self.print_line(format!("{DIM}left session {left}{DIM:#}"))?;
         }
-        self.always.clear();
-        self.greet().await
+        self.allowed_tools.clear();
+        self.print_header().await
     }
 
     async fn show_agent(&mut self) -> Result<()> {
         let agent = match &self.session {
             Some(session) => self.app.engine.agent_of(&self.app.scope, session).await?,
-            None => self.opening.agent.clone(),
+            None => self.template.agent.clone(),
         };
         let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };
-        self.screen.settle(&[
+        self.screen.print(&[
             format!("{BOLD}{}{BOLD:#}  {DIM}frozen when the session started{DIM:#}", clean(&agent.id)),
             format!("  {DIM}tools{DIM:#} {}", clean(&tools)),
         ])
@@ -135,21 +136,21 @@ impl Chat<'_> {
     async fn show_models(&mut self) -> Result<()> {
         let now = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.opening.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
+            None => self.template.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
         };
         let names = self.app.model.as_ref().map(|models| models.names()).unwrap_or_default();
         let mut lines = vec![format!("{BOLD}{}{BOLD:#}", clean(&now))];
         let others = names.iter().filter(|name| **name != now).take(MODELS_SHOWN_MAX);
         lines.extend(others.map(|name| format!("  {DIM}{}{DIM:#}", clean(name))));
-        self.screen.settle(&lines)
+        self.screen.print(&lines)
     }
 
     async fn change_model(&mut self, name: &str) -> Result<()> {
         match self.session.clone() {
             Some(session) => pick_session::change_model(self.app, &session, name).await?,
-            None => self.opening.agent.model = Some(name.to_owned()),
+            None => self.template.agent.model = Some(name.to_owned()),
         }
-        self.say(format!("{GREEN}✓{GREEN:#} now using {}", clean(name)))
+        self.print_line(format!("{GREEN}✓{GREEN:#} now using {}", clean(name)))
     }
 
     async fn skill(&mut self, words: &[String]) -> Result<()> {
@@ -158,10 +159,10 @@ impl Chat<'_> {
         match (words.as_slice(), session.as_deref()) {
             ([], None) => self.run_command(&["skill", "ls"]).await,
             ([], Some(session)) => self.run_command(&["skill", "ls", "--session", session]).await,
-            ([verb @ ("on" | "off"), name], Some(session)) => {
-                self.run_command(&["skill", verb, session, name]).await
+            ([switch @ ("on" | "off"), name], Some(session)) => {
+                self.run_command(&["skill", switch, session, name]).await
             }
-            (["on" | "off", _], None) => Err(nothing_said()),
+            (["on" | "off", _], None) => Err(no_session()),
             _ => Err(Failure::usage(
                 "/skill expects `on NAME` or `off NAME`",
                 "type /skill to list the skills",
@@ -170,12 +171,12 @@ impl Chat<'_> {
     }
 
     async fn export(&mut self, file: Option<String>) -> Result<()> {
-        let session = self.here()?.to_string();
+        let session = self.current_session()?.to_string();
         let file = file.unwrap_or_else(|| format!("{session}.jsonl"));
         self.run_command(&["export", &session, "-o", &file]).await
     }
 }
 
-fn nothing_said() -> Failure {
+fn no_session() -> Failure {
     Failure::usage("there is no session yet", "send a message to start one")
 }

@@ -1,5 +1,5 @@
-//! Turns events into lines. Text is rendered while it streams, a tool is one line with its outcome, and reasoning is
-//! one dim line. Pure, except for the clock that counts the seconds of the current activity.
+//! Converts events to lines. Text is rendered while it streams, a tool call is one line with its outcome, and reasoning
+//! is one dim line. Pure, except for the clock that counts the seconds of the current activity.
 //!
 //! Text from models and tools is untrusted and cleaned before it is shown.
 
@@ -8,22 +8,22 @@ use std::time::Instant;
 use sapwood::Part;
 use sapwood::core::content::{ToolCall, joined_text};
 use sapwood::core::entry::{AssistantMessage, Body, Compaction, ToolResult, UserMessage};
-use sapwood::engine::{News, SessionEvent};
+use sapwood::engine::{FragmentKind, SessionEvent};
 
 use super::markdown::Markdown;
-use super::screen::{LIVE_ROWS_MAX, Look};
+use super::screen::{LIVE_ROWS_MAX, ScreenMode};
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit};
 
-/// Maximum number of rows for undecided text.
+/// Maximum number of live rows for text that is not final yet.
 const PENDING_ROWS_MAX: usize = LIVE_ROWS_MAX - 2;
 /// Maximum width of a tool's input.
 const INPUT_COLUMNS_MAX: usize = 60;
-/// Maximum length of reasoning used for its one-line summary.
+/// Maximum length of the buffered reasoning, of which only one line is shown.
 const REASONING_BYTES_MAX: usize = 4_096;
 const SPINNER: &[char] = &['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
 /// The current activity.
-enum Doing {
+enum Activity {
     Thinking,
     Writing,
     Calling(String),
@@ -33,14 +33,14 @@ enum Doing {
 
 /// The kind of the previous line, which determines blank lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Above {
+enum PreviousLine {
     Nothing,
     Text,
     Tool,
 }
 
 pub struct View {
-    look: Look,
+    mode: ScreenMode,
     width: usize,
     markdown: Markdown,
     /// In plain mode, the current incomplete line.
@@ -49,28 +49,28 @@ pub struct View {
     streamed: String,
     reasoning: String,
     /// Whether the reasoning of the streaming message has been shown.
-    is_thought_shown: bool,
+    is_reasoning_shown: bool,
     calls: Vec<ToolCall>,
-    doing: Doing,
+    activity: Activity,
     since: Instant,
-    above: Above,
+    previous: PreviousLine,
     out: Vec<String>,
 }
 
 impl View {
-    pub fn new(look: Look, width: usize) -> Self {
+    pub fn new(mode: ScreenMode, width: usize) -> Self {
         Self {
-            look,
+            mode,
             width,
             markdown: Markdown::new(width),
             line: String::new(),
             streamed: String::new(),
             reasoning: String::new(),
-            is_thought_shown: false,
+            is_reasoning_shown: false,
             calls: Vec::new(),
-            doing: Doing::Thinking,
+            activity: Activity::Thinking,
             since: Instant::now(),
-            above: Above::Nothing,
+            previous: PreviousLine::Nothing,
             out: Vec::new(),
         }
     }
@@ -78,65 +78,65 @@ impl View {
     /// Apply one event and return the permanent lines.
     pub fn apply(&mut self, event: &SessionEvent) -> Vec<String> {
         match event {
-            SessionEvent::Fragment(fragment) => self.take_news(&fragment.news),
+            SessionEvent::Fragment(fragment) => self.apply_fragment(&fragment.kind),
             // An unreadable entry cannot be shown. Commands that read the log report it.
             SessionEvent::Entry(record) => {
                 if let Ok(body) = record.decode() {
-                    self.take_entry(&body);
+                    self.apply_entry(&body);
                 }
             }
         }
         std::mem::take(&mut self.out)
     }
 
-    /// The remaining lines when the turn is over.
+    /// End the turn and return the remaining lines.
     pub fn finish(&mut self) -> Vec<String> {
         self.end_text();
         std::mem::take(&mut self.out)
     }
 
-    /// Add lines of the chat between those of the turn.
+    /// Add lines of the chat itself, such as a question and its answer, after the lines of the turn so far.
     pub fn notes(&mut self, lines: Vec<String>) -> Vec<String> {
         self.end_text();
         lines.into_iter().for_each(|line| self.tool_line(line));
         std::mem::take(&mut self.out)
     }
 
-    /// The live rows: undecided text and the current activity.
+    /// The live rows: text that is not final yet, and the current activity.
     pub fn live(&self) -> Vec<String> {
-        let mut rows = match self.look {
-            Look::Rich => self.markdown.pending(PENDING_ROWS_MAX),
-            Look::Plain => Vec::new(),
+        let mut rows = match self.mode {
+            ScreenMode::Rich => self.markdown.pending(PENDING_ROWS_MAX),
+            ScreenMode::Plain => Vec::new(),
         };
         let seconds = self.since.elapsed().as_secs();
         let tick = (self.since.elapsed().as_millis() / 100) as usize % SPINNER.len();
-        let doing = match &self.doing {
-            Doing::Thinking if !self.reasoning.trim().is_empty() => last_line(&self.reasoning).to_owned(),
-            Doing::Thinking => "thinking".to_owned(),
-            Doing::Writing => "writing".to_owned(),
-            Doing::Calling(name) => format!("calling {name}"),
-            Doing::Running(ids) => format!("running {}", self.names(ids)),
-            Doing::Waiting(what) => what.clone(),
+        let activity = match &self.activity {
+            Activity::Thinking if !self.reasoning.trim().is_empty() => last_line(&self.reasoning).to_owned(),
+            Activity::Thinking => "thinking".to_owned(),
+            Activity::Writing => "writing".to_owned(),
+            Activity::Calling(name) => format!("calling {name}"),
+            Activity::Running(ids) => format!("running {}", self.names(ids)),
+            Activity::Waiting(what) => what.clone(),
         };
         let time = format!(" · {seconds} s · Ctrl-C cancels");
-        let doing = fit(&doing, self.width.saturating_sub(time.len() + 3));
-        rows.push(format!("{CYAN}{}{CYAN:#} {DIM}{doing}{time}{DIM:#}", SPINNER[tick]));
+        let activity = fit(&activity, self.width.saturating_sub(time.len() + 3));
+        rows.push(format!("{CYAN}{}{CYAN:#} {DIM}{activity}{time}{DIM:#}", SPINNER[tick]));
         rows
     }
 
     /// Register a call that was made before this view was created.
-    pub fn know_call(&mut self, call: ToolCall) {
+    pub fn register_call(&mut self, call: ToolCall) {
         if !self.calls.iter().any(|known| known.call_id == call.call_id) {
             self.calls.push(call);
         }
     }
 
-    pub fn has_shown(&self) -> bool {
-        self.above != Above::Nothing
+    pub fn has_output(&self) -> bool {
+        self.previous != PreviousLine::Nothing
     }
 
     pub fn set_waiting(&mut self, what: &str) {
-        self.doing = Doing::Waiting(what.to_owned());
+        self.activity = Activity::Waiting(what.to_owned());
     }
 
     fn names(&self, ids: &[String]) -> String {
@@ -149,36 +149,38 @@ impl View {
         names.join(", ")
     }
 
-    fn take_news(&mut self, news: &News) {
+    fn apply_fragment(&mut self, news: &FragmentKind) {
         match news {
-            News::Token { text } => {
+            FragmentKind::Token { text } => {
                 self.end_reasoning();
-                self.doing = Doing::Writing;
+                self.activity = Activity::Writing;
                 self.show_text(text);
             }
-            News::Reasoning { text } => {
-                self.doing = Doing::Thinking;
+            FragmentKind::Reasoning { text } => {
+                self.activity = Activity::Thinking;
                 if self.reasoning.len() < REASONING_BYTES_MAX {
                     self.reasoning.push_str(text);
                 }
             }
-            News::ToolCall { name, .. } => self.doing = Doing::Calling(clean(name).into_owned()),
-            News::ToolRunning { call_id, .. } => match &mut self.doing {
-                Doing::Running(ids) => ids.push(call_id.clone()),
-                _ => self.doing = Doing::Running(vec![call_id.clone()]),
+            FragmentKind::ToolCall { name, .. } => {
+                self.activity = Activity::Calling(clean(name).into_owned())
+            }
+            FragmentKind::ToolRunning { call_id, .. } => match &mut self.activity {
+                Activity::Running(ids) => ids.push(call_id.clone()),
+                _ => self.activity = Activity::Running(vec![call_id.clone()]),
             },
-            News::Failover { from, to, why } => {
+            FragmentKind::Failover { from, to, why } => {
                 let line = format!("{from} failed ({why}): trying {to}");
                 self.warn(&line);
             }
-            News::Retrying { model, after_ms, why } => {
+            FragmentKind::Retrying { model, after_ms, why } => {
                 let seconds = after_ms.div_ceil(1_000);
-                self.doing = Doing::Waiting(format!("retrying {model} in {seconds} s: {why}"));
+                self.activity = Activity::Waiting(format!("retrying {model} in {seconds} s: {why}"));
             }
-            News::Compacting => self.doing = Doing::Waiting("compacting".to_owned()),
-            News::OverBudget { text } => self.warn(text),
-            News::Waiting { .. } => self.doing = Doing::Waiting("waiting for you".to_owned()),
-            News::Pressure { .. } => {}
+            FragmentKind::Compacting => self.activity = Activity::Waiting("compacting".to_owned()),
+            FragmentKind::OverBudget { text } => self.warn(text),
+            FragmentKind::Waiting { .. } => self.activity = Activity::Waiting("waiting for you".to_owned()),
+            FragmentKind::Pressure { .. } => {}
         }
     }
 
@@ -187,20 +189,20 @@ impl View {
         self.tool_line(format!("  {YELLOW}!{YELLOW:#} {}", fit(text, self.width.saturating_sub(4))));
     }
 
-    fn take_entry(&mut self, body: &Body) {
+    fn apply_entry(&mut self, body: &Body) {
         match body {
-            Body::AssistantMessage(message) => self.take_answer(message),
-            Body::ToolResult(result) => self.take_result(result),
-            Body::UserMessage(message) => self.take_words(message),
-            Body::Compaction(compaction) => self.take_compaction(compaction),
+            Body::AssistantMessage(message) => self.apply_assistant_message(message),
+            Body::ToolResult(result) => self.apply_tool_result(result),
+            Body::UserMessage(message) => self.apply_user_message(message),
+            Body::Compaction(compaction) => self.apply_compaction(compaction),
             _ => {}
         }
     }
 
-    /// Process the complete message and show the parts that did not stream.
-    fn take_answer(&mut self, message: &AssistantMessage) {
+    /// Process the complete message and show the text that was not streamed.
+    fn apply_assistant_message(&mut self, message: &AssistantMessage) {
         let whole = joined_text(&message.parts);
-        if self.reasoning.is_empty() && !self.is_thought_shown {
+        if self.reasoning.is_empty() && !self.is_reasoning_shown {
             let thoughts = message.parts.iter().filter_map(|part| match part {
                 Part::Reasoning(reasoning) => Some(reasoning.text.as_str()),
                 _ => None,
@@ -213,12 +215,12 @@ impl View {
             self.show_text(&rest);
         }
         self.end_text();
-        self.is_thought_shown = false;
+        self.is_reasoning_shown = false;
         self.calls.extend(message.parts.iter().filter_map(Part::as_tool_call).cloned());
-        self.doing = Doing::Thinking;
+        self.activity = Activity::Thinking;
     }
 
-    fn take_result(&mut self, result: &ToolResult) {
+    fn apply_tool_result(&mut self, result: &ToolResult) {
         let call = self.calls.iter().position(|call| call.call_id == result.call_id);
         let call = call.map(|at| self.calls.remove(at));
         let name = call.as_ref().map(|call| call.name.as_str()).or(result.tool.as_deref()).unwrap_or("tool");
@@ -230,31 +232,32 @@ impl View {
             (true, _) => ('✗', RED),
             (false, _) => ('✓', GREEN),
         };
-        let room = self.width.saturating_sub(name.chars().count() + input.chars().count() + time.len() + 10);
-        let why = match (result.is_error || result.interrupted, room) {
-            (true, 12..) => format!("  {style}{}{style:#}", fit(&joined_text(&result.parts), room)),
+        let columns_left =
+            self.width.saturating_sub(name.chars().count() + input.chars().count() + time.len() + 10);
+        let why = match (result.is_error || result.interrupted, columns_left) {
+            (true, 12..) => format!("  {style}{}{style:#}", fit(&joined_text(&result.parts), columns_left)),
             _ => String::new(),
         };
         self.end_text();
         let input = if input.is_empty() { input } else { format!(" {input}") };
         let line = format!("  {style}{mark}{style:#} {BOLD}{name}{BOLD:#}{input}{why}  {DIM}{time}{DIM:#}");
         self.tool_line(line);
-        if let Doing::Running(ids) = &mut self.doing {
+        if let Activity::Running(ids) = &mut self.activity {
             ids.retain(|id| *id != result.call_id);
             if ids.is_empty() {
-                self.doing = Doing::Thinking;
+                self.activity = Activity::Thinking;
             }
         }
     }
 
     /// Show a message that was sent while the turn ran.
-    fn take_words(&mut self, message: &UserMessage) {
+    fn apply_user_message(&mut self, message: &UserMessage) {
         self.end_text();
         let text = fit(&joined_text(&message.parts), self.width.saturating_sub(2));
         self.tool_line(format!("{GREEN}›{GREEN:#} {text}"));
     }
 
-    fn take_compaction(&mut self, compaction: &Compaction) {
+    fn apply_compaction(&mut self, compaction: &Compaction) {
         self.end_text();
         let by = compaction.strategy.as_str();
         self.tool_line(format!("  {DIM}⊟ older messages were compacted ({by}){DIM:#}"));
@@ -264,16 +267,16 @@ impl View {
         if text.is_empty() {
             return;
         }
-        if self.streamed.is_empty() && self.above != Above::Nothing {
+        if self.streamed.is_empty() && self.previous != PreviousLine::Nothing {
             self.out.push(String::new());
         }
         self.streamed.push_str(text);
-        let lines = match self.look {
-            Look::Rich => self.markdown.push(text),
-            Look::Plain => self.push_plain(text),
+        let lines = match self.mode {
+            ScreenMode::Rich => self.markdown.push(text),
+            ScreenMode::Plain => self.push_plain(text),
         };
         self.out.extend(lines);
-        self.above = Above::Text;
+        self.previous = PreviousLine::Text;
     }
 
     fn push_plain(&mut self, text: &str) -> Vec<String> {
@@ -298,17 +301,17 @@ impl View {
         if text.trim().is_empty() {
             return;
         }
-        self.is_thought_shown = true;
+        self.is_reasoning_shown = true;
         let line = fit(text.trim(), self.width.saturating_sub(4));
         self.tool_line(format!("  {DIM}∴ {line}{DIM:#}"));
     }
 
     fn tool_line(&mut self, line: String) {
-        if self.above == Above::Text {
+        if self.previous == PreviousLine::Text {
             self.out.push(String::new());
         }
         self.out.push(line.trim_end().to_owned());
-        self.above = Above::Tool;
+        self.previous = PreviousLine::Tool;
     }
 }
 
@@ -318,10 +321,11 @@ fn last_line(text: &str) -> &str {
 
 /// A short description of a call: its most informative field, or the whole input.
 pub fn short_input(call: &ToolCall) -> String {
-    const TELLING: &[&str] = &["path", "command", "pattern", "query", "url", "name", "title", "question"];
+    const INFORMATIVE_FIELDS: &[&str] =
+        &["path", "command", "pattern", "query", "url", "name", "title", "question"];
     let value = call.input.to_value();
-    let told = TELLING.iter().find_map(|key| value.get(key)).and_then(serde_json::Value::as_str);
-    let text = match (told, &value) {
+    let field = INFORMATIVE_FIELDS.iter().find_map(|key| value.get(key)).and_then(serde_json::Value::as_str);
+    let text = match (field, &value) {
         (Some(text), _) => text.to_owned(),
         (None, serde_json::Value::Object(fields)) if fields.is_empty() => String::new(),
         (None, _) => call.input.get().to_owned(),
@@ -344,11 +348,11 @@ mod tests {
     use super::*;
 
     fn view() -> View {
-        View::new(Look::Plain, 80)
+        View::new(ScreenMode::Plain, 80)
     }
 
     fn shown(view: &mut View, body: Body) -> String {
-        view.take_entry(&body);
+        view.apply_entry(&body);
         let lines = std::mem::take(&mut view.out);
         anstream::adapter::strip_str(&lines.join("\n")).to_string()
     }
@@ -388,9 +392,9 @@ mod tests {
     #[test]
     fn streamed_text_is_not_shown_twice_and_other_text_is_shown() {
         let mut view = view();
-        view.take_news(&News::Token { text: "Hello, ".into() });
+        view.apply_fragment(&FragmentKind::Token { text: "Hello, ".into() });
         assert_eq!(shown(&mut view, answer(vec![Part::text("Hello, you.")])), "Hello, you.");
-        view.take_news(&News::Token { text: "Twice".into() });
+        view.apply_fragment(&FragmentKind::Token { text: "Twice".into() });
         assert_eq!(shown(&mut view, answer(vec![Part::text("Twice")])), "\nTwice");
     }
 
@@ -398,8 +402,8 @@ mod tests {
     fn reasoning_is_one_short_line() {
         let mut view = view();
         let thought = format!("First\n{}", "word ".repeat(50));
-        view.take_news(&News::Reasoning { text: thought.clone() });
-        view.take_news(&News::Token { text: "So".into() });
+        view.apply_fragment(&FragmentKind::Reasoning { text: thought.clone() });
+        view.apply_fragment(&FragmentKind::Token { text: "So".into() });
         let reasoning = sapwood::core::content::Reasoning { text: thought, redacted: false };
         let text = shown(&mut view, answer(vec![Part::Reasoning(reasoning), Part::text("So.")]));
         assert_eq!(text.matches('∴').count(), 1, "{text}");
@@ -413,7 +417,7 @@ mod tests {
         let mut view = view();
         let call = Part::tool_call("c", "\u{1b}[2J", Json::parse(r#"{"path": "\u001b]0;x\u0007"}"#).unwrap());
         shown(&mut view, answer(vec![call]));
-        view.take_entry(&result("\u{1b}[31m", true));
+        view.apply_entry(&result("\u{1b}[31m", true));
         let line = view.out.join("");
         assert!(
             !line.contains("\u{1b}[2J") && !line.contains("\u{1b}]") && !line.contains('\u{7}'),

@@ -11,14 +11,14 @@ use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Engine, EntryId, Part, Scope, SessionId};
 
 use super::keys::{KeyPress, Keyboard};
-use super::screen::{Look, Screen};
+use super::screen::{Screen, ScreenMode};
 use super::view::View;
 use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, clean, fit, plural};
 
 /// Redraw interval of the live rows.
 const TICK: Duration = Duration::from_millis(100);
-/// Number of ticks to wait for a turn that consumes the queued messages.
+/// Number of ticks to wait, after a turn has ended, for the next turn to consume the queued messages.
 const TICKS_FOR_NEXT: u32 = 20;
 /// Maximum number of events processed before a redraw.
 const EVENTS_AT_ONCE_MAX: usize = 256;
@@ -28,38 +28,38 @@ const TYPED_BYTES_MAX: usize = 64 << 10;
 const QUESTION_LINES_MAX: usize = 60;
 
 /// Where a turn's approval requests are answered.
-pub enum Asks<'a> {
-    /// In this chat, with the tools that are always allowed in it.
-    Here(&'a mut BTreeSet<String>),
+pub enum ApprovalChannel<'a> {
+    /// In this chat. The set contains the tools that the user always allows in this chat.
+    Chat(&'a mut BTreeSet<String>),
     /// Later, with another command or client.
-    Later,
+    Deferred,
 }
 
 /// The engine, scope and session of a chat.
 #[derive(Clone)]
-pub struct Line {
+pub struct SessionHandle {
     pub engine: Engine,
     pub scope: Scope,
     pub session: SessionId,
 }
 
 /// The result of following a turn.
-pub struct Watched {
+pub struct WatchResult {
     pub report: TurnReport,
     /// Text that was typed but not sent.
     pub typed: String,
     /// Whether the turn printed anything.
-    pub has_shown: bool,
+    pub has_output: bool,
 }
 
 /// A question on the screen.
-struct Ask {
+struct ApprovalPrompt {
     pending: PendingApproval,
     /// The answer, or the reason for a denial, while it is typed.
     text: Option<String>,
 }
 
-impl Ask {
+impl ApprovalPrompt {
     fn new(pending: PendingApproval) -> Self {
         let text = (pending.kind == "question").then(String::new);
         Self { pending, text }
@@ -141,96 +141,105 @@ fn tail(text: &str, columns: usize) -> String {
 }
 
 pub struct Watch<'a> {
-    line: Line,
+    handle: SessionHandle,
     screen: &'a mut Screen,
     view: View,
     keys: Option<Keyboard>,
-    asks: Asks<'a>,
-    ask: Option<Ask>,
+    channel: ApprovalChannel<'a>,
+    prompt: Option<ApprovalPrompt>,
     typed: String,
     /// Sent messages that no turn has consumed yet.
     waiting: BTreeSet<EntryId>,
     is_cancelling: bool,
     is_turn_open: bool,
-    /// Whether the turn started before it was followed, so that a question may already be pending.
-    has_past: bool,
+    /// Whether this is a resumed turn, which may already have a pending question.
+    is_resumed: bool,
     /// Permanent lines that are not drawn yet.
     lines: Vec<String>,
 }
 
 impl<'a> Watch<'a> {
-    pub fn new(line: Line, screen: &'a mut Screen, asks: Asks<'a>, typed: String) -> Self {
-        let view = View::new(screen.look(), screen.width());
+    pub fn new(
+        handle: SessionHandle,
+        screen: &'a mut Screen,
+        channel: ApprovalChannel<'a>,
+        typed: String,
+    ) -> Self {
+        let view = View::new(screen.mode(), screen.width());
         let keys = Keyboard::open();
         let waiting = BTreeSet::new();
         Self {
-            line,
+            handle,
             screen,
             view,
             keys,
-            asks,
-            ask: None,
+            channel,
+            prompt: None,
             typed,
             waiting,
             is_cancelling: false,
             is_turn_open: true,
-            has_past: false,
+            is_resumed: false,
             lines: Vec::new(),
         }
     }
 
     /// Follow a resumed turn, with earlier calls whose results are pending.
-    pub fn with_past(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
-        calls.into_iter().for_each(|call| self.view.know_call(call));
-        self.has_past = true;
+    pub fn with_earlier_calls(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
+        calls.into_iter().for_each(|call| self.view.register_call(call));
+        self.is_resumed = true;
         self
     }
 
     /// Follow the turn until it ends, and also the turns that consume queued messages.
-    pub async fn run(mut self, running: Running, mut events: Subscription) -> Result<Watched> {
+    pub async fn run(mut self, running: Running, mut events: Subscription) -> Result<WatchResult> {
         let ended = running.ended();
         tokio::pin!(ended);
         let mut report: Option<TurnReport> = None;
         let mut ticks_since_report = 0;
         let mut tick = tokio::time::interval(TICK);
-        if self.has_past {
-            self.look_for_questions().await?;
+        if self.is_resumed {
+            self.show_next_question().await?;
         }
         loop {
             tokio::select! {
-                event = events.next() => self.take_events(event?, &mut events).await?,
-                key = next_key(&mut self.keys) => self.take_key(key).await?,
+                event = events.next() => self.process_events(event?, &mut events).await?,
+                key = next_key(&mut self.keys) => self.process_key(key).await?,
                 _ = tokio::signal::ctrl_c() => self.cancel().await?,
                 _ = tick.tick() => ticks_since_report += u32::from(report.is_some()),
-                told = &mut ended, if report.is_none() => report = Some(told?),
+                outcome = &mut ended, if report.is_none() => report = Some(outcome?),
             }
             if report.is_some() {
                 while let Some(event) = events.try_next().await? {
-                    self.take_events(event, &mut events).await?;
+                    self.process_events(event, &mut events).await?;
                 }
-                let is_left = report.as_ref().is_some_and(|report| report.ended.is_none());
-                if is_left || !self.goes_on() || ticks_since_report > TICKS_FOR_NEXT && !self.is_turn_open {
+                let is_waiting = report.as_ref().is_some_and(|report| report.ended.is_none());
+                if is_waiting
+                    || !self.expects_more_turns()
+                    || ticks_since_report > TICKS_FOR_NEXT && !self.is_turn_open
+                {
                     break;
                 }
             }
             self.draw()?;
         }
         self.lines.extend(self.view.finish());
-        self.screen.settle(&std::mem::take(&mut self.lines))?;
-        let typed = self.give_back_keyboard();
-        let report = report.ok_or_else(|| sapwood::Error::TurnLost { session: self.line.session.clone() })?;
-        Ok(Watched { report, typed, has_shown: self.view.has_shown() })
+        self.screen.print(&std::mem::take(&mut self.lines))?;
+        let typed = self.close_keyboard();
+        let report =
+            report.ok_or_else(|| sapwood::Error::TurnLost { session: self.handle.session.clone() })?;
+        Ok(WatchResult { report, typed, has_output: self.view.has_output() })
     }
 
     /// Whether to wait for another turn: messages that no turn has consumed start the next turn.
-    fn goes_on(&self) -> bool {
+    fn expects_more_turns(&self) -> bool {
         self.is_turn_open || !self.waiting.is_empty()
     }
 
     fn live(&self) -> Vec<String> {
         let width = self.screen.width();
-        if let Some(ask) = &self.ask {
-            return vec![ask.row(width)];
+        if let Some(prompt) = &self.prompt {
+            return vec![prompt.row(width)];
         }
         let mut rows = self.view.live();
         if !self.typed.is_empty() {
@@ -246,27 +255,27 @@ impl<'a> Watch<'a> {
     }
 
     /// Process an event and all queued events, then draw once.
-    async fn take_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
-        self.take_event(&first).await?;
+    async fn process_events(&mut self, first: SessionEvent, events: &mut Subscription) -> Result<()> {
+        self.process_event(&first).await?;
         for _ in 0..EVENTS_AT_ONCE_MAX {
             let Some(event) = events.try_next().await? else { break };
-            self.take_event(&event).await?;
+            self.process_event(&event).await?;
         }
         self.draw()
     }
 
-    /// Show the event first, so that a question appears below the lines that led to it.
-    async fn take_event(&mut self, event: &SessionEvent) -> Result<()> {
+    /// Show the event before its question, so that the question appears below the related lines.
+    async fn process_event(&mut self, event: &SessionEvent) -> Result<()> {
         self.lines.extend(self.view.apply(event));
         if let SessionEvent::Entry(record) = event {
             match record.decode() {
-                Ok(Body::ApprovalAsked(_)) => self.look_for_questions().await?,
+                Ok(Body::ApprovalAsked(_)) => self.show_next_question().await?,
                 // The answer came from this chat or from another client.
                 Ok(Body::ApprovalAnswered(given)) => {
-                    if self.ask.as_ref().is_some_and(|ask| ask.pending.approval == given.approval) {
-                        self.ask = None;
+                    if self.prompt.as_ref().is_some_and(|prompt| prompt.pending.approval == given.approval) {
+                        self.prompt = None;
                     }
-                    self.look_for_questions().await?;
+                    self.show_next_question().await?;
                 }
                 Ok(Body::InputTaken(taken)) => {
                     self.waiting.remove(&taken.input);
@@ -279,41 +288,41 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Show the next question. Calls of always allowed tools are approved at once.
-    async fn look_for_questions(&mut self) -> Result<()> {
-        let Asks::Here(always) = &self.asks else { return Ok(()) };
-        if self.ask.is_some() {
+    /// Show the next pending question. Calls of tools in the allowed set are approved without a question.
+    async fn show_next_question(&mut self) -> Result<()> {
+        let ApprovalChannel::Chat(allowed_tools) = &self.channel else { return Ok(()) };
+        if self.prompt.is_some() {
             return Ok(());
         }
-        let Line { engine, scope, session } = &self.line;
+        let SessionHandle { engine, scope, session } = &self.handle;
         for pending in engine.approvals(scope, session).await? {
-            let ask = Ask::new(pending);
-            if ask.tool().is_some_and(|tool| always.contains(tool)) {
-                engine.answer(scope, &ask.pending.approval, ApprovalAnswer::Approved, None).await?;
+            let prompt = ApprovalPrompt::new(pending);
+            if prompt.tool().is_some_and(|tool| allowed_tools.contains(tool)) {
+                engine.answer(scope, &prompt.pending.approval, ApprovalAnswer::Approved, None).await?;
                 continue;
             }
-            if let Some(call) = &ask.pending.call {
-                self.view.know_call(call.clone());
+            if let Some(call) = &prompt.pending.call {
+                self.view.register_call(call.clone());
             }
-            let row = ask.row(self.screen.width());
-            let mut lines = ask.lines(self.screen.width());
-            if self.screen.look() == Look::Plain {
+            let row = prompt.row(self.screen.width());
+            let mut lines = prompt.lines(self.screen.width());
+            if self.screen.mode() == ScreenMode::Plain {
                 // A plain screen has no live rows, so print the keys as a line.
                 lines.push(row.clone());
             }
             self.lines.extend(self.view.notes(lines));
-            self.ask = Some(ask);
+            self.prompt = Some(prompt);
             break;
         }
         Ok(())
     }
 
-    async fn take_key(&mut self, key: KeyPress) -> Result<()> {
+    async fn process_key(&mut self, key: KeyPress) -> Result<()> {
         if key == KeyPress::Interrupt {
             return self.cancel().await;
         }
-        match self.ask.take() {
-            Some(ask) => self.answer_with(ask, key).await,
+        match self.prompt.take() {
+            Some(prompt) => self.answer_with(prompt, key).await,
             None => self.type_ahead(key).await,
         }
     }
@@ -323,48 +332,55 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         self.is_cancelling = true;
-        self.ask = None;
+        self.prompt = None;
         self.view.set_waiting("cancelling");
-        match self.line.engine.cancel(&self.line.scope, &self.line.session).await {
+        match self.handle.engine.cancel(&self.handle.scope, &self.handle.session).await {
             // The turn ended before it was cancelled.
             Err(sapwood::Error::NoTurn { .. }) => Ok(()),
             cancelled => Ok(cancelled.map(drop)?),
         }
     }
 
-    async fn answer_with(&mut self, mut ask: Ask, key: KeyPress) -> Result<()> {
-        let is_question = ask.is_question();
-        match (&mut ask.text, key) {
+    async fn answer_with(&mut self, mut prompt: ApprovalPrompt, key: KeyPress) -> Result<()> {
+        let is_question = prompt.is_question();
+        match (&mut prompt.text, key) {
             (Some(text), KeyPress::Enter) if !text.trim().is_empty() || !is_question => {
                 let reason = Some(text.trim().to_owned()).filter(|reason| !reason.is_empty());
                 let answer = if is_question { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied };
-                return self.answer(&ask, answer, reason).await;
+                return self.answer(&prompt, answer, reason).await;
             }
-            (Some(_), KeyPress::Escape) if !is_question => ask.text = None,
+            (Some(_), KeyPress::Escape) if !is_question => prompt.text = None,
             (Some(text), key) => edit(text, key),
             (None, KeyPress::Text(letters)) => match letters.chars().next() {
-                Some('y' | 'Y') => return self.answer(&ask, ApprovalAnswer::Approved, None).await,
-                Some('n' | 'N') => return self.answer(&ask, ApprovalAnswer::Denied, None).await,
-                Some('a' | 'A') if ask.tool().is_some() => {
-                    if let (Asks::Here(always), Some(tool)) = (&mut self.asks, ask.tool()) {
-                        always.insert(tool.to_owned());
+                Some('y' | 'Y') => return self.answer(&prompt, ApprovalAnswer::Approved, None).await,
+                Some('n' | 'N') => return self.answer(&prompt, ApprovalAnswer::Denied, None).await,
+                Some('a' | 'A') if prompt.tool().is_some() => {
+                    if let (ApprovalChannel::Chat(allowed_tools), Some(tool)) =
+                        (&mut self.channel, prompt.tool())
+                    {
+                        allowed_tools.insert(tool.to_owned());
                     }
-                    return self.answer(&ask, ApprovalAnswer::Approved, None).await;
+                    return self.answer(&prompt, ApprovalAnswer::Approved, None).await;
                 }
                 // Keep letters typed after `r` as the beginning of the reason.
-                Some('r' | 'R') => ask.text = Some(letters[1..].to_owned()),
+                Some('r' | 'R') => prompt.text = Some(letters[1..].to_owned()),
                 _ => {}
             },
             (None, _) => {}
         }
-        self.ask = Some(ask);
+        self.prompt = Some(prompt);
         Ok(())
     }
 
-    async fn answer(&mut self, ask: &Ask, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
-        let Line { engine, scope, .. } = &self.line;
-        let line = answer_line(ask, answer, reason.as_deref());
-        match engine.answer(scope, &ask.pending.approval, answer, reason).await {
+    async fn answer(
+        &mut self,
+        prompt: &ApprovalPrompt,
+        answer: ApprovalAnswer,
+        reason: Option<String>,
+    ) -> Result<()> {
+        let SessionHandle { engine, scope, .. } = &self.handle;
+        let line = answer_line(prompt, answer, reason.as_deref());
+        match engine.answer(scope, &prompt.pending.approval, answer, reason).await {
             // Already answered by another client.
             Err(sapwood::Error::NoApproval { .. }) => return Ok(()),
             answered => answered?,
@@ -381,7 +397,7 @@ impl<'a> Watch<'a> {
             KeyPress::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
             KeyPress::Enter => {
                 let parts = vec![Part::text(self.typed.trim())];
-                match self.line.engine.steer(&self.line.scope, &self.line.session, parts).await {
+                match self.handle.engine.steer(&self.handle.scope, &self.handle.session, parts).await {
                     Ok(input) => {
                         self.waiting.insert(input);
                         self.typed.clear();
@@ -400,7 +416,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Close the keyboard and return the unsent text, so that it is not lost.
-    fn give_back_keyboard(&mut self) -> String {
+    fn close_keyboard(&mut self) -> String {
         if let Some(mut keys) = self.keys.take() {
             while let Some(key) = keys.try_next() {
                 edit(&mut self.typed, key);
@@ -421,10 +437,10 @@ fn edit(text: &mut String, key: KeyPress) {
     }
 }
 
-fn answer_line(ask: &Ask, answer: ApprovalAnswer, reason: Option<&str>) -> String {
+fn answer_line(prompt: &ApprovalPrompt, answer: ApprovalAnswer, reason: Option<&str>) -> String {
     let reason = reason.map(|reason| fit(reason, 70)).unwrap_or_default();
     let line = match answer {
-        ApprovalAnswer::Approved if ask.is_question() => format!("{GREEN}›{GREEN:#} {reason}"),
+        ApprovalAnswer::Approved if prompt.is_question() => format!("{GREEN}›{GREEN:#} {reason}"),
         ApprovalAnswer::Approved => format!("  {GREEN}y{GREEN:#} allowed {reason}"),
         ApprovalAnswer::Denied if reason.is_empty() => format!("  {RED}n{RED:#} refused"),
         ApprovalAnswer::Denied => format!("  {RED}n{RED:#} refused: {reason}"),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use sapwood::core::agent::Agent;
 use serde::Serialize;
 
-use crate::agents::{self, Agents, Fault, name_of};
+use crate::agents::{self, AgentFault, Agents, name_of};
 use crate::app::AppPaths;
 use crate::args::Global;
 use crate::failure::{Failure, Result};
@@ -21,11 +21,11 @@ Examples:
   sapwood agent check")]
 pub struct AgentArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: AgentCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum AgentCommand {
     /// List the project's agents and your own
     #[command(after_help = "\
 Examples:
@@ -54,16 +54,16 @@ Examples:
 pub fn run(args: AgentArgs, global: &Global) -> Result<()> {
     let agents = AppPaths::find(global)?.agents();
     let mut out = Out::new(global.format());
-    match args.verb {
-        Verb::Ls => list(&agents, &mut out)?,
-        Verb::Show { name } => show(&agents, &name, &mut out)?,
-        Verb::Check { files } => return check(&agents, files, out),
+    match args.command {
+        AgentCommand::Ls => list(&agents, &mut out)?,
+        AgentCommand::Show { name } => show(&agents, &name, &mut out)?,
+        AgentCommand::Check { files } => return check(&agents, files, out),
     }
     Ok(out.flush()?)
 }
 
 #[derive(Serialize)]
-struct Row {
+struct AgentRow {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
@@ -74,10 +74,13 @@ struct Row {
 }
 
 fn list(agents: &Agents, out: &mut Out) -> Result<()> {
-    let mut rows: Vec<Row> = agents.files()?.iter().map(|path| row_of(path)).collect();
+    let mut rows: Vec<AgentRow> = agents.files()?.iter().map(|path| row_of(path)).collect();
     if !rows.iter().any(|row| row.id == "default") {
         let description = Some("used when no agent is specified".to_owned());
-        rows.insert(0, Row { id: "default".to_owned(), model: None, description, file: None, mistakes: 0 });
+        rows.insert(
+            0,
+            AgentRow { id: "default".to_owned(), model: None, description, file: None, mistakes: 0 },
+        );
     }
     if out.is_json() {
         return rows.iter().try_for_each(|row| out.json(row));
@@ -94,15 +97,15 @@ fn list(agents: &Agents, out: &mut Out) -> Result<()> {
     Table { head: &head, rows: rows.collect(), flexible: 2 }.print(out)
 }
 
-fn row_of(path: &Path) -> Row {
+fn row_of(path: &Path) -> AgentRow {
     let file = Some(path.display().to_string());
     let id = name_of(path).to_owned();
     match agents::read(path) {
         Ok(agent) => {
             let description = agent.description.or(agent.name);
-            Row { id, model: agent.model, description, file, mistakes: 0 }
+            AgentRow { id, model: agent.model, description, file, mistakes: 0 }
         }
-        Err(faults) => Row { id, model: None, description: None, file, mistakes: faults.len() },
+        Err(faults) => AgentRow { id, model: None, description: None, file, mistakes: faults.len() },
     }
 }
 
@@ -133,12 +136,13 @@ fn show(agents: &Agents, name: &str, out: &mut Out) -> Result<()> {
 
 fn check(agents: &Agents, given: Vec<PathBuf>, mut out: Out) -> Result<()> {
     let files = if given.is_empty() { agents.files()? } else { given };
-    let faults: Vec<Fault> = files.iter().filter_map(|path| agents::read(path).err()).flatten().collect();
+    let faults: Vec<AgentFault> =
+        files.iter().filter_map(|path| agents::read(path).err()).flatten().collect();
     for fault in &faults {
         if out.is_json() {
             out.json(fault)?;
         } else {
-            let Fault { file, line, column, field, message } = fault;
+            let AgentFault { file, line, column, field, message } = fault;
             let message = format!("{field} {message}");
             writeln!(out, "{}:{line}:{column}: {RED}{}{RED:#}", clean(file), clean(message.trim()))?;
         }

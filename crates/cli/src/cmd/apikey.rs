@@ -26,11 +26,11 @@ Examples:
   sapwood key ls")]
 pub struct KeyArgs {
     #[command(subcommand)]
-    verb: KeyVerb,
+    command: KeyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum KeyVerb {
+enum KeyCommand {
     /// Create a key and print it once
     #[command(after_help = "\
 Examples:
@@ -44,8 +44,8 @@ Examples:
         #[arg(long)]
         label: Option<String>,
         /// Scopes of the key, comma-separated
-        #[arg(long = "scope", value_enum, value_delimiter = ',', default_values_t = [Scopes::Read, Scopes::Write])]
-        scopes: Vec<Scopes>,
+        #[arg(long = "scope", value_enum, value_delimiter = ',', default_values_t = [ScopeArg::Read, ScopeArg::Write])]
+        scopes: Vec<ScopeArg>,
         /// Days until the key expires; default: never
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u32>,
@@ -66,7 +66,7 @@ Examples:
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scopes {
+enum ScopeArg {
     /// Read and follow the sessions that the user can access
     Read,
     /// Write to the sessions that the user can write to
@@ -75,45 +75,45 @@ enum Scopes {
     Operate,
 }
 
-impl Scopes {
+impl ScopeArg {
     fn grant(self) -> Grant {
         match self {
-            Scopes::Read => Grant::Read,
-            Scopes::Write => Grant::Write,
-            Scopes::Operate => Grant::Operate,
+            ScopeArg::Read => Grant::Read,
+            ScopeArg::Write => Grant::Write,
+            ScopeArg::Operate => Grant::Operate,
         }
     }
 }
 
 pub async fn run(app: &mut App, args: KeyArgs) -> Result<()> {
-    match args.verb {
-        KeyVerb::New { user, label, scopes, expires_in } => {
+    match args.command {
+        KeyCommand::New { user, label, scopes, expires_in } => {
             let now = SystemClock.now();
             let expires_at = expires_in.map(|days| TimestampMs(now.0 + i64::from(days) * DAY_MS));
-            let grants = scopes.into_iter().map(Scopes::grant).collect();
-            make(app, &user, label, grants, expires_at).await
+            let grants = scopes.into_iter().map(ScopeArg::grant).collect();
+            create(app, &user, label, grants, expires_at).await
         }
-        KeyVerb::Ls => list(app).await,
-        KeyVerb::Revoke { id } => {
+        KeyCommand::Ls => list(app).await,
+        KeyCommand::Revoke { id } => {
             let key = app.engine.store().revoke_key(&app.scope, &id, SystemClock.now()).await?;
             if app.out.is_json() {
-                return app.out.json(&shown(&key));
+                return app.out.json(&without_hash(&key));
             }
             Ok(writeln!(app.out, "revoked key {}", key.id)?)
         }
     }
 }
 
-async fn make(
+async fn create(
     app: &mut App,
     user: &str,
     label: Option<String>,
     grants: Vec<Grant>,
     expires_at: Option<TimestampMs>,
 ) -> Result<()> {
-    let no_chance =
+    let no_randomness =
         || Failure::new("key.missing", "failed to generate a key: the system provides no random numbers");
-    let (id, secret) = new_key().ok_or_else(no_chance)?;
+    let (id, secret) = new_key().ok_or_else(no_randomness)?;
     let key = ApiKey {
         id: id.clone(),
         tenant: app.scope.tenant.clone(),
@@ -140,7 +140,7 @@ async fn make(
 async fn list(app: &mut App) -> Result<()> {
     let keys = app.engine.store().list_keys(&app.scope).await?;
     if app.out.is_json() {
-        return keys.iter().try_for_each(|key| app.out.json(&shown(key)));
+        return keys.iter().try_for_each(|key| app.out.json(&without_hash(key)));
     }
     let rows = keys.iter().map(row).collect();
     let head = ["ID", "USER", "SCOPES", "LABEL", "CREATED", "ENDS"];
@@ -148,12 +148,12 @@ async fn list(app: &mut App) -> Result<()> {
 }
 
 /// The key without its hash.
-fn shown(key: &ApiKey) -> serde_json::Value {
-    let mut shown = serde_json::to_value(key).unwrap_or_default();
-    if let Some(fields) = shown.as_object_mut() {
+fn without_hash(key: &ApiKey) -> serde_json::Value {
+    let mut without_hash = serde_json::to_value(key).unwrap_or_default();
+    if let Some(fields) = without_hash.as_object_mut() {
         fields.remove("hash");
     }
-    shown
+    without_hash
 }
 
 fn row(key: &ApiKey) -> Vec<String> {
@@ -179,11 +179,11 @@ Examples:
   sapwood tenant ls")]
 pub struct TenantArgs {
     #[command(subcommand)]
-    verb: TenantVerb,
+    command: TenantCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum TenantVerb {
+enum TenantCommand {
     /// Create a tenant
     #[command(after_help = "\
 Examples:
@@ -203,8 +203,8 @@ pub async fn tenant(app: &mut App, args: TenantArgs) -> Result<()> {
     if app.scope.reach != Reach::Tenant {
         return Err(Failure::usage("only the operator can manage tenants", "omit --as"));
     }
-    match args.verb {
-        TenantVerb::New { name } => {
+    match args.command {
+        TenantCommand::New { name } => {
             let tenant = name.parse().map_err(sapwood::Error::from)?;
             let scope = Scope::operator(tenant, app.scope.principal.clone());
             app.engine.store().put_tenant(&scope, SystemClock.now()).await?;
@@ -213,7 +213,7 @@ pub async fn tenant(app: &mut App, args: TenantArgs) -> Result<()> {
             }
             Ok(writeln!(app.out, "{}", scope.tenant)?)
         }
-        TenantVerb::Ls => {
+        TenantCommand::Ls => {
             for tenant in app.engine.store().list_tenants().await? {
                 if app.out.is_json() {
                     app.out.json(&json!({ "tenant": tenant }))?;

@@ -7,7 +7,7 @@ use sapwood::core::entry::ApprovalAnswer;
 use sapwood::engine::turn::OnWait;
 use serde_json::json;
 
-use super::send::{Told, Turn, deliver};
+use super::send::{JsonOutput, TurnSubscription, deliver};
 use crate::app::App;
 use crate::failure::Result;
 
@@ -56,29 +56,29 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
     if let Some(run) = &run {
         // The turn belongs to a flow run: resume the run, which then continues with the next roles.
         match app.engine.resume_flow(&app.scope, run).await {
-            Ok(Some(running)) => return super::flow::carry_on(app, running).await,
+            Ok(Some(running)) => return super::flow::continue_run(app, running).await,
             Ok(None) => {}
             Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let turn = Turn::watch(app, &session).await?;
+    let turn = TurnSubscription::open(app, &session).await?;
     match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => {
-            deliver(app, turn.with(running), Told::Report).await?;
-            carry_run_on(app, run).await
+            deliver(app, turn.with(running), JsonOutput::Report).await?;
+            resume_run(app, run).await
         }
-        Ok(None) => say_answered(app, &session),
-        Err(error) if error.code() == "session.leased" => say_answered(app, &session),
+        Ok(None) => print_answered(app, &session),
+        Err(error) if error.code() == "session.leased" => print_answered(app, &session),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Resumes the flow run. The process that ran it may have exited while the turn ran here.
-async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
+/// Resumes the flow run, because the process that ran it may have exited while this process ran the turn.
+async fn resume_run(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
     let Some(run) = run else { return Ok(()) };
     match app.engine.resume_flow(&app.scope, &run).await {
-        Ok(Some(running)) => super::flow::carry_on(app, running).await,
+        Ok(Some(running)) => super::flow::continue_run(app, running).await,
         Ok(None) => Ok(()),
         Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => Ok(()),
         Err(error) => Err(error.into()),
@@ -86,7 +86,7 @@ async fn carry_run_on(app: &mut App, run: Option<sapwood::SessionId>) -> Result<
 }
 
 /// Reports that the answer is recorded and that another process continues the turn.
-fn say_answered(app: &mut App, session: &sapwood::SessionId) -> Result<()> {
+fn print_answered(app: &mut App, session: &sapwood::SessionId) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&json!({ "session": session, "outcome": "answered" }));
     }

@@ -37,10 +37,10 @@ fn print_archive(out: &mut Out, archive: &Archive) -> Result<()> {
     let compaction = &archive.compaction;
     let strategy = serde_json::to_value(compaction.strategy).unwrap_or_default();
     let messages = compaction.archived.map(|count| format!(" · {}", plural(u64::from(count), "message")));
-    let place = if archive.on_path { "" } else { " · on another branch" };
+    let branch = if archive.on_path { "" } else { " · on another branch" };
     writeln!(
         out,
-        "{BOLD}{}{BOLD:#} {DIM}{} · {} · {} → {} tokens{}{place}{DIM:#}",
+        "{BOLD}{}{BOLD:#} {DIM}{} · {} · {} → {} tokens{}{branch}{DIM:#}",
         archive.seq,
         local_time(archive.at.0),
         strategy.as_str().unwrap_or_default(),

@@ -59,19 +59,19 @@ pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
         return verify(app, args.from).await;
     }
     let session = match &args.session {
-        Some(given) => Some(session_or_its_id(app, given).await?),
+        Some(given) => Some(resolve_session(app, given).await?),
         None => None,
     };
     let mut after = u64::from(args.after.unwrap_or(0));
-    let mut left = args.limit.map_or(usize::MAX, |limit| limit as usize);
-    while left > 0 {
-        let limit = left.min(PAGE_ROWS);
+    let mut remaining = args.limit.map_or(usize::MAX, |limit| limit as usize);
+    while remaining > 0 {
+        let limit = remaining.min(PAGE_ROWS);
         let lines = app.engine.audit(&app.scope, session.as_ref(), after, limit).await?;
         for line in &lines {
             print_line(app, line)?;
             after = line.number;
         }
-        left -= lines.len().min(left);
+        remaining -= lines.len().min(remaining);
         if lines.len() < limit {
             break;
         }
@@ -80,7 +80,7 @@ pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
 }
 
 /// Resolves a session. An erased session still has audit lines and is addressed by its full id.
-async fn session_or_its_id(app: &App, given: &str) -> Result<sapwood::SessionId> {
+async fn resolve_session(app: &App, given: &str) -> Result<sapwood::SessionId> {
     match app.engine.find_session(&app.scope, given).await {
         Err(error) if error.code() == "session.not_found" => {
             let id = given.parse().map_err(sapwood::Error::from)?;
@@ -126,7 +126,7 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
             }
             after = line.number;
             hash.clone_from(&line.hash);
-            missing.take_if(|kept| kept.number == after && kept.hash == hash);
+            missing.take_if(|anchor| anchor.number == after && anchor.hash == hash);
         }
         if lines.len() < PAGE_ROWS {
             break;

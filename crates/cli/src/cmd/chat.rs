@@ -7,11 +7,11 @@ use sapwood::core::agent::Agent;
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Part, SessionId};
 
-use super::send::{Turn, deliver};
+use super::send::{TurnSubscription, deliver};
 use super::session_options::StartArgs;
 use crate::app::App;
 use crate::chat::Chat;
-use crate::chat::pick_session::{self, Opening};
+use crate::chat::pick_session::{self, SessionTemplate};
 use crate::failure::{Failure, Result};
 use crate::render::{Format, note};
 
@@ -63,25 +63,25 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
             format!("session `{session}` already exists: its variables and permissions cannot be changed");
         return Err(Failure::usage(message, "omit --var, --tools, --fs-scope and --approvals"));
     }
-    let opening = Opening { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
+    let template = SessionTemplate { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
     let prompt = read_prompt(args.prompt.as_deref())?;
     if let (Some(session), Some(model)) = (&session, &args.model) {
         pick_session::change_model(app, session, model).await?;
     }
     match prompt {
-        Some(prompt) => say_once(app, session, opening, &prompt).await,
+        Some(prompt) => send_prompt(app, session, template, &prompt).await,
         None if app.format() == Format::Json => {
             Err(Failure::usage("--json requires a prompt", "give one with -p or on stdin"))
         }
         None if !std::io::stdout().is_terminal() => {
             Err(Failure::usage("stdout is not a terminal", "give a prompt with -p to print only the answer"))
         }
-        None => Box::pin(Chat::new(app, session, opening)?.run()).await,
+        None => Box::pin(Chat::new(app, session, template)?.run()).await,
     }
 }
 
 fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
-    let mut agent = app.place.agents().choose(args.agent.as_deref(), &app.place.config)?;
+    let mut agent = app.paths.agents().choose(args.agent.as_deref(), &app.paths.config)?;
     if let Some(model) = &args.model {
         agent.model = Some(model.clone());
     }
@@ -93,7 +93,7 @@ fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
     let is_piped = !std::io::stdin().is_terminal();
     let has_prompt = given.is_some_and(|given| given != "-");
     let is_given = given.is_some();
-    let piped = if has_prompt && is_piped && !comes_soon() {
+    let piped = if has_prompt && is_piped && !is_stdin_ready() {
         note(Format::Text, "no input on stdin: continuing without it; use -p - to wait for it");
         String::new()
     } else if is_piped || is_given && !has_prompt {
@@ -114,10 +114,10 @@ fn read_prompt(given: Option<&str>) -> Result<Option<String>> {
     Ok(Some(prompt))
 }
 
-/// Reports whether stdin becomes readable soon. A parent process may leave a pipe open and never write to it, and a
-/// prompt given with `-p` must not wait for that pipe forever.
+/// Reports whether stdin becomes readable within [`STDIN_WAIT_S`]. A parent process may leave a pipe open without
+/// writing to it, and `-p` must not wait for it forever.
 #[cfg(unix)]
-fn comes_soon() -> bool {
+fn is_stdin_ready() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stdin = std::io::stdin();
     let wait = Timespec { tv_sec: STDIN_WAIT_S, tv_nsec: 0 };
@@ -125,7 +125,7 @@ fn comes_soon() -> bool {
 }
 
 #[cfg(not(unix))]
-fn comes_soon() -> bool {
+fn is_stdin_ready() -> bool {
     true
 }
 
@@ -140,23 +140,28 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-async fn say_once(app: &mut App, session: Option<SessionId>, opening: Opening, prompt: &str) -> Result<()> {
+async fn send_prompt(
+    app: &mut App,
+    session: Option<SessionId>,
+    template: SessionTemplate,
+    prompt: &str,
+) -> Result<()> {
     let session = match session {
         Some(session) => {
             app.engine.note_open(&app.scope, &session).await?;
             session
         }
         None => {
-            let model = opening.agent.model.clone().unwrap_or_default();
-            let session = opening.start(app).await?;
+            let model = template.agent.model.clone().unwrap_or_default();
+            let session = template.start(app).await?;
             note(app.format(), &format!("{model} · session {session}"));
             session
         }
     };
-    let turn = Turn::watch(app, &session).await?;
+    let turn = TurnSubscription::open(app, &session).await?;
     let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
     match app.engine.send(&app.scope, &session, vec![Part::text(prompt)], options).await? {
-        Sent::Started(running) => deliver(app, turn.with(running), super::send::Told::Events).await,
+        Sent::Started(running) => deliver(app, turn.with(running), super::send::JsonOutput::Events).await,
         Sent::Queued(_) => Ok(()),
     }
 }

@@ -90,15 +90,16 @@ fn options_of(args: &CompactArgs) -> Result<CompactOptions> {
     Ok(options)
 }
 
-/// Returns the model that writes the summary: the given model, or the session's model.
+/// Returns the summariser for the llm strategy. It uses the given model, or the session's model.
 async fn summariser(
     app: &mut App,
     session: &SessionId,
     options: &CompactOptions,
     model: Option<String>,
 ) -> Result<Option<Arc<dyn Summariser>>> {
-    let is_asked = [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
-    if !is_asked {
+    let uses_model =
+        [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
+    if !uses_model {
         // Reject --model if no strategy uses it, so that it is never silently ignored.
         let hint = "add --compact-strategy llm, or omit --model";
         return match model {

@@ -1,4 +1,4 @@
-//! `sapwood events`: the log as events, one JSON line each, with or without `--json`.
+//! `sapwood events`: prints the log as events, one JSON line each, with or without `--json`.
 
 use std::io::Write;
 

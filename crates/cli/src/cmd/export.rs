@@ -25,7 +25,7 @@ use crate::render::{self, Format, Out, plural};
 const PAGE_RECORDS: usize = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Shape {
+enum ExportFormatArg {
     /// Sapwood's native JSON Lines, lossless
     Jsonl,
     /// pi session file
@@ -46,18 +46,18 @@ enum Shape {
     Workflow,
 }
 
-impl Shape {
+impl ExportFormatArg {
     fn name(self) -> &'static str {
         match self {
-            Shape::Jsonl => "jsonl",
-            Shape::Pi => "pi",
-            Shape::Operator => "operator",
-            Shape::RoleFiles => "role-files",
-            Shape::Messages => "messages",
-            Shape::MessagesAnthropic => "messages-anthropic",
-            Shape::Markdown => "markdown",
-            Shape::Html => "html",
-            Shape::Workflow => "workflow",
+            ExportFormatArg::Jsonl => "jsonl",
+            ExportFormatArg::Pi => "pi",
+            ExportFormatArg::Operator => "operator",
+            ExportFormatArg::RoleFiles => "role-files",
+            ExportFormatArg::Messages => "messages",
+            ExportFormatArg::MessagesAnthropic => "messages-anthropic",
+            ExportFormatArg::Markdown => "markdown",
+            ExportFormatArg::Html => "html",
+            ExportFormatArg::Workflow => "workflow",
         }
     }
 }
@@ -74,7 +74,7 @@ pub struct ExportArgs {
     session: String,
     /// Output format
     #[arg(long, value_enum, default_value = "jsonl")]
-    format: Shape,
+    format: ExportFormatArg,
     /// Output file; default: stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -107,18 +107,23 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
         }
     }
     // Only workflow exports are recorded in the session's log. Recording other exports would change the next export.
-    if args.format == Shape::Workflow {
+    if args.format == ExportFormatArg::Workflow {
         app.engine.mark_export(&app.scope, &session, args.format.name(), summary.head.seq.0).await?;
     }
     Ok(())
 }
 
 /// Writes a temporary file and renames it when it is complete.
-async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &Path) -> Result<()> {
+async fn export_to_file(
+    app: &mut App,
+    summary: &Summary,
+    format_arg: ExportFormatArg,
+    path: &Path,
+) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let written = write_file(app, summary, shape, &temporary, path).await;
+    let written = write_file(app, summary, format_arg, &temporary, path).await;
     let renamed =
         written.and_then(|()| std::fs::rename(&temporary, path).map_err(|error| Failure::file(path, &error)));
     if let Err(failure) = renamed {
@@ -137,56 +142,69 @@ async fn export_to_file(app: &mut App, summary: &Summary, shape: Shape, path: &P
 }
 
 /// Writes the temporary file. Error messages contain the requested path.
-async fn write_file(app: &App, summary: &Summary, shape: Shape, temporary: &Path, path: &Path) -> Result<()> {
+async fn write_file(
+    app: &App,
+    summary: &Summary,
+    format_arg: ExportFormatArg,
+    temporary: &Path,
+    path: &Path,
+) -> Result<()> {
     let failed = |error: std::io::Error| Failure::file(path, &error);
     let file = File::create(temporary).map_err(failed)?;
     let writer = BufWriter::with_capacity(1 << 16, file);
-    let writer = write_session(app, summary, shape, writer).await.map_err(|error| match error {
-        Broken::Read(failure) => failure,
-        Broken::Write(ExportError::Io(error)) => Failure::file(path, &error),
-        Broken::Write(error) => Failure::new(error.code(), error.to_string()),
+    let writer = write_session(app, summary, format_arg, writer).await.map_err(|error| match error {
+        ExportFailure::Read(failure) => failure,
+        ExportFailure::Write(ExportError::Io(error)) => Failure::file(path, &error),
+        ExportFailure::Write(error) => Failure::new(error.code(), error.to_string()),
     })?;
     let file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
     file.sync_all().map_err(failed)
 }
 
-/// The side of an export that failed.
-enum Broken {
+/// The step of an export that failed: reading the session, or writing the output.
+enum ExportFailure {
     Read(Failure),
     Write(ExportError),
 }
 
-fn on_stdout(broken: Broken) -> Failure {
-    match broken {
-        Broken::Read(failure) => failure,
-        Broken::Write(ExportError::Io(error)) => Failure::from(error),
-        Broken::Write(error) => Failure::new(error.code(), error.to_string()),
+fn on_stdout(failure: ExportFailure) -> Failure {
+    match failure {
+        ExportFailure::Read(failure) => failure,
+        ExportFailure::Write(ExportError::Io(error)) => Failure::from(error),
+        ExportFailure::Write(error) => Failure::new(error.code(), error.to_string()),
     }
 }
 
-impl From<Failure> for Broken {
+impl From<Failure> for ExportFailure {
     fn from(failure: Failure) -> Self {
-        Broken::Read(failure)
+        ExportFailure::Read(failure)
     }
 }
 
-impl From<ExportError> for Broken {
+impl From<ExportError> for ExportFailure {
     fn from(error: ExportError) -> Self {
-        Broken::Write(error)
+        ExportFailure::Write(error)
     }
 }
 
-async fn write_session<W: Write>(app: &App, summary: &Summary, shape: Shape, to: W) -> Result<W, Broken> {
-    match shape {
-        Shape::Jsonl => write_jsonl(app, summary, to).await,
-        Shape::Pi => write_tree(app, summary, Dialect::Pi, to).await,
-        Shape::Operator => write_tree(app, summary, Dialect::Operator, to).await,
-        Shape::RoleFiles => write_page(app, summary, PageFormat::RoleFiles, to).await,
-        Shape::Messages => write_page(app, summary, PageFormat::Messages, to).await,
-        Shape::MessagesAnthropic => write_page(app, summary, PageFormat::MessagesAnthropic, to).await,
-        Shape::Markdown => write_page(app, summary, PageFormat::Markdown, to).await,
-        Shape::Html => write_page(app, summary, PageFormat::Html, to).await,
-        Shape::Workflow => write_page(app, summary, PageFormat::Workflow, to).await,
+async fn write_session<W: Write>(
+    app: &App,
+    summary: &Summary,
+    format_arg: ExportFormatArg,
+    to: W,
+) -> Result<W, ExportFailure> {
+    match format_arg {
+        ExportFormatArg::Jsonl => write_jsonl(app, summary, to).await,
+        ExportFormatArg::Pi => write_tree(app, summary, Dialect::Pi, to).await,
+        ExportFormatArg::Operator => write_tree(app, summary, Dialect::Operator, to).await,
+        ExportFormatArg::RoleFiles => write_page(app, summary, PageFormat::RoleFiles, to).await,
+        ExportFormatArg::Messages => write_page(app, summary, PageFormat::Messages, to).await,
+        ExportFormatArg::MessagesAnthropic => {
+            write_page(app, summary, PageFormat::MessagesAnthropic, to).await
+        }
+        ExportFormatArg::Markdown => write_page(app, summary, PageFormat::Markdown, to).await,
+        ExportFormatArg::Html => write_page(app, summary, PageFormat::Html, to).await,
+        ExportFormatArg::Workflow => write_page(app, summary, PageFormat::Workflow, to).await,
     }
 }
 
@@ -195,7 +213,7 @@ async fn write_page<W: Write>(
     summary: &Summary,
     format: PageFormat,
     mut to: W,
-) -> Result<W, Broken> {
+) -> Result<W, ExportFailure> {
     let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
     if let Some(why) = (format == PageFormat::Workflow).then(|| workflow::obstacle(&text)).flatten() {
@@ -205,7 +223,7 @@ async fn write_page<W: Write>(
 }
 
 /// Writes the entries that existed when the export began. Later entries are omitted.
-async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, Broken> {
+async fn write_jsonl<W: Write>(app: &App, summary: &Summary, to: W) -> Result<W, ExportFailure> {
     let mut exporter = jsonl::Exporter::new(to);
     exporter.header(summary)?;
     let (mut after, end) = (Seq::ZERO, summary.head.seq);
@@ -226,17 +244,22 @@ async fn write_blob<W: Write>(
     app: &App,
     blob: BlobHash,
     exporter: &mut jsonl::Exporter<W>,
-) -> Result<(), Broken> {
+) -> Result<(), ExportFailure> {
     let mut reader = app.engine.open_blob(&app.scope, blob).await.map_err(Failure::from)?;
-    let pieces = jsonl::pieces_of(reader.left());
+    let pieces = jsonl::chunk_count(reader.remaining());
     for piece in 1..=pieces {
-        let bytes = reader.next_up_to(jsonl::PIECE_BYTES_MAX).await.map_err(Failure::from)?;
-        exporter.blob_piece(blob, (piece, pieces), &bytes)?;
+        let bytes = reader.next_up_to(jsonl::CHUNK_BYTES_MAX).await.map_err(Failure::from)?;
+        exporter.blob_chunk(blob, (piece, pieces), &bytes)?;
     }
     Ok(())
 }
 
-async fn write_tree<W: Write>(app: &App, summary: &Summary, dialect: Dialect, to: W) -> Result<W, Broken> {
+async fn write_tree<W: Write>(
+    app: &App,
+    summary: &Summary,
+    dialect: Dialect,
+    to: W,
+) -> Result<W, ExportFailure> {
     let mut exporter = tree::Exporter::new(to, dialect);
     exporter.header(summary)?;
     let (mut after, end) = (Seq::ZERO, summary.head.seq);

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::args::rows;
-use crate::chat::outcome::how_to_answer;
+use crate::chat::outcome::approval_instructions;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, Table, age, clean, fit, note};
 
@@ -33,11 +33,11 @@ Examples:
   sapwood flow run flow.yaml --input \"the harbour\"")]
 pub struct FlowArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: FlowCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum FlowCommand {
     /// Run a flow from a file
     ///
     /// `sapwood export --format workflow` writes such a file.
@@ -82,7 +82,7 @@ Examples:
         #[arg(long, value_name = "DIR")]
         mirror: Option<PathBuf>,
     },
-    /// Cancel a run, in whichever process it runs
+    /// Cancel a run, also if another process runs it
     #[command(after_help = "\
 Examples:
   sapwood flow cancel flow-harbour")]
@@ -114,17 +114,17 @@ struct RunArgs {
 }
 
 pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
-    match args.verb {
-        Verb::Run(args) => start(app, args).await,
-        Verb::Check { file } => check(app, &file),
-        Verb::Show { run } => {
+    match args.command {
+        FlowCommand::Run(args) => start(app, args).await,
+        FlowCommand::Check { file } => check(app, &file),
+        FlowCommand::Show { run } => {
             let run = app.engine.find_run(&app.scope, &run).await?;
             let view = app.engine.show_flow(&app.scope, &run).await?;
             show(app, &view)
         }
-        Verb::Ls { limit } => list(app, limit as usize).await,
-        Verb::Resume { run, mirror } => resume(app, &run, mirror).await,
-        Verb::Cancel { run } => cancel(app, &run).await,
+        FlowCommand::Ls { limit } => list(app, limit as usize).await,
+        FlowCommand::Resume { run, mirror } => resume(app, &run, mirror).await,
+        FlowCommand::Cancel { run } => cancel(app, &run).await,
     }
 }
 
@@ -159,10 +159,10 @@ fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
 
 /// Loads a flow and resolves its agents from the project and the user.
 fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
-    let agents = app.place.agents();
-    let known = |name: &str| agents.choose(Some(name), &app.place.config).ok();
+    let agents = app.paths.agents();
+    let find_agent = |name: &str| agents.choose(Some(name), &app.paths.config).ok();
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
-    let mut flow = load_flow(file, known).map_err(failed)?;
+    let mut flow = load_flow(file, find_agent).map_err(failed)?;
     // Agents without a model use the configured model, as in other commands.
     let model = app.default_model();
     let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
@@ -170,10 +170,10 @@ fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
     Ok(flow)
 }
 
-/// Mirrors the role files to the given directory, or to the directory stored in the run.
+/// Starts writing the role files to the given directory, or else to the directory stored in the run, if any.
 async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
-    let kept = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
-    let dir = given.or(kept);
+    let stored = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
+    let dir = given.or(stored);
     Ok(dir.map(|dir| app.engine.mirror_flow(&app.scope, run, Arc::new(RoleFiles::in_dir(dir)))))
 }
 
@@ -194,7 +194,7 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
 }
 
 /// Continues a run after a pending approval of one of its roles was answered.
-pub async fn carry_on(app: &mut App, running: RunningFlow) -> Result<()> {
+pub async fn continue_run(app: &mut App, running: RunningFlow) -> Result<()> {
     let mirror = mirror_of(app, &running.run, None).await?;
     deliver(app, running, mirror).await
 }
@@ -268,7 +268,7 @@ fn show(app: &mut App, view: &RunView) -> Result<()> {
     }
     draw::draw(view, &mut app.out)?;
     for pending in &view.approvals {
-        note(app.format(), &how_to_answer(pending));
+        note(app.format(), &approval_instructions(pending));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ Examples:
   sapwood graft digest research")]
 pub struct GraftArgs {
     #[command(subcommand)]
-    verb: Option<GraftVerb>,
+    command: Option<GraftCommand>,
     /// Session that receives the graft: id, unique prefix, or @last
     session: Option<String>,
     /// Source session: id, unique prefix, or @last
@@ -41,7 +41,7 @@ pub struct GraftArgs {
 }
 
 #[derive(Debug, Subcommand)]
-enum GraftVerb {
+enum GraftCommand {
     /// List a session's grafts and whether you can read them
     #[command(after_help = "\
 Examples:
@@ -75,15 +75,15 @@ Examples:
 }
 
 pub async fn run(app: &mut App, args: GraftArgs) -> Result<()> {
-    match args.verb {
-        Some(GraftVerb::Ls { session }) => list(app, &session).await,
-        Some(GraftVerb::Get { session, entry, output }) => get(app, &session, &entry, output).await,
-        Some(GraftVerb::Digest { source }) => digest(app, &source).await,
-        None => make(app, args).await,
+    match args.command {
+        Some(GraftCommand::Ls { session }) => list(app, &session).await,
+        Some(GraftCommand::Get { session, entry, output }) => get(app, &session, &entry, output).await,
+        Some(GraftCommand::Digest { source }) => digest(app, &source).await,
+        None => create(app, args).await,
     }
 }
 
-async fn make(app: &mut App, args: GraftArgs) -> Result<()> {
+async fn create(app: &mut App, args: GraftArgs) -> Result<()> {
     let missing =
         || Failure::usage("SESSION and --from SOURCE are required", "run `sapwood help graft` for examples");
     let (session, from) = args.session.zip(args.from).ok_or_else(missing)?;

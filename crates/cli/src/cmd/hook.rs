@@ -4,8 +4,8 @@ use std::io::Write;
 
 use clap::{Args, Subcommand};
 use sapwood::core::port::hook::{HookName, Verdict};
-use sapwood::engine::hook::Rehearsed;
-use sapwood::{Installed, SessionId};
+use sapwood::engine::hook::HookDryRun;
+use sapwood::{InstalledHook, SessionId};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -20,11 +20,11 @@ Examples:
   sapwood hook test before_tool")]
 pub struct HookArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: HookCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum HookCommand {
     /// List the hooks in call order
     #[command(after_help = "\
 Examples:
@@ -48,9 +48,9 @@ Examples:
 }
 
 pub async fn run(app: &mut App, args: HookArgs) -> Result<()> {
-    match args.verb {
-        Verb::Ls => list(app),
-        Verb::Test { name, session, event } => {
+    match args.command {
+        HookCommand::Ls => list(app),
+        HookCommand::Test { name, session, event } => {
             let session = match session {
                 Some(given) => app.session(&given).await?,
                 None => "example".parse().map_err(sapwood::Error::from)?,
@@ -60,7 +60,7 @@ pub async fn run(app: &mut App, args: HookArgs) -> Result<()> {
     }
 }
 
-fn row_of(hook: &Installed) -> Value {
+fn row_of(hook: &InstalledHook) -> Value {
     json!({
         "name": hook.name, "on": hook.on, "what": hook.hook.describe(), "priority": hook.priority,
         "timeout_ms": u64::try_from(hook.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -103,37 +103,37 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
     }
     for on in names {
         let data = given.clone().unwrap_or_else(|| on.sample());
-        let said = app.engine.rehearse(on, &app.scope, session, data).await;
-        said.iter().try_for_each(|one| print(app, on, one))?;
-        if said.is_empty() && !app.out.is_json() {
+        let results = app.engine.dry_run_hooks(on, &app.scope, session, data).await;
+        results.iter().try_for_each(|result| print_result(app, on, result))?;
+        if results.is_empty() && !app.out.is_json() {
             writeln!(app.out, "{on}: no hooks installed")?;
         }
     }
     Ok(())
 }
 
-fn print(app: &mut App, on: HookName, one: &Rehearsed) -> Result<()> {
+fn print_result(app: &mut App, on: HookName, result: &HookDryRun) -> Result<()> {
     if app.out.is_json() {
-        let mut line = serde_json::to_value(one).map_err(std::io::Error::from)?;
+        let mut line = serde_json::to_value(result).map_err(std::io::Error::from)?;
         line["on"] = json!(on);
         return app.out.json(&line);
     }
-    let said = match (&one.verdict, &one.failure) {
+    let answer = match (&result.verdict, &result.failure) {
         (_, Some(failure)) => format!("fails: {failure}"),
         (Some(Verdict::GoOn) | None, None) => "allows".to_owned(),
         (Some(Verdict::Refuse { reason }), None) => format!("refuses: {reason}"),
         (Some(Verdict::Change { data }), None) => format!("changes: {data}"),
         (Some(Verdict::Supply { data }), None) => format!("supplies: {data}"),
     };
-    let (mark, colour) = if one.goes_on { ("✓", GREEN) } else { ("✗", RED) };
+    let (mark, colour) = if result.goes_on { ("✓", GREEN) } else { ("✗", RED) };
     writeln!(
         app.out,
         "{colour}{mark}{colour:#} {on} {} {} {DIM}{} ms{DIM:#}",
-        one.by,
-        clean(&said),
-        one.took_ms
+        result.by,
+        clean(&answer),
+        result.took_ms
     )?;
-    for action in &one.actions {
+    for action in &result.actions {
         let action = serde_json::to_string(action).map_err(std::io::Error::from)?;
         writeln!(app.out, "    would {}", clean(&action))?;
     }

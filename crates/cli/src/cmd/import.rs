@@ -22,11 +22,11 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, plural};
 
-/// Minimum number of files for which store lookups are shared between files.
-const KIN_FILES_MIN: usize = 50;
+/// Number of files from which store lookups are shared between files.
+const SHARED_LOOKUP_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Origin {
+enum ImportFormatArg {
     /// Detect the format from the first lines
     Auto,
     /// Sapwood's native JSON Lines
@@ -49,19 +49,19 @@ enum Origin {
     Messages,
 }
 
-impl Origin {
+impl ImportFormatArg {
     fn format(self) -> Option<Format> {
         Some(match self {
-            Origin::Auto => return None,
-            Origin::Sapwood => Format::Sapwood,
-            Origin::Operator => Format::Operator,
-            Origin::Pi => Format::Pi,
-            Origin::ClaudeCode => Format::ClaudeCode,
-            Origin::Codex => Format::Codex,
-            Origin::Opencode => Format::OpenCode,
-            Origin::GeminiCli => Format::GeminiCli,
-            Origin::RoleFiles => Format::RoleFiles,
-            Origin::Messages => Format::Messages,
+            ImportFormatArg::Auto => return None,
+            ImportFormatArg::Sapwood => Format::Sapwood,
+            ImportFormatArg::Operator => Format::Operator,
+            ImportFormatArg::Pi => Format::Pi,
+            ImportFormatArg::ClaudeCode => Format::ClaudeCode,
+            ImportFormatArg::Codex => Format::Codex,
+            ImportFormatArg::Opencode => Format::OpenCode,
+            ImportFormatArg::GeminiCli => Format::GeminiCli,
+            ImportFormatArg::RoleFiles => Format::RoleFiles,
+            ImportFormatArg::Messages => Format::Messages,
         })
     }
 }
@@ -82,7 +82,7 @@ pub struct ImportArgs {
     paths: Vec<PathBuf>,
     /// Input format
     #[arg(long, value_enum, default_value = "auto", value_name = "FORMAT")]
-    from: Origin,
+    from: ImportFormatArg,
     /// Show what would be imported, without importing it
     #[arg(long)]
     dry_run: bool,
@@ -90,13 +90,13 @@ pub struct ImportArgs {
 
 /// Result of importing one session of a file.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ImportReport {
     session: Option<String>,
     source: String,
     format: Option<&'static str>,
     added: u64,
     skipped: u64,
-    problems: Vec<Trouble>,
+    problems: Vec<ReportedProblem>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
     /// Whether the valid part of the session is in the store now.
@@ -105,35 +105,35 @@ struct Report {
 }
 
 #[derive(Debug, Serialize)]
-struct Trouble {
+struct ReportedProblem {
     line: Option<u64>,
     code: std::borrow::Cow<'static, str>,
     message: String,
 }
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
-    let paths = if args.paths.is_empty() { usual_places()? } else { args.paths.clone() };
+    let paths = if args.paths.is_empty() { default_locations()? } else { args.paths.clone() };
     let found = source::expand(&paths);
-    if args.paths.is_empty() && found.files.is_empty() && found.unread.is_empty() {
-        return Err(nothing_there());
+    if args.paths.is_empty() && found.files.is_empty() && found.unreadable.is_empty() {
+        return Err(nothing_found());
     }
     let bar = source::bar(&found.files, app.format());
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let mut taken = 0;
-    for (directory, failure) in found.unread {
-        bar.suspend(|| print(app, &unopened(&directory, failure, mode)))?;
+    for (directory, failure) in found.unreadable {
+        bar.suspend(|| print(app, &problem_report(&directory, failure, mode)))?;
     }
     // Report empty directories only if the user named them: the default locations may exist and be empty.
-    for directory in found.bare.iter().filter(|_| !args.paths.is_empty()) {
+    for directory in found.empty.iter().filter(|_| !args.paths.is_empty()) {
         let failure = Failure::new("import.empty", "the directory contains no session files");
-        bar.suspend(|| print(app, &unopened(directory, failure, mode)))?;
+        bar.suspend(|| print(app, &problem_report(directory, failure, mode)))?;
     }
-    let kin = (found.files.len() >= KIN_FILES_MIN).then(SiblingSessions::default);
+    let siblings = (found.files.len() >= SHARED_LOOKUP_FILES_MIN).then(SiblingSessions::default);
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
-            Ok(source) => take_file(app, source, args.from.format(), mode, kin.as_ref(), &bar).await?,
+            Ok(source) => import_file(app, source, args.from.format(), mode, siblings.as_ref(), &bar).await?,
             Err(failure) => {
-                bar.suspend(|| print(app, &unopened(&path, failure, mode)))?;
+                bar.suspend(|| print(app, &problem_report(&path, failure, mode)))?;
                 0
             }
         };
@@ -145,63 +145,67 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
     }
 }
 
-async fn take_file(
+async fn import_file(
     app: &mut App,
     source: source::Source,
     given: Option<Format>,
     mode: Mode,
-    kin: Option<&SiblingSessions>,
+    siblings: Option<&SiblingSessions>,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
     match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
-        Format::Sapwood => intake::take_file(app, source, mode).await,
+        Format::Sapwood => intake::import_file(app, source, mode).await,
         format => {
-            let target = foreign::Target { engine: &app.engine, scope: &app.scope, mode, kin };
-            let reports = foreign::take_file(target, source, format).await?;
+            let target = foreign::ImportTarget { engine: &app.engine, scope: &app.scope, mode, siblings };
+            let reports = foreign::import_file(target, source, format).await?;
             bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
             Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
         }
     }
 }
 
-/// Imports a file as the command does, without output. Returns the number of added entries. Used by `sapwood bench`.
-pub async fn take_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
-    let target = foreign::Target { engine, scope, mode: Mode::Write, kin: None };
+/// Imports a file without output. Returns the number of added entries. Used by `sapwood bench`.
+pub async fn import_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
+    let target = foreign::ImportTarget { engine, scope, mode: Mode::Write, siblings: None };
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
-    Ok(foreign::take_file(target, source, format).await?.iter().map(|report| report.added).sum())
+    Ok(foreign::import_file(target, source, format).await?.iter().map(|report| report.added).sum())
 }
 
-fn usual_places() -> Result<Vec<PathBuf>> {
+fn default_locations() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let here = std::env::current_dir().unwrap_or_default();
-    let places = discover::usual_places(home.as_deref(), &here);
-    if places.is_empty() { Err(nothing_there()) } else { Ok(places) }
+    let locations = discover::default_locations(home.as_deref(), &here);
+    if locations.is_empty() { Err(nothing_found()) } else { Ok(locations) }
 }
 
-fn nothing_there() -> Failure {
+fn nothing_found() -> Failure {
     let message = "no sessions found in the default locations";
     Failure::new("import.nothing", message).with_hint("give the path of a file or directory")
 }
 
-fn trouble_of(problem: &Problem) -> Trouble {
-    Trouble { line: Some(problem.line), code: problem.what.code().into(), message: problem.what.to_string() }
+fn to_reported(problem: &Problem) -> ReportedProblem {
+    ReportedProblem {
+        line: Some(problem.line),
+        code: problem.what.code().into(),
+        message: problem.what.to_string(),
+    }
 }
 
-fn unopened(path: &Path, failure: Failure, mode: Mode) -> Report {
-    let trouble = Trouble { line: None, code: failure.code, message: failure.message };
-    Report {
+fn problem_report(path: &Path, failure: Failure, mode: Mode) -> ImportReport {
+    let problem = ReportedProblem { line: None, code: failure.code, message: failure.message };
+    ImportReport {
         session: None,
         source: path.display().to_string(),
         format: None,
         added: 0,
         skipped: 0,
-        problems: vec![trouble],
+        problems: vec![problem],
         dry_run: mode == Mode::DryRun,
         taken: false,
     }
 }
 
-fn print(app: &mut App, report: &Report) -> Result<()> {
+fn print(app: &mut App, report: &ImportReport) -> Result<()> {
     if app.out.is_json() {
         app.out.json(report)?;
         return Ok(app.out.flush()?);
@@ -219,13 +223,18 @@ fn print(app: &mut App, report: &Report) -> Result<()> {
         },
     )?;
     for problem in &report.problems {
-        let place = problem.line.map_or(String::new(), |line| format!("line {line}: "));
-        writeln!(app.out, "  {RED}✗{RED:#} {place}{} {DIM}{}{DIM:#}", clean(&problem.message), problem.code)?;
+        let location = problem.line.map_or(String::new(), |line| format!("line {line}: "));
+        writeln!(
+            app.out,
+            "  {RED}✗{RED:#} {location}{} {DIM}{}{DIM:#}",
+            clean(&problem.message),
+            problem.code
+        )?;
     }
     Ok(app.out.flush()?)
 }
 
-fn counts_of(report: &Report) -> String {
+fn counts_of(report: &ImportReport) -> String {
     let would = if report.dry_run { "would be " } else { "" };
     match (report.added, report.skipped) {
         (0, skipped) if skipped > 0 && report.problems.is_empty() => {

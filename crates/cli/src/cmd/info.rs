@@ -27,7 +27,7 @@ pub struct InfoArgs {
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let summary = app.engine.summary(&app.scope, &session).await?;
-    // Without a compaction there is no state to show, so do not load the context, which may be long.
+    // Load the context, which may be long, only if there is a compaction to show.
     let context = match summary.compactions {
         0 => None,
         _ => state_of(&app.engine.context(&app.scope, &session, None).await?),
@@ -52,7 +52,7 @@ struct Info {
     context: Option<ContextState>,
 }
 
-/// The reason why the context is shorter than the conversation.
+/// The compaction that makes the context shorter than the conversation.
 #[derive(Serialize)]
 struct ContextState {
     state: &'static str,
@@ -61,14 +61,14 @@ struct ContextState {
 }
 
 fn state_of(context: &Context) -> Option<ContextState> {
-    let in_force = context.compaction.as_ref()?;
-    let strategy = in_force.body.strategy;
+    let compaction = context.compaction.as_ref()?;
+    let strategy = compaction.body.strategy;
     let state = match strategy {
         Strategy::Prune => "pruned",
         Strategy::Trim => "trimmed",
         _ => "compacted",
     };
-    Some(ContextState { state, strategy: strategy.as_str(), entry: in_force.id })
+    Some(ContextState { state, strategy: strategy.as_str(), entry: compaction.id })
 }
 
 fn facts(summary: &Summary) -> Vec<(&'static str, String)> {

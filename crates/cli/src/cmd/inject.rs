@@ -56,24 +56,25 @@ pub struct InjectArgs {
     idempotency_key: Option<String>,
 }
 
-/// The entries of a message: usually one, several for combined tool results.
+/// The acknowledgement of a message, with its last entry. `entries` lists all entries if there are several, as for
+/// combined tool results.
 #[derive(Serialize)]
 struct Ack {
     seq: Seq,
     id: EntryId,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    entries: Vec<Part>,
+    entries: Vec<EntryAck>,
 }
 
 #[derive(Serialize)]
-struct Part {
+struct EntryAck {
     seq: Seq,
     id: EntryId,
 }
 
 pub async fn run(app: &mut App, args: InjectArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let mut writer = Writer {
+    let mut writer = BatchWriter {
         session,
         expected_head: args.expected_head.map(Seq),
         idempotency_key: args.idempotency_key,
@@ -87,14 +88,14 @@ pub async fn run(app: &mut App, args: InjectArgs) -> Result<()> {
             let text = text.unwrap_or_default();
             let text = if text == "-" { read_text()? } else { text };
             let json = serde_json::json!({ "role": args.role, "content": text }).to_string();
-            writer.batch.push((0, read_message(json.as_bytes()).map_err(about_text)?));
+            writer.batch.push((0, read_message(json.as_bytes()).map_err(with_message_hint)?));
         }
     }
     writer.write(app).await
 }
 
-/// An error with a hint to --message, because only JSON messages have more than a role and a text.
-fn about_text(error: sapwood::formats::MessageError) -> Failure {
+/// Adds a hint to use --message, because only a JSON message can have more than a role and a text.
+fn with_message_hint(error: sapwood::formats::MessageError) -> Failure {
     let failure = Failure::from(error);
     if failure.code == "input.invalid" {
         return failure.with_hint("use --message to give the whole message as JSON");
@@ -127,10 +128,10 @@ fn stdin_failed(error: &std::io::Error) -> Failure {
 }
 
 /// A line of stdin, numbered from 1, or a read error.
-type Input = std::io::Result<(u64, Vec<u8>)>;
+type InputLine = std::io::Result<(u64, Vec<u8>)>;
 
 /// Reads stdin in a separate thread, because reading blocks. The thread ends with the process.
-fn spawn_reader() -> mpsc::Receiver<Input> {
+fn spawn_reader() -> mpsc::Receiver<InputLine> {
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
         let mut stdin = std::io::BufReader::with_capacity(1 << 16, std::io::stdin());
@@ -150,7 +151,7 @@ fn spawn_reader() -> mpsc::Receiver<Input> {
     receiver
 }
 
-async fn inject_lines(app: &mut App, writer: &mut Writer) -> Result<()> {
+async fn inject_lines(app: &mut App, writer: &mut BatchWriter) -> Result<()> {
     let mut lines = spawn_reader();
     while let Some(first) = lines.recv().await {
         let mut next = Some(first);
@@ -167,7 +168,7 @@ async fn inject_lines(app: &mut App, writer: &mut Writer) -> Result<()> {
 }
 
 /// Batches messages and appends them to the log.
-struct Writer {
+struct BatchWriter {
     session: SessionId,
     expected_head: Option<Seq>,
     idempotency_key: Option<String>,
@@ -176,19 +177,19 @@ struct Writer {
     batch_bytes: usize,
 }
 
-impl Writer {
-    fn take(&mut self, input: Input) -> Result<()> {
+impl BatchWriter {
+    fn take(&mut self, input: InputLine) -> Result<()> {
         let (number, line) = input.map_err(|error| stdin_failed(&error))?;
         let text = line.trim_ascii();
         if text.is_empty() {
             return Ok(());
         }
-        let place = format!("line {number}");
+        let location = format!("line {number}");
         if line.len() > LINE_BYTES_MAX {
-            let message = format!("{place} exceeds the limit of {LINE_BYTES_MAX} bytes");
+            let message = format!("{location} exceeds the limit of {LINE_BYTES_MAX} bytes");
             return Err(Failure::new("input.too_large", message));
         }
-        let bodies = read_message(text).map_err(|error| Failure::from(error).at(place))?;
+        let bodies = read_message(text).map_err(|error| Failure::from(error).at(location))?;
         self.batch_bytes += line.len();
         self.batch.push((number, bodies));
         Ok(())
@@ -208,7 +209,7 @@ impl Writer {
             }
             return Ok(());
         }
-        // An idempotency key covers one append, and a retry may start at any line, so each line is a separate append.
+        // Append each line separately: an idempotency key covers one append, and a retry may start at any line.
         for (number, bodies) in batch {
             let key = self.idempotency_key.as_ref().map(|key| match number {
                 0 => key.clone(),
@@ -243,11 +244,11 @@ impl Writer {
         })?;
         // A caller that expects a head also expects no other writes between its messages.
         self.expected_head = self.expected_head.map(|_| appended.head.seq);
-        acknowledge(app, &appended, &counts).map_err(unheard)
+        acknowledge(app, &appended, &counts).map_err(fail_on_closed_output)
     }
 }
 
-/// Splits a batch to respect the store's limit per append, because one message can be many entries.
+/// Splits a batch to respect the store's limit of entries per append. One message can have many entries.
 fn groups(batch: Vec<(u64, Vec<Body>)>) -> Vec<Vec<(u64, Vec<Body>)>> {
     let (mut groups, mut entries) = (vec![Vec::new()], 0);
     for (number, bodies) in batch {
@@ -263,8 +264,8 @@ fn groups(batch: Vec<(u64, Vec<Body>)>) -> Vec<Vec<(u64, Vec<Body>)>> {
     groups
 }
 
-/// Turns a closed output into a failure, because the rest of the input is not written.
-fn unheard(failure: Failure) -> Failure {
+/// Makes a closed output pipe a failure, because the rest of the input is not written.
+fn fail_on_closed_output(failure: Failure) -> Failure {
     match failure.exit {
         Exit::Closed => Failure { exit: Exit::Failed, ..failure },
         _ => failure,
@@ -274,8 +275,9 @@ fn unheard(failure: Failure) -> Failure {
 fn acknowledge(app: &mut App, appended: &Appended, counts: &[usize]) -> Result<()> {
     let mut entries = appended.entries.iter().map(|(seq, id)| (*seq, *id));
     for count in counts {
-        let parts: Vec<Part> = entries.by_ref().take(*count).map(|(seq, id)| Part { seq, id }).collect();
-        let Some(Part { seq, id }) = parts.last() else { continue };
+        let parts: Vec<EntryAck> =
+            entries.by_ref().take(*count).map(|(seq, id)| EntryAck { seq, id }).collect();
+        let Some(EntryAck { seq, id }) = parts.last() else { continue };
         let (seq, id) = (*seq, *id);
         if app.out.is_json() {
             app.out.json(&Ack { seq, id, entries: if parts.len() > 1 { parts } else { Vec::new() } })?;

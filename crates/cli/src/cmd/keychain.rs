@@ -20,11 +20,11 @@ Examples:
   sapwood keychain rm ANTHROPIC_API_KEY")]
 pub struct KeychainArgs {
     #[command(subcommand)]
-    action: Action,
+    command: KeychainCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum KeychainCommand {
     /// Read a key from stdin and store it
     #[command(after_help = "\
 Examples:
@@ -46,20 +46,20 @@ Examples:
 
 pub fn run(args: &KeychainArgs, global: &Global) -> Result<()> {
     keychain::available()?;
-    let (Action::Set { name } | Action::Rm { name }) = &args.action;
+    let (KeychainCommand::Set { name } | KeychainCommand::Rm { name }) = &args.command;
     let account = match name {
-        Some(name) => checked_name(name)?,
+        Some(name) => parse_name(name)?,
         None => store_account(global)?,
     };
-    let done = match args.action {
-        Action::Set { .. } => {
+    let done = match args.command {
+        KeychainCommand::Set { .. } => {
             let text = read_stdin()?;
-            key::checked(text.clone())?;
-            keychain::put(&account, text.trim_end_matches(['\r', '\n']))?;
+            key::parse_key(text.clone())?;
+            keychain::store(&account, text.trim_end_matches(['\r', '\n']))?;
             "kept"
         }
-        Action::Rm { .. } => {
-            keychain::forget(&account)?;
+        KeychainCommand::Rm { .. } => {
+            keychain::remove(&account)?;
             "forgotten"
         }
     };
@@ -68,12 +68,12 @@ pub fn run(args: &KeychainArgs, global: &Global) -> Result<()> {
         let kind = if name.is_some() { "name" } else { "store" };
         out.json(&json!({ kind: account, "key": done }))?;
     } else {
-        match (&args.action, name) {
-            (Action::Set { .. }, Some(_)) => writeln!(out, "stored the key {account}")?,
-            (Action::Set { .. }, None) => {
+        match (&args.command, name) {
+            (KeychainCommand::Set { .. }, Some(_)) => writeln!(out, "stored the key {account}")?,
+            (KeychainCommand::Set { .. }, None) => {
                 writeln!(out, "stored the key of {account}; set keychain = true in sapwood.toml to use it")?;
             }
-            (Action::Rm { .. }, _) => writeln!(out, "removed the key {account}")?,
+            (KeychainCommand::Rm { .. }, _) => writeln!(out, "removed the key {account}")?,
         }
     }
     Ok(out.flush()?)
@@ -85,8 +85,8 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-/// Accepts only names of variables and secrets, which never collide with a store's account.
-fn checked_name(name: &str) -> Result<String> {
+/// Checks that the name has only letters, digits and underscores, so that it cannot equal a store's account, a path.
+fn parse_name(name: &str) -> Result<String> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
     if name.is_empty() || !name.chars().all(is_plain) {
         let hint = "use letters, digits and _, such as ANTHROPIC_API_KEY";
@@ -96,11 +96,11 @@ fn checked_name(name: &str) -> Result<String> {
 }
 
 fn store_account(global: &Global) -> Result<String> {
-    let place = AppPaths::find(global)?;
-    let path = place.path().filter(|_| place.url.starts_with("sqlite:"));
+    let paths = AppPaths::find(global)?;
+    let path = paths.store_path().filter(|_| paths.url.starts_with("sqlite:"));
     let no_file = || {
         Failure::usage(
-            format!("{} is not a file and has no encryption key", place.url),
+            format!("{} is not a file and has no encryption key", paths.url),
             "use a sqlite: store",
         )
     };

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::args::rows;
 use crate::failure::Result;
 use crate::render::{self, Table, age, cost};
-use crate::time_arg::Moment;
+use crate::time_arg::TimeArg;
 
 /// Default number of sessions on a terminal.
 const TERMINAL_ROWS: usize = 50;
@@ -44,11 +44,11 @@ pub struct LsArgs {
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
     /// List only sessions updated since then: 30d, 12h, 45m, or a date such as 2026-01-31
-    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
-    since: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    since: Option<TimeArg>,
     /// List only sessions not updated since then; same format as --since
-    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
-    until: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
+    until: Option<TimeArg>,
     /// List only sessions whose title or id contains all of these words
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
@@ -65,7 +65,7 @@ pub struct LsArgs {
 
 /// A line of the list. The last line of a truncated list has the cursor for `--after`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct SessionLine<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +78,8 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
         state: args.state.as_deref().map(parse_state).transpose()?,
         agent: args.agent,
         owner: args.owner.as_deref().map(member).transpose()?,
-        since: args.since.map(Moment::at),
-        until: args.until.map(Moment::at),
+        since: args.since.map(TimeArg::at),
+        until: args.until.map(TimeArg::at),
         title: args.title,
         order: if args.oldest { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
         cursor: args.after,
@@ -87,14 +87,14 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
     };
     let on_terminal = app.out.terminal.is_some() && !app.out.is_json();
     let limit = args.limit.map(|limit| limit as usize).or(on_terminal.then_some(TERMINAL_ROWS));
-    let mut left = limit.unwrap_or(usize::MAX);
+    let mut remaining = limit.unwrap_or(usize::MAX);
     let (mut next, mut count) = (None, 0);
-    while left > 0 {
-        filter.limit = left.min(PAGE_ROWS);
+    while remaining > 0 {
+        filter.limit = remaining.min(PAGE_ROWS);
         let page = app.engine.list(&app.scope, &filter).await?;
-        left -= page.items.len().min(left);
+        remaining -= page.items.len().min(remaining);
         count += page.items.len();
-        print_page(app, &page, left == 0)?;
+        print_page(app, &page, remaining == 0)?;
         next.clone_from(&page.next);
         filter.cursor = page.next;
         if next.is_none() {
@@ -117,7 +117,7 @@ fn print_page(app: &mut App, page: &Page<Summary>, is_last: bool) -> Result<()> 
     for (at, summary) in page.items.iter().enumerate() {
         let ends_here = is_last && at + 1 == page.items.len();
         let next = page.next.as_deref().filter(|_| ends_here);
-        app.out.json(&Line { summary, next })?;
+        app.out.json(&SessionLine { summary, next })?;
     }
     Ok(())
 }

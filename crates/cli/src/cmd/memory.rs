@@ -4,8 +4,10 @@ use std::io::Write;
 
 use clap::{Args, Subcommand, ValueEnum};
 use sapwood::core::port::memory::Standing;
-use sapwood::engine::memory::Shown;
-use sapwood::{Belongs, Edit, Kept, Memory, MemoryFilter, MemoryKind, Outcome, Whose, Written};
+use sapwood::engine::memory::MemoryView;
+use sapwood::{
+    Belongs, Memory, MemoryEdit, MemoryFilter, MemoryKind, MemoryOutcome, StoredMemory, UserMemory, Whose,
+};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -14,7 +16,7 @@ use crate::failure::Result;
 use crate::render::{BOLD, DIM, clean, note, plural};
 
 const ROWS_DEFAULT: u32 = 50;
-const FOUND_DEFAULT: u32 = 10;
+const RESULTS_DEFAULT: u32 = 10;
 
 /// Manage memories learned from sessions
 #[derive(Debug, Args)]
@@ -24,11 +26,11 @@ Examples:
   sapwood memory search \"which database do we use for staging\"")]
 pub struct MemoryArgs {
     #[command(subcommand)]
-    verb: MemoryVerb,
+    command: MemoryCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum MemoryVerb {
+enum MemoryCommand {
     /// List memories, newest first
     #[command(after_help = "\
 Examples:
@@ -112,7 +114,7 @@ Examples:
         #[arg(allow_hyphen_values = true)]
         question: String,
         /// Maximum number of results
-        #[arg(long, value_name = "N", value_parser = rows, default_value_t = FOUND_DEFAULT)]
+        #[arg(long, value_name = "N", value_parser = rows, default_value_t = RESULTS_DEFAULT)]
         limit: u32,
         /// Match all of the words exactly and list the newest first
         #[arg(long)]
@@ -161,8 +163,8 @@ impl KindArg {
 }
 
 pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
-    match args.verb {
-        MemoryVerb::Ls { kind, session, superseded, all, limit, after } => {
+    match args.command {
+        MemoryCommand::Ls { kind, session, superseded, all, limit, after } => {
             let session = match session {
                 Some(given) => Some(app.session(&given).await?),
                 None => None,
@@ -173,22 +175,25 @@ pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
             let (text, limit) = (String::new(), limit as usize);
             list(app, MemoryFilter { whose, standing, kind, session, text, limit, cursor: after }).await
         }
-        MemoryVerb::Add { text, kind, everybody } => {
+        MemoryCommand::Add { text, kind, everybody } => {
             let belongs = everybody.then_some(Belongs::Tenant);
-            let kept = app.engine.remember(&app.scope, Written { text, kind: kind.kind(), belongs }).await?;
+            let kept =
+                app.engine.remember(&app.scope, UserMemory { text, kind: kind.kind(), belongs }).await?;
             print_kept(app, &kept)
         }
-        MemoryVerb::Show { id } => show(app, &id).await,
-        MemoryVerb::Edit { id, text, kind, everybody, private, version } => {
+        MemoryCommand::Show { id } => show(app, &id).await,
+        MemoryCommand::Edit { id, text, kind, everybody, private, version } => {
             let own = private.then(|| Belongs::To(app.scope.principal.clone()));
             let belongs = everybody.then_some(Belongs::Tenant).or(own);
-            let edit = Edit { text, kind: kind.map(KindArg::kind), belongs, expected: version };
+            let edit = MemoryEdit { text, kind: kind.map(KindArg::kind), belongs, expected: version };
             let id = app.engine.find_memory(&app.scope, &id).await?;
             let memory = app.engine.edit_memory(&app.scope, id, edit).await?;
             print_memory(app, &memory, json!({}))
         }
-        MemoryVerb::Search { question, limit, words } => search(app, question, limit as usize, words).await,
-        MemoryVerb::Forget { id } => {
+        MemoryCommand::Search { question, limit, words } => {
+            search(app, question, limit as usize, words).await
+        }
+        MemoryCommand::Forget { id } => {
             let id = app.engine.find_memory(&app.scope, &id).await?;
             let forgotten = app.engine.forget(&app.scope, id).await?;
             if app.out.is_json() {
@@ -196,7 +201,7 @@ pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
             }
             Ok(writeln!(app.out, "forgot {}", plural(forgotten as u64, "memory"))?)
         }
-        MemoryVerb::Extract { session } => extract(app, &session).await,
+        MemoryCommand::Extract { session } => extract(app, &session).await,
     }
 }
 
@@ -222,7 +227,7 @@ async fn show(app: &mut App, given: &str) -> Result<()> {
         let ids: Vec<String> = older.iter().map(|older| older.id.to_string()).collect();
         return print_memory(app, &memory, json!({ "supersedes": ids }));
     }
-    let shown = Shown::from(&memory);
+    let shown = MemoryView::from(&memory);
     writeln!(app.out, "{BOLD}{}{BOLD:#}", memory.id)?;
     writeln!(app.out, "{}", clean(&memory.text))?;
     writeln!(
@@ -286,29 +291,29 @@ async fn extract(app: &mut App, given: &str) -> Result<()> {
     Ok(())
 }
 
-fn kept_json(kept: &Kept) -> Value {
-    let mut value = serde_json::to_value(Shown::from(&kept.memory)).unwrap_or_default();
+fn kept_json(kept: &StoredMemory) -> Value {
+    let mut value = serde_json::to_value(MemoryView::from(&kept.memory)).unwrap_or_default();
     let outcome = serde_json::to_value(kept.outcome).unwrap_or_default();
     merge(&mut value, outcome);
     value
 }
 
-fn print_kept(app: &mut App, kept: &Kept) -> Result<()> {
+fn print_kept(app: &mut App, kept: &StoredMemory) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&kept_json(kept));
     }
     let word = match kept.outcome {
-        Outcome::Learned => "learned",
-        Outcome::Strengthened => "strengthened",
-        Outcome::Known => "already known",
-        Outcome::Superseded { .. } => "learned, superseding an older memory",
+        MemoryOutcome::Learned => "learned",
+        MemoryOutcome::Strengthened => "strengthened",
+        MemoryOutcome::Known => "already known",
+        MemoryOutcome::Superseded { .. } => "learned, superseding an older memory",
     };
     Ok(writeln!(app.out, "{DIM}{}{DIM:#} {word}: {}", kept.memory.id, clean(&kept.memory.text))?)
 }
 
 fn print_memory(app: &mut App, memory: &Memory, more: Value) -> Result<()> {
     if app.out.is_json() {
-        let mut value = serde_json::to_value(Shown::from(memory)).unwrap_or_default();
+        let mut value = serde_json::to_value(MemoryView::from(memory)).unwrap_or_default();
         merge(&mut value, more);
         return app.out.json(&value);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use sapwood::core::Store;
-use sapwood::engine::migrate::{Migration, Mode, Moved, Total};
+use sapwood::engine::migrate::{MigratedSession, Migration, MigrationTotal, Mode};
 use sapwood::store::OpenOptions;
 
 use crate::app::AppPaths;
@@ -51,13 +51,13 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
     bar.enable_steady_tick(Duration::from_millis(120));
     let (mut sessions, mut failed) = (0, None);
     let migration = Migration::new(from, to, mode);
-    let mut tell = |moved: &Moved| {
+    let mut on_session = |moved: &MigratedSession| {
         sessions += 1;
         bar.set_message(format!("{}, last {}", plural(sessions, "session"), moved.session));
         let printed = bar.suspend(|| print_session(&mut out, moved));
         failed = failed.take().or(printed.err());
     };
-    let total = migration.run(&mut tell).await;
+    let total = migration.run(&mut on_session).await;
     bar.finish_and_clear();
     if let Some(failure) = failed {
         return Err(failure);
@@ -67,14 +67,14 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
 
 /// Opens a store. Only SQLite stores can be encrypted and use a key.
 fn open(url: &str, global: &Global) -> Result<Arc<dyn Store>> {
-    let mut place = AppPaths::find(global)?;
-    place.url = url.to_owned();
-    let key = if url.starts_with("sqlite:") { key::find(&place)? } else { None };
+    let mut paths = AppPaths::find(global)?;
+    paths.url = url.to_owned();
+    let key = if url.starts_with("sqlite:") { key::find(&paths)? } else { None };
     let options = OpenOptions { key, ..OpenOptions::default() };
     Ok(sapwood::store::open(url, options).map_err(sapwood::Error::from)?)
 }
 
-fn print_session(out: &mut Out, moved: &Moved) -> Result<()> {
+fn print_session(out: &mut Out, moved: &MigratedSession) -> Result<()> {
     if out.is_json() {
         out.json(moved)?;
     } else if let Some(problem) = &moved.problem {
@@ -89,7 +89,7 @@ fn print_session(out: &mut Out, moved: &Moved) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn print_total(out: &mut Out, total: &Total, mode: Mode) -> Result<()> {
+fn print_total(out: &mut Out, total: &MigrationTotal, mode: Mode) -> Result<()> {
     if out.format == Format::Json {
         out.json(&serde_json::json!({ "total": total }))?;
     } else {

@@ -69,7 +69,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         command => command,
     };
     let mut app = App::open(&global)?;
-    // Boxed, because the futures of the commands differ in size and only one future runs.
+    // Box the future: the futures of the commands are large, and only one of them runs.
     let done = Box::pin(dispatch(&mut app, command)).await;
     app.engine.hooks_settled().await;
     done?;
@@ -143,7 +143,7 @@ async fn bench(args: crate::bench::BenchArgs, format: Format) -> Result<()> {
     if met { Ok(()) } else { Err(Failure::new("bench.goals", "not every goal was met")) }
 }
 
-/// The output of a command that appends: the new head of the log, and the parent of the next entry.
+/// The output of a command that appends: the new end of the log, and the parent of the next entry.
 #[derive(Serialize)]
 struct Change {
     seq: u32,

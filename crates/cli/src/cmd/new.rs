@@ -63,7 +63,7 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
 /// Returns the agent with this name if an agent file defines it. Otherwise the session stores only the name.
 fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
     let Some(name) = name else { return Ok(None) };
-    match app.place.agents().choose(Some(name), &app.place.config) {
+    match app.paths.agents().choose(Some(name), &app.paths.config) {
         Err(failure) if failure.code == "agent.not_found" => Ok(None),
         agent => agent.map(Some),
     }

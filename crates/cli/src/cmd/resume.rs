@@ -6,7 +6,7 @@ use clap::Args;
 use sapwood::engine::turn::OnWait;
 use serde_json::json;
 
-use super::send::{Told, Turn, deliver};
+use super::send::{JsonOutput, TurnSubscription, deliver};
 use crate::app::App;
 use crate::failure::Result;
 
@@ -23,13 +23,13 @@ pub struct ResumeArgs {
 pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
     app.open_backends()?;
     let session = app.session(&args.session).await?;
-    let turn = Turn::watch(app, &session).await?;
+    let turn = TurnSubscription::open(app, &session).await?;
     let mut running = app.engine.resume(&app.scope, &session, OnWait::Leave).await?;
     if running.is_none() {
         running = app.engine.continue_imported(&app.scope, &session, OnWait::Leave).await?;
     }
     match running {
-        Some(running) => deliver(app, turn.with(running), Told::Report).await,
+        Some(running) => deliver(app, turn.with(running), JsonOutput::Report).await,
         None if app.out.is_json() => app.out.json(&json!({ "session": session, "outcome": "nothing" })),
         None => Ok(writeln!(app.out, "nothing to resume: no open turn and no queued input")?),
     }

@@ -44,7 +44,7 @@ pub struct SearchArgs {
 
 /// A hit. The last line of a truncated result has the cursor for `--after`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct HitLine<'a> {
     #[serde(flatten)]
     hit: &'a Hit,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,14 +56,14 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
         Some(given) => Some(app.session(given).await?),
         None => None,
     };
-    let mut left = args.limit as usize;
+    let mut remaining = args.limit as usize;
     let mut query = SearchQuery { text: args.query, session, limit: 0, cursor: args.after };
     let mut hits = Vec::new();
-    while left > 0 {
-        query.limit = left.min(PAGE_ROWS);
+    while remaining > 0 {
+        query.limit = remaining.min(PAGE_ROWS);
         let page = app.engine.search(&app.scope, &query).await?;
         let found = page.items.len();
-        left -= found.min(left);
+        remaining -= found.min(remaining);
         hits.extend(page.items);
         query.cursor = page.next;
         if query.cursor.is_none() || found == 0 {
@@ -85,7 +85,7 @@ fn print_hits(app: &mut App, hits: &[Hit], query: &SearchQuery) -> Result<()> {
     if app.out.is_json() {
         for (at, hit) in hits.iter().enumerate() {
             let next = query.cursor.as_deref().filter(|_| at + 1 == hits.len());
-            app.out.json(&Line { hit, next })?;
+            app.out.json(&HitLine { hit, next })?;
         }
         return Ok(());
     }
@@ -120,13 +120,13 @@ fn words(query: &str) -> Vec<String> {
 /// Highlights the words of a snippet that start with a word of the query.
 fn highlight(snippet: &str, words: &[String]) -> String {
     let mut marked = String::with_capacity(snippet.len() + 32);
-    for piece in snippet.split_inclusive(|c: char| !c.is_alphanumeric()) {
-        let word = piece.trim_end_matches(|c: char| !c.is_alphanumeric());
+    for token in snippet.split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let word = token.trim_end_matches(|c: char| !c.is_alphanumeric());
         let lower = word.to_lowercase();
         if !word.is_empty() && words.iter().any(|wanted| lower.starts_with(wanted)) {
-            marked.push_str(&format!("{MATCH}{word}{MATCH:#}{}", &piece[word.len()..]));
+            marked.push_str(&format!("{MATCH}{word}{MATCH:#}{}", &token[word.len()..]));
         } else {
-            marked.push_str(piece);
+            marked.push_str(token);
         }
     }
     marked

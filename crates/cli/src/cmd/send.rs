@@ -9,11 +9,11 @@ use sapwood::{Part, SessionId};
 use serde_json::json;
 
 use crate::app::App;
-use crate::chat::headless::{self, Show};
-use crate::chat::outcome::{as_json, check, how_to_answer};
+use crate::chat::headless::{self, TurnOutput};
+use crate::chat::outcome::{approval_instructions, as_json, check};
 use crate::chat::pick_session;
-use crate::chat::screen::{Look, Screen};
-use crate::chat::watch::{Asks, Line, Watch};
+use crate::chat::screen::{Screen, ScreenMode};
+use crate::chat::watch::{ApprovalChannel, SessionHandle, Watch};
 use crate::failure::Result;
 use crate::render::note;
 
@@ -41,16 +41,16 @@ pub struct SendArgs {
 pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
     app.open_backends()?;
     let session = app.session(&args.session).await?;
-    // Do not change the model while a turn is open: the open turn keeps its model, and `send` fails below.
+    // Do not change the model while a turn is open: the turn keeps its model, and sending fails below.
     let is_free = app.engine.summary(&app.scope, &session).await?.open_turn.is_none();
     if let Some(model) = args.model.as_ref().filter(|_| is_free) {
         pick_session::change_model(app, &session, model).await?;
     }
-    let turn = Turn::watch(app, &session).await?;
+    let turn = TurnSubscription::open(app, &session).await?;
     let if_running = if args.queue { IfRunning::Queue } else { IfRunning::Refuse };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };
     match app.engine.send(&app.scope, &session, vec![Part::text(args.text)], options).await? {
-        Sent::Started(running) => deliver(app, turn.with(running), Told::Report).await,
+        Sent::Started(running) => deliver(app, turn.with(running), JsonOutput::Report).await,
         Sent::Queued(input) if app.out.is_json() => {
             app.out.json(&json!({ "session": session, "queued": input }))
         }
@@ -60,7 +60,7 @@ pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
 
 /// The output of a turn with `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum JsonOutput {
     /// One document at the end.
     Report,
     /// One line per event, as it happens.
@@ -68,7 +68,7 @@ pub enum Told {
 }
 
 /// A subscription to a session, opened before its turn starts so that no event is missed.
-pub struct Turn {
+pub struct TurnSubscription {
     session: SessionId,
     events: Subscription,
 }
@@ -79,8 +79,8 @@ pub struct RunningTurn {
     running: Running,
 }
 
-impl Turn {
-    pub async fn watch(app: &App, session: &SessionId) -> Result<Self> {
+impl TurnSubscription {
+    pub async fn open(app: &App, session: &SessionId) -> Result<Self> {
         let head = app.engine.summary(&app.scope, session).await?.head.seq;
         let events = app.engine.subscribe(&app.scope, session, head).await?;
         Ok(Self { session: session.clone(), events })
@@ -92,37 +92,43 @@ impl Turn {
 }
 
 /// Prints a turn until it ends or waits for approval, then its outcome.
-pub async fn deliver(app: &mut App, turn: RunningTurn, told: Told) -> Result<()> {
+pub async fn deliver(app: &mut App, turn: RunningTurn, json_output: JsonOutput) -> Result<()> {
     let RunningTurn { session, events, running } = turn;
     running.notice.iter().for_each(|notice| note(app.format(), notice));
-    let line = Line { engine: app.engine.clone(), scope: app.scope.clone(), session: session.clone() };
-    let report = if !app.out.is_json() && Look::of_stdout() == Look::Rich {
-        let mut screen = Screen::new(Look::Rich);
-        let watch = Watch::new(line, &mut screen, Asks::Later, String::new());
+    let handle =
+        SessionHandle { engine: app.engine.clone(), scope: app.scope.clone(), session: session.clone() };
+    let report = if !app.out.is_json() && ScreenMode::of_stdout() == ScreenMode::Rich {
+        let mut screen = Screen::new(ScreenMode::Rich);
+        let watch = Watch::new(handle, &mut screen, ApprovalChannel::Deferred, String::new());
         let watched = Box::pin(watch.run(running, events)).await?;
-        if watched.has_shown && !watched.report.waiting.is_empty() {
-            screen.settle(&[String::new()])?;
+        if watched.has_output && !watched.report.waiting.is_empty() {
+            screen.print(&[String::new()])?;
         }
         watched.report
     } else {
-        let show = match (app.out.is_json(), told) {
-            (false, _) => Show::Answer,
-            (true, Told::Events) => Show::Events,
-            (true, Told::Report) => Show::Nothing,
+        let show = match (app.out.is_json(), json_output) {
+            (false, _) => TurnOutput::Answer,
+            (true, JsonOutput::Events) => TurnOutput::Events,
+            (true, JsonOutput::Report) => TurnOutput::Nothing,
         };
-        headless::follow(&line, running, events, show, &mut app.out).await?
+        headless::follow(&handle, running, events, show, &mut app.out).await?
     };
-    say_outcome(app, &session, &report, told)
+    print_outcome(app, &session, &report, json_output)
 }
 
-fn say_outcome(app: &mut App, session: &SessionId, report: &TurnReport, told: Told) -> Result<()> {
+fn print_outcome(
+    app: &mut App,
+    session: &SessionId,
+    report: &TurnReport,
+    json_output: JsonOutput,
+) -> Result<()> {
     if app.out.is_json() {
-        if told == Told::Report {
+        if json_output == JsonOutput::Report {
             app.out.json(&as_json(session, report))?;
             app.out.flush()?;
         }
     } else {
-        report.waiting.iter().for_each(|pending| note(app.format(), &how_to_answer(pending)));
+        report.waiting.iter().for_each(|pending| note(app.format(), &approval_instructions(pending)));
     }
     check(report)
 }

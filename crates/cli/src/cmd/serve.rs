@@ -42,26 +42,26 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.log = Some(Log::to_stderr(app.format()));
     app.open_backends()?;
     let agents = agents_of(app)?;
-    app.engine = for_callers(app, &agents)?;
+    app.engine = restrict_engine(app, &agents)?;
     let files_max = raise_file_limit();
-    let config = app.place.config.server.clone().unwrap_or_default();
+    let config = app.paths.config.server.clone().unwrap_or_default();
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
-    let door = Authenticator::new(app.engine.store().clone(), local, oidc);
+    let authenticator = Authenticator::new(app.engine.store().clone(), local, oidc);
     let settings = fit_files(settings_of(&config, args.grace)?, files_max);
-    let state = State::new(app.engine.clone(), door, settings, agents);
+    let state = State::new(app.engine.clone(), authenticator, settings, agents);
     let triggers = triggers::read(app)?;
-    state.serve_triggers(triggers.iter().map(triggers::Ready::served).collect());
-    let stopped = |stop: sapwood_server::Stop| Failure::new(stop.code(), stop.to_string());
+    state.serve_triggers(triggers.iter().map(triggers::ConfiguredTrigger::to_served).collect());
+    let stopped = |error: sapwood_server::ListenError| Failure::new(error.code(), error.to_string());
     // Refuse to listen on a public address without authentication, before binding it.
     if !args.addr.ip().is_loopback() && !has_tokens && !app.engine.store().has_keys().await? {
-        return Err(stopped(sapwood_server::Stop::Open { addr: args.addr }));
+        return Err(stopped(sapwood_server::ListenError::Open { addr: args.addr }));
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
-    // Resume turns of processes that died, on this or another server of the same store.
-    let _keeper = app.engine.keep_turns()?;
+    // Resume the turns of processes that died.
+    let _keeper = app.engine.start_takeover_task()?;
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;
@@ -70,15 +70,15 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Restricts the engine for HTTP clients: sessions get no local directory by default, and the only file-backed models
-/// are those named in the operator's configuration and agents.
-fn for_callers(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
+/// Restricts the engine for HTTP clients: sessions get no local directory by default, and clients can use a file-backed
+/// model only if the operator's configuration or an agent names it.
+fn restrict_engine(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     let triggers = triggers::read(app)?;
-    let of_triggers = triggers.iter().map(|ready| &ready.installed.agent);
+    let of_triggers = triggers.iter().map(|configured| &configured.installed.agent);
     let named = agents.iter().chain(of_triggers).flat_map(sapwood::Agent::models).map(str::to_owned);
-    let memory = app.place.config.memory.as_ref().and_then(|memory| memory.model.clone());
+    let memory = app.paths.config.memory.as_ref().and_then(|memory| memory.model.clone());
     let models = named.chain([app.default_model()]).chain(memory).collect();
-    let agent = app.place.agents().choose(None, &app.place.config).ok();
+    let agent = app.paths.agents().choose(None, &app.paths.config).ok();
     let defaults = SessionDefaults { agent, cwd: None };
     Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
 }
@@ -98,7 +98,8 @@ fn raise_file_limit() -> Option<u64> {
     None
 }
 
-/// Limits connections to the available file descriptors. A server without free descriptors cannot answer health checks.
+/// Limits connections to the available file descriptors, because a server without free descriptors cannot answer health
+/// checks.
 fn fit_files(mut settings: Settings, files_max: Option<u64>) -> Settings {
     let files_max = files_max.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     let connections_max = settings.connections_max_for(files_max);
@@ -112,12 +113,12 @@ fn fit_files(mut settings: Settings, files_max: Option<u64>) -> Settings {
 /// Default idle time after which memories are extracted from a session.
 const IDLE_MINUTES_DEFAULT: u32 = 30;
 /// Interval between checks for idle sessions.
-const IDLE_LOOK: Duration = Duration::from_secs(60);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Period covered by the first check, for sessions that became idle while no server was running.
-const IDLE_LOOK_BACK_MS: i64 = 7 * 86_400_000;
+const IDLE_LOOKBACK_MS: i64 = 7 * 86_400_000;
 
 fn idle_ms(app: &App) -> i64 {
-    let settings = app.place.config.memory.clone().unwrap_or_default();
+    let settings = app.paths.config.memory.clone().unwrap_or_default();
     match settings.learn {
         Some(false) => 0,
         _ => i64::from(settings.idle_minutes.unwrap_or(IDLE_MINUTES_DEFAULT)) * 60_000,
@@ -130,7 +131,7 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
     if idle_ms == 0 {
         return;
     }
-    let mut after = SystemClock.now().0 - idle_ms - IDLE_LOOK_BACK_MS;
+    let mut after = SystemClock.now().0 - idle_ms - IDLE_LOOKBACK_MS;
     loop {
         let before = SystemClock.now().0 - idle_ms;
         let window = IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
@@ -140,7 +141,7 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
             }
         }
         after = before - 1;
-        tokio::time::sleep(IDLE_LOOK).await;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
     }
 }
 
@@ -152,14 +153,14 @@ async fn announce(app: &mut App, state: &State, addr: SocketAddr) -> Result<()> 
         writeln!(app.out, "listening on {url}")?;
     }
     app.out.flush()?;
-    if !state.door.is_locked().await.unwrap_or(true) {
+    if !state.auth.is_locked().await.unwrap_or(true) {
         let text = "all local users have access; run `sapwood key new --user NAME` to require a key";
         note(app.format(), text);
     }
     Ok(())
 }
 
-/// Maximum configurable number of connections. Each unused connection slot also needs some memory.
+/// Maximum configurable number of connections. An unused connection slot also needs some memory.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
@@ -174,7 +175,7 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
         config.operate_connections_reserved.unwrap_or(defaults.operate_connections_reserved);
     if !(1..=CONNECTIONS_MAX).contains(&connections_max) || operate_connections_reserved > CONNECTIONS_MAX {
         let why = format!(
-            "server: connections_max must be 1 to {CONNECTIONS_MAX}, and the reserved connections at most that"
+            "server: connections_max must be 1 to {CONNECTIONS_MAX}, and operate_connections_reserved at most that many"
         );
         return Err(Failure::new("config.invalid", why));
     }
@@ -195,8 +196,8 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
 
 /// Returns the agents that clients can use. Skips agents with invalid files and prints a note for each.
 fn agents_of(app: &App) -> Result<Vec<sapwood::Agent>> {
-    let mut offered = vec![app.place.agents().choose(Some("default"), &app.place.config)?];
-    for path in app.place.agents().files()? {
+    let mut offered = vec![app.paths.agents().choose(Some("default"), &app.paths.config)?];
+    for path in app.paths.agents().files()? {
         match agents::read(&path) {
             Ok(agent) => offered.push(agent),
             Err(faults) => {

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::failure::Result;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Grant {
+enum RoleArg {
     /// Read and follow
     Reader,
     /// Also send, branch and call tools
@@ -35,16 +35,16 @@ pub struct ShareArgs {
     user: String,
     /// Role of the user in the session
     #[arg(long, value_enum)]
-    role: Grant,
+    role: RoleArg,
 }
 
 pub async fn run(app: &mut App, args: ShareArgs) -> Result<()> {
     let member = member(&args.user)?;
     let session = app.session(&args.session).await?;
     let role = match args.role {
-        Grant::Reader => Some(Role::Reader),
-        Grant::Collaborator => Some(Role::Collaborator),
-        Grant::None => None,
+        RoleArg::Reader => Some(Role::Reader),
+        RoleArg::Collaborator => Some(Role::Collaborator),
+        RoleArg::None => None,
     };
     let text = match role {
         Some(role) => format!("{member} is now a {} of {session}", role_name(role)),

@@ -36,7 +36,7 @@ pub struct ShowArgs {
 
 /// An entry of the path. `entry` is its body as stored in the log.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EntryLine<'a> {
     seq: Seq,
     id: EntryId,
     parent: Option<Seq>,
@@ -70,10 +70,10 @@ pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
     Ok(())
 }
 
-fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> Line<'a> {
+fn line_of<'a>(entry: &'a Entry, labels: &'a Labels) -> EntryLine<'a> {
     let meta = &entry.meta;
     let body = String::from_utf8(sapwood::core::entry::codec::encode(&entry.body)).unwrap_or_default();
-    Line {
+    EntryLine {
         seq: meta.seq,
         id: meta.id,
         parent: meta.parent,
@@ -112,12 +112,12 @@ pub fn role_style(role: &str) -> Style {
 
 fn print_entry(out: &mut Out, entry: &Entry, label: Option<&str>, full: bool) -> Result<()> {
     let meta = &entry.meta;
-    let who = role_of(&entry.body).unwrap_or(meta.kind.as_str());
-    let style = role_style(who);
+    let title = role_of(&entry.body).unwrap_or(meta.kind.as_str());
+    let style = role_style(title);
     let label = label.map_or(String::new(), |label| format!(" [{}]", clean(label)));
     writeln!(
         out,
-        "{style}{who}{style:#}{BOLD}{label}{BOLD:#} {DIM}{} · {}{}{DIM:#}",
+        "{style}{title}{style:#}{BOLD}{label}{BOLD:#} {DIM}{} · {}{}{DIM:#}",
         meta.seq,
         local_time(meta.at.0),
         remarks(&entry.body)
@@ -125,7 +125,7 @@ fn print_entry(out: &mut Out, entry: &Entry, label: Option<&str>, full: bool) ->
     match &entry.body {
         Body::ToolResult(_) => print_output(out, &entry.body.text(), full)?,
         body => {
-            let text = said(body);
+            let text = display_text(body);
             if !text.is_empty() {
                 writeln!(out, "{}", clean(&text))?;
             }
@@ -134,7 +134,7 @@ fn print_entry(out: &mut Out, entry: &Entry, label: Option<&str>, full: bool) ->
     print_calls(out, entry.body.parts(), full)
 }
 
-/// Remarks after the time: the model, the tool and its outcome, or the kind of message.
+/// Details after the time: the model, the tool and its outcome, or the kind of message.
 fn remarks(body: &Body) -> String {
     let remark = match body {
         Body::AssistantMessage(message) => message.model.clone().unwrap_or_default(),
@@ -156,7 +156,7 @@ fn remarks(body: &Body) -> String {
 }
 
 /// Returns the text of an entry, including entries that are not messages.
-fn said(body: &Body) -> String {
+fn display_text(body: &Body) -> String {
     match body {
         Body::ModelChanged(changed) => changed.model.clone(),
         Body::ThinkingChanged(changed) => changed.level.clone(),

@@ -18,11 +18,11 @@ Examples:
   sapwood skill on @last code-review")]
 pub struct SkillArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: SkillCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum SkillCommand {
     /// List the project's skills and your own
     #[command(after_help = "\
 Examples:
@@ -56,10 +56,10 @@ Examples:
 }
 
 pub async fn run(app: &mut App, args: SkillArgs) -> Result<()> {
-    match args.verb {
-        Verb::Ls { session } => list(app, session).await,
-        Verb::On { session, name } => switch(app, &session, &name, Switch::On).await,
-        Verb::Off { session, name } => switch(app, &session, &name, Switch::Off).await,
+    match args.command {
+        SkillCommand::Ls { session } => list(app, session).await,
+        SkillCommand::On { session, name } => switch(app, &session, &name, Switch::On).await,
+        SkillCommand::Off { session, name } => switch(app, &session, &name, Switch::Off).await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `sapwood tree`: draws the branches of a session.
 //!
-//! A run of entries is drawn in one column. Side branches are drawn indented, before the run continues. The run
-//! continues with the active path, or else with the larger branch, so the indentation is at most logarithmically deep.
+//! A run of entries is drawn in one column. At a fork, the side branches are drawn first, indented, and then the run
+//! continues with the active path, or else with the largest branch. So the depth of indentation is logarithmic.
 
 use std::io::Write;
 
@@ -54,7 +54,7 @@ struct Drawing<'a> {
     whole: bool,
 }
 
-/// Counts the entries of each subtree. Children follow their parents in the log (I2), so one backward pass is enough.
+/// Counts the entries of each subtree. An entry follows its parent in the log (I2), so one backward pass is enough.
 fn subtree_sizes(outline: &Outline) -> Vec<usize> {
     let mut sizes = vec![1; outline.nodes.len()];
     for index in (0..outline.nodes.len()).rev() {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sapwood::SystemClock;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::trigger::TriggerState;
-use sapwood::engine::trigger::{Drained, Installed, Runner};
+use sapwood::engine::trigger::{Drained, InstalledTrigger, TriggerRunner};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -22,11 +22,11 @@ Examples:
   sapwood trigger fire nightly-report")]
 pub struct TriggerArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: TriggerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum TriggerCommand {
     /// List triggers with their next and last firings
     ///
     /// `sapwood serve` runs the triggers.
@@ -54,17 +54,17 @@ Examples:
 }
 
 pub async fn run(app: &mut App, args: TriggerArgs) -> Result<()> {
-    match args.verb {
-        Verb::Ls => list(app).await,
-        Verb::Fire { name, payload, key } => fire(app, &name, payload, key).await,
+    match args.command {
+        TriggerCommand::Ls => list(app).await,
+        TriggerCommand::Fire { name, payload, key } => fire(app, &name, payload, key).await,
     }
 }
 
 async fn list(app: &mut App) -> Result<()> {
     let now = SystemClock.now();
     let mut rows = Vec::new();
-    for ready in triggers::read(app)? {
-        let installed = ready.installed;
+    for configured in triggers::read(app)? {
+        let installed = configured.installed;
         let state = app.engine.trigger_state(&installed).await?;
         let next = installed.next_at(now);
         if app.out.is_json() {
@@ -104,16 +104,16 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
         })?,
         None => Value::Null,
     };
-    let found = triggers::read(app)?.into_iter().find(|ready| ready.installed.trigger.name == name);
+    let found = triggers::read(app)?.into_iter().find(|configured| configured.installed.trigger.name == name);
     let unknown = || Failure::new("trigger.not_found", format!("no trigger `{name}`"));
     let installed = found.ok_or_else(unknown)?.installed;
     let firing = app.engine.fire_installed(&installed, key.as_deref(), payload).await?;
-    let runner = Runner::new(&app.engine, installed.clone()).await?;
+    let runner = TriggerRunner::new(&app.engine, installed.clone()).await?;
     match Box::pin(runner.drain()).await? {
-        Drained::Elsewhere => say(app, &installed, firing.0, "a server has it", None),
+        Drained::Elsewhere => print_firing(app, &installed, firing.0, "a server has it", None),
         Drained::Done(state) => {
             let (outcome, session) = outcome_of(&state, firing);
-            say(app, &installed, firing.0, &outcome, session)
+            print_firing(app, &installed, firing.0, &outcome, session)
         }
     }
 }
@@ -126,9 +126,9 @@ fn outcome_of(state: &TriggerState, firing: sapwood::Seq) -> (String, Option<Str
     }
 }
 
-fn say(
+fn print_firing(
     app: &mut App,
-    installed: &Installed,
+    installed: &InstalledTrigger,
     firing: u32,
     outcome: &str,
     session: Option<String>,
@@ -139,6 +139,6 @@ fn say(
             .out
             .json(&json!({ "trigger": name, "firing": firing, "outcome": outcome, "session": session }));
     }
-    let place = session.map(|session| format!(" in session {session}")).unwrap_or_default();
-    Ok(writeln!(app.out, "{name} fired: {}{place}", clean(outcome))?)
+    let location = session.map(|session| format!(" in session {session}")).unwrap_or_default();
+    Ok(writeln!(app.out, "{name} fired: {}{location}", clean(outcome))?)
 }

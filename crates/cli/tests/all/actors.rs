@@ -1,16 +1,16 @@
-//! Child processes that end with their test, acknowledgements from them, and random numbers from a printed seed.
+//! Child processes that are killed with their test, their acknowledgements, and random numbers from a printed seed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{Ran, World, log_file, user};
+use crate::harness::{CommandResult, World, log_file, user};
 
 /// A child process that does not outlive its test.
-pub struct Guarded(pub Child);
+pub struct ChildGuard(pub Child);
 
-impl Drop for Guarded {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -33,21 +33,21 @@ impl Ack {
 
 /// A message in a log, as printed by `sapwood events`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct LoggedMessage {
     pub ack: Ack,
     pub text: String,
 }
 
 /// Returns all messages of a session in order. Checks that they form one path: each is the parent of the next.
-pub fn read_log(world: &World, session: &str) -> Vec<Said> {
+pub fn read_log(world: &World, session: &str) -> Vec<LoggedMessage> {
     let events = world.lines(&["events", session]);
-    let said = events.iter().enumerate().map(|(at, event)| {
+    let messages = events.iter().enumerate().map(|(at, event)| {
         assert_eq!(event["seq"], at + 1, "I1: a seq is missing or duplicated");
         assert_eq!(event["parent"].as_u64().unwrap_or(0), at as u64, "the messages are not one path");
         let text = event["entry"]["parts"][0]["text"].as_str().unwrap().to_owned();
-        Said { ack: Ack::parse(&event.to_string()), text }
+        LoggedMessage { ack: Ack::parse(&event.to_string()), text }
     });
-    said.collect()
+    messages.collect()
 }
 
 /// Imports a session with one message, because a store may keep an empty session only in memory.
@@ -65,7 +65,7 @@ pub fn line(text: &str) -> String {
 
 /// `sapwood inject --message -`, fed message by message.
 pub struct Injector {
-    child: Guarded,
+    child: ChildGuard,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
@@ -77,13 +77,13 @@ impl Injector {
 
     pub fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Guarded(command.spawn().unwrap());
+        let mut child = ChildGuard(command.spawn().unwrap());
         let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take().unwrap());
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
     /// Sends messages in one write and returns their acknowledgements, which are incomplete if the process ended.
-    pub fn say(&mut self, texts: &[&str]) -> Vec<Ack> {
+    pub fn send(&mut self, texts: &[&str]) -> Vec<Ack> {
         let lines: String = texts.iter().map(|text| line(text)).collect();
         // Ignore a failed write: if the process has ended, acknowledgements are missing.
         let _ = self.stdin.as_mut().unwrap().write_all(lines.as_bytes());
@@ -97,12 +97,12 @@ impl Injector {
     }
 
     /// Closes stdin and waits for the process to end.
-    pub fn finish(mut self) -> Ran {
+    pub fn finish(mut self) -> CommandResult {
         self.stdin = None;
         let (mut stdout, mut stderr) = (Vec::new(), String::new());
         self.stdout.read_to_end(&mut stdout).unwrap();
         self.child.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        Ran { status: self.child.0.wait().unwrap().code(), stdout, stderr }
+        CommandResult { status: self.child.0.wait().unwrap().code(), stdout, stderr }
     }
 
     /// Kills the process as `kill -9` does.
@@ -112,7 +112,7 @@ impl Injector {
     }
 }
 
-/// Checks that the doctor reports only torn ends, which it still reports after they were truncated.
+/// Checks that the doctor reports nothing except torn ends. It reports these even after they were truncated.
 pub fn assert_healthy(world: &World) {
     let ran = world.run(&["doctor", "--json"]);
     let diagnosis: Value = serde_json::from_str(ran.out().trim())
@@ -124,10 +124,10 @@ pub fn assert_healthy(world: &World) {
 }
 
 /// Random numbers from a seed (SplitMix64). The seed is printed, so that a failure can be repeated.
-pub struct Dice(u64);
+pub struct SeededRng(u64);
 
-impl Dice {
-    pub fn roll() -> Self {
+impl SeededRng {
+    pub fn from_env() -> Self {
         let given = std::env::var("SAPWOOD_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
         let now =
             || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;

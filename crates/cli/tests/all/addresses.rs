@@ -6,10 +6,10 @@ use crate::harness::on_each_store;
 fn a_session_is_found_by_id_prefix_and_at_last() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "alpha-one"]);
-        world.say("alpha-one", &["u:hello"]);
+        world.add_messages("alpha-one", &["u:hello"]);
         assert_eq!(world.json(&["info", "alpha"])["id"], "alpha-one");
         world.ok(&["new", "--id", "alpha-two"]);
-        world.say("alpha-two", &["u:hello"]);
+        world.add_messages("alpha-two", &["u:hello"]);
         let error = world.fail(2, &["info", "alpha"]);
         assert_eq!(error["code"], "address.ambiguous");
         let message = error["message"].as_str().unwrap();

@@ -21,15 +21,15 @@ fn check_reports_every_mistake_in_every_file_with_its_position() {
     ]);
     let ran = world.run(&["agent", "check", "--json"]);
     assert_eq!(ran.status, Some(1));
-    let mut places: Vec<String> = parse_lines(&ran.out())
+    let mut positions: Vec<String> = parse_lines(&ran.out())
         .iter()
         .map(|line| {
             let name = line["file"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
             format!("{name}:{}:{} {}", line["line"], line["column"], line["field"].as_str().unwrap())
         })
         .collect();
-    places.sort();
-    assert_eq!(places, ["one.yaml:2:1 modle", "one.yaml:3:11 thinking", "two.toml:2:15 temperature"]);
+    positions.sort();
+    assert_eq!(positions, ["one.yaml:2:1 modle", "one.yaml:3:11 thinking", "two.toml:2:15 temperature"]);
     assert_eq!(ran.error()["code"], "agent.invalid");
     let text = world.run(&["agent", "check"]);
     assert!(text.out().contains("one.yaml:2:1: modle is unknown: did you mean model?"), "{}", text.out());

@@ -1,5 +1,6 @@
-//! A secret's value is never in the store, a blob, an event, a log line or an export (I12). The test puts it in a file
-//! that the agent reads, in the environment and in a program's output, then searches every stored and printed byte.
+//! A secret's value is never in the store, a blob, an event, a log line or an export (I12). The test puts the value in
+//! a file that the agent reads, in the environment and in a program's output. Then it searches every stored and printed
+//! byte.
 
 use std::path::Path;
 
@@ -35,7 +36,7 @@ fn find_canary(dir: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn a_secret_is_in_no_byte_left_behind() {
+fn a_secret_is_in_no_stored_or_printed_byte() {
     on_each_store(|world| {
         std::fs::write(world.path("notes.txt"), format!("the password is {CANARY}\n")).unwrap();
         std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
@@ -53,7 +54,7 @@ fn a_secret_is_in_no_byte_left_behind() {
             assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
             [output.stdout, output.stderr].concat()
         };
-        let mut said = vec![with_secrets(&["send", &session, "Read the notes.", "--json"])];
+        let mut outputs = vec![with_secrets(&["send", &session, "Read the notes.", "--json"])];
         for args in [
             &["events", &session, "--json"][..],
             &["feed", &session, "--json"],
@@ -65,9 +66,9 @@ fn a_secret_is_in_no_byte_left_behind() {
             &["export", &session, "--format", "markdown"],
             &["export", &session, "--format", "html"],
         ] {
-            said.push(with_secrets(args));
+            outputs.push(with_secrets(args));
         }
-        let text = String::from_utf8_lossy(&said.concat()).into_owned();
+        let text = String::from_utf8_lossy(&outputs.concat()).into_owned();
         assert!(text.contains("[secret:"), "the name of the redacted secret is missing: {text}");
         assert!(!text.contains(CANARY), "{text}");
         let mut found = Vec::new();

@@ -29,11 +29,11 @@ fn user_texts(world: &World) -> Vec<String> {
 fn a_chat_needs_no_key_and_prints_how_to_continue() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
-    terminal.say("hello");
+    terminal.send_line("hello");
     terminal.wait_for("Things to try with me");
     let screen = terminal.wait_for("context ▰");
     assert!(screen.contains("Sapwood · demo"), "{screen}");
-    assert!(screen.contains(" • list or read FILE"), "markdown is rendered:\n{screen}");
+    assert!(screen.contains(" • list or read FILE"), "markdown is not rendered:\n{screen}");
     terminal.wait_for_prompt();
     terminal.press("C-d");
     let screen = terminal.wait_for("resume with: sapwood chat");
@@ -72,11 +72,11 @@ fn a_message_can_have_several_lines() {
 fn ctrl_c_cancels_the_turn_but_not_the_program() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
-    terminal.say("write 2000 words");
+    terminal.send_line("write 2000 words");
     terminal.wait_for("writing · ");
     terminal.press("C-c");
     terminal.wait_for("the turn was cancelled");
-    terminal.say("hello");
+    terminal.send_line("hello");
     terminal.wait_for("Things to try with me");
     let events = world.lines(&["events", "@last"]);
     assert_eq!(events.iter().filter(|event| event["type"] == "session:cancelled").count(), 1);
@@ -93,7 +93,7 @@ fn a_killed_turn_continues_when_the_session_is_reopened() {
         "by = \"history\"\n[[calls]]\npieces = [{ text = \"It begins\" }, { wait_ms = 60000 }, { text = \" and ends.\" }]\n",
     );
     let terminal = Terminal::open(&world, &["chat", "--model", &model]);
-    terminal.say("a question");
+    terminal.send_line("a question");
     terminal.wait_for("It begins");
     terminal.kill();
     let quick =
@@ -112,21 +112,21 @@ fn an_approval_is_answered_in_place() {
     let world = world();
     agent(&world, "tools: [write_file, read_file]\nfs_scope: project\napprovals: ask\n");
     let terminal = Terminal::open(&world, &["chat", "--agent", "helper"]);
-    terminal.say("write notes.txt: first");
+    terminal.send_line("write notes.txt: first");
     let screen = terminal.wait_for("y yes · a always in this chat · n no · r no, and say why");
     assert!(screen.contains("notes.txt"), "{screen}");
     assert!(!world.path("notes.txt").exists());
     terminal.press("n");
     let screen = terminal.wait_for("n refused");
-    assert!(screen.contains("content: first"), "the whole request must be shown:\n{screen}");
+    assert!(screen.contains("content: first"), "the request is not shown completely:\n{screen}");
     assert!(!world.path("notes.txt").exists(), "{screen}");
-    terminal.say("write notes.txt: second");
+    terminal.send_line("write notes.txt: second");
     terminal.wait_for("y yes · a always");
     terminal.press("a");
     terminal.wait_for("✓ write_file notes.txt");
     assert_eq!(std::fs::read_to_string(world.path("notes.txt")).unwrap().trim(), "second");
-    terminal.say("write notes.txt: third");
-    terminal.wait_until("the third", |_| {
+    terminal.send_line("write notes.txt: third");
+    terminal.wait_until("the third version of the file", |_| {
         std::fs::read_to_string(world.path("notes.txt")).is_ok_and(|text| text.trim() == "third")
     });
     terminal.wait_for_prompt();
@@ -137,7 +137,7 @@ fn a_refusal_can_have_a_reason_that_the_model_reads() {
     let world = world();
     agent(&world, "tools: [write_file]\nfs_scope: project\n");
     let terminal = Terminal::open(&world, &["chat", "--agent", "helper"]);
-    terminal.say("write notes.txt: x");
+    terminal.send_line("write notes.txt: x");
     terminal.wait_for("r no, and say why");
     terminal.press("r").write("not in this directory").press("Enter");
     terminal.wait_for("refused: not in this directory");
@@ -152,7 +152,7 @@ fn a_pending_approval_survives_a_kill() {
     let world = world();
     agent(&world, "tools: [write_file]\nfs_scope: project\n");
     let terminal = Terminal::open(&world, &["chat", "--agent", "helper"]);
-    terminal.say("write notes.txt: kept");
+    terminal.send_line("write notes.txt: kept");
     terminal.wait_for("y yes");
     terminal.kill();
     let again = Terminal::open(&world, &["chat", "-c"]);
@@ -168,26 +168,28 @@ fn a_pending_approval_survives_a_kill() {
 fn slash_commands_work_on_the_session() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
-    terminal.say("/tree");
+    terminal.send_line("/tree");
     terminal.wait_for("there is no session yet");
-    terminal.say("what did I say?");
+    terminal.send_line("what did I say?");
     terminal.wait_for("context ▰");
-    terminal.say("/tree");
+    terminal.send_line("/tree");
     terminal.wait_for("◀ leaf");
-    terminal.say("/nonsense");
+    terminal.send_line("/nonsense");
     terminal.wait_for("no command /nonsense");
-    terminal.say("/fork");
+    terminal.send_line("/fork");
     terminal.wait_for("now in session");
-    terminal.say("/model unknown/model");
+    terminal.send_line("/model unknown/model");
     terminal.wait_for("now using unknown/model");
-    terminal.say("/model demo");
+    terminal.send_line("/model demo");
     terminal.wait_for("now using demo");
     terminal.wait_for_prompt();
-    terminal.say("/export out.jsonl");
+    terminal.send_line("/export out.jsonl");
     terminal.wait_for("out.jsonl:");
     assert!(world.path("out.jsonl").exists());
-    terminal.say("/undo");
-    terminal.wait_until("the message", |screen| screen.lines().last().unwrap().contains("› what did I say?"));
+    terminal.send_line("/undo");
+    terminal.wait_until("the message in the prompt", |screen| {
+        screen.lines().last().unwrap().contains("› what did I say?")
+    });
     terminal.press("C-u").write("/quit").press("Enter");
     terminal.wait_for_end();
     assert_eq!(world.lines(&["ls"]).len(), 2);
@@ -203,7 +205,7 @@ fn input_typed_while_a_turn_runs_is_added_to_it() {
          [[calls]]\nexpect = \"also this\"\npieces = [{ text = \"That too.\" }]\n",
     );
     let terminal = Terminal::open(&world, &["chat", "--model", &model]);
-    terminal.say("do it");
+    terminal.send_line("do it");
     terminal.wait_for("Working");
     terminal.write("also this").press("Enter");
     terminal.wait_for("That too.");
@@ -212,7 +214,7 @@ fn input_typed_while_a_turn_runs_is_added_to_it() {
 }
 
 #[test]
-fn an_answer_is_drawn_once_and_cannot_send_escape_sequences_to_the_terminal() {
+fn an_answer_is_drawn_once_and_its_escape_sequences_are_removed() {
     let world = world();
     let model = script(
         &world,
@@ -221,7 +223,7 @@ fn an_answer_is_drawn_once_and_cannot_send_escape_sequences_to_the_terminal() {
          { text = \"```\\n\\n\\u001b[2J\\u001b]0;owned\\u0007still here\" }]\n",
     );
     let terminal = Terminal::open(&world, &["chat", "--model", &model]);
-    terminal.say("draw");
+    terminal.send_line("draw");
     terminal.wait_for("still here");
     let screen = terminal.wait_for_prompt();
     for line in ["Title", "Some bold text.", "a │ b", "──┼──", "    code"] {
@@ -235,12 +237,12 @@ fn without_colours_the_answer_is_printed_unformatted() {
     let world = world();
     let model = script(&world, "plain", "[[calls]]\npieces = [{ text = \"Some **bold** text.\" }]\n");
     let terminal = Terminal::open_with(&world, &["chat", "--model", &model], &[("NO_COLOR", "1")]);
-    terminal.say("x");
+    terminal.send_line("x");
     terminal.wait_for("Some **bold** text.");
     terminal.wait_for_prompt();
     agent(&world, "tools: [write_file]\nfs_scope: project\n");
     let asking = Terminal::open_with(&world, &["chat", "--agent", "helper"], &[("NO_COLOR", "1")]);
-    asking.say("write notes.txt: x");
+    asking.send_line("write notes.txt: x");
     asking.wait_for("y yes");
     asking.press("y");
     asking.wait_for("✓ write_file notes.txt");
@@ -248,13 +250,13 @@ fn without_colours_the_answer_is_printed_unformatted() {
 }
 
 #[test]
-fn the_history_is_kept_and_private() {
+fn the_history_is_saved_and_private() {
     let world = world();
     let terminal = Terminal::open(&world, &["chat"]);
-    terminal.say("a line to remember");
+    terminal.send_line("a line to remember");
     terminal.wait_for("context ▰");
     terminal.wait_for_prompt();
-    terminal.leave();
+    terminal.press_ctrl_d_until_end();
     let file = world.path(".local/share/sapwood/chat-history");
     assert!(std::fs::read_to_string(&file).unwrap().contains("a line to remember"));
     use std::os::unix::fs::PermissionsExt;
@@ -262,5 +264,7 @@ fn the_history_is_kept_and_private() {
     let again = Terminal::open(&world, &["chat"]);
     again.wait_for_prompt();
     again.press("Up");
-    again.wait_until("the line", |screen| screen.lines().last().unwrap().contains("a line to remember"));
+    again.wait_until("the line in the prompt", |screen| {
+        screen.lines().last().unwrap().contains("a line to remember")
+    });
 }

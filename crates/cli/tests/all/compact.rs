@@ -43,7 +43,7 @@ fn twenty_messages_compact_to_a_summary_and_six_and_are_restored_byte_for_byte()
         assert!(
             messages(&context)[0]["text"].as_str().unwrap().contains("14 earlier messages were archived")
         );
-        assert_eq!(world.json(&args)["archived"], 0, "a second compaction has nothing to do");
+        assert_eq!(world.json(&args)["archived"], 0, "a second compaction archived messages");
         let archives = world.lines(&["archives", &session]);
         assert_eq!((&archives[0]["archived"], &archives[0]["strategy"]), (&json!(14), &json!("truncate")));
         assert_eq!(world.ok(&["context", &session, "--at", "20", "--json"]), before);
@@ -70,7 +70,7 @@ fn a_call_stays_with_its_result_and_long_output_is_masked() {
         let session = world.session(&["u:look", "a:I will read the whole file."]);
         let long: Vec<String> = (0..62).map(|n| format!("line {n}")).collect();
         tool_round(world, &session, "x", &long.join("\n"));
-        world.say(&session, &["a:It is fine.", "u:and now"]);
+        world.add_messages(&session, &["a:It is fine.", "u:and now"]);
         tool_round(world, &session, "y", &long.join("\n"));
         let args = ["compact", &session, "--keep-last", "2", "--tool-output-max-chars", "100"];
         let done = world.json(&args);
@@ -140,7 +140,7 @@ fn invalid_options_are_named_and_nothing_is_written() {
 }
 
 #[test]
-fn a_model_writes_the_summary_when_it_is_asked_to() {
+fn a_model_writes_the_summary_with_the_llm_strategy() {
     on_each_store(|world| {
         let session = chat(world, 20);
         let llm = ["compact", &session, "--keep-last", "6", "--compact-strategy", "llm", "--model", "demo"];
@@ -179,10 +179,10 @@ fn prune_all_prunes_every_inactive_session_and_a_dry_run_lists_them() {
     on_each_store(|world| {
         let (long, other, short) = (chat(world, 20), chat(world, 15), chat(world, 3));
         let all = ["prune", "--all", "--inactive-for", "0s", "--keep-last", "10"];
-        let mut said = world.lines(&[&all[..], &["--dry-run"]].concat());
-        said.sort_by_key(|line| line["archived"].as_u64());
+        let mut lines = world.lines(&[&all[..], &["--dry-run"]].concat());
+        lines.sort_by_key(|line| line["archived"].as_u64());
         let rows: Vec<_> =
-            said.iter().map(|line| (line["session"].as_str(), line["archived"].as_u64())).collect();
+            lines.iter().map(|line| (line["session"].as_str(), line["archived"].as_u64())).collect();
         assert_eq!(rows, [(Some(&*other), Some(5)), (Some(&*long), Some(10))]);
         assert_eq!(world.texts(&long, None).len(), 20, "the dry run pruned messages");
         assert_eq!(world.lines(&all).len(), 2);

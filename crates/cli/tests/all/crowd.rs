@@ -6,7 +6,7 @@ use std::thread::{scope, spawn};
 
 use serde_json::Value;
 
-use crate::actors::{Ack, Guarded, Injector, Said, assert_healthy, read_log, seed};
+use crate::actors::{Ack, ChildGuard, Injector, LoggedMessage, assert_healthy, read_log, seed};
 use crate::harness::{World, on_each_store};
 
 const WRITERS: usize = 4;
@@ -23,10 +23,10 @@ fn four_processes_append_to_one_session_and_a_reader_sees_each_seq_once() {
     const MESSAGES: usize = 100;
     on_each_store(|world| {
         let session = seed(world);
-        let mut reader = Guarded(world.spawn(&["events", &session, "--follow"]));
+        let mut reader = ChildGuard(world.spawn(&["events", &session, "--follow"]));
         let seen = BufReader::new(reader.0.stdout.take().unwrap()).lines().take(1 + WRITERS * MESSAGES);
         let seen = spawn(move || seen.map(|line| Ack::parse(&line.unwrap()).seq).collect::<Vec<u64>>());
-        let acked = at_once(WRITERS, |writer| write_all(world, &session, writer, MESSAGES));
+        let acked = run_writers(WRITERS, |writer| write_all(world, &session, writer, MESSAGES));
         check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
         let seqs = (1..=1 + (WRITERS * MESSAGES) as u64).collect::<Vec<u64>>();
         assert_eq!(seen.join().unwrap(), seqs, "the reader missed an event or saw one twice");
@@ -35,11 +35,11 @@ fn four_processes_append_to_one_session_and_a_reader_sees_each_seq_once() {
 }
 
 #[test]
-fn writers_that_expect_a_head_and_retry_lose_nothing_and_write_nothing_twice() {
+fn writers_with_an_expected_head_lose_and_repeat_nothing_when_they_retry() {
     const MESSAGES: usize = 25;
     on_each_store(|world| {
         let session = seed(world);
-        let acked = at_once(WRITERS, |writer| write_expecting(world, &session, writer, MESSAGES));
+        let acked = run_writers(WRITERS, |writer| write_expecting(world, &session, writer, MESSAGES));
         check_log(&read_log(world, &session)[1..], &acked, MESSAGES);
         assert_healthy(world);
     });
@@ -49,7 +49,7 @@ fn writers_that_expect_a_head_and_retry_lose_nothing_and_write_nothing_twice() {
 fn eight_processes_create_one_store_and_write_eight_sessions() {
     const MESSAGES: usize = 25;
     let world = World::new("sqlite");
-    let acked = at_once(8, |writer| {
+    let acked = run_writers(8, |writer| {
         let session = format!("session-{writer}");
         world.ok(&["new", "--id", &session]);
         write_all(&world, &session, writer, MESSAGES)
@@ -57,15 +57,15 @@ fn eight_processes_create_one_store_and_write_eight_sessions() {
     for (writer, acked) in acked.into_iter().enumerate() {
         let log = read_log(&world, &format!("session-{writer}"));
         assert_eq!(log.len(), MESSAGES);
-        for (said, (text, ack)) in log.into_iter().zip(acked) {
-            assert_eq!(said, Said { ack, text });
+        for (message, (text, ack)) in log.into_iter().zip(acked) {
+            assert_eq!(message, LoggedMessage { ack, text });
         }
     }
     assert_healthy(&world);
 }
 
 #[test]
-fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
+fn eight_processes_that_open_a_new_store_at_the_same_time_all_succeed() {
     for (scheme, rounds) in [("sqlite", 12), ("jsonl", 12), ("postgres", 2)] {
         for round in 0..rounds {
             let world = World::new(scheme);
@@ -74,8 +74,8 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
             let running: Vec<_> = (0..8).map(|number| world.spawn(&["new", "--id", &id(number)])).collect();
             for process in running {
                 let ran = process.wait_with_output().unwrap();
-                let said = String::from_utf8_lossy(&ran.stderr);
-                assert!(ran.status.success(), "{scheme}, round {round}: {said}");
+                let message = String::from_utf8_lossy(&ran.stderr);
+                assert!(ran.status.success(), "{scheme}, round {round}: {message}");
             }
             let sessions = world.lines(&["ls"]).len();
             assert_eq!(sessions, if round % 2 == 0 { 8 } else { 1 }, "{scheme}, round {round}");
@@ -85,7 +85,7 @@ fn eight_processes_that_open_a_new_store_at_the_same_moment_all_succeed() {
 }
 
 /// Runs writers concurrently and returns the acknowledgements of each.
-fn at_once(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> {
+fn run_writers(writers: usize, write: impl Fn(usize) -> Acked + Sync) -> Vec<Acked> {
     scope(|threads| {
         let write = &write;
         let running: Vec<_> = (0..writers).map(|writer| threads.spawn(move || write(writer))).collect();
@@ -99,7 +99,7 @@ fn write_all(world: &World, session: &str, writer: usize, messages: usize) -> Ac
     let mut acked = Vec::new();
     for number in 0..messages {
         let text = text(writer, number);
-        let acks = injector.say(&[&text]);
+        let acks = injector.send(&[&text]);
         acked.extend(acks.into_iter().map(|ack| (text.clone(), ack)));
     }
     let ran = injector.finish();
@@ -116,7 +116,7 @@ fn write_expecting(world: &World, session: &str, writer: usize, messages: usize)
         let mut injector = Injector::start(world, session, &["--expected-head", &head]);
         while acked.len() < messages {
             let text = text(writer, acked.len());
-            let Some(ack) = injector.say(&[&text]).pop() else { break };
+            let Some(ack) = injector.send(&[&text]).pop() else { break };
             acked.push((text, ack));
         }
         let ran = injector.finish();
@@ -128,14 +128,15 @@ fn write_expecting(world: &World, session: &str, writer: usize, messages: usize)
 }
 
 /// Checks that every acknowledged message is in the log once, at the acknowledged seq, and in its writer's order.
-fn check_log(log: &[Said], acked: &[Acked], messages: usize) {
+fn check_log(log: &[LoggedMessage], acked: &[Acked], messages: usize) {
     assert_eq!(log.len(), acked.len() * messages);
-    let places: HashMap<&str, &Said> = log.iter().map(|said| (said.text.as_str(), said)).collect();
-    assert_eq!(places.len(), log.len(), "a message is in the log twice");
+    let logged: HashMap<&str, &LoggedMessage> =
+        log.iter().map(|message| (message.text.as_str(), message)).collect();
+    assert_eq!(logged.len(), log.len(), "a message is in the log twice");
     for acked in acked {
         assert_eq!(acked.len(), messages);
         for (text, ack) in acked {
-            assert_eq!(places[text.as_str()].ack, *ack);
+            assert_eq!(logged[text.as_str()].ack, *ack);
         }
         assert!(acked.is_sorted_by_key(|(_, ack)| ack.seq), "the messages of a writer are out of order");
     }

@@ -1,5 +1,5 @@
-//! Externally damaged files: intact data can be read, damage is reported, and no command makes it worse. A failed
-//! command does not change a byte.
+//! Externally damaged files: intact data can be read, damage is reported, and no command increases the damage. A failed
+//! command changes no file.
 
 mod jsonl;
 mod sqlite;
@@ -35,7 +35,7 @@ fn assert_refused(world: &World, dir: &Path, session: &str, code: &str) -> Vec<S
 }
 
 /// Checks that the doctor reports a problem and changes nothing. Returns its output.
-fn assert_ill(world: &World, dir: &Path) -> String {
+fn assert_reported(world: &World, dir: &Path) -> String {
     let before = bytes_in(dir);
     let ran = world.run(&["doctor", "--json"]);
     assert_eq!(ran.status, Some(1), "{}", ran.out());

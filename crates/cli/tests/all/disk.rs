@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::actors::{Dice, Injector, Said, assert_healthy, read_log, seed};
+use crate::actors::{Injector, LoggedMessage, SeededRng, assert_healthy, read_log, seed};
 use crate::harness::World;
 use crate::library::url;
-use crate::serve::{ask, serve};
+use crate::serve::{request, serve};
 
 /// Environment variable that marks the process inside the mount namespace.
 const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
@@ -23,8 +23,8 @@ fn a_disk_that_fills_up_loses_no_acknowledged_message() {
         log.extend(inject_until_full(&disk, &session));
         assert_eq!(read_log(&disk.world, &session), log);
         assert_healthy(&disk.world);
-        disk.make_room();
-        disk.world.say(&session, &["u:there is room again"]);
+        disk.free_space();
+        disk.world.add_messages(&session, &["u:there is room again"]);
         assert_eq!(read_log(&disk.world, &session)[..log.len()], log);
         assert_eq!(read_log(&disk.world, &session).len(), log.len() + 1);
         assert_healthy(&disk.world);
@@ -43,9 +43,9 @@ fn a_disk_without_a_free_byte_is_reported_and_nothing_hangs() {
         // Reading may also need some disk space. If so, it fails with the same code.
         let ran = disk.world.run(&["ls", "--json"]);
         assert!(ran.status == Some(0) || ran.error()["code"] == "store.disk_full", "{}", ran.stderr);
-        disk.make_room();
+        disk.free_space();
         assert_eq!(disk.world.texts(&session, None), ["the first"]);
-        disk.world.say(&session, &["u:there is room again"]);
+        disk.world.add_messages(&session, &["u:there is room again"]);
         assert_healthy(&disk.world);
     });
 }
@@ -55,7 +55,7 @@ fn a_read_only_store_can_be_read() {
     in_own_mounts("disk::a_read_only_store_can_be_read", |scheme| {
         let disk = SmallDisk::mount(scheme);
         let session = seed(&disk.world);
-        disk.world.say(&session, &["u:ferns and moss"]);
+        disk.world.add_messages(&session, &["u:ferns and moss"]);
         assert_eq!(disk.world.lines(&["search", "moss"]).len(), 1);
         disk.remount("ro");
         assert_eq!(disk.world.lines(&["ls"]).len(), 1);
@@ -73,7 +73,7 @@ fn a_read_only_store_can_be_read() {
             assert!(error["message"].as_str().unwrap().contains("store."), "{error}");
         }
         disk.remount("rw");
-        disk.world.say(&session, &["u:more"]);
+        disk.world.add_messages(&session, &["u:more"]);
         assert_eq!(disk.world.texts(&session, None).len(), 3);
     });
 }
@@ -91,15 +91,15 @@ fn reads_that_cannot_be_audited_are_refused_by_a_server_but_not_on_the_command_l
             };
             let (ana, olga) = (key_of(&["ana"]), key_of(&["olga", "--scope", "operate"]));
             let served = serve(&disk.world, "127.0.0.1:0");
-            ask(&served.addr, "POST", "/v1/sessions", Some(&ana), "{\"id\":\"s\"}");
-            let said = "{\"role\":\"user\",\"content\":\"moss\"}";
-            assert_eq!(ask(&served.addr, "POST", "/v1/sessions/s/entries", Some(&ana), said).0, 201);
+            request(&served.addr, "POST", "/v1/sessions", Some(&ana), "{\"id\":\"s\"}");
+            let message = "{\"role\":\"user\",\"content\":\"moss\"}";
+            assert_eq!(request(&served.addr, "POST", "/v1/sessions/s/entries", Some(&ana), message).0, 201);
             drop(served);
             disk.remount("ro");
             let served = serve(&disk.world, "127.0.0.1:0");
             for path in ["/v1/sessions/s", "/v1/sessions/s/context", "/v1/sessions/s/members"] {
-                assert_eq!(ask(&served.addr, "GET", path, Some(&ana), "").0, 200, "{path}");
-                let (_, refused) = ask(&served.addr, "GET", path, Some(&olga), "");
+                assert_eq!(request(&served.addr, "GET", path, Some(&ana), "").0, 200, "{path}");
+                let (_, refused) = request(&served.addr, "GET", path, Some(&olga), "");
                 assert_eq!(refused["code"], "store.read_only", "{path}: {refused}");
             }
             assert_eq!(disk.world.texts("s", None), ["moss"]);
@@ -116,7 +116,7 @@ fn a_server_whose_disk_is_full_is_not_ready() {
         let becomes = |status: u16, code: &str| {
             let began = std::time::Instant::now();
             loop {
-                let (found, answer) = ask(&served.addr, "GET", "/readyz", None, "");
+                let (found, answer) = request(&served.addr, "GET", "/readyz", None, "");
                 if found == status && (code.is_empty() || answer["code"] == code) {
                     return;
                 }
@@ -127,28 +127,28 @@ fn a_server_whose_disk_is_full_is_not_ready() {
         becomes(200, "");
         disk.fill(usize::MAX);
         becomes(507, "store.disk_full");
-        disk.make_room();
+        disk.free_space();
         becomes(200, "");
     });
 }
 
 /// Appends messages until the disk is full. Returns the acknowledged messages.
-fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<Said> {
-    let mut dice = Dice::roll();
+fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<LoggedMessage> {
+    let mut rng = SeededRng::from_env();
     let mut injector = Injector::start(&disk.world, session, &[]);
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     for number in 1..=1_000 {
-        let text = format!("message {number} {}", dice.letters(3_000));
-        let Some(ack) = injector.say(&[&text]).pop() else { break };
-        said.push(Said { ack, text });
+        let text = format!("message {number} {}", rng.letters(3_000));
+        let Some(ack) = injector.send(&[&text]).pop() else { break };
+        messages.push(LoggedMessage { ack, text });
     }
     let ran = injector.finish();
     assert_eq!(ran.status, Some(1), "{}", ran.stderr);
     let error = ran.error();
     assert_eq!(error["code"], "store.disk_full");
     assert!(error["message"].as_str().unwrap().contains(disk.root().to_str().unwrap()), "{error}");
-    assert!(!said.is_empty());
-    said
+    assert!(!messages.is_empty());
+    messages
 }
 
 /// A file system of one megabyte that contains a store.
@@ -185,7 +185,7 @@ impl SmallDisk {
         }
     }
 
-    fn make_room(&self) {
+    fn free_space(&self) {
         std::fs::remove_file(self.root().join("filler")).unwrap();
     }
 }
@@ -211,8 +211,8 @@ fn in_own_mounts(test: &str, check: impl Fn(&str)) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    match ["-rm", "-m"].map(|way| try_mount(way, dir.path()).map(|()| way)) {
-        [Ok(way), _] | [Err(_), Ok(way)] => run_inside(way, test),
+    match ["-rm", "-m"].map(|flag| try_mount(flag, dir.path()).map(|()| flag)) {
+        [Ok(flag), _] | [Err(_), Ok(flag)] => run_inside(flag, test),
         [Err(as_user), Err(as_root)] => {
             // Write straight to stderr: the output of eprintln! in a passing test is captured.
             let why = format!("SKIPPED {test}: not permitted to mount a file system: {as_user}; {as_root}");
@@ -221,9 +221,9 @@ fn in_own_mounts(test: &str, check: impl Fn(&str)) {
     }
 }
 
-fn try_mount(way: &str, dir: &Path) -> Result<(), String> {
+fn try_mount(flag: &str, dir: &Path) -> Result<(), String> {
     let output =
-        Command::new("unshare").args([way, "mount", "-t", "tmpfs", "sapwood-test"]).arg(dir).output();
+        Command::new("unshare").args([flag, "mount", "-t", "tmpfs", "sapwood-test"]).arg(dir).output();
     match output {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -231,11 +231,11 @@ fn try_mount(way: &str, dir: &Path) -> Result<(), String> {
     }
 }
 
-fn run_inside(way: &str, test: &str) {
+fn run_inside(flag: &str, test: &str) {
     let mut command = Command::new("unshare");
-    command.arg(way).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    command.arg(flag).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
     let output = command.env(INSIDE, "yes").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "no test is named {test}: {said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("1 passed"), "no test is named {test}: {stdout}");
 }

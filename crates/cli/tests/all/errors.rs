@@ -114,14 +114,14 @@ fn an_archived_session_rejects_writes_until_it_is_reopened() {
     on_each_store(|world| {
         let session = world.session(&["u:one"]);
         assert_eq!(world.json(&["close", &session])["state"], "closed");
-        world.say(&session, &["u:two"]);
+        world.add_messages(&session, &["u:two"]);
         assert_eq!(world.json(&["info", &session])["state"], "active");
         assert_eq!(world.json(&["archive", &session])["state"], "archived");
         let error = world.fail(4, &["inject", &session, "--role", "user", "--text", "three"]);
         assert_eq!(error["code"], "session.archived");
         assert!(error["hint"].as_str().unwrap().contains("--reopen"));
         assert_eq!(world.json(&["archive", &session, "--reopen"])["state"], "active");
-        world.say(&session, &["u:three"]);
+        world.add_messages(&session, &["u:three"]);
         assert_eq!(world.texts(&session, None), ["one", "two", "three"]);
     });
 }

@@ -27,7 +27,7 @@ fn events_are_json_lines_with_or_without_the_flag() {
 }
 
 #[test]
-fn a_follower_sees_what_another_process_writes_once_and_in_order() {
+fn a_follower_sees_each_event_of_another_process_once_and_in_order() {
     on_each_store(|world| {
         let session = world.session(&["u:one"]);
         let mut child = world.spawn(&["events", &session, "--follow"]);
@@ -39,7 +39,7 @@ fn a_follower_sees_what_another_process_writes_once_and_in_order() {
         };
         assert_eq!(next(), 1);
         for expected in 2..=5 {
-            world.say(&session, &["u:more"]);
+            world.add_messages(&session, &["u:more"]);
             assert_eq!(next(), expected);
         }
         end_quietly(child);

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::harness::World;
-use crate::openai::{check, python_bin, python_folder, stage};
-use crate::serve::ask;
+use crate::openai::{check, python_bin, python_folder, start_server};
+use crate::serve::request;
 
 const WORDS: &str = "I like rain";
 
@@ -21,14 +21,14 @@ fn document() -> PathBuf {
 }
 
 fn check_answer(what: &str, ran: Output) {
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&ran.stdout).into_owned();
     check(what, ran);
-    assert!(said.contains(&format!("You said: \"{WORDS}\"")), "{what}: {said}");
+    assert!(stdout.contains(&format!("You said: \"{WORDS}\"")), "{what}: {stdout}");
 }
 
 #[test]
 fn the_python_example_gets_an_answer() {
-    let (stage, generated) = (stage(), tempfile::tempdir().unwrap());
+    let (server, generated) = (start_server(), tempfile::tempdir().unwrap());
     let types = Command::new(python_bin().join("datamodel-codegen"))
         .args(["--input-file-type", "openapi", "--output-model-type", "typing.TypedDict", "--input"])
         .arg(document())
@@ -38,7 +38,7 @@ fn the_python_example_gets_an_answer() {
     check("datamodel-codegen", types.unwrap());
     let ran = Command::new(python_bin().join("python"))
         .arg(example("python/client.py"))
-        .args([&format!("http://{}", stage.served.addr), &stage.key, WORDS])
+        .args([&format!("http://{}", server.served.addr), &server.key, WORDS])
         .env("PYTHONPATH", generated.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output();
@@ -47,7 +47,7 @@ fn the_python_example_gets_an_answer() {
 
 #[test]
 fn the_typescript_example_gets_an_answer() {
-    let (stage, folder) = (stage(), example("typescript"));
+    let (server, folder) = (start_server(), example("typescript"));
     let npm = |args: &[&str]| {
         let ran = Command::new("npm").args(args).current_dir(&folder).output();
         check(&format!("npm {args:?}"), ran.expect("cargo xtask test installs node and npm"));
@@ -59,7 +59,7 @@ fn the_typescript_example_gets_an_answer() {
     npm(&["run", "build"]);
     let ran = Command::new("node")
         .arg(folder.join("dist/client.js"))
-        .args([&format!("http://{}", stage.served.addr), &stage.key, WORDS])
+        .args([&format!("http://{}", server.served.addr), &server.key, WORDS])
         .output();
     check_answer("client.ts", ran.unwrap());
 }
@@ -81,13 +81,13 @@ fn only_valid_tokens_of_an_rs256_issuer_are_accepted() {
     );
     std::fs::write(home.join("sapwood.toml"), config).unwrap();
     let served = serve_at_home(&world, &home);
-    let (status, session) = ask(&served.addr, "POST", "/v1/sessions", issued["good"].as_str(), "{}");
+    let (status, session) = request(&served.addr, "POST", "/v1/sessions", issued["good"].as_str(), "{}");
     assert_eq!((status, session["owner"].as_str()), (201, Some("user:ana")), "{session}");
     for (what, token) in issued["bad"].as_object().unwrap() {
-        let (status, answer) = ask(&served.addr, "POST", "/v1/sessions", token.as_str(), "{}");
+        let (status, answer) = request(&served.addr, "POST", "/v1/sessions", token.as_str(), "{}");
         assert_eq!((status, answer["code"].as_str()), (401, Some("auth.invalid")), "{what}");
     }
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 401);
+    assert_eq!(request(&served.addr, "GET", "/v1/sessions", None, "").0, 401);
 }
 
 fn serve_at_home(world: &World, home: &Path) -> crate::serve::Served {

@@ -1,4 +1,4 @@
-//! Memory use of an import does not grow with the file, and an endless line is not loaded.
+//! Memory use of an import does not grow with the file, and a very long line is not loaded completely.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -35,7 +35,7 @@ fn write_file(path: &Path, bytes_min: usize) -> usize {
     lines
 }
 
-/// Returns a record of a few bytes, so that the bookkeeping per record is most of the memory growth.
+/// Returns a record of a few bytes, so that most of the memory growth is the bookkeeping per record.
 fn short_line(format: &str, number: usize) -> Value {
     let at = "2026-01-02T03:04:05.000Z";
     match (format, number) {
@@ -121,7 +121,7 @@ fn the_bookkeeping_per_record_is_small() {
 #[test]
 fn a_line_of_hundreds_of_megabytes_takes_no_more_memory_than_the_longest_allowed_line() {
     const LONG_BYTES: usize = 300 << 20;
-    const ROOM_KB_MAX: u64 = 150 << 10;
+    const MEMORY_KB_MAX: u64 = 150 << 10;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session.jsonl");
     let mut out = BufWriter::new(File::create(&path).unwrap());
@@ -134,7 +134,7 @@ fn a_line_of_hundreds_of_megabytes_takes_no_more_memory_than_the_longest_allowed
     drop(out);
     let (added, codes, peak_kb) = import(&path, &[]);
     assert_eq!((added, codes), (2, vec!["import.too_long".to_owned()]));
-    assert!(peak_kb > 0 && peak_kb < ROOM_KB_MAX, "the import took {peak_kb} KB");
+    assert!(peak_kb > 0 && peak_kb < MEMORY_KB_MAX, "the import took {peak_kb} KB");
 }
 
 fn message_line(format: &str, number: usize, text: &str) -> Value {

@@ -1,5 +1,5 @@
-//! kill -9 at every stage of a flow run, then `flow resume`, with real processes: the run completes, every visit
-//! starts once, and no program runs twice. The program appends a line to a file on each run.
+//! Real processes are killed with `kill -9` at every stage of a flow run, then the run is resumed. The run completes,
+//! every visit starts once, and no program runs twice. The program appends a line to a file on each run.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::flows::{actor, hand, node, text, to, write_flow};
 use crate::harness::{World, on_each_store};
 use crate::serve::serve;
 
-/// Number of kills at a random moment, on each store.
+/// Number of kills at a random time, on each store.
 const ROUNDS: u64 = 5;
 /// About as long as an undisturbed run takes.
 const RUN_MS: u64 = 2_500;
@@ -61,9 +61,9 @@ fn events(world: &World, session: &str) -> Vec<Value> {
     if ran.status == Some(0) { crate::harness::parse_lines(&ran.out()) } else { Vec::new() }
 }
 
-fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+fn await_event(world: &World, session: &str, is_match: impl Fn(&Value) -> bool) {
     let began = Instant::now();
-    while !events(world, session).iter().any(&is_it) {
+    while !events(world, session).iter().any(&is_match) {
         if began.elapsed() > Duration::from_secs(90) {
             panic!("timed out waiting for the event: {}", world.run(&["flow", "show", "r", "--json"]).out());
         }
@@ -111,7 +111,7 @@ fn check_whole(world: &World) {
         let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
         assert_eq!(handed, 1, "{role}: {log:?}");
     }
-    // A program that may have run is not repeated, so it never runs if the process died just before starting it.
+    // A program that may have run is not repeated. So it never runs if the process died just before starting it.
     assert!(lines_added(world) <= 1, "the program ran {} times", lines_added(world));
     world.ok(&["doctor"]);
 }
@@ -159,10 +159,10 @@ fn a_run_killed_in_a_turn_continues_the_turn() {
     });
 }
 
-/// Kills a run at the event that `is_it` matches, and checks that a server completes the run.
-fn check_server_carries_on(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+/// Kills a run at the first event that satisfies `is_match`, and checks that a server completes the run.
+fn check_server_resumes(world: &World, session: &str, is_match: impl Fn(&Value) -> bool) {
     let child = start(world);
-    await_event(world, session, is_it);
+    await_event(world, session, is_match);
     kill(child);
     let served = serve(world, "127.0.0.1:0");
     await_event(world, "flow-r", |event| {
@@ -175,14 +175,14 @@ fn check_server_carries_on(world: &World, session: &str, is_it: impl Fn(&Value) 
 #[test]
 fn a_server_resumes_a_run_killed_in_a_turn() {
     on_each_store(|world| {
-        check_server_carries_on(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
+        check_server_resumes(world, "flow-r__owner", |event| event["type"] == "session:turn_started");
     });
 }
 
 #[test]
 fn a_server_resumes_a_run_killed_between_two_nodes() {
     on_each_store(|world| {
-        check_server_carries_on(world, "flow-r", |event| is_run_event(event, "handed"));
+        check_server_resumes(world, "flow-r", |event| is_run_event(event, "handed"));
     });
 }
 
@@ -201,7 +201,7 @@ fn a_program_interrupted_by_a_kill_is_not_rerun() {
 }
 
 #[test]
-fn a_handoff_written_before_a_kill_counts() {
+fn a_handoff_written_before_a_kill_is_not_repeated() {
     on_each_store(|world| {
         let child = start(world);
         await_event(world, "flow-r__owner", |event| event["entry"]["tool"] == "handoff");
@@ -267,7 +267,7 @@ fn a_run_killed_with_a_pending_approval_keeps_it_and_continues_the_other_nodes()
 }
 
 #[test]
-fn a_run_killed_at_random_moments_completes_and_runs_nothing_twice() {
+fn a_run_killed_at_random_times_completes_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
         for round in 0..ROUNDS {
             let world = World::new(scheme);

@@ -78,7 +78,7 @@ fn check_role_files(world: &World, folder: &std::path::Path) {
     assert_eq!(items, json!(world.lines(&["feed", "flow-r__owner"])));
     let names: Vec<String> =
         std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(names.len(), 2, "no temporary file is left: {names:?}");
+    assert_eq!(names.len(), 2, "a temporary file remains: {names:?}");
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_role_keeps_its_session_across_nodes_and_repairs_its_handoffs() {
         ]);
         assert_eq!(run["status"], "completed", "{run}");
         assert_eq!(run["results"][0]["text"], "final");
-        let said = texts_of(&world.json(&["context", "flow-r__owner"]));
-        let prompts: Vec<&String> = said.iter().filter(|text| text.starts_with("work on")).collect();
-        assert_eq!(prompts, ["work on draft", "work on draft", "work on release"], "{said:?}");
-        let note = said.iter().find(|text| text.contains("this is visit 2")).unwrap();
+        let texts = texts_of(&world.json(&["context", "flow-r__owner"]));
+        let prompts: Vec<&String> = texts.iter().filter(|text| text.starts_with("work on")).collect();
+        assert_eq!(prompts, ["work on draft", "work on draft", "work on release"], "{texts:?}");
+        let note = texts.iter().find(|text| text.contains("this is visit 2")).unwrap();
         assert!(note.contains("Received from review: work.md (12 bytes)\nagain please"), "{note}");
         let feed = world.lines(&["feed", "flow-r__curator"]);
         let count = |kind: &str| feed.iter().filter(|item| item["type"] == kind).count();
@@ -214,10 +214,10 @@ fn a_handoff_waits_for_approval_and_a_question_for_an_answer() {
             (view["status"].as_str(), view["results"][0]["text"].as_str()),
             (Some("completed"), Some("dark red"))
         );
-        let said = texts_of(&world.json(&["context", "flow-r__owner"]));
+        let texts = texts_of(&world.json(&["context", "flow-r__owner"]));
         assert!(
-            said.iter().any(|text| text == "red") && said.iter().any(|text| text.contains("darker")),
-            "{said:?}"
+            texts.iter().any(|text| text == "red") && texts.iter().any(|text| text.contains("darker")),
+            "{texts:?}"
         );
     });
 }
@@ -251,10 +251,12 @@ fn roles_reflect_in_the_improvement_phase_and_the_critic_waits_for_consent() {
     assert_eq!(usage["total"]["calls"], 0, "a model was called before the consent: {usage}");
     let view = world.json(&["approve", view["approvals"][0]["approval"].as_str().unwrap()]);
     assert_eq!(view["status"], "completed", "{view}");
-    let heard = texts_of(&world.json(&["context", "flow-r__fresh.critic"])).join("\n");
+    let critic_text = texts_of(&world.json(&["context", "flow-r__fresh.critic"])).join("\n");
     assert!(
-        heard.contains("I was slow.") && heard.contains("Be quicker.") && !heard.contains("work on draft"),
-        "{heard}"
+        critic_text.contains("I was slow.")
+            && critic_text.contains("Be quicker.")
+            && !critic_text.contains("work on draft"),
+        "{critic_text}"
     );
     let owned = texts_of(&world.json(&["context", "flow-r__owner"])).join("\n");
     assert!(owned.contains("work on draft") && owned.contains("I was slow."), "{owned}");
@@ -271,7 +273,7 @@ fn roles_reflect_in_the_improvement_phase_and_the_critic_waits_for_consent() {
 }
 
 #[test]
-fn missing_readings_are_reported_before_anything_runs() {
+fn missing_readings_are_reported_before_the_run_starts() {
     let world = World::new("sqlite");
     let owner = actor(&world, "owner", &[vec![text("x")]], json!({}));
     let file = write_flow(
@@ -292,7 +294,7 @@ fn missing_readings_are_reported_before_anything_runs() {
         message.contains("style.md") && message.contains("reading tone") && !message.contains("charter"),
         "{message}"
     );
-    assert_eq!(world.ok(&["ls"]), "", "nothing was started");
+    assert_eq!(world.ok(&["ls"]), "", "a session was started");
     std::fs::write(world.path("style.md"), "Be brief.").unwrap();
     std::fs::write(world.path("index.yaml"), "charter: charter.md\nstyle: style.md\ntone: style.md\n")
         .unwrap();
@@ -399,10 +401,10 @@ fn an_exported_workflow_runs_as_a_flow() {
     world.ok(&["export", &session, "--format", "workflow", "-o", file]);
     let view = world.json(&["flow", "run", file, "--id", "r"]);
     assert_eq!(view["status"], "completed", "{view}");
-    let said = texts_of(&world.json(&["context", "flow-r__default"]));
-    assert!(said.iter().any(|text| text == "think about { {trees}}"), "{said:?}");
-    let last = said.last().unwrap();
-    assert!(last.contains("Your first message was"), "the second turn does not know the first: {last}");
+    let texts = texts_of(&world.json(&["context", "flow-r__default"]));
+    assert!(texts.iter().any(|text| text == "think about { {trees}}"), "{texts:?}");
+    let last = texts.last().unwrap();
+    assert!(last.contains("Your first message was"), "the second turn does not contain the first: {last}");
     let empty = world.json(&["new"])["id"].as_str().unwrap().to_owned();
     world.ok(&["export", &empty, "--format", "workflow", "-o", file, "--force"]);
     assert_eq!(world.json(&["flow", "run", file, "--input", "x"])["results"][0]["text"], "x");
@@ -475,7 +477,7 @@ fn a_followed_feed_replays_and_continues_without_gaps_or_duplicates() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     let first: Vec<Value> = (0..2).map(|_| next()).collect();
-    world.say(&session, &["u:three"]);
+    world.add_messages(&session, &["u:three"]);
     let call = json!({ "role": "assistant", "content": [{ "type": "tool_call", "call_id": "c", "name": "read_file", "input": {} }] });
     world.ok(&["inject", &session, "--message", &call.to_string()]);
     let result = json!({ "role": "tool", "call_id": "c", "content": "it says" });
@@ -489,7 +491,7 @@ fn a_followed_feed_replays_and_continues_without_gaps_or_duplicates() {
         "{rest:?}"
     );
     assert_eq!(rest[1]["id"], rest[2]["id"], "the tool item must be replaced by its result");
-    // Keeping the last item of each id has the same result as a replay.
+    // A client that keeps the last item of each id has the same feed as a replay.
     let mut kept: Vec<Value> = Vec::new();
     for item in first.into_iter().chain(rest) {
         match kept.iter_mut().find(|known| known["id"] == item["id"]) {

@@ -13,13 +13,13 @@ pub struct World {
 }
 
 /// The exit status and output of one run.
-pub struct Ran {
+pub struct CommandResult {
     pub status: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
 }
 
-impl Ran {
+impl CommandResult {
     pub fn out(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
@@ -36,7 +36,7 @@ impl Ran {
     }
 }
 
-/// Runs a check on every persistent store that needs no server.
+/// Runs a check on each store that is persistent and needs no server.
 pub fn on_each_store(check: impl Fn(&World)) {
     for scheme in ["sqlite", "jsonl"] {
         eprintln!("--- {scheme}");
@@ -85,17 +85,17 @@ impl World {
         command
     }
 
-    pub fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> CommandResult {
         finish(self.command(args))
     }
 
-    pub fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
+    pub fn run_with(&self, args: &[&str], stdin: &[u8]) -> CommandResult {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         let bytes = stdin.to_vec();
-        // Write from a separate thread: a child that answers while it reads would block on a full pipe.
+        // Write from a separate thread: if the child fills its output pipe while it reads, both processes would block.
         let writer = std::thread::spawn(move || pipe.write_all(&bytes));
         let ran = ran(child.wait_with_output().unwrap());
         let _ = writer.join().unwrap();
@@ -140,11 +140,11 @@ impl World {
     /// Creates a session with these messages: `u:hello`, `a:hi`, `s:note`.
     pub fn session(&self, messages: &[&str]) -> String {
         let id = self.json(&["new"])["id"].as_str().unwrap().to_owned();
-        self.say(&id, messages);
+        self.add_messages(&id, messages);
         id
     }
 
-    pub fn say(&self, session: &str, messages: &[&str]) {
+    pub fn add_messages(&self, session: &str, messages: &[&str]) {
         for message in messages {
             let (role, text) = message.split_once(':').unwrap();
             let role = match role {
@@ -176,16 +176,16 @@ pub fn parse_lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-pub fn finish(mut command: Command) -> Ran {
+pub fn finish(mut command: Command) -> CommandResult {
     ran(command.output().unwrap())
 }
 
-fn ran(output: std::process::Output) -> Ran {
+fn ran(output: std::process::Output) -> CommandResult {
     let stderr = String::from_utf8(output.stderr).unwrap();
-    Ran { status: output.status.code(), stdout: output.stdout, stderr }
+    CommandResult { status: output.status.code(), stdout: output.stdout, stderr }
 }
 
-/// Returns the id of entry `n` in a log that a test writes manually.
+/// Returns the id of entry `n` in a log from [`log_file`].
 pub fn id(n: u32) -> String {
     format!("0190a000-0000-7000-8000-{n:012x}")
 }

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use crate::harness::{World, on_each_store};
-use crate::serve::{ask, serve};
+use crate::serve::{request, serve};
 
-/// Writes a hook program that records its input and prints `says`. Returns the configuration of the hook.
-fn hook(world: &World, name: &str, on: &str, says: &str, more: &str) -> String {
+/// Writes a hook program that records its input and prints `output`. Returns the configuration of the hook.
+fn hook(world: &World, name: &str, on: &str, output: &str, more: &str) -> String {
     let path = world.path(&format!("{name}.sh"));
-    let script = format!("cat >> {name}.heard; echo >> {name}.heard\ncat <<'END'\n{says}\nEND\n");
+    let script = format!("cat >> {name}.heard; echo >> {name}.heard\ncat <<'END'\n{output}\nEND\n");
     std::fs::write(&path, script).unwrap();
     let dir = world.dir.path().display();
     format!(
@@ -17,7 +17,7 @@ fn hook(world: &World, name: &str, on: &str, says: &str, more: &str) -> String {
     )
 }
 
-fn heard(world: &World, name: &str) -> Vec<serde_json::Value> {
+fn received_events(world: &World, name: &str) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(world.path(&format!("{name}.heard"))).unwrap_or_default();
     crate::harness::parse_lines(&text)
 }
@@ -66,7 +66,7 @@ fn a_turn_refused_by_a_hook_ends_with_the_reason() {
     assert_eq!(ran.status, Some(5));
     assert_eq!(ran.error()["code"], "hook.refused");
     assert!(ran.out().contains("no more today"), "{}", ran.out());
-    assert_eq!(heard(&world, "guard")[0]["data"]["model"], "demo");
+    assert_eq!(received_events(&world, "guard")[0]["data"]["model"], "demo");
 }
 
 #[test]
@@ -87,13 +87,16 @@ fn hooks_are_listed_and_can_be_tested_without_side_effects() {
     assert_eq!(names, ["first", "changer"]);
     assert_eq!((&listed[0]["timeout_ms"], &listed[0]["on_failure"]), (&json!(2000), &json!("refuse")));
     let event = r#"{"tool": "look", "input": {"path": "a"}}"#;
-    let said = world.lines(&["hook", "test", "before_tool", "--event", event]);
-    assert_eq!(said.len(), 2);
-    assert_eq!((&said[1]["verdict"], &said[1]["data"]["input"]["path"]), (&json!("change"), &json!("b")));
-    assert_eq!((&said[1]["actions"][0]["do"], &said[1]["goes_on"]), (&json!("open"), &json!(true)));
-    assert_eq!(heard(&world, "changer")[0]["rehearsal"], true);
+    let results = world.lines(&["hook", "test", "before_tool", "--event", event]);
+    assert_eq!(results.len(), 2);
+    assert_eq!(
+        (&results[1]["verdict"], &results[1]["data"]["input"]["path"]),
+        (&json!("change"), &json!("b"))
+    );
+    assert_eq!((&results[1]["actions"][0]["do"], &results[1]["goes_on"]), (&json!("open"), &json!(true)));
+    assert_eq!(received_events(&world, "changer")[0]["rehearsal"], true);
     assert!(world.lines(&["ls"]).is_empty(), "`hook test` opened a session");
-    // Without a matching tool, only the hook without a tool filter runs.
+    // The sample event has another tool, so only the hook without a tool filter runs.
     assert_eq!(world.lines(&["hook", "test", "before_tool"]).len(), 1);
     assert_eq!(world.fail(3, &["hook", "test", "before_breakfast"])["code"], "hook.not_found");
 }
@@ -108,7 +111,7 @@ fn a_hook_action_completes_before_the_command_exits() {
     assert_eq!(world.texts("next", None)[0], "go on");
     // The hook also runs for the turn that it started, one level deeper, until the depth limit is reached.
     let depths: Vec<u64> =
-        heard(&world, "chain").iter().map(|event| event["depth"].as_u64().unwrap()).collect();
+        received_events(&world, "chain").iter().map(|event| event["depth"].as_u64().unwrap()).collect();
     assert_eq!(depths, [0, 1, 2, 3]);
 }
 
@@ -160,8 +163,8 @@ fn a_refusal_is_a_problem_document_over_http() {
     world.configure(&hook(&world, "guard", r#"["before_send", "before_fork"]"#, refuse, ""));
     let served = serve(&world, "127.0.0.1:0");
     let (status, problem) =
-        ask(&served.addr, "POST", &format!("/v1/sessions/{session}/turns"), None, r#"{"input": "hi"}"#);
+        request(&served.addr, "POST", &format!("/v1/sessions/{session}/turns"), None, r#"{"input": "hi"}"#);
     assert_eq!((status, &problem["code"]), (403, &json!("hook.refused")));
     assert!(problem["detail"].as_str().unwrap().contains("the house is closed"));
-    assert_eq!(ask(&served.addr, "POST", &format!("/v1/sessions/{session}/fork"), None, "{}").0, 403);
+    assert_eq!(request(&served.addr, "POST", &format!("/v1/sessions/{session}/fork"), None, "{}").0, 403);
 }

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Ran, World, on_each_store, parse_lines};
+use crate::harness::{CommandResult, World, on_each_store, parse_lines};
 
-fn inject_lines(world: &World, session: &str, extra: &[&str], stdin: &[u8]) -> Ran {
+fn inject_lines(world: &World, session: &str, extra: &[&str], stdin: &[u8]) -> CommandResult {
     world.run_with(&[&["inject", session, "--message", "-", "--json"], extra].concat(), stdin)
 }
 
@@ -31,7 +31,7 @@ fn each_message_is_acknowledged_in_order() {
 }
 
 #[test]
-fn a_message_is_acknowledged_before_the_next_one_is_sent() {
+fn a_message_is_acknowledged_before_the_next_message_is_sent() {
     on_each_store(|world| {
         let session = world.session(&[]);
         let mut child = world.spawn(&["inject", &session, "--message", "-", "--json"]);
@@ -88,7 +88,7 @@ fn invalid_utf_8_is_refused_as_text_and_as_json() {
 }
 
 #[test]
-fn a_line_over_the_limit_is_refused_and_a_large_one_is_accepted() {
+fn a_line_over_the_limit_is_refused_and_a_large_line_is_accepted() {
     let world = World::new("sqlite");
     let session = world.session(&[]);
     let line = |bytes: usize| format!("{{\"role\":\"user\",\"content\":\"{}\"}}\n", "x".repeat(bytes));

@@ -106,14 +106,14 @@ fn every_format_is_detected_imported_searched_forked_and_imported_again() {
                 (&json!(format), &json!([])),
                 "{name}: {report}"
             );
-            assert_eq!(report["added"], dry["added"], "{name}: the dry run reported another count");
+            assert_eq!(report["added"], dry["added"], "{name}: the dry run reported a different count");
             let session = report["session"].as_str().unwrap();
             assert_eq!(world.texts(session, None), context, "{name}");
             assert_eq!(import(world, &path)["added"], 0, "{name}");
             let hits = world.lines(&["search", word, "--session", session]);
             assert!(!hits.is_empty(), "{name}: {word} is not found");
             let fork = world.json(&["fork", session])["id"].as_str().unwrap().to_owned();
-            world.say(&fork, &["u:what if"]);
+            world.add_messages(&fork, &["u:what if"]);
             assert_eq!(world.texts(&fork, None).len(), context.len() + 1, "{name}");
             assert_eq!(world.json(&["info", session])["origin"]["format"], format);
         }
@@ -191,8 +191,8 @@ fn an_export_names_the_file_that_it_cannot_write() {
         assert!(message(2, &args).ends_with("folder is a directory"));
     }
     let lost = folder.join("missing/out.jsonl");
-    let told = message(1, &["export", &session, "-o", lost.to_str().unwrap()]);
-    assert!(told.contains("missing/out.jsonl:"), "{told}");
+    let error = message(1, &["export", &session, "-o", lost.to_str().unwrap()]);
+    assert!(error.contains("missing/out.jsonl:"), "{error}");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_compressed_rollout_is_read_and_a_fork_follows_its_base() {
     assert_eq!(
         world.json(&["usage", "0199cccc-0000-7000-8000-000000000008"])["total"]["calls"],
         0,
-        "the calls count in the session that made them"
+        "inherited calls are counted in the fork"
     );
     let spent = world.json(&["usage", "0199cccc-0000-7000-8000-000000000007"]);
     assert_eq!((&spent["total"]["calls"], &spent["total"]["input"]), (&json!(3), &json!(3000)));
@@ -305,7 +305,7 @@ fn the_sessions_of_an_opencode_database_are_imported() {
     assert_eq!(
         (&report["added"], &report["problems"]),
         (&json!(2), &json!([])),
-        "one entry renames the session and one moves the leaf"
+        "expected an entry that renames the session and one that moves the leaf"
     );
     assert_eq!(world.texts("ses_7", None), ["How many words?", "", "1200 book.md"]);
     assert_eq!(world.json(&["info", "ses_7"])["title"], "Words, counted");
@@ -353,12 +353,12 @@ fn a_damaged_database_is_reported_and_the_rest_is_imported() {
         let problems = report["problems"].as_array().unwrap().iter();
         problems.map(|problem| problem["code"].as_str().unwrap().to_owned()).collect()
     };
-    let told: Vec<(&Value, Vec<String>)> =
+    let outcomes: Vec<(&Value, Vec<String>)> =
         reports.iter().map(|report| (&report["session"], codes(report))).collect();
     let unreadable = || vec!["import.unreadable".to_owned()];
     let damaged = || vec!["import.bad_line".to_owned()];
     assert_eq!(
-        told,
+        outcomes,
         [
             (&Value::Null, unreadable()),
             (&Value::Null, unreadable()),
@@ -459,7 +459,7 @@ fn packed(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_one_yields_its_intact_lines() {
+fn every_frame_of_a_compressed_rollout_is_read_and_a_torn_file_yields_its_intact_lines() {
     let world = World::new("sqlite");
     let text = std::fs::read(fixture("codex.jsonl")).unwrap();
     let (head, tail) = text.split_at(text.len() / 2);
@@ -510,17 +510,17 @@ fn a_file_without_intact_messages_creates_no_session() {
 fn a_list_shows_the_users_first_message_and_the_time_of_the_file() {
     let world = World::new("sqlite");
     let at = "2026-03-04T11:00:00.000Z";
-    let said = |text: &str| json!({ "timestamp": at, "type": "response_item", "payload": { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": text }] } });
+    let user_message = |text: &str| json!({ "timestamp": at, "type": "response_item", "payload": { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": text }] } });
     let codex = [
         json!({ "timestamp": at, "type": "session_meta", "payload": { "id": "0199cccc-0000-7000-8000-0000000000d7" } }),
-        said("<environment_context>\n  <cwd>/work</cwd>\n</environment_context>"),
-        said("Count the words."),
+        user_message("<environment_context>\n  <cwd>/work</cwd>\n</environment_context>"),
+        user_message("Count the words."),
     ];
     let file = world.path("codex.jsonl");
     std::fs::write(&file, codex.iter().map(|value| format!("{value}\n")).collect::<String>()).unwrap();
     let session = import(&world, &file)["session"].as_str().unwrap().to_owned();
     assert_eq!(world.json(&["info", &session])["preview"], "Count the words.");
-    assert_eq!(world.texts(&session, None).len(), 2, "the context must contain both messages");
+    assert_eq!(world.texts(&session, None).len(), 2, "the context does not contain both messages");
     let file = world.path("chat.jsonl");
     std::fs::copy(fixture("messages.jsonl"), &file).unwrap();
     let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
@@ -567,7 +567,7 @@ fn a_file_that_grew_extends_its_session_and_a_rewound_file_branches_it() {
 fn another_session_with_the_same_id_is_left_unchanged() {
     let world = World::new("sqlite");
     world.ok(&["new", "--id", "op-1"]);
-    world.say("op-1", &["u:mine"]);
+    world.add_messages("op-1", &["u:mine"]);
     let file = world.path("x.jsonl");
     let text = "{\"type\":\"session_header\",\"id\":\"op-1\",\"timestamp\":5.5,\"cwd\":\"/\"}\n{\"type\":\"message\",\"id\":\"a\",\"parent_id\":null,\"message\":{\"role\":\"user\",\"content\":\"theirs\"}}\n";
     std::fs::write(&file, text).unwrap();
@@ -582,7 +582,7 @@ fn a_fork_file_of_a_jsonl_store_is_refused_and_not_imported_partially() {
     let world = World::new("jsonl");
     let session = world.session(&["u:one", "a:two"]);
     world.ok(&["fork", &session, "--id", "side"]);
-    world.say("side", &["u:own"]);
+    world.add_messages("side", &["u:own"]);
     let root = world.path("store.jsonl");
     let fork = walk(&root).into_iter().find(|file| {
         std::fs::read_to_string(file).is_ok_and(|text| {
@@ -655,12 +655,12 @@ fn every_format_is_exported_and_pi_operator_and_role_files_round_trip() {
     let events = world.lines(&["events", &session]);
     assert!(
         events.iter().any(|event| event["type"] == "session:exported"),
-        "a workflow export adds an event"
+        "the workflow export added no event"
     );
 }
 
 #[test]
-fn two_workflow_exports_are_the_same_bytes() {
+fn two_workflow_exports_are_byte_identical() {
     let world = World::new("sqlite");
     let session = world.session(&["u:one {{ x }}", "a:two"]);
     let first = world.run(&["export", &session, "--format", "workflow"]).stdout;
@@ -669,7 +669,7 @@ fn two_workflow_exports_are_the_same_bytes() {
 }
 
 #[test]
-fn html_contains_nothing_that_a_browser_would_run_or_load() {
+fn html_contains_no_script_and_no_external_resource() {
     let world = World::new("sqlite");
     let nasty = "<script>alert(1)</script> <img src=x onerror=alert(2)> [link](javascript:alert(3)) ![pic](http://evil.example/p.png)\n\n<iframe src=//evil.example></iframe>\n\n```html\n</pre><script>x</script>\n```";
     let session = world.session(&[]);
@@ -698,8 +698,8 @@ fn an_imported_session_names_its_provider_and_continues_with_any_model() {
         let session = import(&world, &fixture(file))["session"].as_str().unwrap().to_owned();
         let before = world.json(&["context", &session]);
         assert_eq!(before["model"], model, "{file}");
-        let said = world.json(&["send", &session, "Go on.", "--model", "demo"]);
-        assert_eq!(said["outcome"], "completed", "{file}: {said}");
+        let sent = world.json(&["send", &session, "Go on.", "--model", "demo"]);
+        assert_eq!(sent["outcome"], "completed", "{file}: {sent}");
         assert_eq!(world.json(&["context", &session])["model"], "demo", "{file}");
     }
 }
@@ -753,7 +753,7 @@ fn a_session_that_was_copied_moved_or_resumed_counts_once_and_loses_nothing() {
             std::fs::write(here.join(format!("{name}.jsonl")), text).unwrap();
         }
         assert_eq!(many.lines(&["import", here.to_str().unwrap()]).len(), 52);
-        assert_eq!(calls(&many), 5, "messages shared by several files must count once");
+        assert_eq!(calls(&many), 5, "messages shared by several files are counted several times");
         // The same session continued in another folder, then an older copy of it under another name.
         let moved = there.join(format!("{FIRST}.jsonl"));
         std::fs::write(&moved, transcript(FIRST, 1..=4)).unwrap();
@@ -774,8 +774,8 @@ fn an_empty_session_does_not_affect_others_that_begin_at_the_same_time() {
     for number in 10..60 {
         let name = format!("0b5c1f0e-3333-4a2b-8c3d-{number:012}");
         // All sessions begin at the same time. The first session has an empty message.
-        let said = transcript(&name, 1..=1);
-        let text = if number == 10 { said.lines().next().unwrap().replace("question 1", "") } else { said };
+        let whole = transcript(&name, 1..=1);
+        let text = if number == 10 { whole.lines().next().unwrap().replace("question 1", "") } else { whole };
         std::fs::write(folder.join(format!("{name}.jsonl")), text).unwrap();
     }
     for (dry_run, added) in [(true, 98), (false, 98), (true, 0)] {

@@ -5,12 +5,12 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::thread::JoinHandle;
 
-use crate::harness::{Ran, World, finish};
+use crate::harness::{CommandResult, World, finish};
 
 const MODEL_KEY: &str = "lab-canary-0815-4711";
 
-/// Runs a script with an unlocked keychain, which stores its data in the world's directory and is empty at first.
-fn with_keychain(world: &World, script: &str) -> Ran {
+/// Runs a script with an unlocked, empty keychain, which stores its data in the test directory.
+fn with_keychain(world: &World, script: &str) -> CommandResult {
     let run_dir = world.path("run");
     std::fs::create_dir_all(&run_dir).unwrap();
     let script = format!(
@@ -42,7 +42,7 @@ fn provider() -> (String, JoinHandle<String>) {
 }
 
 #[test]
-fn the_keychain_holds_store_keys_and_model_keys() {
+fn the_keychain_stores_store_keys_and_model_keys() {
     if !cfg!(feature = "keychain") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Leases that a process of the previous build did not release, with a clock that was off by an hour.
+//! Leases of a process of the previous build, which died and whose clock was wrong by an hour.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,9 +13,9 @@ fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-/// Writes a lease as that build did: a holder, a fence, and an expiry by its wall clock.
+/// Writes a lease as the previous build did: a holder, a fence, and an expiry by its wall clock.
 fn leave_lease(world: &World, session: &str, until_ms: i64) {
-    let (scheme, place) = world.url.split_once(':').unwrap();
+    let (scheme, location) = world.url.split_once(':').unwrap();
     match scheme {
         "sqlite" => {
             let sql = format!(
@@ -23,12 +23,12 @@ fn leave_lease(world: &World, session: &str, until_ms: i64) {
                  SELECT pk, 'dead', coalesce((SELECT fence FROM leases WHERE session = pk), 0) + 1, {until_ms}
                  FROM sessions WHERE id = '{session}'"
             );
-            let done = Command::new("sqlite3").arg(place).arg(sql).output();
+            let done = Command::new("sqlite3").arg(location).arg(sql).output();
             let done = done.expect("cargo xtask test installs sqlite3");
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         }
         "jsonl" => {
-            let mut files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());
+            let mut files = std::fs::read_dir(location).unwrap().map(|file| file.unwrap().path());
             let log = files.find(|path| path.to_string_lossy().ends_with(&format!("_{session}.jsonl")));
             let lease = format!(r#"{{"holder":"dead","fence":50,"expires_at":{until_ms}}}"#);
             std::fs::write(log.unwrap().with_extension("lease"), lease).unwrap();

@@ -6,11 +6,11 @@ use sapwood::core::port::store::Repair;
 use sapwood::store::OpenOptions;
 use sapwood::{Principal, Scope, TenantId};
 
-use crate::actors::{Ack, Said};
+use crate::actors::{Ack, LoggedMessage};
 
 /// The messages of a session and the findings of the doctor.
-pub struct Look {
-    pub log: Vec<Said>,
+pub struct StoreContents {
+    pub log: Vec<LoggedMessage>,
     /// The rule and the description of each finding.
     pub findings: Vec<(&'static str, String)>,
 }
@@ -21,7 +21,7 @@ pub fn url(scheme: &str, path: &Path) -> String {
 }
 
 /// Opens a store, reads a session, runs the doctor, and closes the store.
-pub fn look(url: &str, session: &str) -> Result<Look, sapwood::Error> {
+pub fn inspect(url: &str, session: &str) -> Result<StoreContents, sapwood::Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = sapwood::open_engine(url, OpenOptions::default())?;
@@ -29,11 +29,11 @@ pub fn look(url: &str, session: &str) -> Result<Look, sapwood::Error> {
         let diagnosis = engine.diagnose(&scope, Repair::No, |_| {}).await?;
         let findings = diagnosis.findings.into_iter().map(|found| (found.rule, format!("{found:?}")));
         let context = engine.context(&scope, &session.parse().unwrap(), None).await?;
-        let said = context.messages.iter().map(|message| {
+        let messages = context.messages.iter().map(|message| {
             let (seq, id) = message.entry.unwrap();
-            Said { ack: Ack { seq: u64::from(seq.0), id: id.to_string() }, text: message.text() }
+            LoggedMessage { ack: Ack { seq: u64::from(seq.0), id: id.to_string() }, text: message.text() }
         });
-        Ok(Look { log: said.collect(), findings: findings.collect() })
+        Ok(StoreContents { log: messages.collect(), findings: findings.collect() })
     })
 }
 

@@ -104,11 +104,11 @@ fn every_command_adds_an_audit_line() {
         world.ok(&["reset", "s"]);
         world.ok(&["new", "--id", "s"]);
         let lines = world.lines(&["audit", "--session", "s"]);
-        let told: Vec<(&str, Option<&str>)> =
+        let recorded: Vec<(&str, Option<&str>)> =
             lines.iter().map(|line| (line["action"].as_str().unwrap(), line["detail"].as_str())).collect();
         let edits =
             ["rename", "label", "branch", "trim", "uncompact", "reset"].map(|verb| ("edit", Some(verb)));
-        assert_eq!(told, [&[("create", None)][..], &edits, &[("open", None)]].concat());
+        assert_eq!(recorded, [&[("create", None)][..], &edits, &[("open", None)]].concat());
     });
 }
 

@@ -1,4 +1,4 @@
-//! `sapwood memory` and `sapwood graft`, on each store: memories are learned, found by other words, changed and
+//! `sapwood memory` and `sapwood graft`, on each store: memories are learned, found by rephrased questions, changed and
 //! deleted; grafts are created, read and withheld.
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn code(error: Value) -> String {
 }
 
 #[test]
-fn closing_a_session_learns_a_memory_that_is_found_by_other_words() {
+fn closing_a_session_learns_a_memory_that_a_rephrased_question_finds() {
     on_each_store(|world| {
         let session = world.session(&["u:Please remember that our staging database is heron.", "a:Noted."]);
         assert!(world.lines(&["memory", "ls"]).is_empty());
@@ -98,7 +98,7 @@ fn a_new_session_receives_memories_and_a_secret_is_not_stored() {
 }
 
 #[test]
-fn a_graft_is_made_listed_read_and_withheld() {
+fn a_graft_is_created_listed_read_and_withheld() {
     on_each_store(|world| {
         let source = world.session(&["u:question one", "a:answer one", "u:question two", "a:answer two"]);
         let session = world.session(&["u:hello"]);
@@ -130,13 +130,16 @@ fn a_graft_is_made_listed_read_and_withheld() {
     });
 }
 
-/// Collects the files below a directory that contain these words.
-fn find_words(dir: &std::path::Path, words: &str, found: &mut Vec<String>) {
+/// Collects the files below a directory that contain this text.
+fn find_files_with(dir: &std::path::Path, wanted: &str, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            find_words(&path, words, found);
-        } else if std::fs::read(&path).unwrap_or_default().windows(words.len()).any(|w| w == words.as_bytes())
+            find_files_with(&path, wanted, found);
+        } else if std::fs::read(&path)
+            .unwrap_or_default()
+            .windows(wanted.len())
+            .any(|w| w == wanted.as_bytes())
         {
             found.push(path.display().to_string());
         }
@@ -144,23 +147,23 @@ fn find_words(dir: &std::path::Path, words: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn forgotten_and_erased_text_is_in_no_byte_of_the_store() {
+fn forgotten_and_erased_text_is_in_no_file() {
     on_each_store(|world| {
         let canary = "zebrafinch4711";
-        let left = || {
+        let files_with_canary = || {
             let mut found = Vec::new();
-            find_words(&world.path("."), canary, &mut found);
+            find_files_with(&world.path("."), canary, &mut found);
             found
         };
         let added = world.json(&["memory", "add", &format!("The bird is a {canary}")]);
-        assert!(!left().is_empty(), "the stored memory must be found");
+        assert!(!files_with_canary().is_empty(), "the stored memory was not found");
         world.ok(&["memory", "forget", added["id"].as_str().unwrap()]);
-        assert_eq!(left(), Vec::<String>::new());
+        assert_eq!(files_with_canary(), Vec::<String>::new());
         let session = world.session(&[&format!("u:Remember that the bird is a {canary}.")]);
         world.ok(&["close", &session]);
         assert_eq!(world.lines(&["memory", "ls"]).len(), 1);
         world.ok(&["erase", &session, "--yes"]);
-        assert_eq!(left(), Vec::<String>::new());
+        assert_eq!(files_with_canary(), Vec::<String>::new());
     });
 }
 

@@ -1,4 +1,4 @@
-//! `sapwood migrate`: between any two stores, repeatedly, while the source is in use.
+//! `sapwood migrate` between all kinds of stores, repeatedly, and while the source is in use.
 
 use std::process::Stdio;
 
@@ -9,16 +9,16 @@ use crate::harness::World;
 /// A store with branches, a fork of a fork, a label, a compaction, a key and a blob.
 fn fill(world: &World) {
     world.ok(&["new", "--id", "root", "--title", "Root"]);
-    world.say("root", &["u:one", "a:two", "u:three", "a:four"]);
+    world.add_messages("root", &["u:one", "a:two", "u:three", "a:four"]);
     world.ok(&["label", "root", "2", "here"]);
     world.ok(&["branch", "root", "2"]);
-    world.say("root", &["u:another way"]);
+    world.add_messages("root", &["u:another way"]);
     world.ok(&["fork", "root", "--at", "2", "--id", "fork"]);
-    world.say("fork", &["u:its own"]);
+    world.add_messages("fork", &["u:its own"]);
     world.ok(&["fork", "fork", "--id", "inner"]);
-    world.say("inner", &["u:deeper"]);
+    world.add_messages("inner", &["u:deeper"]);
     world.ok(&["fork", "root", "--at", "1", "--id", "orphan"]);
-    world.say("orphan", &["u:alone"]);
+    world.add_messages("orphan", &["u:alone"]);
     world.ok(&["trim", "root", "--keep-last", "1"]);
     world.ok(&["key", "new", "--user", "ana"]);
 }
@@ -32,7 +32,7 @@ fn total(lines: &[Value], key: &str) -> u64 {
     lines.last().unwrap()["total"][key].as_u64().unwrap()
 }
 
-/// Checks that every read command prints the same for both stores.
+/// Checks that the read commands print the same output for both stores.
 fn check_same(from: &World, to: &World) {
     let listed = |world: &World| -> Vec<String> {
         let mut ids: Vec<String> =
@@ -85,7 +85,7 @@ fn an_interrupted_migration_resumes_and_includes_new_entries() {
     std::thread::sleep(std::time::Duration::from_millis(700));
     let _ = child.kill();
     child.wait().unwrap();
-    from.say("s", &["u:meanwhile"]);
+    from.add_messages("s", &["u:meanwhile"]);
     let lines = migrate(&from, &to, &[]);
     assert_eq!((total(&lines, "entries"), total(&lines, "problems")), (3_001, 0));
     check_same(&from, &to);
@@ -96,7 +96,7 @@ fn a_diverged_target_is_reported_and_left_unchanged() {
     let (from, to) = (World::new("sqlite"), World::new("jsonl"));
     for (world, text) in [(&from, "u:here"), (&to, "u:there")] {
         world.ok(&["new", "--id", "s"]);
-        world.say("s", &[text]);
+        world.add_messages("s", &[text]);
     }
     let ran = from.run(&["migrate", "--from", &from.url, "--to", &to.url, "--json"]);
     assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(1), Some("migrate.problems")));

@@ -1,5 +1,5 @@
-//! OpenAI's unmodified clients, and an API fuzzer, against the real server. The pinned packages are installed here in
-//! a virtual environment; `cargo xtask test` installs Python.
+//! OpenAI's unmodified clients, and an API fuzzer, against the real server. The tests install the pinned packages in a
+//! virtual environment; `cargo xtask test` installs Python.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use crate::harness::World;
 use crate::serve::{Served, serve};
 
-/// Enough examples to find errors, few enough for every test run.
+/// Number of examples per operation, low enough for every test run.
 const EXAMPLES_MAX: &str = "12";
 const SEED: &str = "20261116";
 
@@ -20,53 +20,52 @@ pub fn python_folder() -> PathBuf {
 pub fn python_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
-        let (wanted, stamp) = (python_folder().join("requirements.txt"), place.join("requirements.txt"));
-        let pinned = std::fs::read_to_string(&wanted).unwrap();
+        let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+        let (requirements, stamp) = (python_folder().join("requirements.txt"), venv.join("requirements.txt"));
+        let pinned = std::fs::read_to_string(&requirements).unwrap();
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == pinned) {
-            return place.join("bin");
+            return venv.join("bin");
         }
         check(
             "python3 -m venv",
-            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place).output().unwrap(),
+            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output().unwrap(),
         );
-        let pip = Command::new(place.join("bin/python"))
+        let pip = Command::new(venv.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-            .arg(&wanted)
+            .arg(&requirements)
             .output();
         check("pip install", pip.unwrap());
         std::fs::write(stamp, pinned).unwrap();
-        place.join("bin")
+        venv.join("bin")
     })
 }
 
 pub fn check(what: &str, output: Output) {
-    let (said, complained) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{what}: {said}\n{complained}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what}: {stdout}\n{stderr}");
 }
 
-pub struct Stage {
+pub struct ServerWithKey {
     pub served: Served,
     pub key: String,
     _world: World,
 }
 
 /// Starts a server and creates an API key.
-pub fn stage() -> Stage {
+pub fn start_server() -> ServerWithKey {
     let world = World::new("sqlite");
     let made = world.json(&["key", "new", "--user", "ana"]);
     let served = serve(&world, "127.0.0.1:0");
-    Stage { served, key: made["key"].as_str().unwrap().to_owned(), _world: world }
+    ServerWithKey { served, key: made["key"].as_str().unwrap().to_owned(), _world: world }
 }
 
 fn run_clients(test: &str) {
-    let stage = stage();
-    let url = format!("http://{}/v1", stage.served.addr);
+    let server = start_server();
+    let url = format!("http://{}/v1", server.served.addr);
     let script = python_folder().join("openai_client.py");
     let ran = Command::new(python_bin().join("python"))
         .arg(script)
-        .args([&url, &stage.key, test])
+        .args([&url, &server.key, test])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env_remove("OPENAI_API_KEY")
         .env_remove("OPENAI_BASE_URL")
@@ -82,7 +81,7 @@ fn openais_client_stores_conversations() {
 }
 
 #[test]
-fn every_item_is_returned_as_it_was_sent() {
+fn every_item_is_returned_unchanged() {
     run_clients("items");
 }
 
@@ -120,10 +119,10 @@ fn the_agents_sdk_stores_its_session() {
 /// undocumented.
 #[test]
 fn a_fuzzer_finds_no_server_error_and_no_undocumented_answer() {
-    let stage = stage();
+    let server = start_server();
     let ran = Command::new(python_bin().join("st"))
-        .args(["run", &format!("http://{}/openapi.json", stage.served.addr)])
-        .args(["--header", &format!("Authorization: Bearer {}", stage.key)])
+        .args(["run", &format!("http://{}/openapi.json", server.served.addr)])
+        .args(["--header", &format!("Authorization: Bearer {}", server.key)])
         .args([
             "--checks",
             "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",

@@ -1,19 +1,19 @@
-//! Power cuts while messages are being written. A real run is recorded with strace, and for many points of the
-//! recording the directory is rebuilt as a power cut would leave it: synced data is present, unsynced data may be
-//! missing or partial. The store must then open, contain everything acknowledged (I3) in whole batches only (I4), and
+//! Power cuts while messages are being written. A real run is recorded with strace. For many points of the recording,
+//! the test rebuilds the directory as a power cut would leave it: synced data is present, unsynced data may be missing
+//! or partial. The store must then open, contain everything acknowledged (I3) in whole batches only (I4), and
 //! pass the doctor.
 //!
-//! The harness checks itself: with durability `normal`, which does not guarantee any of this, it must find losses.
+//! A further test checks the harness: with durability `normal`, which guarantees none of this, it must find losses.
 
 mod platter;
 mod trace;
 
 use std::path::{Path, PathBuf};
 
-use crate::actors::{Ack, Dice, Injector};
+use crate::actors::{Ack, Injector, SeededRng};
 use crate::harness::{World, id, log_file, user};
-use crate::library::{look, url};
-use platter::{Mercy, Platter};
+use crate::library::{inspect, url};
+use platter::{Platter, UnsyncedData};
 use trace::{Step, read_traces, require_strace, traced};
 
 /// Number of power cuts at random points, each with a random part of the unsynced data on the disk.
@@ -34,7 +34,7 @@ fn jsonl_keeps_acknowledged_messages_through_a_power_cut() {
 }
 
 #[test]
-fn the_same_check_finds_losses_with_normal_durability() {
+fn the_harness_finds_losses_with_normal_durability() {
     for scheme in ["sqlite", "jsonl"] {
         let recording = Recording::make(scheme, "normal");
         assert_ne!(recording.count_losses_at_every_sync(), 0, "the harness did not detect any loss");
@@ -60,12 +60,12 @@ impl Recording {
         let root = dir.path().join("disk");
         std::fs::create_dir(&root).unwrap();
         std::fs::write(dir.path().join("sapwood.toml"), format!("durability = {durability:?}\n")).unwrap();
-        let world = World { dir, url: url(scheme, &place(scheme, &root)) };
+        let world = World { dir, url: url(scheme, &store_path(scheme, &root)) };
         let mut recording = Self { world, scheme, steps: Vec::new(), texts: Vec::new(), acks: Vec::new() };
-        let mut dice = Dice::roll();
+        let mut rng = SeededRng::from_env();
         recording.record_import();
-        recording.record_writing(&mut dice, true);
-        recording.record_writing(&mut dice, false);
+        recording.record_writing(&mut rng, true);
+        recording.record_writing(&mut rng, false);
         assert_eq!(recording.acks.len(), recording.texts.len());
         recording
     }
@@ -83,11 +83,11 @@ impl Recording {
         let trace = self.world.path("import.trace");
         self.run_traced(&["import", "--json", &files[0], &files[1]], &trace);
         self.texts.push("the first".to_owned());
-        self.take_steps(&[trace]);
+        self.add_steps(&[trace]);
     }
 
     /// Sends single messages and batches, each after the previous send is acknowledged.
-    fn record_writing(&mut self, dice: &mut Dice, erase_other: bool) {
+    fn record_writing(&mut self, rng: &mut SeededRng, erase_other: bool) {
         let trace = self.world.path("inject.trace");
         let mut traces = vec![trace.clone()];
         let inject = self.world.command(&["inject", "seeded", "--message", "-", "--json"]);
@@ -97,19 +97,19 @@ impl Recording {
                 traces.push(self.world.path("erase.trace"));
                 self.run_traced(&["erase", "other", "--yes"], &traces[1]);
             }
-            let count = [1, 1, 1, 4][dice.below(4) as usize];
+            let count = [1, 1, 1, 4][rng.below(4) as usize];
             let texts: Vec<String> = (0..count)
                 .map(|number| {
-                    let length = dice.below(2_500);
-                    format!("batch {batch} message {number} {}", dice.letters(length))
+                    let length = rng.below(2_500);
+                    format!("batch {batch} message {number} {}", rng.letters(length))
                 })
                 .collect();
-            let acks = injector.say(&texts.iter().map(String::as_str).collect::<Vec<&str>>());
+            let acks = injector.send(&texts.iter().map(String::as_str).collect::<Vec<&str>>());
             assert_eq!(acks.len(), texts.len(), "{}", injector.finish().stderr);
             self.texts.extend(texts);
         }
         assert_eq!(injector.finish().status, Some(0));
-        self.take_steps(&traces);
+        self.add_steps(&traces);
     }
 
     fn run_traced(&self, args: &[&str], trace: &Path) {
@@ -117,7 +117,7 @@ impl Recording {
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn take_steps(&mut self, traces: &[PathBuf]) {
+    fn add_steps(&mut self, traces: &[PathBuf]) {
         let steps = read_traces(traces, &self.root());
         self.acks.extend(steps.iter().flat_map(acks_of));
         self.steps.extend(steps);
@@ -129,23 +129,23 @@ impl Recording {
         let (mut platter, mut acked, mut losses) = (Platter::new(&self.root()), 0, 0);
         for step in self.steps.iter().map(Some).chain([None]) {
             if matches!(step, Some(Step::Sync { .. }) | None) {
-                platter.cut_power(Mercy::None, &self.world.path("rebuilt"));
+                platter.cut_power(UnsyncedData::Lost, &self.world.path("rebuilt"));
                 losses += usize::from(self.is_broken(acked));
             }
-            platter.apply(step.unwrap_or(&Step::Said { bytes: Vec::new() }));
+            platter.apply(step.unwrap_or(&Step::Stdout { bytes: Vec::new() }));
             acked += step.map_or(0, |step| acks_of(step).len());
         }
         losses
     }
 
     fn check_random_cuts(&self) {
-        let mut dice = Dice::roll();
+        let mut rng = SeededRng::from_env();
         let (mut platter, mut acked) = (Platter::new(&self.root()), 0);
         for (number, step) in self.steps.iter().enumerate() {
             platter.apply(step);
             acked += acks_of(step).len();
-            if dice.below(self.steps.len() as u64) < RANDOM_CUTS {
-                platter.cut_power(Mercy::Some(&mut dice), &self.world.path("rebuilt"));
+            if rng.below(self.steps.len() as u64) < RANDOM_CUTS {
+                platter.cut_power(UnsyncedData::Random(&mut rng), &self.world.path("rebuilt"));
                 assert!(!self.is_broken(acked), "after step {number}");
             }
         }
@@ -161,18 +161,19 @@ impl Recording {
     }
 
     fn check_rebuilt(&self, acked: usize) -> Result<(), String> {
-        let found = match look(&url(self.scheme, &place(self.scheme, &self.world.path("rebuilt"))), "seeded")
-        {
-            Err(error) if error.code() == "session.not_found" && acked == 0 => return Ok(()),
-            Err(error) => return Err(format!("{}: {error}", error.code())),
-            Ok(found) => found,
-        };
+        let found =
+            match inspect(&url(self.scheme, &store_path(self.scheme, &self.world.path("rebuilt"))), "seeded")
+            {
+                Err(error) if error.code() == "session.not_found" && acked == 0 => return Ok(()),
+                Err(error) => return Err(format!("{}: {error}", error.code())),
+                Ok(found) => found,
+            };
         if found.log.len() < acked {
             return Err(format!("only {} messages are in the store", found.log.len()));
         }
-        for (at, said) in found.log.iter().enumerate() {
-            if said.text != self.texts[at] || said.ack != self.acks[at] {
-                return Err(format!("message {} differs from the one that was sent", at + 1));
+        for (at, message) in found.log.iter().enumerate() {
+            if message.text != self.texts[at] || message.ack != self.acks[at] {
+                return Err(format!("message {} differs from the sent message", at + 1));
             }
         }
         match found.findings.iter().find(|(rule, _)| *rule != "torn") {
@@ -183,13 +184,13 @@ impl Recording {
 }
 
 /// Returns the path of the store in a directory.
-fn place(scheme: &str, root: &Path) -> PathBuf {
+fn store_path(scheme: &str, root: &Path) -> PathBuf {
     if scheme == "sqlite" { root.join("store.db") } else { root.to_owned() }
 }
 
 /// Returns the acknowledgements of a step, for the session that is written to.
 fn acks_of(step: &Step) -> Vec<Ack> {
-    let Step::Said { bytes } = step else { return Vec::new() };
+    let Step::Stdout { bytes } = step else { return Vec::new() };
     let lines = std::str::from_utf8(bytes).unwrap().lines();
     let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap_or_default());
     let acks = lines.filter_map(|line| match line["seq"].as_u64() {

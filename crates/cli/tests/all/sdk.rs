@@ -1,5 +1,5 @@
-//! Exports, read by the real programs and checked against the real SDKs' types. `cargo xtask test` installs node;
-//! missing packages are installed here from the lockfile.
+//! Exports are opened with the real programs and checked against the real SDKs' types. `cargo xtask test` installs
+//! node; the tests install missing packages from the lockfile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,7 +57,7 @@ fn an_exported_session_opens_in_the_real_pi_with_the_same_context() {
         let theirs: Vec<&str> =
             opened["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
         match name {
-            // Codex's compaction repeats its history instead of summarizing it; pi shows an additional summary.
+            // Codex's compaction repeats the history instead of a summary, and pi shows an additional summary.
             "codex.jsonl" => assert_eq!(theirs[1..], ours),
             _ => assert_eq!(theirs, ours, "{name}"),
         }
@@ -75,7 +75,7 @@ fn branches_labels_and_a_moved_leaf_survive_in_pi() {
     assert_eq!(opened["texts"], json!(["one", "two"]));
     assert_eq!(opened["name"], "A title");
     world.ok(&["branch", &session, "2", "--summary", "went nowhere"]);
-    world.say(&session, &["u:five"]);
+    world.add_messages(&session, &["u:five"]);
     assert_eq!(
         open_in_pi(&export(&world, &session, "pi"))["texts"],
         json!(["one", "two", "went nowhere", "five"])

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::harness::World;
 
 /// Deadline for every wait in a test.
-const PATIENCE: Duration = Duration::from_secs(180);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 pub struct Served {
     pub child: Child,
@@ -37,8 +37,9 @@ pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &st
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("unexpected output {line:?}"));
-    Served { child, addr: said["addr"].as_str().unwrap().to_owned() }
+    let announced: Value =
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("unexpected output {line:?}"));
+    Served { child, addr: announced["addr"].as_str().unwrap().to_owned() }
 }
 
 /// Sends a request over HTTP/1.0, so that the body is not chunked and ends with the connection.
@@ -50,7 +51,7 @@ pub fn open(
     body: &str,
 ) -> std::io::Result<(u16, BufReader<TcpStream>)> {
     let mut stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(DEADLINE))?;
     let mut text =
         format!("{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n");
     for (name, value) in headers {
@@ -68,7 +69,7 @@ pub fn open(
     Ok((status, reader))
 }
 
-pub fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
+pub fn request(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let headers: Vec<(&str, &str)> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
     let (status, mut reader) = open(addr, method, path, &headers, body).unwrap();
@@ -81,12 +82,20 @@ pub fn ask(addr: &str, method: &str, path: &str, key: Option<&str>, body: &str) 
 fn a_key_is_shown_once_and_grants_access_until_it_is_revoked() {
     let world = World::new("sqlite");
     let served = serve(&world, "127.0.0.1:0");
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 200, "no key exists yet");
+    assert_eq!(
+        request(&served.addr, "GET", "/v1/sessions", None, "").0,
+        200,
+        "a key was required although none exists"
+    );
     let made = world.json(&["key", "new", "--tenant", "acme", "--user", "ana", "--label", "test"]);
     let (key, id) = (made["key"].as_str().unwrap(), made["id"].as_str().unwrap());
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 401, "a key is required now");
-    let (status, session) = ask(&served.addr, "POST", "/v1/sessions", Some(key), "{\"id\":\"s\"}");
+    assert_eq!(
+        request(&served.addr, "GET", "/v1/sessions", None, "").0,
+        401,
+        "no key was required although one exists"
+    );
+    let (status, session) = request(&served.addr, "POST", "/v1/sessions", Some(key), "{\"id\":\"s\"}");
     assert_eq!((status, session["owner"].as_str()), (201, Some("user:ana")));
     assert!(world.ok(&["tenant", "ls"]).lines().any(|tenant| tenant == "acme"));
     let listed = world.lines(&["key", "ls", "--tenant", "acme"]);
@@ -98,7 +107,7 @@ fn a_key_is_shown_once_and_grants_access_until_it_is_revoked() {
     assert!(!has_secret, "the key was stored, not only its hash");
     assert!(!world.ok(&["key", "ls", "--tenant", "acme", "--json"]).contains(key));
     world.ok(&["key", "revoke", id, "--tenant", "acme"]);
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", Some(key), "").0, 401);
+    assert_eq!(request(&served.addr, "GET", "/v1/sessions", Some(key), "").0, 401);
     assert_eq!(world.run(&["key", "revoke", "key_none", "--json"]).status, Some(3));
 }
 
@@ -110,11 +119,11 @@ fn a_server_refuses_to_listen_on_public_addresses_without_a_key() {
     world.ok(&["key", "new", "--user", "ana"]);
     let served = serve(&world, "0.0.0.0:0");
     let port = served.addr.rsplit(':').next().unwrap();
-    assert_eq!(ask(&format!("127.0.0.1:{port}"), "GET", "/v1/sessions", None, "").0, 401);
+    assert_eq!(request(&format!("127.0.0.1:{port}"), "GET", "/v1/sessions", None, "").0, 401);
 }
 
-/// Another process keeps writing. The reader disconnects after every few events, and the server is killed from time to
-/// time.
+/// Another process writes all the time. The reader reconnects after every few events, and the server is killed and
+/// restarted several times.
 #[test]
 fn a_reader_that_reconnects_across_restarts_sees_every_event_once_and_in_order() {
     const EVENTS: u32 = 400;
@@ -138,7 +147,7 @@ fn a_reader_that_reconnects_across_restarts_sees_every_event_once_and_in_order()
         drop(lines);
         counted.store(acks.lines().count() as u32, Ordering::SeqCst);
     });
-    let (mut seen, mut rounds, end) = (Vec::new(), 0u32, Instant::now() + PATIENCE);
+    let (mut seen, mut rounds, end) = (Vec::new(), 0u32, Instant::now() + DEADLINE);
     while seen.last() != Some(&EVENTS) {
         assert!(Instant::now() < end, "only {:?} of {EVENTS} were seen", seen.last());
         rounds += 1;
@@ -178,7 +187,7 @@ fn read_some(addr: &str, seen: &mut Vec<u32>, most: u32) {
 fn a_server_shuts_down_gracefully_when_it_is_terminated() {
     let world = World::new("sqlite");
     let mut served = serve(&world, "127.0.0.1:0");
-    ask(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
+    request(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
     let (status, mut events) = open(&served.addr, "GET", "/v1/sessions/s/events", &[], "").unwrap();
     assert_eq!(status, 200);
     let stopped = Command::new("kill").arg(served.child.id().to_string()).status().unwrap();
@@ -196,8 +205,8 @@ fn an_internal_error_is_logged_with_the_request_id_of_the_answer() {
     let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let said: Value = serde_json::from_str(&line).unwrap();
-    let served = Served { child, addr: said["addr"].as_str().unwrap().to_owned() };
+    let announced: Value = serde_json::from_str(&line).unwrap();
+    let served = Served { child, addr: announced["addr"].as_str().unwrap().to_owned() };
     std::fs::rename(world.path("store.sqlite"), world.path("away")).unwrap();
     let mut stream = TcpStream::connect(&served.addr).unwrap();
     write!(stream, "GET /readyz HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").unwrap();

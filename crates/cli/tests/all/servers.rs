@@ -1,6 +1,6 @@
 //! Several servers on one database behave as one: a turn on one server can be followed, steered, cancelled and
 //! answered through another. When a server dies or freezes, another server continues its turns. The tests use real
-//! processes and random moments; the seed is printed, and SAPWOOD_SEED replays it.
+//! processes and random times; the seed is printed, and SAPWOOD_SEED replays it.
 
 use std::io::BufRead;
 use std::process::Command;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::World;
-use crate::serve::{Served, ask, open, serve};
+use crate::serve::{Served, open, request, serve};
 
-/// Number of rounds that kill, and that freeze, a server at a random moment.
+/// Number of rounds that kill a server, and that freeze a server, at a random time.
 const KILLS: u64 = 4;
 const FREEZES: u64 = 2;
 /// Longer than an undisturbed turn takes.
 const TURN_MS: u64 = 1_500;
 /// Deadline for every wait, generous enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const DEADLINE: Duration = Duration::from_secs(180);
 /// The TTL of a lease.
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -37,11 +37,11 @@ pieces = [{ wait_ms = 300 }, { text = "It is done." }, { usage = { input = 20, o
 /// Appends a line to the session's own file.
 const PROGRAM: &str = "echo ran >> \"ran-$(cat session.txt)\"\nsleep 0.3\n";
 
-struct House {
+struct ServerFixture {
     world: World,
 }
 
-impl House {
+impl ServerFixture {
     fn new(approvals: &str) -> Self {
         let world = World::new("postgres");
         std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
@@ -75,7 +75,7 @@ impl House {
 }
 
 fn begin(server: &Served, session: &str) -> String {
-    let (status, accepted) = ask(
+    let (status, accepted) = request(
         &server.addr,
         "POST",
         &format!("/v1/sessions/{session}/turns"),
@@ -87,15 +87,16 @@ fn begin(server: &Served, session: &str) -> String {
 }
 
 fn status_of(server: &Served, session: &str, turn: &str) -> String {
-    let (_, look) = ask(&server.addr, "GET", &format!("/v1/sessions/{session}/turns/{turn}"), None, "");
-    look["status"].as_str().unwrap_or_default().to_owned()
+    let (_, turn_status) =
+        request(&server.addr, "GET", &format!("/v1/sessions/{session}/turns/{turn}"), None, "");
+    turn_status["status"].as_str().unwrap_or_default().to_owned()
 }
 
 fn await_status(server: &Served, session: &str, turn: &str, wanted: &str) -> Duration {
     let began = Instant::now();
     while status_of(server, session, turn) != wanted {
         let seen = status_of(server, session, turn);
-        assert!(began.elapsed() < PATIENCE, "the turn is {seen}, not {wanted}");
+        assert!(began.elapsed() < DEADLINE, "the turn is {seen}, not {wanted}");
         std::thread::sleep(Duration::from_millis(30));
     }
     began.elapsed()
@@ -107,15 +108,16 @@ fn count(events: &[Value], kind: &str) -> usize {
 
 #[test]
 fn a_turn_on_one_server_is_followed_steered_and_cancelled_through_another() {
-    let house = House::new("auto");
-    let (one, two) = (house.serve(), house.serve());
-    let session = house.session("s");
+    let fixture = ServerFixture::new("auto");
+    let (one, two) = (fixture.serve(), fixture.serve());
+    let session = fixture.session("s");
     let turn = begin(&one, &session);
     let (status, mut events) = open(&two.addr, "GET", "/v1/sessions/s/events", &[], "").unwrap();
     assert_eq!(status, 200);
     let steer = json!({ "input": "And hurry." }).to_string();
-    let (status, said) = ask(&two.addr, "POST", &format!("/v1/sessions/s/turns/{turn}/steer"), None, &steer);
-    assert_eq!(status, 202, "{said}");
+    let (status, response) =
+        request(&two.addr, "POST", &format!("/v1/sessions/s/turns/{turn}/steer"), None, &steer);
+    assert_eq!(status, 202, "{response}");
     let (mut seen, mut line) = (String::new(), String::new());
     while !seen.contains("turn_completed") {
         line.clear();
@@ -123,29 +125,29 @@ fn a_turn_on_one_server_is_followed_steered_and_cancelled_through_another() {
         seen.push_str(&line);
     }
     assert!(seen.contains("And hurry."), "the steering input is missing: {seen}");
-    assert_eq!(house.runs_of(&session), 1);
+    assert_eq!(fixture.runs_of(&session), 1);
     // Cancel the next turn through the other server.
-    let session = house.session("t");
+    let session = fixture.session("t");
     let turn = begin(&one, &session);
-    let (status, _) = ask(&two.addr, "POST", &format!("/v1/sessions/t/turns/{turn}/cancel"), None, "");
+    let (status, _) = request(&two.addr, "POST", &format!("/v1/sessions/t/turns/{turn}/cancel"), None, "");
     assert_eq!(status, 202);
     await_status(&two, &session, &turn, "cancelled");
 }
 
 #[test]
 fn an_approval_asked_by_one_server_is_answered_through_another() {
-    let house = House::new("ask");
-    let (one, two) = (house.serve(), house.serve());
-    let session = house.session("s");
+    let fixture = ServerFixture::new("ask");
+    let (one, two) = (fixture.serve(), fixture.serve());
+    let session = fixture.session("s");
     let turn = begin(&one, &session);
     await_status(&two, &session, &turn, "waiting");
-    let (_, waiting) = ask(&two.addr, "GET", "/v1/sessions/s/approvals", None, "");
+    let (_, waiting) = request(&two.addr, "GET", "/v1/sessions/s/approvals", None, "");
     let approval = waiting["items"][0]["approval"].as_str().unwrap_or_else(|| panic!("{waiting}")).to_owned();
     let answer = json!({ "answer": "approved" }).to_string();
-    let (status, said) = ask(&two.addr, "POST", &format!("/v1/approvals/{approval}"), None, &answer);
-    assert!(status < 300, "{status} {said}");
+    let (status, response) = request(&two.addr, "POST", &format!("/v1/approvals/{approval}"), None, &answer);
+    assert!(status < 300, "{status} {response}");
     await_status(&two, &session, &turn, "completed");
-    assert_eq!(house.runs_of(&session), 1);
+    assert_eq!(fixture.runs_of(&session), 1);
 }
 
 /// Reads a session's events from any server that answers, and resumes at the other server after a failure.
@@ -179,8 +181,8 @@ fn follow(addrs: Vec<String>, session: String, stop: Arc<AtomicBool>, last_seen:
 }
 
 /// Checks that the log is complete, the program ran at most once, and the reader saw each event once and in order.
-fn check_whole(house: &House, session: &str, seen: &[u64]) {
-    let events = house.events(session);
+fn check_whole(fixture: &ServerFixture, session: &str, seen: &[u64]) {
+    let events = fixture.events(session);
     assert_eq!(
         (count(&events, "session:turn_started"), count(&events, "session:turn_completed")),
         (1, 1),
@@ -188,11 +190,11 @@ fn check_whole(house: &House, session: &str, seen: &[u64]) {
     );
     let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
     assert!(seqs.windows(2).all(|pair| pair[0] + 1 == pair[1]), "I1: {seqs:?}");
-    assert_eq!(seen, seqs, "the reader switched servers and must see each event once");
-    let context = house.world.json(&["context", session]);
+    assert_eq!(seen, seqs, "the reader did not see each event once");
+    let context = fixture.world.json(&["context", session]);
     let messages = context["messages"].as_array().unwrap();
     assert_eq!(messages.last().unwrap()["text"], "It is done.", "{context}");
-    assert!(house.runs_of(session) <= 1, "the program ran {} times", house.runs_of(session));
+    assert!(fixture.runs_of(session) <= 1, "the program ran {} times", fixture.runs_of(session));
 }
 
 fn signal(server: &Served, name: &str) {
@@ -218,15 +220,15 @@ fn await_reader(last_seen: &AtomicU64, length: u64) {
     let began = Instant::now();
     while last_seen.load(Ordering::SeqCst) < length {
         let seen = last_seen.load(Ordering::SeqCst);
-        assert!(began.elapsed() < PATIENCE, "the reader saw {seen} of {length} events");
+        assert!(began.elapsed() < DEADLINE, "the reader saw {seen} of {length} events");
         std::thread::sleep(Duration::from_millis(30));
     }
 }
 
-/// Runs one round: starts a turn on the first server and a reader, and calls `happen` on that server after `moment`.
-fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut Served)) {
-    let (mut one, two) = (house.serve(), house.serve());
-    let session = house.session(name);
+/// Runs one round: starts a turn on the first server and a reader, and calls `disturb` on that server after `delay`.
+fn round(fixture: &ServerFixture, name: &str, delay: Duration, disturb: impl FnOnce(&mut Served)) {
+    let (mut one, two) = (fixture.serve(), fixture.serve());
+    let session = fixture.session(name);
     let (stop, last_seen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let addrs = vec![one.addr.clone(), two.addr.clone()];
     let reader = std::thread::spawn({
@@ -234,43 +236,43 @@ fn round(house: &House, name: &str, moment: Duration, happen: impl FnOnce(&mut S
         move || follow(addrs, session, stop, &last_seen)
     });
     let turn = begin(&one, &session);
-    std::thread::sleep(moment);
-    happen(&mut one);
+    std::thread::sleep(delay);
+    disturb(&mut one);
     let took = await_status(&two, &session, &turn, "completed");
-    eprintln!("{name}: disturbed after {moment:?}, completed {took:?} later");
-    let length = house.events(&session).len();
+    eprintln!("{name}: disturbed after {delay:?}, completed {took:?} later");
+    let length = fixture.events(&session).len();
     std::thread::sleep(Duration::from_millis(1_500));
-    assert_eq!(house.events(&session).len(), length, "the server that lost the lease wrote more entries");
+    assert_eq!(fixture.events(&session).len(), length, "the server that lost the lease wrote more entries");
     await_reader(&last_seen, length as u64);
     stop.store(true, Ordering::SeqCst);
-    check_whole(house, &session, &reader.join().unwrap());
+    check_whole(fixture, &session, &reader.join().unwrap());
 }
 
 #[test]
 fn another_server_continues_the_turn_of_a_killed_server() {
-    let house = House::new("auto");
+    let fixture = ServerFixture::new("auto");
     let mut seed = seed();
     for number in 0..KILLS {
-        let moment = Duration::from_millis(next(&mut seed) % TURN_MS);
-        round(&house, &format!("killed-{number}"), moment, |one| {
+        let delay = Duration::from_millis(next(&mut seed) % TURN_MS);
+        round(&fixture, &format!("killed-{number}"), delay, |one| {
             one.child.kill().unwrap();
             one.child.wait().unwrap();
         });
     }
-    house.world.ok(&["doctor"]);
+    fixture.world.ok(&["doctor"]);
 }
 
 #[test]
-fn another_server_continues_the_turn_of_a_frozen_server_which_writes_nothing_after_waking() {
-    let house = House::new("auto");
+fn another_server_continues_the_turn_of_a_frozen_server_which_then_writes_nothing() {
+    let fixture = ServerFixture::new("auto");
     let mut seed = seed();
     for number in 0..FREEZES {
-        let moment = Duration::from_millis(next(&mut seed) % TURN_MS);
-        round(&house, &format!("frozen-{number}"), moment, |one| {
+        let delay = Duration::from_millis(next(&mut seed) % TURN_MS);
+        round(&fixture, &format!("frozen-{number}"), delay, |one| {
             signal(one, "-STOP");
             std::thread::sleep(LEASE + Duration::from_secs(2));
             signal(one, "-CONT");
         });
     }
-    house.world.ok(&["doctor"]);
+    fixture.world.ok(&["doctor"]);
 }

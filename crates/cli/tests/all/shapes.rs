@@ -1,4 +1,4 @@
-//! The JSON shapes that the contract fixes.
+//! JSON output whose keys are part of the contract.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn new_and_fork_print_the_id() {
         let made = world.json(&["new", "--title", "A title", "--agent", "coder", "--cwd", "/some/where"]);
         assert_eq!(keys(&made), ["id"]);
         let id = made["id"].as_str().unwrap();
-        world.say(id, &["u:x"]);
+        world.add_messages(id, &["u:x"]);
         let info = world.json(&["info", id]);
         assert_eq!(info["title"], "A title");
         assert_eq!(info["agent"], "coder");
@@ -27,7 +27,7 @@ fn new_and_fork_print_the_id() {
 }
 
 #[test]
-fn a_context_has_the_keys_that_the_contract_fixes() {
+fn a_context_has_the_keys_of_the_contract() {
     on_each_store(|world| {
         let session = world.session(&[]);
         let message = json!({ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] });
@@ -49,9 +49,9 @@ fn a_list_is_newest_first_and_pages_by_cursor() {
     on_each_store(|world| {
         for n in 0..7 {
             world.ok(&["new", "--id", &format!("s{n}")]);
-            world.say(&format!("s{n}"), &["u:hello"]);
+            world.add_messages(&format!("s{n}"), &["u:hello"]);
         }
-        world.say("s2", &["u:again"]);
+        world.add_messages("s2", &["u:again"]);
         let ids = |lines: &[Value]| -> Vec<String> {
             lines.iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect()
         };
@@ -78,8 +78,8 @@ fn a_list_is_filtered_by_state_and_directory() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "here", "--cwd", "/work/here"]);
         world.ok(&["new", "--id", "there", "--cwd", "/work/there"]);
-        world.say("here", &["u:x"]);
-        world.say("there", &["u:x"]);
+        world.add_messages("here", &["u:x"]);
+        world.add_messages("there", &["u:x"]);
         world.ok(&["archive", "there"]);
         let only = |args: &[&str]| -> Vec<Value> {
             world.lines(args).iter().map(|line| line["id"].clone()).collect()
@@ -173,7 +173,7 @@ fn a_healthy_store_has_no_findings() {
         let session = world.session(&["u:one", "a:two"]);
         world.ok(&["branch", &session, "1"]);
         let fork = world.json(&["fork", &session])["id"].as_str().unwrap().to_owned();
-        world.say(&fork, &["a:other"]);
+        world.add_messages(&fork, &["a:other"]);
         let diagnosis = world.json(&["doctor"]);
         assert_eq!(diagnosis["findings"], json!([]), "{diagnosis}");
         assert_eq!(diagnosis["sessions"], 2);

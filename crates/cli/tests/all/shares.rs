@@ -6,10 +6,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::harness::World;
-use crate::serve::{Served, ask, open, serve};
+use crate::serve::{Served, open, request, serve};
 
 /// Deadline for every wait in a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 const CONNECTIONS_MAX: usize = 16;
 const RESERVED: usize = 4;
 /// More streams than the server in these tests accepts.
@@ -48,12 +48,12 @@ fn open_all(served: &Served, key: &str) -> (Vec<BufReader<TcpStream>>, u16, Stri
 
 fn assert_probes_answer(served: &Served) {
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(ask(&served.addr, "GET", path, None, "").0, 200, "{path}");
+        assert_eq!(request(&served.addr, "GET", path, None, "").0, 200, "{path}");
     }
 }
 
 fn await_stream(served: &Served, key: &str) -> BufReader<TcpStream> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + DEADLINE;
     loop {
         match follow(served, key) {
             (200, reader) => return reader,
@@ -77,7 +77,7 @@ fn one_key_is_limited_to_its_share_and_others_are_served_on_every_store() {
         assert_eq!((streams.len(), status), (CONNECTIONS_MAX / 4, 429));
         assert!(body.contains("\"share.exceeded\""), "{body}");
         assert_probes_answer(&served);
-        assert_eq!(ask(&served.addr, "POST", "/v1/sessions", Some(&ana), "{}").0, 201);
+        assert_eq!(request(&served.addr, "POST", "/v1/sessions", Some(&ana), "{}").0, 201);
         let operated: Vec<_> = (0..RESERVED).map(|_| follow(&served, &olga)).collect();
         assert!(operated.iter().all(|(status, _)| *status == 200));
         drop(streams);
@@ -86,7 +86,7 @@ fn one_key_is_limited_to_its_share_and_others_are_served_on_every_store() {
 }
 
 #[test]
-fn a_server_filled_by_one_key_still_answers_probes_and_operators_on_every_store() {
+fn a_server_filled_by_one_key_still_answers_health_checks_and_operators_on_every_store() {
     for scheme in ["sqlite", "jsonl", "postgres"] {
         eprintln!("--- {scheme}");
         let world = World::new(scheme);
@@ -108,7 +108,7 @@ fn a_server_filled_by_one_key_still_answers_probes_and_operators_on_every_store(
 }
 
 #[test]
-fn without_keys_probes_answer_while_the_local_user_uses_its_whole_share() {
+fn without_keys_health_checks_are_answered_while_the_local_user_uses_its_whole_share() {
     let world = World::new("sqlite");
     configure(&world, "");
     world.ok(&["new", "--id", "s"]);
@@ -116,7 +116,7 @@ fn without_keys_probes_answer_while_the_local_user_uses_its_whole_share() {
     let (streams, status, _) = open_all(&served, "none");
     assert_eq!((streams.len(), status), (CONNECTIONS_MAX / 4, 429));
     assert_probes_answer(&served);
-    assert_eq!(ask(&served.addr, "GET", "/v1/sessions", None, "").0, 200);
+    assert_eq!(request(&served.addr, "GET", "/v1/sessions", None, "").0, 200);
 }
 
 #[test]

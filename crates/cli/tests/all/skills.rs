@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::{World, on_each_store};
-use crate::serve::{ask, serve};
+use crate::serve::{request, serve};
 
 fn write_skill(world: &World, place: &str, name: &str, about: &str) {
     let folder = world.path(place).join(name);
@@ -34,7 +34,7 @@ fn a_skill_is_active_only_in_its_session_and_loaded_on_use() {
 }
 
 #[test]
-fn skills_are_found_in_precedence_order_and_invalid_ones_are_reported() {
+fn skills_are_found_in_precedence_order_and_invalid_skills_are_reported() {
     let world = World::new("sqlite");
     write_skill(&world, ".sapwood/skills", "brew-tea", "The project's.");
     write_skill(&world, ".local/share/sapwood/skills", "brew-tea", "The user's.");
@@ -78,14 +78,14 @@ fn skills_are_listed_and_set_over_http() {
     write_skill(&world, ".sapwood/skills", "brew-tea", "How to brew tea.");
     let session = world.ok(&["new"]);
     let served = serve(&world, "127.0.0.1:0");
-    let (status, list) = ask(&served.addr, "GET", "/v1/skills", None, "");
+    let (status, list) = request(&served.addr, "GET", "/v1/skills", None, "");
     assert_eq!(
         (status, list),
         (200, json!({"items": [{"name": "brew-tea", "description": "How to brew tea."}]}))
     );
     let path = format!("/v1/sessions/{session}/skills");
-    let (status, set) = ask(&served.addr, "PUT", &path, None, r#"{"active": ["brew-tea", "brew-tea"]}"#);
+    let (status, set) = request(&served.addr, "PUT", &path, None, r#"{"active": ["brew-tea", "brew-tea"]}"#);
     assert_eq!((status, set), (200, json!({"active": ["brew-tea"]})));
-    assert_eq!(ask(&served.addr, "PUT", &path, None, r#"{"active": ["nothing"]}"#).0, 404);
-    assert_eq!(ask(&served.addr, "GET", &path, None, "").1, json!({"active": ["brew-tea"]}));
+    assert_eq!(request(&served.addr, "PUT", &path, None, r#"{"active": ["nothing"]}"#).0, 404);
+    assert_eq!(request(&served.addr, "GET", &path, None, "").1, json!({"active": ["brew-tea"]}));
 }

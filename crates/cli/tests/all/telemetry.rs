@@ -1,4 +1,4 @@
-//! Traces: what a collector receives about a turn, that it receives no session text, and turns without a collector.
+//! Traces: a collector receives the spans of a turn but no session text, and a turn works without a collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Ran, World};
+use crate::harness::{CommandResult, World};
 
-/// A file name that is only in the session: the tool lists its directory, so it is in the tool's output.
+/// Name of a file that the tool lists, so that the name is in the session. It must not be in a trace.
 const SECRET_NAME: &str = "heartwood-notes.txt";
 
-/// Deadline for a command that does not wait for its collector, generous enough for a busy machine.
-const HELD_UP: Duration = Duration::from_secs(60);
+/// Deadline for a command whose collector does not answer, generous enough for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
@@ -69,7 +69,7 @@ fn take_request(stream: &TcpStream) -> (String, Vec<u8>) {
 
 const AGENT: &str = "id: lister\nmodel: demo\ntools: [list_directory]\nfs_scope: project\n";
 
-fn chat(world: &World, variables: &[(&str, &str)]) -> Ran {
+fn chat(world: &World, variables: &[(&str, &str)]) -> CommandResult {
     std::fs::create_dir_all(world.path("agents")).unwrap();
     std::fs::write(world.path("agents/lister.yaml"), AGENT).unwrap();
     let mut command = world.command(&["chat", "--agent", "lister", "-p", "list"]);
@@ -179,7 +179,7 @@ fn an_unreachable_silent_or_misspelt_collector_neither_fails_nor_delays_a_comman
         let began = Instant::now();
         let ran = chat(&world, &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
         assert_eq!(ran.status, Some(0), "{endpoint}: {}", ran.stderr);
-        assert!(began.elapsed() < HELD_UP, "{endpoint}: {:?}", began.elapsed());
+        assert!(began.elapsed() < DEADLINE, "{endpoint}: {:?}", began.elapsed());
         assert_eq!(trace_ids(&world).len(), 1, "{endpoint}");
     }
 }

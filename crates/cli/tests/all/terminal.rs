@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::harness::World;
 
 /// Deadline for every wait, generous because the machine may be busy with other tests.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(30);
+const DEADLINE: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
 
 pub struct Terminal {
     socket: PathBuf,
@@ -38,15 +38,17 @@ impl Terminal {
         line.extend([env!("CARGO_BIN_EXE_sapwood"), "--store", &world.url].map(str::to_owned));
         line.extend(args.iter().map(|arg| (*arg).to_owned()));
         let config = config.display().to_string();
-        let mut words = vec!["-f", &config, "new-session", "-d", "-x", "90", "-y", "40", "-c", &home, "--"];
-        words.extend(line.iter().map(String::as_str));
-        terminal.tmux(&words);
+        let mut tmux_args =
+            vec!["-f", &config, "new-session", "-d", "-x", "90", "-y", "40", "-c", &home, "--"];
+        tmux_args.extend(line.iter().map(String::as_str));
+        terminal.tmux(&tmux_args);
         terminal
     }
 
-    fn tmux(&self, words: &[&str]) -> Output {
-        let output = Command::new("tmux").arg("-u").arg("-S").arg(&self.socket).args(words).output().unwrap();
-        assert!(output.status.success(), "tmux {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    fn tmux(&self, tmux_args: &[&str]) -> Output {
+        let output =
+            Command::new("tmux").arg("-u").arg("-S").arg(&self.socket).args(tmux_args).output().unwrap();
+        assert!(output.status.success(), "tmux {tmux_args:?}: {}", String::from_utf8_lossy(&output.stderr));
         output
     }
 
@@ -63,7 +65,7 @@ impl Terminal {
     }
 
     /// Waits for the prompt, then types a line and presses Enter.
-    pub fn say(&self, text: &str) -> &Self {
+    pub fn send_line(&self, text: &str) -> &Self {
         self.wait_for_prompt();
         self.write(text).press("Enter")
     }
@@ -92,15 +94,15 @@ impl Terminal {
         })
     }
 
-    pub fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
         let began = Instant::now();
         loop {
             let screen = self.screen();
-            if is_so(&screen) {
+            if condition(&screen) {
                 return screen;
             }
-            assert!(began.elapsed() < WAIT_MAX, "timed out waiting for {what}:\n{screen}");
-            std::thread::sleep(LOOK_AGAIN);
+            assert!(began.elapsed() < DEADLINE, "timed out waiting for {what}:\n{screen}");
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -112,14 +114,14 @@ impl Terminal {
         });
     }
 
-    /// Presses Ctrl-D at the prompt until the program ends, because a key pressed between two prompts is lost.
-    pub fn leave(&self) {
+    /// Presses Ctrl-D until the program ends. It repeats the key, because a key pressed between two prompts is lost.
+    pub fn press_ctrl_d_until_end(&self) {
         self.wait_until("the end", |_| {
             let output = self.tmux(&["display-message", "-p", "#{pane_dead}"]);
             let has_ended = String::from_utf8_lossy(&output.stdout).trim() == "1";
             if !has_ended {
                 self.press("C-d");
-                std::thread::sleep(LOOK_AGAIN * 10);
+                std::thread::sleep(POLL_INTERVAL * 10);
             }
             has_ended
         });

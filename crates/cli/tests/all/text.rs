@@ -1,4 +1,4 @@
-//! Text output for people.
+//! Text output for users.
 
 use crate::harness::{World, assistant, log_file, user};
 
@@ -8,7 +8,7 @@ fn a_tree_draws_side_branches_next_to_the_active_path() {
     let session = world.session(&["u:Hello", "a:Hi", "u:First try", "a:No"]);
     world.ok(&["label", &session, "2", "start"]);
     world.ok(&["branch", &session, "2"]);
-    world.say(&session, &["u:Second try", "a:Yes"]);
+    world.add_messages(&session, &["u:Second try", "a:Yes"]);
     let expected = "\
 ● 1 user  Hello
 ● 2 assistant  Hi [start]
@@ -24,11 +24,11 @@ fn branches_of_branches_and_several_roots_are_drawn() {
     let world = World::new("sqlite");
     let session = world.session(&["u:a", "u:b", "u:c"]);
     world.ok(&["branch", &session, "2"]);
-    world.say(&session, &["u:d"]);
+    world.add_messages(&session, &["u:d"]);
     world.ok(&["branch", &session, "1"]);
-    world.say(&session, &["u:e"]);
+    world.add_messages(&session, &["u:e"]);
     world.ok(&["reset", &session]);
-    world.say(&session, &["u:anew"]);
+    world.add_messages(&session, &["u:anew"]);
     let expected = "\
 ○ 1 user  a
 ├─○ 7 user  e
@@ -55,7 +55,7 @@ fn a_huge_tree_omits_the_middle_of_long_runs() {
 }
 
 #[test]
-fn a_transcript_cannot_send_escape_sequences_to_the_terminal() {
+fn escape_sequences_of_a_transcript_are_not_printed() {
     let world = World::new("sqlite");
     let session = world.session(&[]);
     world.ok(&["inject", &session, "--role", "user", "--text", "\u{1b}]0;owned\u{7}\u{1b}[2Jhello"]);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::{World, assistant, compaction, id, log_file, on_each_store, parse_lines, user};
 
-/// Creates a session with everything that a path can have.
+/// Creates a session with branches, a label, a tool call, a trim and a title.
 fn rich(world: &World) -> String {
     let session = world.session(&["u:one", "a:two"]);
     world.ok(&["label", &session, "2", "here"]);
@@ -12,7 +12,7 @@ fn rich(world: &World) -> String {
     world.ok(&["inject", &session, "--message", &call.to_string()]);
     world.ok(&["inject", &session, "--message", r#"{"role":"tool","tool_call_id":"x","content":"out"}"#]);
     world.ok(&["branch", &session, "2", "--summary", "dead end"]);
-    world.say(&session, &["u:three", "a:four"]);
+    world.add_messages(&session, &["u:three", "a:four"]);
     world.ok(&["trim", &session, "--keep-last", "2"]);
     world.ok(&["rename", &session, "A – title"]);
     world.ok(&["branch", &session, "here"]);
@@ -56,7 +56,7 @@ fn a_fork_is_exported_completely_and_its_copy_is_independent() {
     on_each_store(|world| {
         let session = rich(world);
         world.ok(&["fork", &session, "--id", "side"]);
-        world.say("side", &["u:own"]);
+        world.add_messages("side", &["u:own"]);
         let bytes = world.run(&["export", "side"]).stdout;
         let other = World::new("sqlite");
         let ran = other.run_with(&["import", "-", "--json"], &bytes);
@@ -67,7 +67,7 @@ fn a_fork_is_exported_completely_and_its_copy_is_independent() {
 }
 
 #[test]
-fn importing_again_adds_only_what_is_new() {
+fn importing_again_adds_only_new_entries() {
     on_each_store(|world| {
         let source = World::new("sqlite");
         let session = source.session(&["u:one", "a:two"]);
@@ -85,7 +85,7 @@ fn importing_again_adds_only_what_is_new() {
         let again = world.json(&["import", path]);
         assert_eq!((&again["added"], &again["skipped"]), (&json!(0), &json!(2)));
 
-        source.say(&session, &["u:three"]);
+        source.add_messages(&session, &["u:three"]);
         source.ok(&["export", &session, "-o", path, "--force"]);
         let dry = world.json(&["import", path, "--dry-run"]);
         assert_eq!((&dry["added"], &dry["skipped"]), (&json!(1), &json!(2)));
@@ -101,7 +101,7 @@ fn a_log_that_differs_is_left_unchanged() {
         let file = world.path("log.jsonl");
         std::fs::write(&file, log_file("s", &[(None, user("one")), (Some(1), assistant("two"))])).unwrap();
         world.ok(&["import", file.to_str().unwrap()]);
-        world.say("s", &["u:mine"]);
+        world.add_messages("s", &["u:mine"]);
         let longer = [
             (None, user("one")),
             (Some(1), assistant("two")),

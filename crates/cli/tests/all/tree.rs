@@ -1,4 +1,4 @@
-//! Cases of the tree and the context, through the command line.
+//! The tree and the context, through the command line.
 
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn a_branch_with_a_summary_carries_it_and_the_old_branch_does_not() {
     on_each_store(|world| {
         let session = world.session(&["u:u1", "a:a2", "u:u3"]);
         world.ok(&["branch", &session, "2", "--summary", "s"]);
-        world.say(&session, &["u:u5"]);
+        world.add_messages(&session, &["u:u5"]);
         assert_eq!(world.texts(&session, None), ["u1", "a2", "s", "u5"]);
         assert_eq!(world.texts(&session, Some("3")), ["u1", "a2", "u3"]);
         assert_eq!(world.fail(2, &["branch", &session, "2", "--summary", " "])["code"], "input.invalid");
@@ -66,13 +66,13 @@ fn a_branch_with_a_summary_carries_it_and_the_old_branch_does_not() {
 }
 
 #[test]
-fn a_branch_survives_the_process_and_the_tree_shows_both() {
+fn a_branch_survives_the_process_and_the_tree_shows_both_branches() {
     on_each_store(|world| {
         let session = world.session(&["u:u1", "a:a2", "u:u3", "a:a4"]);
         assert_eq!(world.json(&["branch", &session, "2"])["leaf"], 2);
         assert_eq!(world.json(&["info", &session])["head"]["leaf"], 2);
         assert_eq!(world.texts(&session, None), ["u1", "a2"]);
-        world.say(&session, &["u:other"]);
+        world.add_messages(&session, &["u:other"]);
         let tree = world.json(&["tree", &session]);
         assert_eq!(tree["roots"], json!([1]));
         let second = tree["nodes"].as_array().unwrap().iter().find(|node| node["seq"] == 2).unwrap();
@@ -88,7 +88,7 @@ fn a_reset_empties_the_context_and_keeps_the_log() {
         let context = world.json(&["context", &session]);
         assert_eq!((&context["messages"], &context["tokens"]), (&json!([]), &json!(0)));
         assert_eq!(world.json(&["info", &session])["messages"], 0);
-        world.say(&session, &["u:anew"]);
+        world.add_messages(&session, &["u:anew"]);
         assert_eq!(world.texts(&session, None), ["anew"]);
         assert_eq!(world.json(&["tree", &session])["roots"], json!([1, 4]));
         assert_eq!(world.lines(&["events", &session]).len(), 4);
@@ -100,7 +100,7 @@ fn a_fork_has_every_ancestor_and_the_label() {
     on_each_store(|world| {
         let session = world.session(&["u:one", "a:two"]);
         world.ok(&["label", &session, "2", "here"]);
-        world.say(&session, &["u:three", "a:four"]);
+        world.add_messages(&session, &["u:three", "a:four"]);
         let fork = world.json(&["fork", &session])["id"].as_str().unwrap().to_owned();
         assert_eq!(world.texts(&fork, None), ["one", "two", "three", "four"]);
         assert_eq!(world.texts(&fork, Some("here")), ["one", "two"]);
@@ -108,7 +108,7 @@ fn a_fork_has_every_ancestor_and_the_label() {
 }
 
 #[test]
-fn the_last_label_wins_an_empty_one_removes_it_and_labels_stay_out_of_the_context() {
+fn the_last_label_wins_an_omitted_label_removes_it_and_the_context_has_no_labels() {
     on_each_store(|world| {
         let session = world.session(&["u:one", "a:two"]);
         world.ok(&["label", &session, "1", "first"]);
@@ -123,14 +123,14 @@ fn the_last_label_wins_an_empty_one_removes_it_and_labels_stay_out_of_the_contex
 }
 
 #[test]
-fn neither_side_of_a_fork_sees_the_other() {
+fn a_fork_and_its_source_do_not_see_each_others_new_entries() {
     on_each_store(|world| {
         let session = world.session(&["u:u1", "a:a2", "u:u3", "a:a4"]);
         let fork =
             world.json(&["fork", &session, "--at", "2", "--id", "side"])["id"].as_str().unwrap().to_owned();
         assert_eq!(fork, "side");
-        world.say(&session, &["u:more"]);
-        world.say(&fork, &["u:x", "a:y"]);
+        world.add_messages(&session, &["u:more"]);
+        world.add_messages(&fork, &["u:x", "a:y"]);
         assert_eq!(world.texts(&session, None), ["u1", "a2", "u3", "a4", "more"]);
         assert_eq!(world.texts(&fork, None), ["u1", "a2", "x", "y"]);
     });
@@ -153,7 +153,7 @@ fn a_fork_keeps_the_first_messages_and_refuses_invalid_arguments() {
 fn ancestry_shows_parent_children_and_root() {
     on_each_store(|world| {
         world.ok(&["new", "--id", "root"]);
-        world.say("root", &["u:one", "a:two"]);
+        world.add_messages("root", &["u:one", "a:two"]);
         world.ok(&["fork", "root", "--id", "d1"]);
         world.ok(&["fork", "d1", "--id", "d2"]);
         world.ok(&["fork", "d2", "--keep-first", "1", "--id", "d3"]);
@@ -197,7 +197,7 @@ fn trimming_never_separates_a_tool_result_from_its_call() {
 }
 
 #[test]
-fn a_call_without_a_result_gets_one_and_a_stray_result_is_left_out() {
+fn a_call_without_a_result_gets_a_placeholder_and_a_stray_result_is_omitted() {
     on_each_store(|world| {
         let session = world.session(&["u:look"]);
         let call = |id: &str| {
@@ -207,7 +207,7 @@ fn a_call_without_a_result_gets_one_and_a_stray_result_is_left_out() {
         let stray = json!({ "role": "tool", "tool_call_id": "unknown", "content": "stray" });
         world.ok(&["inject", &session, "--message", &call("middle").to_string()]);
         world.ok(&["inject", &session, "--message", &stray.to_string()]);
-        world.say(&session, &["u:go on"]);
+        world.add_messages(&session, &["u:go on"]);
         world.ok(&["inject", &session, "--message", &call("end").to_string()]);
         let context = world.json(&["context", &session]);
         let roles: Vec<&str> =
@@ -236,7 +236,7 @@ fn the_context_has_the_model_that_answered_last_and_thinking_is_off() {
 }
 
 #[test]
-fn opening_is_idempotent_and_commands_on_an_unknown_id_fail() {
+fn creating_is_idempotent_and_commands_with_an_unknown_id_fail() {
     on_each_store(|world| {
         assert_eq!(world.ok(&["new", "--id", "mine", "--title", "First"]), "mine");
         assert_eq!(world.ok(&["new", "--id", "mine", "--title", "Second"]), "mine");

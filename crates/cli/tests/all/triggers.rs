@@ -1,4 +1,5 @@
-//! Triggers with real servers: two on one store, restarts, kill -9 at any moment. Each firing sends its prompt once.
+//! Triggers with real servers: two servers on one store, restarts, and `kill -9` at any time. Each firing sends its
+//! prompt once.
 
 use std::io::Read;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,10 +9,10 @@ use sapwood::effects::secret::Secret;
 use serde_json::{Value, json};
 
 use crate::harness::{World, on_each_store};
-use crate::serve::{ask, open, serve, serve_with};
+use crate::serve::{open, request, serve, serve_with};
 
 /// Deadline for every wait in a test.
-const PATIENCE: Duration = Duration::from_secs(180);
+const DEADLINE: Duration = Duration::from_secs(180);
 /// Number of servers that are killed while they work.
 const KILLS: u64 = 6;
 
@@ -20,10 +21,10 @@ fn trigger(world: &World, name: &str) -> Value {
     all.into_iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no trigger {name}"))
 }
 
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "timed out waiting for {what}");
+    while !condition() {
+        assert!(began.elapsed() < DEADLINE, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -45,7 +46,7 @@ fn turns(world: &World, session: &str) -> usize {
 }
 
 #[test]
-fn a_trigger_fired_by_hand_sends_its_prompt_once_per_key() {
+fn a_trigger_fired_manually_sends_its_prompt_once_per_key() {
     on_each_store(|world| {
         world.configure(
             "[[triggers]]\nname = \"build\"\nwebhook = {}\nprompt = \"Look at {{payload.branch}}.\"\n",
@@ -64,7 +65,7 @@ fn a_trigger_fired_by_hand_sends_its_prompt_once_per_key() {
 }
 
 #[test]
-fn only_one_of_two_servers_fires_at_each_time() {
+fn only_one_of_two_servers_fires_at_each_scheduled_time() {
     let world = World::new("sqlite");
     world.configure(
         "[[triggers]]\nname = \"tick\"\ncron = \"* * * * * *\"\ntime_zone = \"UTC\"\nsession = \"ticks\"\nprompt = \"{{payload.scheduled_at}}\"\n\
@@ -74,19 +75,19 @@ fn only_one_of_two_servers_fires_at_each_time() {
     let inbox = world.path(".local/share/sapwood/in");
     std::fs::create_dir_all(&inbox).unwrap();
     let servers = [serve(&world, "127.0.0.1:0"), serve(&world, "127.0.0.1:0")];
-    await_that("the watch", || !world.run(&["events", "trigger.files"]).stdout.is_empty());
-    await_that("the armed watch", || notes(&world, "files", "armed").len() == 1);
+    wait_until("the watch", || !world.run(&["events", "trigger.files"]).stdout.is_empty());
+    wait_until("the armed watch", || notes(&world, "files", "armed").len() == 1);
     std::fs::write(inbox.join("a.txt"), "a").unwrap();
-    await_that("four ticks", || notes(&world, "tick", "ended").len() >= 4);
-    await_that("the firings that follow them", || notes(&world, "after", "ended").len() >= 3);
-    await_that("the file", || notes(&world, "files", "ended").len() == 1);
+    wait_until("four ticks", || notes(&world, "tick", "ended").len() >= 4);
+    wait_until("the firings that follow them", || notes(&world, "after", "ended").len() >= 3);
+    wait_until("the file", || notes(&world, "files", "ended").len() == 1);
     drop(servers);
-    let said = world.texts("ticks", None);
+    let texts = world.texts("ticks", None);
     let mut times: Vec<&String> =
-        said.iter().filter(|text| text.len() == 13 && text.starts_with('1')).collect();
+        texts.iter().filter(|text| text.len() == 13 && text.starts_with('1')).collect();
     let count = times.len();
     times.dedup();
-    assert_eq!(times.len(), count, "a time fired twice: {said:?}");
+    assert_eq!(times.len(), count, "a time fired twice: {texts:?}");
     let mut seqs: Vec<u64> =
         notes(&world, "after", "due").iter().map(|note| note["payload"]["seq"].as_u64().unwrap()).collect();
     let count = seqs.len();
@@ -120,20 +121,20 @@ fn configure_slow(world: &World, more: &str) {
 }
 
 fn fire(addr: &str, n: u64) -> u64 {
-    let (status, fired) = ask(addr, "POST", "/v1/triggers/job", None, &json!({ "n": n }).to_string());
+    let (status, fired) = request(addr, "POST", "/v1/triggers/job", None, &json!({ "n": n }).to_string());
     assert_eq!(status, 202, "{fired}");
     fired["firing"].as_u64().unwrap()
 }
 
 #[test]
-fn servers_killed_at_any_moment_lose_no_firing_and_repeat_none() {
+fn servers_killed_at_any_time_lose_and_repeat_no_firing() {
     let world = World::new("sqlite");
     configure_slow(&world, "conflict = \"parallel\"\n");
     let mut firings = Vec::new();
     for round in 0..KILLS {
         let mut served = serve(&world, "127.0.0.1:0");
-        await_that("the trigger", || {
-            ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
+        wait_until("the trigger", || {
+            request(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
                 .as_array()
                 .is_some_and(|items| !items.is_empty())
         });
@@ -144,7 +145,7 @@ fn servers_killed_at_any_moment_lose_no_firing_and_repeat_none() {
         served.child.wait().unwrap();
     }
     let _served = serve(&world, "127.0.0.1:0");
-    await_that("every firing", || {
+    wait_until("every firing", || {
         trigger(&world, "job")["waiting"] == 0 && trigger(&world, "job")["running"] == 0
     });
     let ended = notes(&world, "job", "ended");
@@ -168,20 +169,20 @@ fn a_second_firing_is_queued_or_skipped() {
         // The first turn runs until the other firings have been requested.
         std::fs::write(world.path("add.sh"), "until [ -e fired ]; do sleep 0.05; done\n").unwrap();
         let served = serve(&world, "127.0.0.1:0");
-        await_that("the trigger", || {
-            ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
+        wait_until("the trigger", || {
+            request(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
                 .as_array()
                 .is_some_and(|items| !items.is_empty())
         });
         let first = fire(&served.addr, 0);
-        // Poll over HTTP: a poll takes less time than the turn.
-        await_that("the first turn", || {
-            ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
+        // Poll over HTTP, because a command would take longer than the turn.
+        wait_until("the first turn", || {
+            request(&served.addr, "GET", "/v1/triggers", None, "").1["items"][0]["running"] == 1
         });
         let _ = (fire(&served.addr, 1), fire(&served.addr, 2));
-        await_that("both firings", || notes(&world, "job", "due").len() == 3);
+        wait_until("both firings", || notes(&world, "job", "due").len() == 3);
         std::fs::write(world.path("fired"), "").unwrap();
-        await_that("the rest", || {
+        wait_until("the remaining firings", || {
             trigger(&world, "job")["waiting"] == 0 && trigger(&world, "job")["running"] == 0
         });
         assert_eq!(notes(&world, "job", "ended").len(), outcomes, "{conflict}");
@@ -205,13 +206,13 @@ fn firings_close_together_are_merged_into_one() {
         "[[triggers]]\nname = \"job\"\nwebhook = {}\nprompt = \"{{payload.n}}\"\ndebounce_ms = 6000\n",
     );
     let served = serve(&world, "127.0.0.1:0");
-    await_that("the trigger", || {
-        ask(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
+    wait_until("the trigger", || {
+        request(&served.addr, "GET", "/v1/triggers", None, "").1["items"]
             .as_array()
             .is_some_and(|items| !items.is_empty())
     });
     let firings = [fire(&served.addr, 0), fire(&served.addr, 1), fire(&served.addr, 2)];
-    await_that("one of them", || notes(&world, "job", "ended").len() == 1);
+    wait_until("one firing", || notes(&world, "job", "ended").len() == 1);
     assert_eq!(notes(&world, "job", "skipped").len(), 2);
     assert_eq!(world.texts(&format!("trigger.job.{}", firings[2]), None)[0], "2");
 }
@@ -223,14 +224,14 @@ fn times_missed_while_no_server_ran_fire_once() {
         "[[triggers]]\nname = \"tick\"\ncron = \"* * * * * *\"\ntime_zone = \"Europe/Berlin\"\nmissed = \"once\"\nprompt = \"{{payload.passed}}\"\n",
     );
     let first = serve(&world, "127.0.0.1:0");
-    await_that("a tick", || {
+    wait_until("a tick", || {
         world.run(&["events", "trigger.tick"]).status == Some(0) && !notes(&world, "tick", "ended").is_empty()
     });
     drop(first);
     let before = notes(&world, "tick", "due").len();
     std::thread::sleep(Duration::from_secs(4));
     let _second = serve(&world, "127.0.0.1:0");
-    await_that("the next one", || notes(&world, "tick", "due").len() > before);
+    wait_until("the next tick", || notes(&world, "tick", "due").len() > before);
     let passed = notes(&world, "tick", "due")[before]["payload"]["passed"].as_u64().unwrap();
     assert!(passed >= 3, "only {passed} missed times fired as one");
 }
@@ -269,12 +270,13 @@ fn only_callers_with_write_access_or_its_secret_can_fire_a_trigger() {
     let (ana, bob) = (key("ana"), key("bob"));
     let served = serve(&world, "127.0.0.1:0");
     let items = |key: &str| {
-        ask(&served.addr, "GET", "/v1/triggers", Some(key), "").1["items"].as_array().map_or(0, Vec::len)
+        request(&served.addr, "GET", "/v1/triggers", Some(key), "").1["items"].as_array().map_or(0, Vec::len)
     };
-    await_that("the trigger", || items(&ana) == 1);
+    wait_until("the trigger", || items(&ana) == 1);
     assert_eq!(items(&bob), 0);
-    let post =
-        |key: Option<&str>, name: &str| ask(&served.addr, "POST", &format!("/v1/triggers/{name}"), key, "{}");
+    let post = |key: Option<&str>, name: &str| {
+        request(&served.addr, "POST", &format!("/v1/triggers/{name}"), key, "{}")
+    };
     assert_eq!(post(Some(&ana), "job").0, 202);
     let (foreign, unknown) = (post(Some(&bob), "job"), post(Some(&bob), "nothing"));
     assert_eq!((foreign.0, &foreign.1["code"]), (404, &json!("trigger.not_found")));
@@ -306,12 +308,12 @@ fn a_signature_fires_its_trigger_once_and_grants_nothing_else() {
     let served = serve_with(&world, &[], "127.0.0.1:0", &env);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
     let body = r#"{"n": 7}"#;
-    await_that("the trigger", || call_signed(&served.addr, "build", SECRET, now, body).0 == 202);
+    wait_until("the trigger", || call_signed(&served.addr, "build", SECRET, now, body).0 == 202);
     let (first, again) = (
         call_signed(&served.addr, "build", SECRET, now, body),
         call_signed(&served.addr, "build", SECRET, now, body),
     );
-    assert_eq!(first, again, "a replayed call must not fire");
+    assert_eq!(first, again, "a replayed call fired again");
     let refused = [
         call_signed(&served.addr, "build", "another secret", now, body),
         call_signed(&served.addr, "build", SECRET, now - SKEW_MS_MAX - 60_000, body),
@@ -327,7 +329,7 @@ fn a_signature_fires_its_trigger_once_and_grants_nothing_else() {
     assert_eq!(open(&served.addr, "GET", "/v1/triggers/build", &headers, "").unwrap().0, 401);
     assert_eq!(open(&served.addr, "POST", "/v1/sessions", &headers, "{}").unwrap().0, 401);
     let session = format!("trigger.build.{}", first.1["firing"]);
-    await_that("the turn", || {
+    wait_until("the turn", || {
         world.command(&["context", &session]).envs(env).output().unwrap().status.success()
     });
     let events = world.command(&["events", "trigger.build"]).envs(env).output().unwrap();

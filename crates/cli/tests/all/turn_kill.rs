@@ -1,5 +1,6 @@
-//! kill -9 at every stage of a turn, then resume, with real processes: the session is complete, the outcome is
-//! correct, and no tool ran twice. The tool is a program that appends a line to a file on each run.
+//! Real processes are killed with `kill -9` at every stage of a turn, then the turn is resumed. The session is
+//! complete, the outcome is correct, and no tool ran twice. The tool is a program that appends a line to a file on each
+//! run.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -8,12 +9,12 @@ use serde_json::Value;
 
 use crate::harness::{World, on_each_store};
 
-/// Number of kills at a random moment, on each store.
+/// Number of kills at a random time, on each store.
 const ROUNDS: u64 = 10;
 /// Longer than an undisturbed turn takes.
 const TURN_MS: u64 = 1_500;
 
-/// Two model calls: the first returns thinking, text and a call of the program; the second answers.
+/// Two model calls: the first returns text and a call of the program, the second the answer.
 const CASSETTE: &str = r#"by = "history"
 [[calls]]
 pieces = [
@@ -54,21 +55,21 @@ fn lines_added(world: &World) -> usize {
     std::fs::read_to_string(world.path("ran.txt")).unwrap_or_default().lines().count()
 }
 
-/// Makes the model stall at the pause `waits` until `let_model_speak` restores the cassette.
+/// Makes the model stall at the pause `waits` until `restore_model` restores the cassette.
 fn stall_model(world: &World, waits: &str) {
     let stalled = CASSETTE.replacen(waits, &waits.replace("200", "120000"), 1);
     assert_ne!(stalled, CASSETTE);
     std::fs::write(world.path("cassette.toml"), stalled).unwrap();
 }
 
-fn let_model_speak(world: &World) {
+fn restore_model(world: &World) {
     std::fs::write(world.path("cassette.toml"), CASSETTE).unwrap();
 }
 
-/// Waits until the session has an event that satisfies `is_it`.
-fn await_event(world: &World, session: &str, is_it: impl Fn(&Value) -> bool) {
+/// Waits until the session has an event that satisfies `is_match`.
+fn await_event(world: &World, session: &str, is_match: impl Fn(&Value) -> bool) {
     let began = Instant::now();
-    while !world.lines(&["events", session]).iter().any(&is_it) {
+    while !world.lines(&["events", session]).iter().any(&is_match) {
         assert!(began.elapsed() < Duration::from_secs(120), "timed out waiting for the event");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -106,7 +107,7 @@ fn a_turn_killed_before_the_model_answers_repeats_the_model_call() {
         let child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "session:turn_started"));
         kill(child);
-        let_model_speak(world);
+        restore_model(world);
         check_whole(world, &session);
         assert_eq!(lines_added(world), 1);
     });
@@ -121,14 +122,14 @@ fn a_turn_killed_in_mid_stream_repeats_the_model_call() {
         await_event(world, &session, |event| is_kind(event, "session:turn_started"));
         std::thread::sleep(Duration::from_millis(300));
         kill(child);
-        let_model_speak(world);
+        restore_model(world);
         check_whole(world, &session);
         assert_eq!(lines_added(world), 1);
     });
 }
 
 #[test]
-fn a_program_interrupted_by_a_kill_is_not_rerun_and_the_model_is_told() {
+fn a_program_interrupted_by_a_kill_is_not_rerun_and_its_result_is_interrupted() {
     on_each_store(|world| {
         let session = start(world, "auto");
         // The program must still be running at the kill, even if the kill is late.
@@ -167,7 +168,7 @@ fn a_turn_killed_while_waiting_for_approval_still_waits() {
         let session = start(world, "ask");
         let mut child = send(world, &session);
         await_event(world, &session, |event| is_kind(event, "agent:approval_requested"));
-        // The process exits by itself when the turn has to wait; killing it during the exit has no effect.
+        // The process exits when the turn has to wait for approval. Killing it during the exit has no effect.
         let _ = child.kill();
         child.wait().unwrap();
         assert_eq!(lines_added(world), 0);
@@ -182,7 +183,7 @@ fn a_turn_killed_while_waiting_for_approval_still_waits() {
 }
 
 #[test]
-fn a_turn_killed_at_random_moments_loses_nothing_and_runs_nothing_twice() {
+fn a_turn_killed_at_random_times_loses_nothing_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
         for round in 0..ROUNDS {
             let world = World::new(scheme);

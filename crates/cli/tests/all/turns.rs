@@ -25,16 +25,16 @@ fn asking_session(world: &World) -> String {
     world.json(&["new", "--agent", "helper"])["id"].as_str().unwrap().to_owned()
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(began.elapsed() < Duration::from_secs(120), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(30));
     }
 }
 
 #[test]
-fn a_pipe_gets_the_answer_and_nothing_else() {
+fn a_pipe_gets_only_the_answer() {
     let world = world();
     let model = script(&world, HELLO);
     let ran = world.run_with(&["chat", "--model", &model], b"hi\n");
@@ -156,12 +156,12 @@ fn one_turn_runs_at_a_time_and_the_next_can_be_queued() {
     world.ok(&["chat", &session, "--model", "demo", "-p", "hello"]);
     let session = world.session(&[]);
     let mut first = world.spawn(&["chat", &session, "--model", &model, "-p", "first"]);
-    until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
+    wait_until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
     assert_eq!(world.fail(4, &["send", &session, "second"])["code"], "turn.running");
     assert!(world.json(&["send", &session, "second", "--queue"])["queued"].is_string());
     assert!(first.wait().unwrap().success());
     world.run(&["resume", &session]);
-    until("the queued turn", || world.texts(&session, None).contains(&"next".to_owned()));
+    wait_until("the queued turn", || world.texts(&session, None).contains(&"next".to_owned()));
     assert_eq!(world.texts(&session, None), ["first", "slow", "second", "next"]);
 }
 
@@ -172,9 +172,9 @@ fn cancel_ends_a_turn_of_another_process() {
     let session = world.session(&[]);
     let mut first = world.spawn(&["chat", &session, "--model", &model, "-p", "go", "--json"]);
     // The test expects a partial answer, so wait until the model has sent some text.
-    let mut said = BufReader::new(first.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("agent:token")), "the model sent nothing");
-    let rest = std::thread::spawn(move || said.count());
+    let mut output_lines = BufReader::new(first.stdout.take().unwrap()).lines();
+    assert!(output_lines.any(|line| line.unwrap().contains("agent:token")), "the model sent nothing");
+    let rest = std::thread::spawn(move || output_lines.count());
     world.ok(&["cancel", &session]);
     assert_eq!(first.wait().unwrap().code(), Some(1));
     rest.join().unwrap();
@@ -187,7 +187,7 @@ fn ctrl_c_cancels_the_turn_and_ends_the_command() {
     let model = script(&world, "[[calls]]\npieces = [{ text = \"so far\" }, { wait_ms = 60000 }]\n");
     let session = world.session(&[]);
     let child = world.spawn(&["chat", &session, "--model", &model, "-p", "go", "--json"]);
-    until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
+    wait_until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
     std::thread::sleep(Duration::from_millis(500));
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -204,7 +204,7 @@ fn resume_continues_after_a_kill_without_repeating_a_message() {
     let model = script(&world, slow);
     let session = world.session(&[]);
     let mut child = world.spawn(&["chat", &session, "--model", &model, "-p", "go"]);
-    until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
+    wait_until("the turn", || world.json(&["info", &session])["open_turn"].is_string());
     std::thread::sleep(Duration::from_millis(500));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::actors::{assert_healthy, seed};
 use crate::harness::{World, on_each_store};
-use crate::serve::{Served, ask, open, serve};
+use crate::serve::{Served, open, request, serve};
 
 /// Deadline for every wait in a test.
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Generates chunks of pseudorandom bytes, the same for the same seed.
@@ -31,7 +31,7 @@ impl Noise {
 /// Begins an upload of `chunks` chunks.
 fn begin_upload(addr: &str, session: &str, name: &str, chunks: usize) -> TcpStream {
     let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let head = format!("POST /v1/sessions/{session}/artifacts?name={name} HTTP/1.0\r\nhost: 127.0.0.1\r\n");
     write!(stream, "{head}content-length: {}\r\n\r\n", chunks * CHUNK_BYTES).unwrap();
     stream
@@ -60,9 +60,9 @@ fn answer_of(stream: TcpStream) -> (u16, BufReader<TcpStream>) {
     (status, reader)
 }
 
-fn assert_comes_back(addr: &str, name: &str, seed: u64, chunks: usize) {
+fn assert_download_matches(addr: &str, name: &str, seed: u64, chunks: usize) {
     let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     write!(stream, "GET /v1/sessions/s/artifacts/{name} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
     let (status, mut body) = answer_of(stream);
     assert_eq!(status, 200);
@@ -75,7 +75,8 @@ fn assert_comes_back(addr: &str, name: &str, seed: u64, chunks: usize) {
 }
 
 fn artifacts(served: &Served, session: &str) -> Vec<Value> {
-    let (status, listed) = ask(&served.addr, "GET", &format!("/v1/sessions/{session}/artifacts"), None, "");
+    let (status, listed) =
+        request(&served.addr, "GET", &format!("/v1/sessions/{session}/artifacts"), None, "");
     assert_eq!(status, 200);
     listed["items"].as_array().unwrap().clone()
 }
@@ -105,7 +106,7 @@ fn memory_does_not_grow_with_the_size_of_uploads_and_downloads() {
         let (status, put) = upload(addr, &format!("a{seed}"), seed, chunks);
         assert_eq!((status, put["content"]["bytes"].as_u64()), (201, Some(UPLOAD_BYTES as u64)), "{put}");
     });
-    each(|addr, seed, chunks| assert_comes_back(addr, &format!("a{seed}"), seed, chunks));
+    each(|addr, seed, chunks| assert_download_matches(addr, &format!("a{seed}"), seed, chunks));
     let growth_kb = peak_kb(&served) - before_kb;
     eprintln!("{before_kb} KB before, at most {growth_kb} KB more");
     assert!(before_kb > 0 && growth_kb < GROWTH_KB_MAX, "memory grew by {growth_kb} KB from {before_kb} KB");
@@ -124,7 +125,7 @@ fn memory_does_not_grow_with_the_size_of_imports_or_unread_feeds() {
     let served = serve(&world, "127.0.0.1:0");
     let import = &|name: &str, lines: usize| {
         let mut stream = TcpStream::connect(&served.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let line = |number: usize| {
             let text = format!("{number:08} ").repeat(LINE_BYTES / 9);
             format!("{{\"role\":\"user\",\"content\":\"{text}\"}}\n")
@@ -138,9 +139,9 @@ fn memory_does_not_grow_with_the_size_of_imports_or_unread_feeds() {
         let (status, mut rest) = answer_of(stream);
         let mut text = String::new();
         rest.read_to_string(&mut text).unwrap();
-        let taken: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((status, taken["items"][0]["added"].as_u64()), (200, Some(lines as u64)), "{taken}");
-        taken["items"][0]["session"].as_str().unwrap().to_owned()
+        let imported: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, imported["items"][0]["added"].as_u64()), (200, Some(lines as u64)), "{imported}");
+        imported["items"][0]["session"].as_str().unwrap().to_owned()
     };
     let import_all = |name: &str, lines: usize| -> Vec<String> {
         std::thread::scope(|scope| {
@@ -182,8 +183,13 @@ fn memory_does_not_grow_with_the_number_of_messages_on_a_line() {
         }
         line.pop();
         line.push_str("]\n");
-        let (status, taken) = ask(&served.addr, "POST", &format!("/v1/import?name={name}"), None, &line);
-        assert_eq!((status, taken["items"][0]["added"].as_u64()), (200, Some(messages as u64)), "{taken}");
+        let (status, imported) =
+            request(&served.addr, "POST", &format!("/v1/import?name={name}"), None, &line);
+        assert_eq!(
+            (status, imported["items"][0]["added"].as_u64()),
+            (200, Some(messages as u64)),
+            "{imported}"
+        );
         line.len()
     };
     import("small", MESSAGES / 100);
@@ -209,10 +215,10 @@ fn an_upload_interrupted_by_a_kill_leaves_nothing_and_can_be_repeated() {
     for scheme in ["sqlite", "jsonl", "postgres"] {
         let world = World::new(scheme);
         let mut served = serve(&world, "127.0.0.1:0");
-        let made = ask(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
+        let made = request(&served.addr, "POST", "/v1/sessions", None, "{\"id\":\"s\"}");
         assert_eq!(made.0, 201);
-        let said = json!({ "role": "user", "content": "hello" }).to_string();
-        assert_eq!(ask(&served.addr, "POST", "/v1/sessions/s/entries", None, &said).0, 201);
+        let message = json!({ "role": "user", "content": "hello" }).to_string();
+        assert_eq!(request(&served.addr, "POST", "/v1/sessions/s/entries", None, &message).0, 201);
         for pause_ms in [0, 5, 50, 400] {
             let (mut stream, mut noise) = (begin_upload(&served.addr, "s", "cut.bin", CHUNKS), Noise(7));
             for _ in 0..CHUNKS / 2 {
@@ -227,7 +233,7 @@ fn an_upload_interrupted_by_a_kill_leaves_nothing_and_can_be_repeated() {
             assert_eq!(artifacts(&served, "s"), [] as [Value; 0], "{scheme}");
         }
         assert_eq!(upload(&served.addr, "whole.bin", 7, CHUNKS).0, 201);
-        assert_comes_back(&served.addr, "whole.bin", 7, CHUNKS);
+        assert_download_matches(&served.addr, "whole.bin", 7, CHUNKS);
         assert_healthy(&world);
     }
 }
@@ -247,23 +253,23 @@ fn an_upload_interrupted_by_its_client_leaves_nothing_and_blocks_no_writer() {
         let uploads = world.path("store.jsonl/uploads");
         let count = || std::fs::read_dir(&uploads).map_or(0, Iterator::count);
         if world.url.starts_with("jsonl:") {
-            await_that(|| count() == 1);
+            wait_until(|| count() == 1);
         }
-        let said = json!({ "role": "user", "content": "hello" }).to_string();
+        let message = json!({ "role": "user", "content": "hello" }).to_string();
         let began = Instant::now();
-        assert_eq!(ask(&served.addr, "POST", &path, None, &said).0, 201);
-        assert!(began.elapsed() < PATIENCE, "a stalled upload blocked another writer");
+        assert_eq!(request(&served.addr, "POST", &path, None, &message).0, 201);
+        assert!(began.elapsed() < DEADLINE, "a stalled upload blocked another writer");
         drop(stream);
-        await_that(|| count() == 0);
+        wait_until(|| count() == 0);
         assert_eq!(artifacts(&served, &session), [] as [Value; 0]);
         assert_healthy(world);
     });
 }
 
-fn await_that(is_so: impl Fn() -> bool) {
+fn wait_until(condition: impl Fn() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "timed out");
+    while !condition() {
+        assert!(began.elapsed() < DEADLINE, "timed out");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -278,8 +284,8 @@ fn a_large_artifact_survives_exports_and_migrations() {
     let served = serve(first, "127.0.0.1:0");
     assert_eq!(upload(&served.addr, "large.bin", 5, CHUNKS).0, 201);
     let exported = first.run(&["export", "s"]).stdout;
-    let wanted = r#"{"format":"jsonl"}"#;
-    let (status, mut body) = open(&served.addr, "POST", "/v1/sessions/s/export", &[], wanted).unwrap();
+    let request_body = r#"{"format":"jsonl"}"#;
+    let (status, mut body) = open(&served.addr, "POST", "/v1/sessions/s/export", &[], request_body).unwrap();
     let mut streamed = Vec::new();
     body.read_to_end(&mut streamed).unwrap();
     assert!(status == 200 && streamed == exported, "the server and the command line export different bytes");
@@ -293,7 +299,7 @@ fn a_large_artifact_survives_exports_and_migrations() {
         imported.ok(&["import", file.to_str().unwrap()]);
         for world in [to, &imported] {
             let served = serve(world, "127.0.0.1:0");
-            assert_comes_back(&served.addr, "large.bin", 5, CHUNKS);
+            assert_download_matches(&served.addr, "large.bin", 5, CHUNKS);
             assert_healthy(world);
         }
     }

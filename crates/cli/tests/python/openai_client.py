@@ -33,7 +33,7 @@ def fails(kind, call, code=None):
     raise AssertionError(f"the call did not fail with {kind.__name__}")
 
 
-def said(item) -> str:
+def text_of(item) -> str:
     return "".join(part.text for part in item.content)
 
 
@@ -51,7 +51,7 @@ def conversations():
     assert api.conversations.retrieve(made.id).metadata == {"topic": "demo"}
     changed = api.conversations.update(made.id, metadata={"topic": "other", "more": "1"})
     assert changed.metadata == {"topic": "other", "more": "1"}
-    assert [said(item) for item in api.conversations.items.list(made.id, order="asc")] == ["Hello", "Be brief."]
+    assert [text_of(item) for item in api.conversations.items.list(made.id, order="asc")] == ["Hello", "Be brief."]
     roles = [item.role for item in api.conversations.items.list(made.id)]
     assert roles == ["developer", "user"], roles
     gone = api.conversations.delete(made.id)
@@ -82,7 +82,7 @@ def items():
     assert [item.type for item in listed] == [item.get("type", "message") for item in sent]
     assert listed[0].content[1].image_url == pixel
     assert (listed[2].arguments, listed[2].call_id) == ('{"city": "Bonn"}', "c1")
-    assert listed[4].output == "sunny" and said(listed[6]) == "It is sunny."
+    assert listed[4].output == "sunny" and text_of(listed[6]) == "It is sunny."
     assert listed[1].summary[0].text == "A picture." and listed[7].action.query == "x"
     newest = api.conversations.items.list(id, limit=2)
     assert newest.has_more and [item.id for item in newest.data] == [listed[7].id, listed[6].id]
@@ -117,7 +117,7 @@ def responses():
     again = api.responses.retrieve(first.id)
     assert again.output_text == first.output_text and again.output == first.output
     given = api.responses.input_items.list(second.id)
-    assert [said(item) for item in given.data] == ["what did I say?"]
+    assert [text_of(item) for item in given.data] == ["what did I say?"]
     fails(openai.NotFoundError, lambda: api.responses.create(model="unknown/nothing", input="x"), "model.not_found")
     fails(openai.BadRequestError, lambda: api.responses.create(model="demo", input="x", tools=[{"type": "web_search"}]), "input.unsupported")
     fails(openai.NotFoundError, lambda: api.responses.retrieve("resp_nothing"), "response.not_found")
@@ -179,8 +179,8 @@ def functions():
     call = next(item for item in asked.output if item.type == "function_call")
     assert (asked.status, call.name, call.arguments) == ("completed", "weather", '{"city":"Bonn"}')
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-    told = api.responses.create(model="demo", input=[output], conversation=conversation, tools=[WEATHER])
-    assert "weather returned" in told.output_text and "sunny" in told.output_text, told.output_text
+    answered = api.responses.create(model="demo", input=[output], conversation=conversation, tools=[WEATHER])
+    assert "weather returned" in answered.output_text and "sunny" in answered.output_text, answered.output_text
     kinds = [item.type for item in api.conversations.items.list(conversation, order="asc")]
     assert kinds == ["message", "message", "function_call", "function_call_output", "message"], kinds
     events = list(api.responses.create(model="demo", input='use weather {"city": "Rome"}', tools=[WEATHER], stream=True))

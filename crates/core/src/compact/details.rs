@@ -43,8 +43,8 @@ pub fn gather(previous: Details, messages: &[Message]) -> Details {
     tidy(details)
 }
 
-/// Merge a summariser's details with the previous details. Its open items replace the previous ones: the summariser has
-/// seen those, and any it left out are done.
+/// Merge a summariser's details with the previous details. The summariser received the previous open items and omits
+/// finished ones, so its open items replace them.
 pub fn merge(carried: Details, found: Details) -> Details {
     let open_items = if found.open_items.is_empty() { carried.open_items } else { found.open_items };
     tidy(Details {
@@ -89,8 +89,8 @@ fn marked<'a, 'd>(line: &'a str, details: &'d mut Details) -> Option<(&'a str, &
     if let Some(item) = line.strip_prefix("[ ] ") {
         return Some((item, &mut details.open_items));
     }
-    let (mark, item) = line.split_once(':').filter(|(mark, _)| mark.len() <= 12)?;
-    let list = match mark.trim_matches('*').to_ascii_lowercase().as_str() {
+    let (marker, item) = line.split_once(':').filter(|(marker, _)| marker.len() <= 12)?;
+    let list = match marker.trim_matches('*').to_ascii_lowercase().as_str() {
         "fact" | "note" => &mut details.facts,
         "decision" | "decided" => &mut details.decisions,
         "todo" | "open item" | "open" | "pending" | "next step" => &mut details.open_items,
@@ -130,8 +130,8 @@ fn accessed_file(call: &ToolCall) -> Option<(Access, String)> {
     let name = call.name.to_lowercase();
     // Some tools have several commands and select one by an input field.
     let verb = input.get("command").and_then(Value::as_str).unwrap_or(&name).to_lowercase();
-    let does = |words: &[&str]| words.iter().any(|word| verb.contains(word));
-    let access = match (does(CHANGING), does(READING)) {
+    let uses_word_of = |words: &[&str]| words.iter().any(|word| verb.contains(word));
+    let access = match (uses_word_of(CHANGING), uses_word_of(READING)) {
         (true, _) => Access::Change,
         (false, true) => Access::Read,
         (false, false) => return None,

@@ -4,7 +4,7 @@
 
 use super::shorten::first_line;
 use super::summary_text::Digest;
-use super::transcript::{has_low_value, say, tool_name};
+use super::transcript::{has_low_value, render_message, tool_name};
 use super::truncate::{joined, opening_of};
 use super::{Archive, Callbacks, Detail};
 use crate::content::joined_text;
@@ -44,11 +44,11 @@ impl ToolOutput {
 
 pub fn mask(archive: &Archive<'_>, callbacks: &Callbacks) -> Digest {
     let turn = masked_text(archive, archive.turn, callbacks, STORY_BYTES_MAX / 2);
-    let room = STORY_BYTES_MAX - turn.len().min(STORY_BYTES_MAX / 2);
-    let story = masked_text(archive, archive.story, callbacks, room);
+    let story_bytes_max = STORY_BYTES_MAX - turn.len().min(STORY_BYTES_MAX / 2);
+    let story = masked_text(archive, archive.story, callbacks, story_bytes_max);
     Digest {
         opening: opening_of(archive),
-        story: joined(&newest_of(&archive.past_story(), room.saturating_sub(story.len())), &story),
+        story: joined(&newest_of(&archive.past_story(), story_bytes_max.saturating_sub(story.len())), &story),
         turn: joined(&archive.past_turn(), &turn),
     }
 }
@@ -72,7 +72,7 @@ fn masked_text(
     bytes_max: usize,
 ) -> String {
     let mut texts: Vec<String> = Vec::new();
-    let (mut bytes, mut gone) = (0, 0);
+    let (mut bytes, mut omitted) = (0, 0);
     for (at, message) in messages.iter().enumerate().rev() {
         if archive.detail == Detail::WithoutLowValue && has_low_value(message) {
             continue;
@@ -80,13 +80,13 @@ fn masked_text(
         let text = masked_message(message, callbacks);
         bytes += text.len() + 1;
         if bytes > bytes_max {
-            gone = at + 1;
+            omitted = at + 1;
             break;
         }
         texts.push(text);
     }
-    if gone > 0 {
-        texts.push(format!("({gone} older messages are in the archive)"));
+    if omitted > 0 {
+        texts.push(format!("({omitted} older messages are in the archive)"));
     }
     texts.reverse();
     texts.join("\n")
@@ -94,10 +94,10 @@ fn masked_text(
 
 fn masked_message(message: &Message, callbacks: &Callbacks) -> String {
     let Some(output) = ToolOutput::of(message) else {
-        return say(message, &joined_text(&message.parts), INPUT_CHARS_MAX);
+        return render_message(message, &joined_text(&message.parts), INPUT_CHARS_MAX);
     };
     let masked = mask_output(&output, callbacks);
-    say(message, masked.as_deref().unwrap_or(&output.text), INPUT_CHARS_MAX)
+    render_message(message, masked.as_deref().unwrap_or(&output.text), INPUT_CHARS_MAX)
 }
 
 /// The replacement of a long output; `None` for a short output, which is kept.

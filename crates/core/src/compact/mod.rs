@@ -25,11 +25,11 @@ pub use mask::{ToolOutput, mask};
 pub use options::{CompactOptions, Detail, Keep, Method, OptionError};
 pub use plan::{Cut, Snap, carried_over, find_cut};
 pub use summary_text::{Digest, with_standing};
-pub use truncate::{Room, squeeze, truncate};
+pub use truncate::{SizeLimit, shrink, truncate};
 
 use crate::entry::{Compaction, Details, Shortened, Strategy, Trigger};
 use crate::id::EntryId;
-use crate::project::context::{Context, InForce, Message};
+use crate::project::context::{Context, LatestCompaction, Message};
 use crate::tokens::{Count, count_messages};
 
 /// The messages that leave the context, with the results of earlier compactions.
@@ -37,6 +37,7 @@ use crate::tokens::{Count, count_messages};
 pub struct Archive<'a> {
     /// The first messages, to be kept verbatim.
     pub opening: &'a [Message],
+    /// The messages between the opening and the split turn.
     pub story: &'a [Message],
     /// The beginning of a turn whose end is kept; empty if no turn is split.
     pub turn: &'a [Message],
@@ -56,16 +57,16 @@ pub struct Archive<'a> {
 impl Archive<'_> {
     /// The previous summary's story, plus its turn if that turn has ended.
     fn past_story(&self) -> String {
-        if self.goes_on() { self.previous.story.clone() } else { self.previous.past() }
+        if self.continues_split_turn() { self.previous.story.clone() } else { self.previous.past() }
     }
 
     /// The previous summary of the turn's beginning, if the same turn is still running.
     fn past_turn(&self) -> String {
-        if self.goes_on() { self.previous.turn.clone() } else { String::new() }
+        if self.continues_split_turn() { self.previous.turn.clone() } else { String::new() }
     }
 
     /// Whether a turn that an earlier compaction split is split again, or nothing new was archived.
-    fn goes_on(&self) -> bool {
+    fn continues_split_turn(&self) -> bool {
         !self.first_of_turn_is_archived && self.story.is_empty() && self.opening.is_empty()
     }
 
@@ -129,31 +130,31 @@ pub fn shorten_kept(
 
 /// How a summary was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct CompactionOrigin {
     pub strategy: Strategy,
     pub trigger: Trigger,
     pub from_hook: bool,
     pub instead_of: Option<Strategy>,
 }
 
-/// Build the entry of a compaction. The caller adds the context's token counts before and after.
+/// Build the entry of a compaction. The caller adds the token counts of the context before and after it.
 pub fn finish(
     context: &Context,
     cut: Cut,
     summary: Option<String>,
     details: Details,
     shortened: Vec<Shortened>,
-    made: Made,
+    origin: CompactionOrigin,
 ) -> Compaction {
     let kept = &context.messages[cut.cut..];
     Compaction {
         summary,
         first_kept: kept.iter().find_map(|message| message.entry).map(|(_, id)| id),
         details,
-        from_hook: made.from_hook,
-        instead_of: made.instead_of,
+        from_hook: origin.from_hook,
+        instead_of: origin.instead_of,
         shortened,
-        ..Compaction::new(made.strategy, made.trigger)
+        ..Compaction::new(origin.strategy, origin.trigger)
     }
 }
 
@@ -175,8 +176,13 @@ pub fn preview(context: &Context, cut: Cut, id: EntryId, compaction: &Compaction
         }
         messages.push(message);
     }
-    let in_force = InForce { id, body: compaction.clone() };
-    Context { messages, compaction: Some(in_force), reported: None, ..context_without_messages(context) }
+    let latest_compaction = LatestCompaction { id, body: compaction.clone() };
+    Context {
+        messages,
+        compaction: Some(latest_compaction),
+        reported: None,
+        ..context_without_messages(context)
+    }
 }
 
 fn context_without_messages(context: &Context) -> Context {

@@ -1,6 +1,6 @@
-//! Finds the cut of a compaction. Pure, and based on the context: the archive contains what the model would have seen.
-//! So a second compaction starts at the context start of the first (I7). In a context every result follows its call, so
-//! a cut never separates the two (I6).
+//! Finds the cut of a compaction. Pure, and based on the context: the archive contains the messages that the model
+//! would have received. A second compaction therefore starts where the context of the first one starts (I7). In a
+//! context every result follows its call, so a cut never separates the two (I6).
 
 use std::collections::HashSet;
 
@@ -82,14 +82,14 @@ fn begins_turn(message: &Message) -> bool {
 
 /// The start of the turn that continues after the cut; `None` if the cut is between two turns.
 fn split_turn(messages: &[Message], start: usize, cut: usize) -> Option<usize> {
-    let goes_on = messages.get(cut).is_some_and(|message| !begins_turn(message));
-    goes_on.then(|| (start..cut).rev().find(|at| begins_turn(&messages[*at])).unwrap_or(start))
+    let is_split = messages.get(cut).is_some_and(|message| !begins_turn(message));
+    is_split.then(|| (start..cut).rev().find(|at| begins_turn(&messages[*at])).unwrap_or(start))
 }
 
 impl<'a> Archive<'a> {
     /// The archive that a cut removes from the context.
     pub fn at(context: &'a Context, cut: Cut, options: &'a CompactOptions) -> Self {
-        let previous = context.compaction.as_ref().map(|in_force| &in_force.body);
+        let previous = context.compaction.as_ref().map(|latest_compaction| &latest_compaction.body);
         let (start, split) = (cut.start, cut.split.unwrap_or(cut.cut));
         let messages = &context.messages[start..cut.cut];
         let digest = previous.and_then(|compaction| compaction.summary.as_deref());
@@ -125,11 +125,11 @@ fn opening_end(messages: &[Message], previous: &Digest, options: &CompactOptions
 
 /// The results among kept messages that an earlier compaction shortened.
 pub fn carried_over(context: &Context, kept: &[Message]) -> Vec<Shortened> {
-    let Some(in_force) = &context.compaction else { return Vec::new() };
-    if in_force.body.shortened.is_empty() {
+    let Some(latest_compaction) = &context.compaction else { return Vec::new() };
+    if latest_compaction.body.shortened.is_empty() {
         return Vec::new();
     }
     let ids: HashSet<EntryId> = kept.iter().filter_map(|message| message.entry).map(|(_, id)| id).collect();
     let stays = |shortened: &&Shortened| ids.contains(&shortened.entry);
-    in_force.body.shortened.iter().filter(stays).cloned().collect()
+    latest_compaction.body.shortened.iter().filter(stays).cloned().collect()
 }

@@ -2,7 +2,7 @@
 //! head, tail and error lines.
 
 /// Words that identify error lines. Error lines are kept.
-const TELLING: &[&str] = &[
+const ERROR_WORDS: &[&str] = &[
     "error",
     "warning",
     "panic",
@@ -15,7 +15,7 @@ const TELLING: &[&str] = &[
     "not found",
 ];
 /// Maximum length of an error line, in characters.
-const TELLING_CHARS_MAX: usize = 240;
+const ERROR_LINE_CHARS_MAX: usize = 240;
 
 /// The first `chars` characters of a text.
 pub fn head(text: &str, chars: usize) -> &str {
@@ -37,8 +37,8 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     let mut used = 0;
     for word in text.split_whitespace() {
         let gap = usize::from(!line.is_empty());
-        let room = chars_max.saturating_sub(used + gap);
-        let fitting = head(word, room);
+        let remaining = chars_max.saturating_sub(used + gap);
+        let fitting = head(word, remaining);
         if !fitting.is_empty() {
             line.push_str(if gap == 1 { " " } else { "" });
             line.push_str(fitting);
@@ -66,29 +66,29 @@ pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
     if chars <= chars_max {
         return None;
     }
-    // Reserve room for the snip note.
-    let room = chars_max.saturating_sub(40);
-    let (start, end) = (head(text, room / 3), tail(text, room / 3));
+    // Reserve space for the snip note.
+    let available = chars_max.saturating_sub(40);
+    let (start, end) = (head(text, available / 3), tail(text, available / 3));
     let middle = &text[start.len()..text.len() - end.len()];
-    let (telling, kept_chars) = telling_lines(middle, room / 3);
+    let (errors, kept_chars) = error_lines(middle, available / 3);
     let snipped = middle.chars().count() - kept_chars;
     let mut short = String::with_capacity(chars_max + 64);
     short.push_str(start);
     short.push_str(&format!("\n[… {snipped} of {chars} characters snipped …]\n"));
-    short.push_str(&telling);
+    short.push_str(&errors);
     short.push_str(end);
     Some(short)
 }
 
 /// The error lines, up to `chars_max` characters, and their original length in characters.
-fn telling_lines(text: &str, chars_max: usize) -> (String, usize) {
+fn error_lines(text: &str, chars_max: usize) -> (String, usize) {
     let (mut lines, mut used, mut kept) = (String::new(), 0, 0);
     for line in text.lines() {
-        let lower = head(line, TELLING_CHARS_MAX).to_lowercase();
-        if !TELLING.iter().any(|word| lower.contains(word)) {
+        let lower = head(line, ERROR_LINE_CHARS_MAX).to_lowercase();
+        if !ERROR_WORDS.iter().any(|word| lower.contains(word)) {
             continue;
         }
-        let line = head(line, TELLING_CHARS_MAX);
+        let line = head(line, ERROR_LINE_CHARS_MAX);
         let chars = line.chars().count();
         if used + chars + 1 > chars_max {
             break;

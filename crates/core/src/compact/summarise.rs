@@ -4,12 +4,12 @@ use super::Archive;
 use super::details::merge;
 use super::shorten::shorten_output;
 use super::summary_text::Digest;
-use super::transcript::{has_low_value, say};
+use super::transcript::{has_low_value, render_message};
 use super::truncate::opening_of;
 use super::{Detail, ToolOutput};
 use crate::content::joined_text;
 use crate::entry::Details;
-use crate::port::summariser::Request;
+use crate::port::summariser::SummaryRequest;
 use crate::project::context::Message;
 
 /// Maximum length of a tool output in a request, in characters.
@@ -18,9 +18,9 @@ const OUTPUT_CHARS_MAX: usize = 2_000;
 const INPUT_CHARS_MAX: usize = 600;
 /// Size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in chunks,
 /// and each request includes the summary of the earlier chunks.
-const PIECE_BYTES: usize = 160_000;
+const CHUNK_BYTES: usize = 160_000;
 /// Maximum number of chunks. A longer archive gets larger chunks.
-const PIECES_MAX: usize = 16;
+const CHUNKS_MAX: usize = 16;
 
 const SYSTEM: &str = "\
 You write the summary that replaces the older part of a conversation between a user and an assistant. The assistant \
@@ -44,26 +44,26 @@ or list items, without headings.";
 
 /// Split the story of an archive into chunks. They are summarised in sequence, each with the summary of the previous
 /// chunks. Empty if there is no story.
-pub fn story_pieces(archive: &Archive<'_>) -> Vec<String> {
-    pieces_of(archive, archive.story)
+pub fn story_chunks(archive: &Archive<'_>) -> Vec<String> {
+    chunks_of(archive, archive.story)
 }
 
 /// Split the beginning of a split turn into chunks.
-pub fn turn_pieces(archive: &Archive<'_>) -> Vec<String> {
-    pieces_of(archive, archive.turn)
+pub fn turn_chunks(archive: &Archive<'_>) -> Vec<String> {
+    chunks_of(archive, archive.turn)
 }
 
 /// The request to summarise a chunk and merge it into the summary so far.
-pub fn story_request(archive: &Archive<'_>, so_far: &str, piece: &str) -> Request {
-    request(SYSTEM, archive, &[("The summary so far", so_far), ("The conversation to be summarised", piece)])
+pub fn story_request(archive: &Archive<'_>, so_far: &str, chunk: &str) -> SummaryRequest {
+    request(SYSTEM, archive, &[("The summary so far", so_far), ("The conversation to be summarised", chunk)])
 }
 
 /// The request to summarise the beginning of a turn.
-pub fn turn_request(archive: &Archive<'_>, so_far: &str, piece: &str) -> Request {
+pub fn turn_request(archive: &Archive<'_>, so_far: &str, chunk: &str) -> SummaryRequest {
     request(
         SYSTEM_TURN,
         archive,
-        &[("The turn summarised so far", so_far), ("How the turn continues", piece)],
+        &[("The turn summarised so far", so_far), ("How the turn continues", chunk)],
     )
 }
 
@@ -85,7 +85,7 @@ pub fn turn_so_far(archive: &Archive<'_>) -> String {
     archive.past_turn()
 }
 
-fn request(system: &str, archive: &Archive<'_>, blocks: &[(&str, &str)]) -> Request {
+fn request(system: &str, archive: &Archive<'_>, blocks: &[(&str, &str)]) -> SummaryRequest {
     let mut text = String::new();
     for (name, block) in blocks.iter().filter(|(_, block)| !block.is_empty()) {
         let tag = name.to_lowercase().replace(' ', "-");
@@ -95,28 +95,28 @@ fn request(system: &str, archive: &Archive<'_>, blocks: &[(&str, &str)]) -> Requ
         text.push_str(&format!("Pay attention to this above all: {}\n\n", instructions.trim()));
     }
     text.push_str("Write the summary now.");
-    Request { system: system.to_owned(), text }
+    SummaryRequest { system: system.to_owned(), text }
 }
 
-fn pieces_of(archive: &Archive<'_>, messages: &[Message]) -> Vec<String> {
-    let worth = messages
+fn chunks_of(archive: &Archive<'_>, messages: &[Message]) -> Vec<String> {
+    let relevant = messages
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .map(shown_message);
-    let texts: Vec<String> = worth.collect();
+    let texts: Vec<String> = relevant.collect();
     let bytes: usize = texts.iter().map(String::len).sum();
-    let piece_bytes = PIECE_BYTES.max(bytes.div_ceil(PIECES_MAX));
-    let mut pieces: Vec<String> = Vec::new();
+    let chunk_bytes = CHUNK_BYTES.max(bytes.div_ceil(CHUNKS_MAX));
+    let mut chunks: Vec<String> = Vec::new();
     for text in texts {
-        match pieces.last_mut().filter(|piece| piece.len() + text.len() <= piece_bytes) {
-            Some(piece) => {
-                piece.push('\n');
-                piece.push_str(&text);
+        match chunks.last_mut().filter(|chunk| chunk.len() + text.len() <= chunk_bytes) {
+            Some(chunk) => {
+                chunk.push('\n');
+                chunk.push_str(&text);
             }
-            None => pieces.push(text),
+            None => chunks.push(text),
         }
     }
-    pieces
+    chunks
 }
 
 fn shown_message(message: &Message) -> String {
@@ -124,7 +124,7 @@ fn shown_message(message: &Message) -> String {
         Some(output) => shorten_output(&output.text, OUTPUT_CHARS_MAX).unwrap_or(output.text),
         None => joined_text(&message.parts),
     };
-    say(message, &text, INPUT_CHARS_MAX)
+    render_message(message, &text, INPUT_CHARS_MAX)
 }
 
 /// Build the digest from a summariser's answers. Facts, decisions and open items move from the prose into the details,
@@ -135,22 +135,22 @@ pub fn digest_of(archive: &Archive<'_>, story: &str, turn: &str) -> (Digest, Det
     (Digest { opening: opening_of(archive), story: prose, turn: turn.trim().to_owned() }, details)
 }
 
-/// Extract the listed sections from an answer.
+/// Split an answer into its prose and the items of the listed sections.
 pub fn read_answer(answer: &str) -> (String, Details) {
     let (mut prose, mut details) = (String::new(), Details::default());
-    let mut listed = None;
+    let mut section = None;
     for line in answer.trim().lines() {
         if let Some(heading) = line.trim().strip_prefix('#') {
-            listed = section_of(heading.trim_start_matches('#'));
-            if listed.is_some() {
+            section = section_of(heading.trim_start_matches('#'));
+            if section.is_some() {
                 continue;
             }
         }
-        match listed {
-            Some(section) => {
+        match section {
+            Some(list) => {
                 let item = line.trim().trim_start_matches(['-', '*', '•']).trim();
                 if !item.is_empty() {
-                    list_of(&mut details, section).push(item.to_owned());
+                    list_of(&mut details, list).push(item.to_owned());
                 }
             }
             None => {

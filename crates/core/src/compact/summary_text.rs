@@ -18,6 +18,7 @@ const SHOWN_MAX: usize = 60;
 pub struct Digest {
     /// The first messages of the session, if they are kept.
     pub opening: String,
+    /// The summary of the messages after the opening.
     pub story: String,
     /// The beginning of a turn whose end is still in the context.
     pub turn: String,

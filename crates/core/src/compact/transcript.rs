@@ -5,7 +5,7 @@ use crate::content::{Part, joined_text};
 use crate::project::context::{Message, Role};
 
 /// Phrases that only acknowledge the previous message.
-const ASSENT: &[&str] = &[
+const ACKNOWLEDGEMENTS: &[&str] = &[
     "ok",
     "okay",
     "yes",
@@ -22,7 +22,7 @@ const ASSENT: &[&str] = &[
     "nice",
     "perfect",
 ];
-const ASSENT_CHARS_MAX: usize = 16;
+const ACKNOWLEDGEMENT_CHARS_MAX: usize = 16;
 
 /// The speaker of a message.
 pub fn speaker(message: &Message) -> String {
@@ -41,7 +41,7 @@ pub fn tool_name(message: &Message) -> String {
 }
 
 /// The calls and media of a message, in brackets. Reasoning is omitted.
-pub fn brackets(message: &Message, input_chars_max: usize) -> Vec<String> {
+pub fn bracketed_parts(message: &Message, input_chars_max: usize) -> Vec<String> {
     let bracket = |part: &Part| match part {
         Part::ToolCall(call) => {
             Some(format!("[calls {} {}]", call.name, one_line(call.input.get(), input_chars_max)))
@@ -57,34 +57,35 @@ pub fn brackets(message: &Message, input_chars_max: usize) -> Vec<String> {
 
 /// The whole message as text.
 pub fn verbatim(message: &Message) -> String {
-    say(message, &joined_text(&message.parts), usize::MAX)
+    render_message(message, &joined_text(&message.parts), usize::MAX)
 }
 
 /// The message with `text` in place of its original text.
-pub fn say(message: &Message, text: &str, input_chars_max: usize) -> String {
-    let mut said = format!("{}: {}", speaker(message), text.trim_end());
-    for bracket in brackets(message, input_chars_max) {
-        said.push_str(if said.ends_with(' ') { "" } else { "\n" });
-        said.push_str(&bracket);
+pub fn render_message(message: &Message, text: &str, input_chars_max: usize) -> String {
+    let mut text_block = format!("{}: {}", speaker(message), text.trim_end());
+    for bracket in bracketed_parts(message, input_chars_max) {
+        text_block.push_str(if text_block.ends_with(' ') { "" } else { "\n" });
+        text_block.push_str(&bracket);
     }
-    said.truncate(said.trim_end().len());
-    said
+    text_block.truncate(text_block.trim_end().len());
+    text_block
 }
 
 /// Whether a message has low value: a mere acknowledgement, results without text, or a note from the engine.
 pub fn has_low_value(message: &Message) -> bool {
     let text = joined_text(&message.parts);
     let text = text.trim();
-    let is_bare = message.parts.iter().all(|part| part.as_text().is_some());
+    let is_text_only = message.parts.iter().all(|part| part.as_text().is_some());
     match message.role {
         Role::System => true,
-        Role::Tool => text.is_empty() && is_bare,
+        Role::Tool => text.is_empty() && is_text_only,
         Role::User | Role::Assistant => {
-            let is_assent = || {
+            let is_acknowledgement = || {
                 let plain = text.trim_end_matches(['.', '!', ' ']).to_lowercase();
-                ASSENT.contains(&plain.as_str())
+                ACKNOWLEDGEMENTS.contains(&plain.as_str())
             };
-            is_bare && (text.is_empty() || (text.len() <= ASSENT_CHARS_MAX && is_assent()))
+            is_text_only
+                && (text.is_empty() || (text.len() <= ACKNOWLEDGEMENT_CHARS_MAX && is_acknowledgement()))
         }
     }
 }

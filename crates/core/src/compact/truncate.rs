@@ -3,7 +3,7 @@
 
 use super::shorten::{head, one_line};
 use super::summary_text::Digest;
-use super::transcript::{brackets, has_low_value, speaker, verbatim};
+use super::transcript::{bracketed_parts, has_low_value, speaker, verbatim};
 use super::{Archive, Detail};
 use crate::content::joined_text;
 use crate::project::context::Message;
@@ -18,16 +18,16 @@ const STORY_BYTES_MAX: usize = 24_000;
 
 /// The size limit on a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum SizeLimit {
     /// Half the size of the messages it replaces.
     Half,
     Bytes(usize),
 }
 
-pub fn truncate(archive: &Archive<'_>, room: Room) -> Digest {
-    let bytes = match room {
-        Room::Half => archive_bytes(archive).div_ceil(2).clamp(STORY_BYTES_MIN, STORY_BYTES_MAX),
-        Room::Bytes(bytes) => bytes,
+pub fn truncate(archive: &Archive<'_>, limit: SizeLimit) -> Digest {
+    let bytes = match limit {
+        SizeLimit::Half => archive_bytes(archive).div_ceil(2).clamp(STORY_BYTES_MIN, STORY_BYTES_MAX),
+        SizeLimit::Bytes(bytes) => bytes,
     };
     let opening = opening_of(archive);
     // The running turn matters most, then the newest messages.
@@ -46,12 +46,12 @@ fn turn_lines(archive: &Archive<'_>) -> Vec<String> {
 
 /// Shrink a digest to at most `bytes_max` bytes, dropping the oldest lines. The turn is kept first, then the story,
 /// then the beginning of the opening.
-pub fn squeeze(digest: Digest, bytes_max: usize) -> Digest {
+pub fn shrink(digest: Digest, bytes_max: usize) -> Digest {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let turn = newest_lines(&lines(&digest.turn), bytes_max);
     let story = newest_lines(&lines(&digest.story), bytes_max.saturating_sub(turn.len()));
-    let left = bytes_max.saturating_sub(turn.len() + story.len());
-    let opening = head(&digest.opening, left / 4).to_owned();
+    let remaining = bytes_max.saturating_sub(turn.len() + story.len());
+    let opening = head(&digest.opening, remaining / 4).to_owned();
     Digest { opening, story, turn }
 }
 
@@ -78,14 +78,14 @@ fn archive_bytes(archive: &Archive<'_>) -> usize {
 
 /// One line per message, at the longest line length at which all lines fit, or else at the shortest length.
 fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Vec<String> {
-    let worth: Vec<&Message> = messages
+    let relevant: Vec<&Message> = messages
         .iter()
         .filter(|message| archive.detail == Detail::Everything || !has_low_value(message))
         .collect();
     // Lines are rarely shorter than 12 bytes, which limits how many can fit. The first line is always kept.
-    let start = worth.len().saturating_sub(bytes_max / 12 + 1);
+    let start = relevant.len().saturating_sub(bytes_max / 12 + 1);
     let newest: Vec<&Message> =
-        worth.first().filter(|_| start > 0).into_iter().chain(&worth[start..]).copied().collect();
+        relevant.first().filter(|_| start > 0).into_iter().chain(&relevant[start..]).copied().collect();
     let skipped = start.saturating_sub(1);
     let shortest = LINE_CHARS[LINE_CHARS.len() - 1];
     for chars in LINE_CHARS {
@@ -103,33 +103,34 @@ fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Ve
 
 fn line_of(message: &Message, chars: usize) -> String {
     let text = one_line(&joined_text(&message.parts), chars);
-    let brackets: String = brackets(message, chars / 2).iter().map(|bracket| format!(" {bracket}")).collect();
+    let brackets: String =
+        bracketed_parts(message, chars / 2).iter().map(|bracket| format!(" {bracket}")).collect();
     format!("{}: {text}{brackets}", speaker(message)).trim_end().to_owned()
 }
 
-/// Keep the first line, which usually states the topic, and the last lines that fit. A note between them states how
-/// many are missing.
+/// Keep the first line, which usually states the topic, and the last lines that fit. A note between them states the
+/// number of omitted lines.
 fn newest_lines(lines: &[String], bytes_max: usize) -> String {
     let all: usize = lines.iter().map(|line| line.len() + 1).sum();
     if all <= bytes_max + 1 {
         return lines.join("\n");
     }
     let missing_before: usize = lines.iter().filter_map(|line| missing_in(line)).sum();
-    let mut told = lines.iter().filter(|line| missing_in(line).is_none());
-    let mut left = bytes_max.saturating_sub(NOTE_BYTES);
-    let first = told.next().filter(|first| first.len() < left / 4);
-    left = left.saturating_sub(first.map_or(0, |first| first.len() + 1));
-    let told: Vec<&String> = told.collect();
+    let mut content_lines = lines.iter().filter(|line| missing_in(line).is_none());
+    let mut remaining = bytes_max.saturating_sub(NOTE_BYTES);
+    let first = content_lines.next().filter(|first| first.len() < remaining / 4);
+    remaining = remaining.saturating_sub(first.map_or(0, |first| first.len() + 1));
+    let content_lines: Vec<&String> = content_lines.collect();
     let fits = |line: &&&String| {
-        let fits = line.len() < left;
-        left = left.saturating_sub(line.len() + 1);
+        let fits = line.len() < remaining;
+        remaining = remaining.saturating_sub(line.len() + 1);
         fits
     };
-    let kept = told.iter().rev().take_while(fits).count();
-    let gone = told.len() - kept + missing_before + usize::from(first.is_none());
-    let note = format!("({gone}{MISSING}");
+    let kept = content_lines.iter().rev().take_while(fits).count();
+    let omitted = content_lines.len() - kept + missing_before + usize::from(first.is_none());
+    let note = format!("({omitted}{MISSING}");
     let first = first.map(String::as_str).into_iter();
-    let newest = told[told.len() - kept..].iter().map(|line| line.as_str());
+    let newest = content_lines[content_lines.len() - kept..].iter().map(|line| line.as_str());
     first.chain(std::iter::once(note.as_str())).chain(newest).collect::<Vec<_>>().join("\n")
 }
 

@@ -27,7 +27,7 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out.extend_from_slice(body.kind().as_str().as_bytes());
     out.push(b'"');
     let fields_start = out.len();
-    body.write_fields(&mut out).expect("bodies hold strings, numbers and checked JSON only");
+    body.write_fields(&mut out).expect("bodies contain only strings, numbers and valid JSON");
     // The fields are encoded as an object: replace its opening brace with a comma, or drop it if there are no fields.
     if out.ends_with(b"{}") && out.len() == fields_start + 2 {
         out.truncate(fields_start);
@@ -65,12 +65,12 @@ pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError>
 /// Read only the `"type"` of an object.
 pub fn peek_kind(json: &[u8]) -> Result<Kind, CodecError> {
     #[derive(Deserialize)]
-    struct Typed<'a> {
+    struct TypeTag<'a> {
         #[serde(rename = "type", borrow)]
         kind: Cow<'a, str>,
     }
-    let typed: Typed<'_> = serde_json::from_slice(json).map_err(CodecError::NoType)?;
-    Kind::from_name(&typed.kind).ok_or_else(|| CodecError::UnknownType(typed.kind.chars().take(64).collect()))
+    let tag: TypeTag<'_> = serde_json::from_slice(json).map_err(CodecError::NoType)?;
+    Kind::from_name(&tag.kind).ok_or_else(|| CodecError::UnknownType(tag.kind.chars().take(64).collect()))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct Extra<'a> {
 
 /// A decoded line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct EntryLine {
     /// Always present in lines written by Sapwood; other tools may omit it.
     pub seq: Option<Seq>,
     pub id: EntryId,
@@ -43,7 +43,7 @@ pub struct Line {
     pub body: Body,
 }
 
-impl Line {
+impl EntryLine {
     /// The body's canonical bytes.
     pub fn encoded(&self) -> Vec<u8> {
         codec::encode(&self.body)
@@ -147,13 +147,13 @@ pub fn type_head(kind: Kind) -> String {
 }
 
 /// Read one line, with or without its line break, of a file with this format version.
-pub fn read_line(version: u32, line: &[u8]) -> Result<Line, CodecError> {
+pub fn read_line(version: u32, line: &[u8]) -> Result<EntryLine, CodecError> {
     let kind = codec::peek_kind(line)?;
     let malformed = |source| CodecError::Malformed { kind, source };
     let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
     // Decoding a body ignores unknown keys, including those of the envelope.
     let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
-    Ok(Line {
+    Ok(EntryLine {
         seq: envelope.seq,
         id: envelope.id,
         parent_id: envelope.parent_id,
@@ -198,8 +198,8 @@ mod tests {
             upto: parent(),
             what: GraftWhat::Artifact { name: "a \"b\"".to_owned() },
         };
-        let said = UserMessage { parts: vec![Part::text("one\ntwo")], origin: None };
-        let bodies: [Body; 3] = [said.into(), graft.into(), LeafMoved { to: None }.into()];
+        let message = UserMessage { parts: vec![Part::text("one\ntwo")], origin: None };
+        let bodies: [Body; 3] = [message.into(), graft.into(), LeafMoved { to: None }.into()];
         for body in bodies {
             let record = record(body.clone());
             let mut out = Vec::new();

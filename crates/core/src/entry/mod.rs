@@ -36,7 +36,7 @@ use crate::scope::Principal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stance {
     InTree,
-    Beside,
+    OutsideTree,
 }
 
 macro_rules! bodies {
@@ -102,22 +102,22 @@ bodies! {
     10 SkillsChanged    "skills_changed"    InTree;
     11 ContextChanged   "context_changed"   InTree;
     12 Graft            "graft"             InTree;
-    32 LeafMoved        "leaf_moved"        Beside;
-    33 Label            "label"             Beside;
-    34 SessionNamed     "session_named"     Beside;
-    35 CustomInfo       "custom_info"       Beside;
-    36 TurnStarted      "turn_started"      Beside;
-    37 TurnEnded        "turn_ended"        Beside;
-    38 Round            "round"             Beside;
-    39 ApprovalAsked    "approval_asked"    Beside;
-    40 ApprovalAnswered "approval_answered" Beside;
-    41 ArtifactPut      "artifact_put"      Beside;
-    42 MemberChanged    "member_changed"    Beside;
-    43 StateChanged     "state_changed"     Beside;
-    44 Exported         "exported"          Beside;
-    45 InputQueued      "input_queued"      Beside;
-    46 InputTaken       "input_taken"       Beside;
-    47 CancelAsked      "cancel_asked"      Beside;
+    32 LeafMoved        "leaf_moved"        OutsideTree;
+    33 Label            "label"             OutsideTree;
+    34 SessionNamed     "session_named"     OutsideTree;
+    35 CustomInfo       "custom_info"       OutsideTree;
+    36 TurnStarted      "turn_started"      OutsideTree;
+    37 TurnEnded        "turn_ended"        OutsideTree;
+    38 Round            "round"             OutsideTree;
+    39 ApprovalAsked    "approval_asked"    OutsideTree;
+    40 ApprovalAnswered "approval_answered" OutsideTree;
+    41 ArtifactPut      "artifact_put"      OutsideTree;
+    42 MemberChanged    "member_changed"    OutsideTree;
+    43 StateChanged     "state_changed"     OutsideTree;
+    44 Exported         "exported"          OutsideTree;
+    45 InputQueued      "input_queued"      OutsideTree;
+    46 InputTaken       "input_taken"       OutsideTree;
+    47 CancelAsked      "cancel_asked"      OutsideTree;
 }
 
 impl Kind {

@@ -72,7 +72,8 @@ pub struct RoundResult {
     pub cost_nano_usd: Option<u64>,
 }
 
-/// One line of the ledger. It is written without a result before acting, and again with the result and the same number.
+/// A round of the ledger. The engine writes each round twice with the same number: without a result before acting, and
+/// with the result afterwards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     pub number: u32,

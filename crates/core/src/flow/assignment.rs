@@ -13,7 +13,7 @@ use crate::content::ToolCall;
 use crate::entry::{Body, CustomInfo};
 
 /// The `custom_type` of assignment entries in a role's session.
-pub const POST_INFO: &str = "sapwood.flow_post";
+pub const ASSIGNMENT_INFO: &str = "sapwood.flow_post";
 pub const HANDOFF_TOOL: &str = "handoff";
 /// Maximum size of an artifact inside a handoff, in bytes.
 pub const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -34,14 +34,14 @@ pub struct Assignment {
     pub route: Route,
     /// Whether a person has to approve forward handoffs, or the whole visit.
     pub consent: Consent,
-    pub forward: Vec<Target>,
+    pub forward: Vec<ForwardTarget>,
     pub backward: Vec<String>,
     pub received_from: Vec<String>,
 }
 
 /// An outgoing forward edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct ForwardTarget {
     pub node: String,
     /// The required name of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ impl Handoff {
 impl Assignment {
     /// The assignment of a visit.
     pub fn of(state: &RunState, node: &Node, key: &VisitKey) -> Self {
-        let target = |(at, edge): (usize, &super::Edge)| Target {
+        let target = |(at, edge): (usize, &super::Edge)| ForwardTarget {
             node: edge.to.clone(),
             artifact: edge.artifact.clone(),
             done: state.edge(at) == EdgeStatus::Completed,
@@ -110,11 +110,11 @@ impl Assignment {
     }
 
     pub fn to_body(&self) -> Body {
-        info_of(POST_INFO, self).into()
+        info_of(ASSIGNMENT_INFO, self).into()
     }
 
     pub fn of_info(info: &CustomInfo) -> Option<Self> {
-        read_info(POST_INFO, info)
+        read_info(ASSIGNMENT_INFO, info)
     }
 
     pub fn of_body(body: &Body) -> Option<Self> {
@@ -124,7 +124,7 @@ impl Assignment {
         }
     }
 
-    pub fn is_of(&self, run: &str, key: &VisitKey) -> bool {
+    pub fn is_for_visit(&self, run: &str, key: &VisitKey) -> bool {
         self.run == run && self.node == key.node && self.visit == key.visit && self.attempt == key.attempt
     }
 
@@ -140,13 +140,13 @@ impl Assignment {
 
     /// The targets that still require a handoff after these handoffs. If the role may choose its route, all targets
     /// are listed until one is chosen.
-    pub fn owed(&self, handed: &[Handoff]) -> Vec<&Target> {
+    pub fn required_targets(&self, handed: &[Handoff]) -> Vec<&ForwardTarget> {
         let targets = handed.iter().flat_map(|h| &h.targets);
         let named: BTreeSet<&str> = targets.map(|target| target.node.as_str()).collect();
         let is_over = |h: &Handoff| {
             h.closed.is_some() || h.wait.is_some() || h.targets.iter().any(|t| self.is_backward(&t.node))
         };
-        let is_done = |target: &Target| target.done || named.contains(target.node.as_str());
+        let is_done = |target: &ForwardTarget| target.done || named.contains(target.node.as_str());
         if handed.iter().any(is_over) || (self.route == Route::Any && self.forward.iter().any(is_done)) {
             return Vec::new();
         }
@@ -155,7 +155,7 @@ impl Assignment {
 
     /// Whether the role has ended its visit.
     pub fn is_ended_by(&self, handed: &[Handoff]) -> bool {
-        !handed.is_empty() && self.owed(handed).is_empty()
+        !handed.is_empty() && self.required_targets(handed).is_empty()
     }
 
     pub fn is_backward(&self, node: &str) -> bool {
@@ -164,19 +164,19 @@ impl Assignment {
 
     /// Check a handoff. The error message describes to the role what to fix.
     pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
-        let said = [&handoff.closed, &handoff.prompt, &handoff.wait];
-        let kinds = usize::from(!handoff.targets.is_empty()) + said.iter().filter(|s| s.is_some()).count();
+        let texts = [&handoff.closed, &handoff.prompt, &handoff.wait];
+        let kinds = usize::from(!handoff.targets.is_empty()) + texts.iter().filter(|s| s.is_some()).count();
         if kinds != 1 {
             return Err("give exactly one of targets, closed, prompt and wait".to_owned());
         }
-        if said.into_iter().flatten().any(|text| text.trim().is_empty()) {
+        if texts.into_iter().flatten().any(|text| text.trim().is_empty()) {
             return Err("the text is empty: give a reason or a question".to_owned());
         }
         let backwards = handoff.targets.iter().filter(|target| self.is_backward(&target.node)).count();
         if backwards > 0 && handoff.targets.len() > 1 {
             return Err("hand back to one target at a time, without other targets".to_owned());
         }
-        let forward: BTreeMap<&str, &Target> =
+        let forward: BTreeMap<&str, &ForwardTarget> =
             self.forward.iter().map(|known| (known.node.as_str(), known)).collect();
         let mut seen = BTreeSet::new();
         for target in &handoff.targets {
@@ -188,7 +188,7 @@ impl Assignment {
         Ok(())
     }
 
-    fn check_target(&self, target: &HandoffTarget, forward: Option<&Target>) -> Result<(), String> {
+    fn check_target(&self, target: &HandoffTarget, forward: Option<&ForwardTarget>) -> Result<(), String> {
         let HandoffTarget { node, artifact, content } = target;
         if forward.is_none() && !self.is_backward(node) {
             return Err(format!("{node} is not a target of this node; {}", self.targets_text()));
@@ -203,10 +203,10 @@ impl Assignment {
         if artifact.trim().is_empty() || artifact.len() > NAME_BYTES_MAX {
             return Err(format!("the artifact for {node} needs a name of 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if let Some(wanted) =
+        if let Some(required) =
             forward.and_then(|known| known.artifact.as_ref()).filter(|name| *name != artifact)
         {
-            return Err(format!("the artifact for {node} must be called {wanted}, not {artifact}"));
+            return Err(format!("the artifact for {node} must be called {required}, not {artifact}"));
         }
         match content {
             Some(text) if text.trim().is_empty() => Err(format!("the artifact for {node} is empty")),
@@ -246,8 +246,8 @@ impl Assignment {
             return None;
         }
         let line = |target: &&HandoffTarget| format!("{} to {}", target.artifact, target.node);
-        let what: Vec<String> = forward.iter().map(line).collect();
-        Some(Question::Agree(format!("May {} hand over {}?", self.role, what.join(", "))))
+        let items: Vec<String> = forward.iter().map(line).collect();
+        Some(Question::Agree(format!("May {} hand over {}?", self.role, items.join(", "))))
     }
 }
 

@@ -277,8 +277,8 @@ impl Flow {
             return inputs;
         }
         let forward = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Forward);
-        let led_to: BTreeSet<&str> = forward.map(|edge| edge.to.as_str()).collect();
-        self.nodes.iter().filter(|node| !led_to.contains(node.id.as_str())).collect()
+        let has_incoming: BTreeSet<&str> = forward.map(|edge| edge.to.as_str()).collect();
+        self.nodes.iter().filter(|node| !has_incoming.contains(node.id.as_str())).collect()
     }
 
     /// The forward edges on paths from one node to another.
@@ -288,23 +288,23 @@ impl Flow {
 
     /// All mistakes, in file order.
     pub fn mistakes(&self) -> Vec<Mistake> {
-        let mut found = CycleSearch::default();
+        let mut found = MistakeList::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
             // Skip the analysis of a flow that is too large.
             return found.0;
         }
-        let ways = GraphIndex::of(self);
-        self.check_nodes(&ways, &mut found);
-        self.check_edges(&ways, &mut found);
+        let index = GraphIndex::of(self);
+        self.check_nodes(&index, &mut found);
+        self.check_edges(&index, &mut found);
         if found.0.is_empty() {
-            self.check_ways(&ways, &mut found);
+            self.check_paths(&index, &mut found);
         }
         self.check_readings(&mut found);
         found.0
     }
 
-    fn check_size(&self, found: &mut CycleSearch) {
+    fn check_size(&self, found: &mut MistakeList) {
         if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
             found.add("the flow", format!("has {} nodes; it must have 1 to {NODES_MAX}", self.nodes.len()));
         }
@@ -330,7 +330,7 @@ impl Flow {
         serde_json::to_string(self).expect("a flow contains only strings, numbers and lists").len()
     }
 
-    fn check_nodes(&self, ways: &GraphIndex, found: &mut CycleSearch) {
+    fn check_nodes(&self, index: &GraphIndex, found: &mut MistakeList) {
         let mut seen = BTreeSet::new();
         let mut agents: BTreeMap<String, String> = BTreeMap::new();
         for node in &self.nodes {
@@ -342,7 +342,7 @@ impl Flow {
                 found.add(&place, "its id is not unique".to_owned());
             }
             if node.kind == NodeKind::Agent {
-                self.check_agent_node(node, ways, &mut agents, found);
+                self.check_agent_node(node, index, &mut agents, found);
             }
         }
     }
@@ -350,9 +350,9 @@ impl Flow {
     fn check_agent_node(
         &self,
         node: &Node,
-        ways: &GraphIndex,
+        index: &GraphIndex,
         agents: &mut BTreeMap<String, String>,
-        found: &mut CycleSearch,
+        found: &mut MistakeList,
     ) {
         let place = format!("node {}", node.id);
         if node.role.as_deref().is_some_and(|role| !is_plain(role)) {
@@ -373,8 +373,8 @@ impl Flow {
         let by_tool = node.handoff == HandoffBy::Tool;
         let needs_tool = node.consent == Consent::Person || node.route == Route::Any;
         let leads_back = || {
-            let here = ways.node(&node.id);
-            here.is_some_and(|here| ways.leaving(here, EdgeKind::Backward).next().is_some())
+            let here = index.node(&node.id);
+            here.is_some_and(|here| index.outgoing(here, EdgeKind::Backward).next().is_some())
         };
         if !by_tool && (needs_tool || leads_back()) {
             let why =
@@ -382,25 +382,25 @@ impl Flow {
             found.add(&place, why);
         }
         for name in template_names(node.prompt.as_deref().unwrap_or_default()) {
-            if name != "input" && ways.node(&name).is_none() {
+            if name != "input" && index.node(&name).is_none() {
                 found.add(&place, format!("its prompt names {{{{{name}}}}}, but there is no such node"));
             }
         }
     }
 
-    fn check_edges(&self, ways: &GraphIndex, found: &mut CycleSearch) {
+    fn check_edges(&self, index: &GraphIndex, found: &mut MistakeList) {
         let mut seen = BTreeSet::new();
         for edge in &self.edges {
             let place = format!("edge {} → {}", edge.from, edge.to);
             for end in [&edge.from, &edge.to] {
-                if ways.node(end).is_none() {
+                if index.node(end).is_none() {
                     found.add(&place, format!("there is no node {end}"));
                 }
             }
             if !seen.insert((&edge.from, &edge.to)) {
                 found.add(&place, "it is a duplicate".to_owned());
             }
-            let kind_of = |id: &str| ways.node(id).map(|at| self.nodes[at].kind);
+            let kind_of = |id: &str| index.node(id).map(|at| self.nodes[at].kind);
             if kind_of(&edge.from) == Some(NodeKind::Output) {
                 found.add(&place, "an output has no outgoing edges".to_owned());
             }
@@ -411,26 +411,26 @@ impl Flow {
     }
 
     /// Check for cycles, backward edges without a forward path, and unreachable nodes. Requires valid edge ends.
-    fn check_ways(&self, ways: &GraphIndex, found: &mut CycleSearch) {
-        if let Err(circle) = ways.sorted() {
-            let names: Vec<&str> = circle.iter().map(|at| self.nodes[*at].id.as_str()).collect();
+    fn check_paths(&self, index: &GraphIndex, found: &mut MistakeList) {
+        if let Err(cycle) = index.sorted() {
+            let names: Vec<&str> = cycle.iter().map(|at| self.nodes[*at].id.as_str()).collect();
             let why = format!("{} form a cycle; mark the edge that closes it as backward", names.join(", "));
             return found.add("the flow", why);
         }
-        for edge in ways.dead_ways_back().into_iter().map(|at| &self.edges[at]) {
+        for edge in index.invalid_back_edges().into_iter().map(|at| &self.edges[at]) {
             let place = format!("edge {} → {}", edge.from, edge.to);
             found.add(
                 &place,
                 format!("it is a backward edge, but no forward path leads here from {}", edge.to),
             );
         }
-        let reached = ways.reached(self.entries().iter().filter_map(|node| ways.node(&node.id)));
+        let reached = index.reachable_from(self.entries().iter().filter_map(|node| index.node(&node.id)));
         for (_, node) in self.nodes.iter().enumerate().filter(|(at, _)| !reached.contains(at)) {
             found.add(&format!("node {}", node.id), "it is unreachable".to_owned());
         }
     }
 
-    fn check_readings(&self, found: &mut CycleSearch) {
+    fn check_readings(&self, found: &mut MistakeList) {
         let of_roles = self.roles.iter().map(|(id, role)| (format!("role {id}"), &role.readings));
         let of_nodes = self.nodes.iter().map(|node| (format!("node {}", node.id), &node.readings));
         for (place, names) in of_roles.chain(of_nodes) {
@@ -451,9 +451,9 @@ impl Flow {
 }
 
 #[derive(Default)]
-struct CycleSearch(Vec<Mistake>);
+struct MistakeList(Vec<Mistake>);
 
-impl CycleSearch {
+impl MistakeList {
     fn add(&mut self, place: &str, why: String) {
         self.0.push(Mistake { place: place.to_owned(), why });
     }

@@ -17,12 +17,12 @@ pub(super) struct GraphIndex {
     /// The start and end node of each edge; `None` if either node does not exist.
     ends: Vec<Option<(usize, usize)>>,
     /// The edge from one node to another. There is at most one.
-    places: BTreeMap<(usize, usize), usize>,
+    edge_by_ends: BTreeMap<(usize, usize), usize>,
     kinds: Vec<EdgeKind>,
     /// The outgoing edges of each node, of both kinds.
-    leaving: Vec<Vec<usize>>,
+    outgoing: Vec<Vec<usize>>,
     /// The incoming forward edges of each node.
-    arriving: Vec<Vec<usize>>,
+    incoming: Vec<Vec<usize>>,
     /// The nodes in topological order, and the rank of each node. Empty if forward edges form a cycle.
     order: Vec<usize>,
     ranks: Vec<usize>,
@@ -30,31 +30,31 @@ pub(super) struct GraphIndex {
 
 impl GraphIndex {
     pub fn of(flow: &Flow) -> Self {
-        let mut ways = Self {
-            leaving: vec![Vec::new(); flow.nodes.len()],
-            arriving: vec![Vec::new(); flow.nodes.len()],
+        let mut index = Self {
+            outgoing: vec![Vec::new(); flow.nodes.len()],
+            incoming: vec![Vec::new(); flow.nodes.len()],
             kinds: flow.edges.iter().map(|edge| edge.kind).collect(),
             ..Self::default()
         };
         for (at, node) in flow.nodes.iter().enumerate() {
-            ways.nodes.entry(node.id.clone()).or_insert(at);
+            index.nodes.entry(node.id.clone()).or_insert(at);
         }
         for (at, edge) in flow.edges.iter().enumerate() {
-            let ends = ways.node(&edge.from).zip(ways.node(&edge.to));
-            ways.ends.push(ends);
+            let ends = index.node(&edge.from).zip(index.node(&edge.to));
+            index.ends.push(ends);
             let Some((from, to)) = ends else { continue };
-            ways.places.entry((from, to)).or_insert(at);
-            ways.leaving[from].push(at);
+            index.edge_by_ends.entry((from, to)).or_insert(at);
+            index.outgoing[from].push(at);
             if edge.kind == EdgeKind::Forward {
-                ways.arriving[to].push(at);
+                index.incoming[to].push(at);
             }
         }
-        ways.order = ways.sorted().unwrap_or_default();
-        ways.ranks = vec![0; ways.order.len()];
-        for (rank, node) in ways.order.iter().enumerate() {
-            ways.ranks[*node] = rank;
+        index.order = index.sorted().unwrap_or_default();
+        index.ranks = vec![0; index.order.len()];
+        for (rank, node) in index.order.iter().enumerate() {
+            index.ranks[*node] = rank;
         }
-        ways
+        index
     }
 
     pub fn node(&self, id: &str) -> Option<usize> {
@@ -72,21 +72,21 @@ impl GraphIndex {
     }
 
     /// The outgoing edges of the given kind, with their end nodes.
-    pub fn leaving(&self, node: usize, kind: EdgeKind) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let edges = self.leaving.get(node).into_iter().flatten().copied();
-        let is_meant = move |edge: &usize| self.kinds[*edge] == kind;
-        edges.filter(is_meant).filter_map(|edge| self.ends[edge].map(|(_, to)| (edge, to)))
+    pub fn outgoing(&self, node: usize, kind: EdgeKind) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let edges = self.outgoing.get(node).into_iter().flatten().copied();
+        let has_kind = move |edge: &usize| self.kinds[*edge] == kind;
+        edges.filter(has_kind).filter_map(|edge| self.ends[edge].map(|(_, to)| (edge, to)))
     }
 
     /// The incoming forward edges of a node.
-    pub fn arriving(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
-        self.arriving.get(node).into_iter().flatten().copied()
+    pub fn incoming(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        self.incoming.get(node).into_iter().flatten().copied()
     }
 
     /// The edge of the given kind from one node to another.
     pub fn edge(&self, from: &str, to: &str, kind: EdgeKind) -> Option<usize> {
         let ends = self.node(from).zip(self.node(to))?;
-        self.places.get(&ends).copied().filter(|edge| self.kinds[*edge] == kind)
+        self.edge_by_ends.get(&ends).copied().filter(|edge| self.kinds[*edge] == kind)
     }
 
     /// The end node of an edge.
@@ -96,84 +96,84 @@ impl GraphIndex {
 
     /// Sort the nodes topologically. Returns the nodes of a cycle if there is one.
     pub fn sorted(&self) -> Result<Vec<usize>, Vec<usize>> {
-        let mut missing: Vec<usize> = self.arriving.iter().map(Vec::len).collect();
-        let free = missing.iter().enumerate().filter(|(_, count)| **count == 0);
-        let mut ready: BinaryHeap<Reverse<usize>> = free.map(|(node, _)| Reverse(node)).collect();
-        let mut order = Vec::with_capacity(missing.len());
+        let mut in_degrees: Vec<usize> = self.incoming.iter().map(Vec::len).collect();
+        let sources = in_degrees.iter().enumerate().filter(|(_, count)| **count == 0);
+        let mut ready: BinaryHeap<Reverse<usize>> = sources.map(|(node, _)| Reverse(node)).collect();
+        let mut order = Vec::with_capacity(in_degrees.len());
         while let Some(Reverse(node)) = ready.pop() {
             order.push(node);
-            for (_, to) in self.leaving(node, EdgeKind::Forward) {
-                missing[to] -= 1;
-                if missing[to] == 0 {
+            for (_, to) in self.outgoing(node, EdgeKind::Forward) {
+                in_degrees[to] -= 1;
+                if in_degrees[to] == 0 {
                     ready.push(Reverse(to));
                 }
             }
         }
-        if order.len() == missing.len() {
+        if order.len() == in_degrees.len() {
             return Ok(order);
         }
-        Err((0..missing.len()).filter(|node| missing[*node] > 0).collect())
+        Err((0..in_degrees.len()).filter(|node| in_degrees[*node] > 0).collect())
     }
 
     /// All nodes that are reachable from `begin` over forward edges, including `begin`.
-    pub fn reached(&self, begin: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
-        spread(begin, |node| self.behind(node).collect())
+    pub fn reachable_from(&self, begin: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+        traverse(begin, |node| self.successors(node).collect())
     }
 
-    fn behind(&self, node: usize) -> impl Iterator<Item = usize> {
-        self.leaving(node, EdgeKind::Forward).map(|(_, to)| to)
+    fn successors(&self, node: usize) -> impl Iterator<Item = usize> {
+        self.outgoing(node, EdgeKind::Forward).map(|(_, to)| to)
     }
 
-    fn before(&self, node: usize) -> impl Iterator<Item = usize> {
-        self.arriving(node).filter_map(|edge| self.ends[edge].map(|(from, _)| from))
+    fn predecessors(&self, node: usize) -> impl Iterator<Item = usize> {
+        self.incoming(node).filter_map(|edge| self.ends[edge].map(|(from, _)| from))
     }
 
     /// The forward edges on paths from one node to another.
     pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
         let Some((from, to)) = self.node(from).zip(self.node(to)) else { return Vec::new() };
-        // Nodes before `from` or after `to` are skipped, because most backward edges span few nodes.
+        // Skip nodes that rank before `from` or after `to`, because most backward edges span few nodes.
         let (first, last) = (self.rank(from), self.rank(to));
         let after =
-            spread([from], |node| self.behind(node).filter(|node| self.rank(*node) <= last).collect());
+            traverse([from], |node| self.successors(node).filter(|node| self.rank(*node) <= last).collect());
         let before =
-            spread([to], |node| self.before(node).filter(|node| self.rank(*node) >= first).collect());
-        let leaving = after.iter().flat_map(|node| self.leaving(*node, EdgeKind::Forward));
+            traverse([to], |node| self.predecessors(node).filter(|node| self.rank(*node) >= first).collect());
+        let outgoing = after.iter().flat_map(|node| self.outgoing(*node, EdgeKind::Forward));
         let mut between: Vec<usize> =
-            leaving.filter(|(_, to)| before.contains(to)).map(|(edge, _)| edge).collect();
+            outgoing.filter(|(_, to)| before.contains(to)).map(|(edge, _)| edge).collect();
         between.sort_unstable();
         between
     }
 
     /// The backward edges whose end node is not an ancestor of their start node.
-    pub fn dead_ways_back(&self) -> Vec<usize> {
+    pub fn invalid_back_edges(&self) -> Vec<usize> {
         let is_back = |edge: &usize| self.kinds[*edge] == EdgeKind::Backward;
         let back: Vec<usize> = (0..self.ends.len()).filter(is_back).collect();
-        back.chunks(MASK_BITS).flat_map(|chunk| self.dead_of(chunk)).collect()
+        back.chunks(MASK_BITS).flat_map(|chunk| self.invalid_among(chunk)).collect()
     }
 
-    /// [`Self::dead_ways_back`] for one batch of edges. Each node gets a mask with the bits of the targets that precede
-    /// it.
-    fn dead_of(&self, back: &[usize]) -> Vec<usize> {
-        let mut masks = vec![0_u64; self.leaving.len()];
+    /// [`Self::invalid_back_edges`] for one batch of edges. Each node gets a mask with one bit per edge whose target
+    /// precedes the node.
+    fn invalid_among(&self, back: &[usize]) -> Vec<usize> {
+        let mut masks = vec![0_u64; self.outgoing.len()];
         for (bit, edge) in back.iter().enumerate() {
             if let Some((_, to)) = self.ends[*edge] {
                 masks[to] |= 1 << bit;
             }
         }
         for node in &self.order {
-            for (_, to) in self.leaving(*node, EdgeKind::Forward) {
+            for (_, to) in self.outgoing(*node, EdgeKind::Forward) {
                 masks[to] |= masks[*node];
             }
         }
-        let is_dead = |(bit, edge): &(usize, &usize)| {
+        let is_invalid = |(bit, edge): &(usize, &usize)| {
             // A node does not precede itself.
             self.ends[**edge].is_none_or(|(from, to)| from == to || masks[from] & (1 << bit) == 0)
         };
-        back.iter().enumerate().filter(is_dead).map(|(_, edge)| *edge).collect()
+        back.iter().enumerate().filter(is_invalid).map(|(_, edge)| *edge).collect()
     }
 }
 
-fn spread(begin: impl IntoIterator<Item = usize>, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
+fn traverse(begin: impl IntoIterator<Item = usize>, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut open: Vec<usize> = begin.into_iter().collect();
     while let Some(here) = open.pop() {

@@ -62,8 +62,8 @@ pub struct FlowStep {
 pub struct Machine {
     state: RunState,
     active: BTreeSet<VisitKey>,
-    /// Whether waiting visits have been checked once more before this process stops.
-    has_looked_again: bool,
+    /// Whether the waiting visits have been checked again since the last handoff.
+    has_rechecked_waiting: bool,
     is_cancelling: bool,
 }
 
@@ -73,7 +73,7 @@ impl Machine {
         let mut machine = Self::of(RunState::new(run));
         let mut step = FlowStep::default();
         machine.add(&mut step, started);
-        machine.go_on(&mut step);
+        machine.proceed(&mut step);
         (machine, step)
     }
 
@@ -82,11 +82,11 @@ impl Machine {
         let mut machine = Self::of(RunState::fold(run, events));
         let mut step = FlowStep::default();
         if machine.state.is_started && machine.state.ended.is_none() {
-            machine.visit_again(&mut step);
+            machine.resume_open_visits(&mut step);
             if machine.state.is_cancel_asked {
                 machine.cancel(&mut step);
             } else {
-                machine.go_on(&mut step);
+                machine.proceed(&mut step);
             }
         }
         (machine, step)
@@ -111,12 +111,12 @@ impl Machine {
         for VisitKey { node, visit, attempt } in stuck.clone() {
             self.add(&mut step, RunEvent::Retried { node, visit, attempt });
         }
-        stuck.into_iter().for_each(|key| self.make_visit(&mut step, key));
+        stuck.into_iter().for_each(|key| self.start_visit(&mut step, key));
         step
     }
 
     fn of(state: RunState) -> Self {
-        Self { state, active: BTreeSet::new(), has_looked_again: false, is_cancelling: false }
+        Self { state, active: BTreeSet::new(), has_rechecked_waiting: false, is_cancelling: false }
     }
 
     pub fn state(&self) -> &RunState {
@@ -152,7 +152,7 @@ impl Machine {
         let VisitKey { node, visit, attempt } = key;
         match result {
             VisitResult::Handed(handed) => {
-                self.has_looked_again = false;
+                self.has_rechecked_waiting = false;
                 self.add(step, RunEvent::Handed { node, visit, attempt, handed });
             }
             VisitResult::Failed { code, message } => {
@@ -160,14 +160,14 @@ impl Machine {
             }
             VisitResult::Waits { approvals } => {
                 let state = self.state.nodes.get(&node);
-                let is_news = state
+                let has_changed = state
                     .is_none_or(|state| state.status != NodeStatus::Waiting || state.approvals != approvals);
-                if is_news {
+                if has_changed {
                     self.add(step, RunEvent::Waits { node, visit, attempt, approvals });
                 }
             }
         }
-        if self.state.is_cancel_asked { self.cancel(step) } else { self.go_on(step) }
+        if self.state.is_cancel_asked { self.cancel(step) } else { self.proceed(step) }
     }
 
     fn add(&mut self, step: &mut FlowStep, event: RunEvent) {
@@ -175,28 +175,28 @@ impl Machine {
         step.events.push(event);
     }
 
-    fn make_visit(&mut self, step: &mut FlowStep, key: VisitKey) {
+    fn start_visit(&mut self, step: &mut FlowStep, key: VisitKey) {
         self.active.insert(key.clone());
         step.effects.push(Effect::Visit(key));
     }
 
     /// Resume the visits that were started but have not ended.
-    fn visit_again(&mut self, step: &mut FlowStep) {
+    fn resume_open_visits(&mut self, step: &mut FlowStep) {
         let is_open = |status| matches!(status, NodeStatus::Running | NodeStatus::Waiting);
         for key in self.visits_where(is_open) {
-            self.make_visit(step, key);
+            self.start_visit(step, key);
         }
     }
 
-    fn visits_where(&self, fits: impl Fn(NodeStatus) -> bool) -> Vec<VisitKey> {
-        let nodes = self.state.nodes.iter().filter(|(_, node)| fits(node.status));
+    fn visits_where(&self, has_status: impl Fn(NodeStatus) -> bool) -> Vec<VisitKey> {
+        let nodes = self.state.nodes.iter().filter(|(_, node)| has_status(node.status));
         nodes
             .map(|(id, node)| VisitKey { node: id.clone(), visit: node.visits, attempt: node.attempt })
             .collect()
     }
 
     /// Enter all ready nodes. If no node is ready and none runs, the run ends or pauses.
-    fn go_on(&mut self, step: &mut FlowStep) {
+    fn proceed(&mut self, step: &mut FlowStep) {
         match self.state.phase {
             Phase::Forward => self.enter_ready(step),
             Phase::Improvement => self.enter_improvers(step),
@@ -208,24 +208,24 @@ impl Machine {
         if waiting.is_empty() {
             return self.finish(step);
         }
-        if !self.has_looked_again {
+        if !self.has_rechecked_waiting {
             // A person may have answered while this process held the run.
-            self.has_looked_again = true;
-            waiting.into_iter().for_each(|key| self.make_visit(step, key));
+            self.has_rechecked_waiting = true;
+            waiting.into_iter().for_each(|key| self.start_visit(step, key));
         }
     }
 
     fn enter_ready(&mut self, step: &mut FlowStep) {
         let flow = self.state.flow.clone();
         // Terminates: entering a node removes it from the queue, even if it fails.
-        while self.has_room()
+        while self.has_capacity()
             && let Some(at) = self.state.next_node()
         {
             self.enter(step, &flow.nodes[at]);
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.state.running < PARALLEL_MAX
     }
 
@@ -241,23 +241,23 @@ impl Machine {
         let session = self.state.session_of(node);
         let received = state.inbox;
         self.add(step, RunEvent::Entered { node: id, visit, attempt, session, received });
-        self.make_visit(step, key);
+        self.start_visit(step, key);
     }
 
     fn enter_improvers(&mut self, step: &mut FlowStep) {
         let order = self.state.flow.improvement.as_ref().map(|pass| pass.order).unwrap_or_default();
-        let is_untouched = |node: &&Node| self.state.status_of(&node.id) == NodeStatus::Idle;
-        let own = || self.state.improvers_left().filter(|node| node.id != FEEDBACK);
+        let has_not_started = |node: &&Node| self.state.status_of(&node.id) == NodeStatus::Idle;
+        let own = || self.state.pending_improvers().filter(|node| node.id != FEEDBACK);
         let next: Vec<Node> = match order {
             _ if own().next().is_none() => {
-                self.state.improvers_left().filter(is_untouched).cloned().collect()
+                self.state.pending_improvers().filter(has_not_started).cloned().collect()
             }
-            Order::Graph => own().take(1).filter(is_untouched).cloned().collect(),
+            Order::Graph => own().take(1).filter(has_not_started).cloned().collect(),
             // Nodes beyond this limit could not start anyway.
-            Order::SideBySide => own().filter(is_untouched).take(PARALLEL_MAX).cloned().collect(),
+            Order::SideBySide => own().filter(has_not_started).take(PARALLEL_MAX).cloned().collect(),
         };
         for node in &next {
-            if self.has_room() && self.state.is_free(node) {
+            if self.has_capacity() && self.state.is_free(node) {
                 self.enter(step, node);
             }
         }
@@ -279,7 +279,7 @@ impl Machine {
         }
         if self.state.improve && self.state.phase == Phase::Forward {
             self.add(step, RunEvent::Improving);
-            return self.go_on(step);
+            return self.proceed(step);
         }
         self.end(step, RunOutcome::Completed, None, None);
     }
@@ -302,7 +302,7 @@ impl Machine {
             // A visit that waits for a person runs in no process: resume it so that it can end.
             for key in self.visits_where(|status| status == NodeStatus::Waiting) {
                 if !self.active.contains(&key) {
-                    self.make_visit(step, key);
+                    self.start_visit(step, key);
                 }
             }
         }

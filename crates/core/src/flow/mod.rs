@@ -30,7 +30,7 @@ pub use event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 pub use graph::{Edge, EdgeKind, Flow, HandoffBy, Improvement, Join, Mistake, Node, NodeKind, Order, Route};
 pub use machine::{Effect, FlowStep, Input, Machine, VisitKey, VisitResult};
 pub use state::{EdgeStatus, NodeState, NodeStatus, Phase, RunState};
-pub use visit::{NextMove, Visit};
+pub use visit::{NextAction, Visit};
 
 /// Maximum number of handoff repairs per visit.
 pub const REPAIRS_MAX: u32 = 5;

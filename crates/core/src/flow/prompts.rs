@@ -14,7 +14,7 @@ pub const REFLECT: &str = "The work is done. Review your work in this run: what 
 /// The default prompt for the feedback role.
 pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run that you did not take part in. Write \
     feedback for the owner of this flow: what to change, and why, the most important first.";
-/// Maximum length of the line that describes the work, in characters.
+/// Maximum length of the one-line description of the work, in characters.
 const WORK_CHARS_MAX: usize = 200;
 
 /// The names of the `{{NAME}}` placeholders, in text order.
@@ -22,9 +22,9 @@ pub fn template_names(template: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = template;
     while let Some((_, after)) = rest.split_once("{{") {
-        let Some((name, behind)) = after.split_once("}}") else { break };
+        let Some((name, tail)) = after.split_once("}}") else { break };
         names.push(name.trim().to_owned());
-        rest = behind;
+        rest = tail;
     }
     names
 }
@@ -35,35 +35,35 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
         return format!("Do the work of node {}.", node.id);
     };
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
-    // If a node sent several artifacts, use the last.
-    let came: BTreeMap<&str, &str> =
+    // If a node sent several artifacts, the last one wins.
+    let artifacts: BTreeMap<&str, &str> =
         received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
-        let Some((name, behind)) = after.split_once("}}") else { break };
+        let Some((name, tail)) = after.split_once("}}") else { break };
         text.push_str(before);
-        text.push_str(value_of(state, &came, name.trim()));
-        rest = behind;
+        text.push_str(value_of(state, &artifacts, name.trim()));
+        rest = tail;
     }
     text.push_str(rest);
     text
 }
 
 /// The value of a placeholder: the run's input for `input`; otherwise the artifact or last answer of the node.
-fn value_of<'t>(state: &'t RunState, came: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
+fn value_of<'t>(state: &'t RunState, artifacts: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
     if name == "input" {
         return &state.input;
     }
-    let said = || state.nodes.get(name).map(|node| node.said.as_str());
-    came.get(name).copied().or_else(said).unwrap_or_default()
+    let last_answer = || state.nodes.get(name).map(|node| node.said.as_str());
+    artifacts.get(name).copied().or_else(last_answer).unwrap_or_default()
 }
 
 /// The system prompt: the role, its record folder, how to hand over, and the required readings. It is built once per
 /// session and stored in its log.
 pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) -> String {
     let flow = &state.flow;
-    let mut parts: Vec<String> = vec![announcement(flow, node)];
+    let mut parts: Vec<String> = vec![introduction(flow, node)];
     parts.extend(agent_prompt.map(str::to_owned));
     parts.push(format!(
         "Your record folder is {}, relative to the working directory. Keep notes for later there.",
@@ -78,7 +78,7 @@ pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) 
     parts.join("\n\n")
 }
 
-fn announcement(flow: &Flow, node: &Node) -> String {
+fn introduction(flow: &Flow, node: &Node) -> String {
     let who = node.who();
     let mut text = format!("You are {who} in the flow {:?}.", flow.title());
     if let Some(about) = node.role.as_deref().and_then(|role| flow.role(role)?.description.as_deref()) {
@@ -110,13 +110,14 @@ fn readings_text(flow: &Flow, names: &[String]) -> Option<String> {
 }
 
 /// The note for entering a node.
-pub fn entry_note(state: &RunState, node: &Node, post: &Assignment) -> String {
-    let visit = match (post.visit, post.attempt) {
+pub fn entry_note(state: &RunState, node: &Node, assignment: &Assignment) -> String {
+    let visit = match (assignment.visit, assignment.attempt) {
         (1, 1) => "This is your first visit.".to_owned(),
         (visit, 1) => format!("You are returning to this node: this is visit {visit}."),
         (visit, attempt) => format!("Visit {visit} failed before; this is attempt {attempt}."),
     };
-    let mut parts = vec![format!("You enter node {} of the flow {:?}. {visit}", post.node, post.flow)];
+    let mut parts =
+        vec![format!("You enter node {} of the flow {:?}. {visit}", assignment.node, assignment.flow)];
     parts.push(format!("The work: {}", work_line(state, node)));
     if !node.tools.is_empty() {
         parts.push(format!("Suggested tools: {}.", node.tools.join(", ")));
@@ -124,8 +125,8 @@ pub fn entry_note(state: &RunState, node: &Node, post: &Assignment) -> String {
     parts.extend(readings_text(&state.flow, &node.readings));
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
     parts.extend(received.iter().filter(|item| item.artifact.bytes > 0).map(received_text));
-    if post.has_tool() {
-        parts.push(owed_text(post, &[]));
+    if assignment.has_tool() {
+        parts.push(required_handoffs_text(assignment, &[]));
     }
     parts.join("\n\n")
 }
@@ -138,70 +139,71 @@ fn work_line(state: &RunState, node: &Node) -> String {
 
 fn received_text(item: &Received) -> String {
     let Artifact { name, text, bytes, blob } = &item.artifact;
-    let mut said = format!("Received from {}: {name} ({bytes} bytes)\n{text}", item.from);
+    let mut text_block = format!("Received from {}: {name} ({bytes} bytes)\n{text}", item.from);
     if let Some(blob) = blob.filter(|_| item.artifact.is_cut()) {
-        said.push_str(&format!("\n[read the rest with read_output, output {blob}]"));
+        text_block.push_str(&format!("\n[read the rest with read_output, output {blob}]"));
     }
-    said
+    text_block
 }
 
 /// Describe the handoffs that the node still has to make.
-pub fn owed_text(post: &Assignment, handed: &[Handoff]) -> String {
-    let owed = post.owed(handed);
-    let line = |target: &&super::assignment::Target| match &target.artifact {
+pub fn required_handoffs_text(assignment: &Assignment, handed: &[Handoff]) -> String {
+    let required = assignment.required_targets(handed);
+    let line = |target: &&super::assignment::ForwardTarget| match &target.artifact {
         Some(name) => format!("{} (an artifact called {name})", target.node),
         None => target.node.clone(),
     };
-    let names: Vec<String> = owed.iter().map(line).collect();
+    let names: Vec<String> = required.iter().map(line).collect();
     let mut text = match names.as_slice() {
-        [] if post.forward.iter().all(|target| target.done) => {
+        [] if assignment.forward.iter().all(|target| target.done) => {
             "No handoff to a later node is required: end with closed when you are done.".to_owned()
         }
         [] => "No further handoff is required.".to_owned(),
-        names if post.route == super::Route::Any => {
+        names if assignment.route == super::Route::Any => {
             format!("Required: a handoff to one of {}.", names.join(", "))
         }
         names => format!("Required: a handoff to {}.", names.join(", ")),
     };
-    let done: Vec<&str> = post.forward.iter().filter(|t| t.done).map(|t| t.node.as_str()).collect();
+    let done: Vec<&str> = assignment.forward.iter().filter(|t| t.done).map(|t| t.node.as_str()).collect();
     if !done.is_empty() {
         text.push_str(&format!(" Handed over before: {}.", done.join(", ")));
     }
-    if !post.backward.is_empty() {
-        text.push_str(&format!(" You may hand back to {}, and then wait.", post.backward.join(", ")));
+    if !assignment.backward.is_empty() {
+        text.push_str(&format!(" You may hand back to {}, and then wait.", assignment.backward.join(", ")));
     }
-    if post.consent == Consent::Person {
+    if assignment.consent == Consent::Person {
         text.push_str(" A person has to agree to your forward handoffs.");
     }
     text
 }
 
 /// The prompt for a role that has to repair its handoff.
-pub fn repair_words(post: &Assignment, handed: &[Handoff]) -> String {
-    format!("End the node with the tool handoff. {}", owed_text(post, handed))
+pub fn repair_prompt(assignment: &Assignment, handed: &[Handoff]) -> String {
+    format!("End the node with the tool handoff. {}", required_handoffs_text(assignment, handed))
 }
 
-/// The text that a compaction keeps verbatim.
-pub fn standing(post: &Assignment, handed: &[Handoff], last_user_text: &str) -> String {
-    let done = post.forward.iter().filter(|target| target.done).map(|target| target.node.as_str());
+/// The facts about the current visit that every compaction includes verbatim.
+pub fn standing_facts(assignment: &Assignment, handed: &[Handoff], last_user_text: &str) -> String {
+    let done = assignment.forward.iter().filter(|target| target.done).map(|target| target.node.as_str());
     let now = handed.iter().flat_map(|handoff| &handoff.targets).map(|target| target.node.as_str());
-    let edges: Vec<String> = done.chain(now).map(|to| format!("{} → {to}", post.node)).collect();
-    let came: Vec<String> = post.received_from.iter().map(|from| format!("{from} → {}", post.node)).collect();
+    let edges: Vec<String> = done.chain(now).map(|to| format!("{} → {to}", assignment.node)).collect();
+    let incoming: Vec<String> =
+        assignment.received_from.iter().map(|from| format!("{from} → {}", assignment.node)).collect();
     let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
     let mut text = format!(
         "Flow: {}\nRun: {}\nRole: {}\nNode: {} (visit {})\nRecord folder: {}\nReceived over: {}\nCompleted edges here: {}",
-        post.flow,
-        post.run,
-        post.role,
-        post.node,
-        post.visit,
-        post.record_folder,
-        list(came),
+        assignment.flow,
+        assignment.run,
+        assignment.role,
+        assignment.node,
+        assignment.visit,
+        assignment.record_folder,
+        list(incoming),
         list(edges),
     );
-    if post.has_tool() {
+    if assignment.has_tool() {
         text.push('\n');
-        text.push_str(&owed_text(post, handed));
+        text.push_str(&required_handoffs_text(assignment, handed));
     }
     if !last_user_text.is_empty() {
         text.push_str("\nThe last user text, word for word:\n");
@@ -211,7 +213,7 @@ pub fn standing(post: &Assignment, handed: &[Handoff], last_user_text: &str) -> 
 }
 
 /// The prompt for the feedback role, with all findings.
-pub fn feedback_words(state: &RunState, node: &Node) -> String {
+pub fn feedback_prompt(state: &RunState, node: &Node) -> String {
     let findings = state.findings();
     let texts: Vec<String> = findings.iter().map(|(role, text)| format!("## {role}\n\n{text}")).collect();
     format!("{}\n\n{}", render_prompt(state, node), texts.join("\n\n"))

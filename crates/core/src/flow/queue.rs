@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Ready nodes by their rank in topological order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Queue {
-    lines: BTreeMap<String, Line>,
+pub(super) struct ReadyQueue {
+    sessions: BTreeMap<String, SessionQueue>,
     /// The heads of all session queues.
     heads: BTreeSet<usize>,
 }
 
 /// The nodes that wait for the same session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Line {
+struct SessionQueue {
     ready: BTreeSet<usize>,
     /// The number of visits in this session that run or wait for a person.
     open: usize,
@@ -21,45 +21,45 @@ struct Line {
     head: Option<usize>,
 }
 
-impl Queue {
+impl ReadyQueue {
     /// The next node to enter.
     pub fn first(&self) -> Option<usize> {
         self.heads.first().copied()
     }
 
     pub fn is_free(&self, session: &str) -> bool {
-        self.lines.get(session).is_none_or(|line| line.open == 0)
+        self.sessions.get(session).is_none_or(|queue| queue.open == 0)
     }
 
     pub fn set_ready(&mut self, session: &str, rank: usize, is_ready: bool) {
-        let has = |line: &Line| line.ready.contains(&rank);
-        if self.lines.get(session).is_some_and(has) == is_ready {
+        let has = |queue: &SessionQueue| queue.ready.contains(&rank);
+        if self.sessions.get(session).is_some_and(has) == is_ready {
             return;
         }
-        self.change(session, |line| match is_ready {
-            true => line.ready.insert(rank),
-            false => line.ready.remove(&rank),
+        self.change(session, |queue| match is_ready {
+            true => queue.ready.insert(rank),
+            false => queue.ready.remove(&rank),
         });
     }
 
     pub fn begin(&mut self, session: &str) {
-        self.change(session, |line| line.open += 1);
+        self.change(session, |queue| queue.open += 1);
     }
 
     pub fn end(&mut self, session: &str) {
         // A log written by another program may end a visit that never began.
-        self.change(session, |line| line.open = line.open.saturating_sub(1));
+        self.change(session, |queue| queue.open = queue.open.saturating_sub(1));
     }
 
-    fn change<T>(&mut self, session: &str, change: impl FnOnce(&mut Line) -> T) {
-        let line = self.lines.entry(session.to_owned()).or_default();
-        change(line);
-        let head = line.ready.first().copied().filter(|_| line.open == 0);
-        let before = std::mem::replace(&mut line.head, head);
+    fn change<T>(&mut self, session: &str, change: impl FnOnce(&mut SessionQueue) -> T) {
+        let queue = self.sessions.entry(session.to_owned()).or_default();
+        change(queue);
+        let head = queue.ready.first().copied().filter(|_| queue.open == 0);
+        let before = std::mem::replace(&mut queue.head, head);
         before.map(|rank| self.heads.remove(&rank));
         self.heads.extend(head);
-        if line.open == 0 && line.ready.is_empty() {
-            self.lines.remove(session);
+        if queue.open == 0 && queue.ready.is_empty() {
+            self.sessions.remove(session);
         }
     }
 }

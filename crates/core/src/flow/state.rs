@@ -9,7 +9,7 @@ use super::event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 use super::graph::{Edge, EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
 use super::graph_index::GraphIndex;
 use super::prompts;
-use super::queue::Queue;
+use super::queue::ReadyQueue;
 
 /// The id prefix of improvement nodes. Ids in a flow's definition never have this prefix.
 pub const IMPROVE: &str = "@improve.";
@@ -67,15 +67,15 @@ pub struct NodeState {
     has_return: bool,
 }
 
-/// Counts of a node's incoming edges by status, so that a large join does not scan them each time.
+/// Counts of a node's incoming edges by status, so that a large join does not have to scan the edges each time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Arrivals {
+struct IncomingCounts {
     open: usize,
     completed: usize,
     closed: usize,
 }
 
-impl Arrivals {
+impl IncomingCounts {
     fn of(&mut self, status: EdgeStatus) -> &mut usize {
         match status {
             EdgeStatus::Open => &mut self.open,
@@ -84,7 +84,7 @@ impl Arrivals {
         }
     }
 
-    fn is_cut_off(&self) -> bool {
+    fn is_unreachable(&self) -> bool {
         self.closed > 0 && self.open == 0 && self.completed == 0
     }
 }
@@ -121,7 +121,7 @@ pub struct RunState {
     pub run: String,
     pub is_started: bool,
     pub flow: Arc<Flow>,
-    ways: Arc<GraphIndex>,
+    index: Arc<GraphIndex>,
     pub input: String,
     pub improve: bool,
     pub cwd: Option<String>,
@@ -129,17 +129,17 @@ pub struct RunState {
     pub nodes: BTreeMap<String, NodeState>,
     /// The number of running visits.
     pub running: usize,
-    queue: Queue,
+    queue: ReadyQueue,
     /// The edges that are not open, by index into [`Flow::edges`].
     edges: BTreeMap<usize, EdgeStatus>,
     /// Parallel to [`Flow::nodes`].
-    arrivals: Vec<Arrivals>,
+    incoming: Vec<IncomingCounts>,
     pub phase: Phase,
     /// The nodes of the improvement pass, once it has started.
     pub improvers: Vec<Node>,
-    improver_places: BTreeMap<String, usize>,
+    improver_index: BTreeMap<String, usize>,
     /// The improvers that have not ended.
-    improvers_left: BTreeSet<usize>,
+    pending_improvers: BTreeSet<usize>,
     pub is_cancel_asked: bool,
     pub ended: Option<Ended>,
 }
@@ -167,18 +167,18 @@ impl RunState {
                 self.enter(node, *visit, *attempt, received);
             }
             RunEvent::Waits { node, approvals, .. } => {
-                self.mark(node, NodeStatus::Waiting).approvals.clone_from(approvals);
+                self.set_status(node, NodeStatus::Waiting).approvals.clone_from(approvals);
             }
-            RunEvent::Handed { node, handed, .. } => self.hand(node, handed),
+            RunEvent::Handed { node, handed, .. } => self.apply_handoff(node, handed),
             RunEvent::Failed { node, code, message, .. } => {
-                let node = self.mark(node, NodeStatus::Failed);
+                let node = self.set_status(node, NodeStatus::Failed);
                 node.approvals.clear();
                 node.why = Some(message.clone());
                 node.code = Some(code.clone());
             }
             RunEvent::Retried { node, attempt, .. } => {
                 self.ended = None;
-                let node = self.mark(node, NodeStatus::Running);
+                let node = self.set_status(node, NodeStatus::Running);
                 node.attempt = *attempt;
                 (node.why, node.code) = (None, None);
             }
@@ -193,12 +193,12 @@ impl RunState {
         }
     }
 
-    fn at(&mut self, node: &str) -> &mut NodeState {
+    fn node_mut(&mut self, node: &str) -> &mut NodeState {
         self.nodes.entry(node.to_owned()).or_default()
     }
 
-    fn mark(&mut self, id: &str, status: NodeStatus) -> &mut NodeState {
-        let before = std::mem::replace(&mut self.at(id).status, status);
+    fn set_status(&mut self, id: &str, status: NodeStatus) -> &mut NodeState {
+        let before = std::mem::replace(&mut self.node_mut(id).status, status);
         self.running += usize::from(status == NodeStatus::Running);
         self.running -= usize::from(before == NodeStatus::Running);
         if is_open(before) != is_open(status)
@@ -209,23 +209,23 @@ impl RunState {
                 false => self.queue.end(&session),
             }
         }
-        if let Some(at) = self.improver_places.get(id) {
+        if let Some(at) = self.improver_index.get(id) {
             match status {
-                NodeStatus::Done | NodeStatus::Closed => self.improvers_left.remove(at),
-                _ => self.improvers_left.insert(*at),
+                NodeStatus::Done | NodeStatus::Closed => self.pending_improvers.remove(at),
+                _ => self.pending_improvers.insert(*at),
             };
         }
-        self.queue_up(id);
-        self.at(id)
+        self.update_queue(id);
+        self.node_mut(id)
     }
 
     /// Update the queue for a node whose readiness may have changed.
-    fn queue_up(&mut self, id: &str) {
-        let Some(at) = self.ways.node(id) else { return };
+    fn update_queue(&mut self, id: &str) {
+        let Some(at) = self.index.node(id) else { return };
         let node = &self.flow.nodes[at];
         if node.kind == NodeKind::Agent {
             let (session, is_ready) = (self.session_of(node), self.is_ready(node));
-            self.queue.set_ready(&session, self.ways.rank(at), is_ready);
+            self.queue.set_ready(&session, self.index.rank(at), is_ready);
         }
     }
 
@@ -234,47 +234,47 @@ impl RunState {
         (self.running, self.queue, self.edges) = Default::default();
         self.input = input.to_owned();
         self.nodes = flow.nodes.iter().map(|node| (node.id.clone(), NodeState::default())).collect();
-        (self.flow, self.ways) = (Arc::new(flow.clone()), Arc::new(GraphIndex::of(flow)));
-        let open = |at| Arrivals { open: self.ways.arriving(at).count(), ..Arrivals::default() };
-        self.arrivals = (0..flow.nodes.len()).map(open).collect();
+        (self.flow, self.index) = (Arc::new(flow.clone()), Arc::new(GraphIndex::of(flow)));
+        let open = |at| IncomingCounts { open: self.index.incoming(at).count(), ..IncomingCounts::default() };
+        self.incoming = (0..flow.nodes.len()).map(open).collect();
         let given = Received { from: "input".to_owned(), artifact: Artifact::of_text("input", input) };
         for node in flow.entries() {
             match node.kind {
-                NodeKind::Input => self.hand_to_all(&node.id, &given.artifact),
-                NodeKind::Agent | NodeKind::Output => self.give(&node.id, given.clone()),
+                NodeKind::Input => self.hand_off_to_all(&node.id, &given.artifact),
+                NodeKind::Agent | NodeKind::Output => self.deliver(&node.id, given.clone()),
             }
         }
         let all = (0..flow.nodes.len()).collect();
         self.settle(all);
     }
 
-    fn hand_to_all(&mut self, node: &str, artifact: &Artifact) {
+    fn hand_off_to_all(&mut self, node: &str, artifact: &Artifact) {
         let forward = self.edges_from(node, EdgeKind::Forward);
         let to = forward.map(|(_, edge)| (edge.to.clone(), artifact.clone())).collect();
-        self.hand(node, &Handed { to, ..Handed::default() });
+        self.apply_handoff(node, &Handed { to, ..Handed::default() });
     }
 
     /// Deliver input to a node.
-    fn give(&mut self, id: &str, received: Received) {
+    fn deliver(&mut self, id: &str, received: Received) {
         let is_return = self.is_back_edge(&received.from, id);
-        let node = self.at(id);
+        let node = self.node_mut(id);
         node.has_return |= is_return;
         node.inbox.push(received);
-        self.queue_up(id);
+        self.update_queue(id);
     }
 
     fn enter(&mut self, id: &str, visit: u32, attempt: u32, received: &[Received]) {
         let taken: HashSet<&Received> = received.iter().collect();
-        let mut inbox = std::mem::take(&mut self.at(id).inbox);
+        let mut inbox = std::mem::take(&mut self.node_mut(id).inbox);
         // Input that arrived while the event was being written stays in the inbox for the next visit.
         inbox.retain(|waiting| !taken.contains(waiting));
         let has_return = inbox.iter().any(|item| self.is_back_edge(&item.from, id));
-        let node = self.at(id);
+        let node = self.node_mut(id);
         (node.inbox, node.has_return) = (inbox, has_return);
         (node.visits, node.attempt) = (visit, attempt);
         node.received = received.to_vec();
         (node.why, node.code) = (None, None);
-        self.mark(id, NodeStatus::Running);
+        self.set_status(id, NodeStatus::Running);
     }
 
     /// The status of an edge.
@@ -288,22 +288,22 @@ impl RunState {
             EdgeStatus::Open => self.edges.remove(&at),
             EdgeStatus::Completed | EdgeStatus::Closed => self.edges.insert(at, status),
         };
-        let Some(to) = self.ways.end(at) else { return };
-        *self.arrivals[to].of(before) -= 1;
-        *self.arrivals[to].of(status) += 1;
+        let Some(to) = self.index.end(at) else { return };
+        *self.incoming[to].of(before) -= 1;
+        *self.incoming[to].of(status) += 1;
         let flow = self.flow.clone();
-        self.queue_up(&flow.nodes[to].id);
+        self.update_queue(&flow.nodes[to].id);
     }
 
-    fn hand(&mut self, id: &str, handed: &Handed) {
+    fn apply_handoff(&mut self, id: &str, handed: &Handed) {
         let hands_back = handed.to.iter().any(|(to, _)| self.is_back_edge(id, to));
         for (to, artifact) in &handed.to {
             if self.is_back_edge(id, to) {
                 self.reopen(to, id);
-            } else if let Some(at) = self.ways.edge(id, to, EdgeKind::Forward) {
+            } else if let Some(at) = self.index.edge(id, to, EdgeKind::Forward) {
                 self.set_edge(at, EdgeStatus::Completed);
             }
-            self.give(to, Received { from: id.to_owned(), artifact: artifact.clone() });
+            self.deliver(to, Received { from: id.to_owned(), artifact: artifact.clone() });
         }
         let status = match (&handed.closed, &handed.waits) {
             (Some(_), _) => NodeStatus::Closed,
@@ -311,46 +311,46 @@ impl RunState {
             (None, None) if hands_back => NodeStatus::Holding,
             (None, None) => NodeStatus::Done,
         };
-        let node = self.mark(id, status);
+        let node = self.set_status(id, status);
         node.approvals.clear();
         node.said.clone_from(&handed.said);
         node.why = handed.closed.clone().or_else(|| handed.waits.clone());
         if matches!(status, NodeStatus::Done | NodeStatus::Closed) {
             self.close_open_edges(id);
         }
-        let touched = handed.to.iter().filter_map(|(to, _)| self.ways.node(to));
-        let touched = touched.chain(self.nodes_behind(id)).collect();
+        let touched = handed.to.iter().filter_map(|(to, _)| self.index.node(to));
+        let touched = touched.chain(self.successors_of(id)).collect();
         self.settle(touched);
     }
 
     /// The outgoing edges of the given kind, with their indexes.
     pub fn edges_from(&self, id: &str, kind: EdgeKind) -> impl Iterator<Item = (usize, &Edge)> {
-        let node = self.ways.node(id).into_iter();
-        node.flat_map(move |node| self.ways.leaving(node, kind)).map(|(at, _)| (at, &self.flow.edges[at]))
+        let node = self.index.node(id).into_iter();
+        node.flat_map(move |node| self.index.outgoing(node, kind)).map(|(at, _)| (at, &self.flow.edges[at]))
     }
 
-    fn nodes_behind(&self, id: &str) -> impl Iterator<Item = usize> {
-        let node = self.ways.node(id).into_iter();
-        node.flat_map(|node| self.ways.leaving(node, EdgeKind::Forward)).map(|(_, to)| to)
+    fn successors_of(&self, id: &str) -> impl Iterator<Item = usize> {
+        let node = self.index.node(id).into_iter();
+        node.flat_map(|node| self.index.outgoing(node, EdgeKind::Forward)).map(|(_, to)| to)
     }
 
     fn is_back_edge(&self, from: &str, to: &str) -> bool {
-        self.ways.edge(from, to, EdgeKind::Backward).is_some()
+        self.index.edge(from, to, EdgeKind::Backward).is_some()
     }
 
     /// Close the edges that a finished node did not hand off to.
     fn close_open_edges(&mut self, id: &str) {
-        let left: Vec<usize> = self.edges_from(id, EdgeKind::Forward).map(|(at, _)| at).collect();
-        for at in left {
+        let edges: Vec<usize> = self.edges_from(id, EdgeKind::Forward).map(|(at, _)| at).collect();
+        for at in edges {
             if self.edge(at) == EdgeStatus::Open {
                 self.set_edge(at, EdgeStatus::Closed);
             }
         }
     }
 
-    /// Reopen everything between the two nodes, because work was returned.
+    /// Reopen all edges and nodes on the paths between two nodes, because work was returned.
     fn reopen(&mut self, from: &str, to: &str) {
-        for at in self.ways.edges_between(from, to) {
+        for at in self.index.edges_between(from, to) {
             self.set_edge(at, EdgeStatus::Open);
             let between = self.flow.edges[at].to.clone();
             let is_over = matches!(
@@ -358,13 +358,13 @@ impl RunState {
                 NodeStatus::Done | NodeStatus::Skipped | NodeStatus::Closed
             );
             if between != to && is_over {
-                self.mark(&between, NodeStatus::Idle);
+                self.set_status(&between, NodeStatus::Idle);
             }
         }
     }
 
     /// Complete outputs that have input, and skip nodes that have become unreachable. Only touched nodes can change:
-    /// those that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
+    /// nodes that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
     fn settle(&mut self, mut touched: Vec<usize>) {
         let flow = self.flow.clone();
         while let Some(at) = touched.pop() {
@@ -373,12 +373,12 @@ impl RunState {
                 continue;
             }
             let has_input = self.nodes.get(&node.id).is_some_and(|node| !node.inbox.is_empty());
-            if !has_input && self.arrivals[at].is_cut_off() {
-                self.mark(&node.id, NodeStatus::Skipped);
+            if !has_input && self.incoming[at].is_unreachable() {
+                self.set_status(&node.id, NodeStatus::Skipped);
                 self.close_open_edges(&node.id);
-                touched.extend(self.nodes_behind(&node.id));
+                touched.extend(self.successors_of(&node.id));
             } else if node.kind == NodeKind::Output && self.is_ready(node) {
-                let state = self.mark(&node.id, NodeStatus::Done);
+                let state = self.set_status(&node.id, NodeStatus::Done);
                 state.received = std::mem::take(&mut state.inbox);
             }
         }
@@ -386,7 +386,7 @@ impl RunState {
 
     /// The next node to enter, if any is ready.
     pub(super) fn next_node(&self) -> Option<usize> {
-        self.queue.first().and_then(|rank| self.ways.order().get(rank).copied())
+        self.queue.first().and_then(|rank| self.index.order().get(rank).copied())
     }
 
     /// Whether no other node runs in the node's session.
@@ -395,8 +395,8 @@ impl RunState {
     }
 
     /// The improvers that have not ended, in order.
-    pub(super) fn improvers_left(&self) -> impl Iterator<Item = &Node> {
-        self.improvers_left.iter().map(|at| &self.improvers[*at])
+    pub(super) fn pending_improvers(&self) -> impl Iterator<Item = &Node> {
+        self.pending_improvers.iter().map(|at| &self.improvers[*at])
     }
 
     /// The nodes with a visit in progress.
@@ -412,8 +412,8 @@ impl RunState {
             state.status,
             NodeStatus::Running | NodeStatus::Waiting | NodeStatus::Failed | NodeStatus::Skipped
         );
-        let arrivals = self.ways.node(&node.id).and_then(|at| self.arrivals.get(at));
-        let has_all = arrivals.is_none_or(|arrivals| arrivals.open == 0);
+        let incoming = self.index.node(&node.id).and_then(|at| self.incoming.get(at));
+        let has_all = incoming.is_none_or(|incoming| incoming.open == 0);
         // An output collects all inputs that can still arrive.
         let waits_for_all = node.join == Join::All || node.kind == NodeKind::Output;
         may_enter && !state.inbox.is_empty() && (state.has_return || !waits_for_all || has_all)
@@ -421,8 +421,8 @@ impl RunState {
 
     /// Find a node of the flow or of the improvement pass.
     pub fn any_node(&self, id: &str) -> Option<&Node> {
-        let own = self.ways.node(id).map(|at| &self.flow.nodes[at]);
-        own.or_else(|| self.improver_places.get(id).map(|at| &self.improvers[*at]))
+        let own = self.index.node(id).map(|at| &self.flow.nodes[at]);
+        own.or_else(|| self.improver_index.get(id).map(|at| &self.improvers[*at]))
     }
 
     pub fn status_of(&self, id: &str) -> NodeStatus {
@@ -445,8 +445,8 @@ impl RunState {
 
     fn begin_improvement(&mut self) {
         self.improvers = self.improvement_nodes();
-        self.improver_places = places_of(&self.improvers);
-        self.improvers_left = self.improver_places.values().copied().collect();
+        self.improver_index = index_by_id(&self.improvers);
+        self.pending_improvers = self.improver_index.values().copied().collect();
     }
 
     /// Build the improvement nodes: each participating role reviews in its own session, then the feedback role reviews
@@ -455,7 +455,7 @@ impl RunState {
         let pass = self.flow.improvement.clone().unwrap_or_default();
         let mut sessions: BTreeSet<String> = BTreeSet::new();
         let mut nodes: Vec<Node> = Vec::new();
-        for node in self.ways.order().iter().map(|at| &self.flow.nodes[*at]) {
+        for node in self.index.order().iter().map(|at| &self.flow.nodes[*at]) {
             let took_part = self.nodes.get(&node.id).is_some_and(|state| state.visits > 0);
             let session = self.session_of(node);
             if node.kind != NodeKind::Agent || !took_part || sessions.contains(&session) {
@@ -484,7 +484,7 @@ impl RunState {
 
     /// Reduce the run to the data that one visit needs: the node itself and the nodes that its prompt may mention. The
     /// cost of a visit is then independent of the flow's size.
-    pub fn seen_from(&self, id: &str) -> Self {
+    pub fn for_visit(&self, id: &str) -> Self {
         let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
         let mut named: BTreeSet<String> = prompts::template_names(prompt).into_iter().collect();
         named.insert(id.to_owned());
@@ -493,21 +493,21 @@ impl RunState {
             FEEDBACK => self.improvers.clone(),
             _ => self.any_node(id).filter(|_| is_improver(id)).cloned().into_iter().collect(),
         };
-        let leaving = self.edges_from(id, EdgeKind::Forward);
+        let outgoing = self.edges_from(id, EdgeKind::Forward);
         let nodes = named.into_iter().filter_map(|id| self.nodes.get(&id).cloned().map(|node| (id, node)));
         Self {
             run: self.run.clone(),
             is_started: self.is_started,
             flow: self.flow.clone(),
-            ways: self.ways.clone(),
+            index: self.index.clone(),
             input: self.input.clone(),
             improve: self.improve,
             cwd: self.cwd.clone(),
             mirror: self.mirror.clone(),
             nodes: nodes.collect(),
-            edges: leaving.filter_map(|(at, _)| Some((at, *self.edges.get(&at)?))).collect(),
+            edges: outgoing.filter_map(|(at, _)| Some((at, *self.edges.get(&at)?))).collect(),
             phase: self.phase,
-            improver_places: places_of(&improvers),
+            improver_index: index_by_id(&improvers),
             improvers,
             is_cancel_asked: self.is_cancel_asked,
             ended: self.ended.clone(),
@@ -541,6 +541,6 @@ pub fn is_improver(id: &str) -> bool {
 }
 
 /// Map node ids to indexes. The first of equal ids wins.
-fn places_of(nodes: &[Node]) -> BTreeMap<String, usize> {
+fn index_by_id(nodes: &[Node]) -> BTreeMap<String, usize> {
     nodes.iter().enumerate().rev().map(|(at, node)| (node.id.clone(), at)).collect()
 }

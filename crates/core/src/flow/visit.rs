@@ -27,11 +27,11 @@ pub struct Visit {
     last_fault: Option<String>,
 }
 
-/// The next step of a visit.
+/// The next action of a visit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NextMove {
+pub enum NextAction {
     /// The turn is running, was interrupted, or waits for a person: continue it.
-    GoOn,
+    Continue,
     /// The turn ended without a valid handoff: send the role the error and let it retry.
     Repair {
         why: String,
@@ -106,37 +106,38 @@ impl Visit {
         }
     }
 
-    pub fn next_move(&self, post: &Assignment) -> NextMove {
-        let Some((_, Some(ended))) = &self.turn else { return NextMove::GoOn };
+    pub fn next_action(&self, assignment: &Assignment) -> NextAction {
+        let Some((_, Some(ended))) = &self.turn else { return NextAction::Continue };
         if ended.code.as_deref() == Some(DECLINED) {
             let why = ended.message.clone().unwrap_or_else(|| "a person did not agree".to_owned());
-            return NextMove::Declined { why };
+            return NextAction::Declined { why };
         }
-        let has_ended_well = ended.outcome == Outcome::Completed;
-        let is_done = if post.has_tool() { post.is_ended_by(&self.handed) } else { has_ended_well };
+        let is_completed = ended.outcome == Outcome::Completed;
+        let is_done = if assignment.has_tool() { assignment.is_ended_by(&self.handed) } else { is_completed };
         if is_done {
-            return NextMove::Done { said: self.said.clone() };
+            return NextAction::Done { said: self.said.clone() };
         }
-        if self.faults >= REPAIRS_MAX && (post.has_tool() || !has_ended_well) {
+        if self.faults >= REPAIRS_MAX && (assignment.has_tool() || !is_completed) {
             let last = self.last_fault.clone().unwrap_or_else(|| "no handoff was made".to_owned());
             let message = format!("the handoff was still invalid after {REPAIRS_MAX} repairs: {last}");
-            return NextMove::Fail { code: "flow.handoff".to_owned(), message };
+            return NextAction::Fail { code: "flow.handoff".to_owned(), message };
         }
-        let may_mend = has_ended_well || ended.code.as_deref() == Some("correction_limit");
-        if post.has_tool() && may_mend {
-            return NextMove::Repair { why: self.what_is_missing(post) };
+        let can_be_repaired = is_completed || ended.code.as_deref() == Some("correction_limit");
+        if assignment.has_tool() && can_be_repaired {
+            return NextAction::Repair { why: self.repair_reason(assignment) };
         }
         let code = ended.code.clone().unwrap_or_else(|| "turn.cancelled".to_owned());
         let message = ended.message.clone().unwrap_or_else(|| format!("its turn ended with {code}"));
-        NextMove::Fail { code, message }
+        NextAction::Fail { code, message }
     }
 
-    fn what_is_missing(&self, post: &Assignment) -> String {
-        let owed: Vec<&str> = post.owed(&self.handed).iter().map(|target| target.node.as_str()).collect();
+    fn repair_reason(&self, assignment: &Assignment) -> String {
+        let required: Vec<&str> =
+            assignment.required_targets(&self.handed).iter().map(|target| target.node.as_str()).collect();
         match (self.handed.is_empty(), &self.last_fault) {
             (true, Some(fault)) => format!("The last handoff was not valid: {fault}"),
             (true, None) => "The turn ended without a handoff.".to_owned(),
-            (false, _) => format!("A handoff to {} is still required.", owed.join(", ")),
+            (false, _) => format!("A handoff to {} is still required.", required.join(", ")),
         }
     }
 }

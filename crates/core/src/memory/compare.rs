@@ -45,22 +45,22 @@ struct Statement {
     /// The subject and its description.
     slot: Option<(BTreeSet<String>, BTreeSet<String>)>,
     /// The preferred thing and the alternative.
-    pair: Option<(BTreeSet<String>, BTreeSet<String>)>,
+    preference: Option<(BTreeSet<String>, BTreeSet<String>)>,
 }
 
 /// The relation of a candidate to current memories. A contradiction takes precedence over a repetition, because a
 /// contradiction often repeats all but one word.
 pub fn relate<'a>(candidate: &Candidate, known: impl Iterator<Item = &'a Memory> + Clone) -> Relation {
     let new = Statement::read(candidate.kind, &candidate.text);
-    let stated = |memory: &Memory| Statement::read(memory.kind, &memory.text);
-    if let Some(memory) = known.clone().find(|memory| new.says_same(&stated(memory))) {
+    let parse = |memory: &Memory| Statement::read(memory.kind, &memory.text);
+    if let Some(memory) = known.clone().find(|memory| new.repeats(&parse(memory))) {
         return Relation::Strengthens(memory.id);
     }
-    if let Some(memory) = known.clone().find(|memory| new.contradicts(&stated(memory))) {
+    if let Some(memory) = known.clone().find(|memory| new.contradicts(&parse(memory))) {
         return Relation::Supersedes(memory.id);
     }
     if candidate.tone == Tone::Corrects {
-        let corrected = known.map(|memory| (new.share_in(&stated(memory)), memory));
+        let corrected = known.map(|memory| (new.overlap_with(&parse(memory)), memory));
         let best = corrected.filter(|(share, _)| *share >= CORRECTED_SHARE);
         if let Some((_, memory)) = best.max_by(|(one, _), (other, _)| one.total_cmp(other)) {
             return Relation::Supersedes(memory.id);
@@ -91,12 +91,12 @@ impl Statement {
             // "Never" and "not" together count as one negation, as in colloquial English.
             is_negated: words.iter().any(|word| is_negation(word)),
             slot: slot_of(&words),
-            pair: pair_of(&words),
+            preference: preference_of(&words),
             words,
         }
     }
 
-    fn says_same(&self, other: &Self) -> bool {
+    fn repeats(&self, other: &Self) -> bool {
         if self.words == other.words {
             return true;
         }
@@ -108,7 +108,7 @@ impl Statement {
             && self.is_negated == other.is_negated
             && self.numbers == other.numbers
             && !differs
-            && !self.is_turned(other)
+            && !self.reverses_preference_of(other)
             && common / union >= SAME_SHARE
     }
 
@@ -118,22 +118,23 @@ impl Statement {
         }
         let common = self.all.intersection(&other.all).count() as f64;
         let union = self.all.union(&other.all).count().max(1) as f64;
-        let turned_round = self.is_negated != other.is_negated && common / union >= SAME_SHARE;
+        let is_negated_differently = self.is_negated != other.is_negated && common / union >= SAME_SHARE;
         let differs =
             self.slot.as_ref().zip(other.slot.as_ref()).is_some_and(|(one, other)| differ(one, other));
-        turned_round || differs || self.is_turned(other)
+        is_negated_differently || differs || self.reverses_preference_of(other)
     }
 
     /// Whether the two statements have opposite preferences.
-    fn is_turned(&self, other: &Self) -> bool {
-        let Some(((liked, less), (other_liked, other_less))) = self.pair.as_ref().zip(other.pair.as_ref())
+    fn reverses_preference_of(&self, other: &Self) -> bool {
+        let Some(((liked, less), (other_liked, other_less))) =
+            self.preference.as_ref().zip(other.preference.as_ref())
         else {
             return false;
         };
         liked == other_less && less == other_liked
     }
 
-    fn share_in(&self, other: &Self) -> f64 {
+    fn overlap_with(&self, other: &Self) -> f64 {
         let common = self.all.intersection(&other.all).count();
         match common >= CORRECTED_STEMS_MIN {
             true => common as f64 / self.all.len().min(other.all.len()).max(1) as f64,
@@ -154,28 +155,31 @@ fn slot_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let link = words.iter().position(|word| LINKS.contains(&word.as_str()))?;
     let verb = &words[link];
     let about = set(stems(&words[..link].join(" ")));
-    let said = &words[link + 1..];
+    let predicate = &words[link + 1..];
     if !about.is_empty() {
-        let value = set(stems(&said.join(" ")));
+        let value = set(stems(&predicate.join(" ")));
         return (!value.is_empty()).then_some((about, value));
     }
-    let purpose = said.iter().rposition(|word| PURPOSES.contains(&word.as_str())).filter(|at| *at > 0);
+    let purpose = predicate.iter().rposition(|word| PURPOSES.contains(&word.as_str())).filter(|at| *at > 0);
     if let Some(at) = purpose {
-        let (value, purpose) = (set(stems(&said[..at].join(" "))), set(stems(&said[at + 1..].join(" "))));
+        let (value, purpose) =
+            (set(stems(&predicate[..at].join(" "))), set(stems(&predicate[at + 1..].join(" "))));
         let about: BTreeSet<String> = purpose.into_iter().chain([format!("{verb} for")]).collect();
         return (about.len() > 1 && !value.is_empty()).then_some((about, value));
     }
-    let value = set(stems(&said.join(" ")));
+    let value = set(stems(&predicate.join(" ")));
     (SINGULAR.contains(&verb.as_str()) && !value.is_empty()).then(|| (set([format!("i {verb}")]), value))
 }
 
 /// Split a preference: "I prefer tabs to spaces" yields tabs and spaces.
-fn pair_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+fn preference_of(words: &[String]) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
     let prefers = ["prefer", "prefers", "rather", "use"];
     let start = words.iter().position(|word| prefers.contains(&word.as_str()))?;
-    let said = &words[start + 1..];
-    let over = said.iter().position(|word| ["over", "to", "than", "instead"].contains(&word.as_str()))?;
-    let (liked, less) = (set(stems(&said[..over].join(" "))), set(stems(&said[over + 1..].join(" "))));
+    let predicate = &words[start + 1..];
+    let over =
+        predicate.iter().position(|word| ["over", "to", "than", "instead"].contains(&word.as_str()))?;
+    let (liked, less) =
+        (set(stems(&predicate[..over].join(" "))), set(stems(&predicate[over + 1..].join(" "))));
     (!liked.is_empty() && !less.is_empty()).then_some((liked, less))
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
-use super::{CANDIDATES_MAX, Candidate, Tone, is_fit_to_keep, is_owners_word};
+use super::{CANDIDATES_MAX, Candidate, Tone, is_from_owner, is_storable};
 use crate::entry::{Body, Entry};
 use crate::id::EntryId;
 use crate::port::memory::MemoryKind;
@@ -29,53 +29,53 @@ lines it comes from, at least one of them a user line],\"corrects\":true if it c
 An empty list is a good answer.";
 
 /// The conversation as shown to the model, and the entry of each line.
-pub struct Shown {
+pub struct NumberedTranscript {
     pub text: String,
     lines: Vec<(EntryId, bool)>,
 }
 
 /// The newest messages of people and the assistant that fit, as numbered lines. `None` if none of them is from the
 /// owner.
-pub fn show(entries: &[Entry], owner: &Principal) -> Option<Shown> {
-    let speaks = |entry: &&Entry| matches!(entry.body, Body::UserMessage(_) | Body::AssistantMessage(_));
-    let mut left = SHOWN_BYTES_MAX;
+pub fn number_lines(entries: &[Entry], owner: &Principal) -> Option<NumberedTranscript> {
+    let is_message = |entry: &&Entry| matches!(entry.body, Body::UserMessage(_) | Body::AssistantMessage(_));
+    let mut remaining = SHOWN_BYTES_MAX;
     let mut kept: Vec<(&Entry, String)> = Vec::new();
-    for entry in entries.iter().rev().filter(speaks) {
+    for entry in entries.iter().rev().filter(is_message) {
         let text: String = entry.body.text().split_whitespace().collect::<Vec<_>>().join(" ");
         let text: String = text.chars().take(LINE_CHARS_MAX).collect();
-        if text.is_empty() || !is_fit_to_keep(&text) {
+        if text.is_empty() || !is_storable(&text) {
             continue;
         }
-        if text.len() > left {
+        if text.len() > remaining {
             break;
         }
-        left -= text.len();
+        remaining -= text.len();
         kept.push((entry, text));
     }
     kept.reverse();
-    let mut shown = Shown { text: String::new(), lines: Vec::new() };
+    let mut transcript = NumberedTranscript { text: String::new(), lines: Vec::new() };
     for (entry, text) in kept {
-        let is_own = is_owners_word(entry, owner);
+        let is_own = is_from_owner(entry, owner);
         let who = match (&entry.body, is_own) {
             (Body::AssistantMessage(_), _) => "assistant",
             (_, true) => "user",
             (_, false) => "another person",
         };
-        shown.lines.push((entry.meta.id, is_own));
-        let _ = writeln!(shown.text, "{} {who}: {text}", shown.lines.len());
+        transcript.lines.push((entry.meta.id, is_own));
+        let _ = writeln!(transcript.text, "{} {who}: {text}", transcript.lines.len());
     }
-    shown.lines.iter().any(|(_, is_own)| *is_own).then_some(shown)
+    transcript.lines.iter().any(|(_, is_own)| *is_own).then_some(transcript)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
-    memories: Vec<Told>,
+struct ExtractionAnswer {
+    memories: Vec<ExtractedMemory>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct ExtractedMemory {
     kind: MemoryKind,
     text: String,
     lines: Vec<usize>,
@@ -84,28 +84,28 @@ struct Told {
 }
 
 /// Parse the answer.
-pub fn read(shown: &Shown, answer: &str) -> Result<Vec<Candidate>, String> {
+pub fn parse_answer(transcript: &NumberedTranscript, answer: &str) -> Result<Vec<Candidate>, String> {
     let json = without_fence(answer.trim());
-    let answer: Answer =
+    let answer: ExtractionAnswer =
         serde_json::from_str(json).map_err(|error| format!("the answer is not valid: {error}"))?;
     if answer.memories.len() > CANDIDATES_MAX {
         return Err(format!("the answer has {} memories, over {CANDIDATES_MAX}", answer.memories.len()));
     }
-    let read: Result<Vec<Candidate>, String> =
-        answer.memories.into_iter().map(|told| candidate_of(shown, told)).collect();
+    let candidates: Result<Vec<Candidate>, String> =
+        answer.memories.into_iter().map(|extracted| candidate_of(transcript, extracted)).collect();
     // A secret does not invalidate the answer: it is dropped, and the rest is used.
-    Ok(read?.into_iter().filter(|candidate| is_fit_to_keep(&candidate.text)).collect())
+    Ok(candidates?.into_iter().filter(|candidate| is_storable(&candidate.text)).collect())
 }
 
-fn candidate_of(shown: &Shown, told: Told) -> Result<Candidate, String> {
-    let text = told.text.split_whitespace().collect::<Vec<_>>().join(" ");
+fn candidate_of(transcript: &NumberedTranscript, extracted: ExtractedMemory) -> Result<Candidate, String> {
+    let text = extracted.text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() || text.chars().count() > TEXT_CHARS_MAX {
         return Err(format!("a memory has {} characters, not 1 to {TEXT_CHARS_MAX}", text.chars().count()));
     }
     let mut entries = Vec::new();
     let mut is_supported = false;
-    for line in told.lines {
-        let found = line.checked_sub(1).and_then(|at| shown.lines.get(at));
+    for line in extracted.lines {
+        let found = line.checked_sub(1).and_then(|at| transcript.lines.get(at));
         let (entry, is_own) =
             found.ok_or_else(|| format!("a memory cites line {line}, which does not exist"))?;
         is_supported |= is_own;
@@ -116,8 +116,8 @@ fn candidate_of(shown: &Shown, told: Told) -> Result<Candidate, String> {
     if !is_supported {
         return Err("a memory does not cite any line by the user".to_owned());
     }
-    let tone = if told.corrects { Tone::Corrects } else { Tone::Plain };
-    Ok(Candidate { kind: told.kind, text, entries, tone })
+    let tone = if extracted.corrects { Tone::Corrects } else { Tone::Plain };
+    Ok(Candidate { kind: extracted.kind, text, entries, tone })
 }
 
 /// Remove a code fence. Some models add one despite the instructions.

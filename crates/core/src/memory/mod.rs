@@ -26,9 +26,9 @@ pub const CANDIDATES_MAX: usize = 64;
 /// Maximum number of entries to scan, from the end of the path.
 pub const ENTRIES_MAX: u32 = 5_000;
 /// The `custom_type` of the entry that records the extraction progress of a session.
-pub const MARK_TYPE: &str = "sapwood.memory";
+pub const CHECKPOINT_TYPE: &str = "sapwood.memory";
 
-/// Something that may be worth remembering.
+/// A statement that may become a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub kind: MemoryKind,
@@ -49,7 +49,7 @@ pub enum Tone {
 
 /// The extraction progress of a session: entries up to `upto` are not processed again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct MemoryCheckpoint {
     pub upto: Seq,
     /// The number of memories that were created or strengthened.
     pub learned: u32,
@@ -59,15 +59,15 @@ pub struct Mark {
     pub fell_back: Option<String>,
 }
 
-impl Mark {
+impl MemoryCheckpoint {
     pub fn to_body(&self) -> Body {
-        let value = serde_json::to_value(self).expect("a mark contains only strings and numbers");
-        CustomInfo { custom_type: MARK_TYPE.to_owned(), data: Json::from_value(&value) }.into()
+        let value = serde_json::to_value(self).expect("a checkpoint contains only strings and numbers");
+        CustomInfo { custom_type: CHECKPOINT_TYPE.to_owned(), data: Json::from_value(&value) }.into()
     }
 
     pub fn of(body: &Body) -> Option<Self> {
         match body {
-            Body::CustomInfo(info) if info.custom_type == MARK_TYPE => {
+            Body::CustomInfo(info) if info.custom_type == CHECKPOINT_TYPE => {
                 serde_json::from_str(info.data.get()).ok()
             }
             _ => None,
@@ -76,7 +76,7 @@ impl Mark {
 }
 
 /// Whether the owner wrote an entry. Messages of other members must not become the owner's memories.
-pub fn is_owners_word(entry: &Entry, owner: &Principal) -> bool {
+pub fn is_from_owner(entry: &Entry, owner: &Principal) -> bool {
     let is_others = matches!(&entry.meta.by, Principal::User(_)) && entry.meta.by != *owner;
     matches!(entry.body, Body::UserMessage(_)) && !is_others
 }
@@ -94,16 +94,17 @@ const SECRET_WORDS: &[&str] = &[
     "pin code",
 ];
 
-/// Whether a text may be kept at all.
-pub fn is_fit_to_keep(text: &str) -> bool {
+/// Whether a text may be stored as a memory. Texts that seem to contain a secret may not.
+pub fn is_storable(text: &str) -> bool {
     let lower = text.to_lowercase();
-    let gives_away = |word: &str| {
+    let states_secret = |word: &str| {
         lower.split_once(word).is_some_and(|(_, rest)| {
             let rest = rest.trim_start();
             [":", "=", "is ", "are ", "was "].iter().any(|sign| rest.starts_with(sign))
         })
     };
-    crate::secret_shape::looks_like_key(text).is_none() && !SECRET_WORDS.iter().any(|word| gives_away(word))
+    crate::secret_shape::looks_like_key(text).is_none()
+        && !SECRET_WORDS.iter().any(|word| states_secret(word))
 }
 
 #[cfg(test)]
@@ -111,23 +112,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_fit_to_keep() {
+    fn secrets_are_not_storable() {
         let key = format!("remember the key sk-ant-{}", "aB3x".repeat(6));
-        let told =
+        let secrets =
             ["the password is hunter2", "my passphrase: correct horse", "the API key is on the wall", &key];
-        for secret in told {
-            assert!(!is_fit_to_keep(secret), "{secret}");
+        for secret in secrets {
+            assert!(!is_storable(secret), "{secret}");
         }
         for plain in ["we rotate passwords monthly", "the token bucket holds 100", "I use a password manager"]
         {
-            assert!(is_fit_to_keep(plain), "{plain}");
+            assert!(is_storable(plain), "{plain}");
         }
     }
 
     #[test]
-    fn a_mark_round_trips() {
-        let mark = Mark { upto: Seq(7), learned: 2, how: Learned::ByRules, fell_back: None };
-        assert_eq!(Mark::of(&mark.to_body()), Some(mark));
+    fn a_checkpoint_round_trips() {
+        let checkpoint =
+            MemoryCheckpoint { upto: Seq(7), learned: 2, how: Learned::ByRules, fell_back: None };
+        assert_eq!(MemoryCheckpoint::of(&checkpoint.to_body()), Some(checkpoint));
     }
 }
 

@@ -4,20 +4,20 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::text_similarity::{Lexicon, likeness, stems, trigrams};
+use super::text_similarity::{Lexicon, stems, trigram_similarity, trigrams};
 use crate::port::memory::{Embedding, Memory};
 
 /// The weight of a synonym, and the maximum weight of a similar spelling.
-const ALIKE_WORTH: f64 = 0.6;
-const SPELT_WORTH: f64 = 0.8;
+const SYNONYM_WEIGHT: f64 = 0.6;
+const SPELLING_WEIGHT_MAX: f64 = 0.8;
 /// Minimum similarity for two words to count as spellings of the same word.
-const SPELT_MIN: f64 = 0.6;
+const SPELLING_SIMILARITY_MIN: f64 = 0.6;
 /// Minimum score for a memory to match.
 const SCORE_MIN: f64 = 0.12;
 /// Minimum cosine similarity. Lower values are ignored.
-const ANGLE_MIN: f64 = 0.35;
+const COSINE_MIN: f64 = 0.35;
 /// Maximum bonus for support. It only breaks ties.
-const STRENGTH_WORTH: f64 = 0.05;
+const STRENGTH_BONUS_MAX: f64 = 0.05;
 
 /// A memory and its score, from 0 to about 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,23 +27,24 @@ pub struct Ranked<'a> {
 }
 
 /// Find the matching memories, best first. Memories with equal scores are sorted newest first.
-pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory]) -> Vec<Ranked<'a>> {
+pub fn rank<'a>(
+    question: &str,
+    question_embedding: Option<&Embedding>,
+    memories: &'a [Memory],
+) -> Vec<Ranked<'a>> {
     let texts: Vec<BTreeSet<String>> =
         memories.iter().map(|memory| stems(&memory.text).into_iter().collect()).collect();
     let vocabulary = Vocabulary::of(&texts);
-    let wanted: Vec<QueryTerms> = stems(question).into_iter().map(|stem| vocabulary.weigh(stem)).collect();
-    let all: f64 = wanted.iter().map(|wanted| wanted.weight).sum();
+    let terms: Vec<QueryTerm> = stems(question).into_iter().map(|stem| vocabulary.weigh(stem)).collect();
+    let all: f64 = terms.iter().map(|term| term.weight).sum();
     let mut ranked: Vec<Ranked<'a>> = memories
         .iter()
         .zip(&texts)
         .filter_map(|(memory, text)| {
-            let words = if all > 0.0 {
-                wanted.iter().map(|wanted| wanted.worth_in(text)).sum::<f64>() / all
-            } else {
-                0.0
-            };
-            let score = score(words, angle(asked, memory))?;
-            let strength = STRENGTH_WORTH * (1.0 - 1.0 / memory.strength() as f64);
+            let words =
+                if all > 0.0 { terms.iter().map(|term| term.score_in(text)).sum::<f64>() / all } else { 0.0 };
+            let score = score(words, similarity(question_embedding, memory))?;
+            let strength = STRENGTH_BONUS_MAX * (1.0 - 1.0 / memory.strength() as f64);
             Some(Ranked { memory, score: score + strength })
         })
         .collect();
@@ -51,16 +52,18 @@ pub fn rank<'a>(question: &str, asked: Option<&Embedding>, memories: &'a [Memory
     ranked
 }
 
-fn score(words: f64, angle: Option<f64>) -> Option<f64> {
-    match angle {
-        Some(angle) if angle >= ANGLE_MIN => Some((words + angle) / 2.0),
+fn score(words: f64, similarity: Option<f64>) -> Option<f64> {
+    match similarity {
+        Some(similarity) if similarity >= COSINE_MIN => Some((words + similarity) / 2.0),
         Some(_) | None => (words >= SCORE_MIN).then_some(words),
     }
 }
 
-fn angle(asked: Option<&Embedding>, memory: &Memory) -> Option<f64> {
-    let (asked, known) = (asked?, memory.embedding.as_ref()?);
-    (asked.model == known.model).then(|| cosine(&asked.numbers, &known.numbers)).flatten()
+fn similarity(question_embedding: Option<&Embedding>, memory: &Memory) -> Option<f64> {
+    let (question_embedding, known) = (question_embedding?, memory.embedding.as_ref()?);
+    (question_embedding.model == known.model)
+        .then(|| cosine(&question_embedding.numbers, &known.numbers))
+        .flatten()
 }
 
 /// The cosine similarity of two embeddings; `None` if their dimensions differ.
@@ -82,15 +85,15 @@ pub fn quantise(numbers: &[f32]) -> Vec<i8> {
 }
 
 /// A word of the question, its weight, and the memory stems that match it.
-struct QueryTerms {
+struct QueryTerm {
     weight: f64,
     counts: HashMap<String, f64>,
 }
 
-impl QueryTerms {
-    fn worth_in(&self, text: &BTreeSet<String>) -> f64 {
+impl QueryTerm {
+    fn score_in(&self, text: &BTreeSet<String>) -> f64 {
         let best =
-            text.iter().filter_map(|stem| self.counts.get(stem)).fold(0f64, |best, worth| best.max(*worth));
+            text.iter().filter_map(|stem| self.counts.get(stem)).fold(0f64, |best, weight| best.max(*weight));
         best * self.weight
     }
 }
@@ -116,29 +119,29 @@ impl Vocabulary {
         (1.0 + (texts - occurs + 0.5) / (occurs + 0.5)).ln()
     }
 
-    fn weigh(&self, wanted: String) -> QueryTerms {
-        let spelling = trigrams(&wanted);
+    fn weigh(&self, term: String) -> QueryTerm {
+        let spelling = trigrams(&term);
         let mut counts = HashMap::new();
         for stem in self.counts.keys() {
-            let worth = if *stem == wanted {
+            let weight = if *stem == term {
                 1.0
-            } else if self.lexicon.are_alike(stem, &wanted) {
-                ALIKE_WORTH
+            } else if self.lexicon.are_synonyms(stem, &term) {
+                SYNONYM_WEIGHT
             } else {
-                let likeness = likeness(&spelling, &trigrams(stem));
-                if likeness < SPELT_MIN { 0.0 } else { SPELT_WORTH * likeness }
+                let similarity = trigram_similarity(&spelling, &trigrams(stem));
+                if similarity < SPELLING_SIMILARITY_MIN { 0.0 } else { SPELLING_WEIGHT_MAX * similarity }
             };
-            if worth > 0.0 {
-                counts.insert(stem.clone(), worth);
+            if weight > 0.0 {
+                counts.insert(stem.clone(), weight);
             }
         }
         // A word that occurs in no memory gets the rarity of its matches, so that filler words do not dominate.
-        let stands_for = counts.keys().filter_map(|stem| self.counts.get(stem)).min().copied();
-        let weight = match self.counts.get(&wanted).copied().or(stands_for) {
+        let rarest_match = counts.keys().filter_map(|stem| self.counts.get(stem)).min().copied();
+        let weight = match self.counts.get(&term).copied().or(rarest_match) {
             Some(occurs) => self.rarity(occurs),
             None => self.rarity(self.texts.div_ceil(2)),
         };
-        QueryTerms { weight, counts }
+        QueryTerm { weight, counts }
     }
 }
 

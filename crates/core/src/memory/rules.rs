@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::sentence::{after_words, statements};
 use super::text_similarity::words;
-use super::{CANDIDATES_MAX, Candidate, Tone, is_fit_to_keep, is_owners_word};
+use super::{CANDIDATES_MAX, Candidate, Tone, is_from_owner, is_storable};
 use crate::content::Part;
 use crate::entry::{Body, Entry, ToolResult};
 use crate::id::EntryId;
@@ -14,17 +14,17 @@ use crate::scope::Principal;
 
 /// Which part of a matching sentence is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum KeptText {
     Whole,
     /// The text after the cue.
     Rest,
 }
 
-use Keep::{Rest, Whole};
+use KeptText::{Rest, Whole};
 use MemoryKind::{Decision, Fact, Preference};
 
 /// Openings of sentences that are worth keeping. The first match counts.
-const CUES: &[(&str, MemoryKind, Keep)] = &[
+const CUES: &[(&str, MemoryKind, KeptText)] = &[
     ("remember that", Fact, Rest),
     ("remember to", Preference, Rest),
     ("remember", Fact, Rest),
@@ -158,13 +158,13 @@ const NAMING: &[&str] = &[
 /// Extract everything in these entries that is worth remembering.
 pub fn extract(entries: &[Entry], owner: &Principal) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
-    for entry in entries.iter().filter(|entry| is_owners_word(entry, owner)) {
+    for entry in entries.iter().filter(|entry| is_from_owner(entry, owner)) {
         for statement in statements(&entry.body.text()) {
             found.extend(candidate_of(&statement, entry.meta.id));
         }
     }
     found.extend(error_patterns(entries));
-    found.retain(|candidate| is_fit_to_keep(&candidate.text));
+    found.retain(|candidate| is_storable(&candidate.text));
     found.truncate(CANDIDATES_MAX);
     found
 }
@@ -175,12 +175,13 @@ fn candidate_of(statement: &str, entry: EntryId) -> Option<Candidate> {
         Some(rest) => (rest, Tone::Corrects),
         None => (statement, Tone::Plain),
     };
-    let (kind, text) = cued(statement).or_else(|| stated(statement).map(|kind| (kind, statement)))?;
-    let text = tidied(text)?;
+    let (kind, text) =
+        match_cue(statement).or_else(|| match_fact(statement).map(|kind| (kind, statement)))?;
+    let text = normalize(text)?;
     Some(Candidate { kind, text, entries: vec![entry], tone })
 }
 
-fn cued(statement: &str) -> Option<(MemoryKind, &str)> {
+fn match_cue(statement: &str) -> Option<(MemoryKind, &str)> {
     CUES.iter().find_map(|(cue, kind, keep)| {
         let rest = after_words(statement, cue)?;
         Some((*kind, if *keep == Rest { rest } else { statement }))
@@ -188,12 +189,12 @@ fn cued(statement: &str) -> Option<(MemoryKind, &str)> {
 }
 
 /// Whether the statement is a fact: it describes something that belongs to the speaker, or names a thing.
-fn stated(statement: &str) -> Option<MemoryKind> {
+fn match_fact(statement: &str) -> Option<MemoryKind> {
     let first = ["my", "our"].iter().find_map(|cue| after_words(statement, cue));
     if let Some(rest) = first {
-        let soon: Vec<String> = words(rest).into_iter().take(STATIVE_WORDS_MAX).collect();
-        let place = soon.iter().position(|word| STATIVES.contains(&word.as_str()))?;
-        return (place > 0).then_some(Fact);
+        let leading: Vec<String> = words(rest).into_iter().take(STATIVE_WORDS_MAX).collect();
+        let position = leading.iter().position(|word| STATIVES.contains(&word.as_str()))?;
+        return (position > 0).then_some(Fact);
     }
     after_words(statement, "the")?;
     let lower = statement.to_lowercase();
@@ -201,7 +202,7 @@ fn stated(statement: &str) -> Option<MemoryKind> {
 }
 
 /// Normalize a sentence: no final punctuation, capitalized. `None` if the result is empty.
-fn tidied(text: &str) -> Option<String> {
+fn normalize(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches([';', '.', '!', ',', ':']).trim_end();
     let mut chars = text.chars();
     let first = chars.next()?;
@@ -214,68 +215,69 @@ const ERRORS_MIN: usize = 2;
 const ERROR_CHARS_MAX: usize = 200;
 const INPUT_CHARS_MAX: usize = 160;
 
-struct Failing {
+struct RepeatedError {
     tool: String,
     /// The first line of the latest occurrence.
     shown: String,
     entries: Vec<EntryId>,
     /// The input of the next successful call.
-    mended: Option<String>,
+    fixed_by: Option<String>,
 }
 
 /// Find repeated errors of one tool, and the input of the next successful call.
 fn error_patterns(entries: &[Entry]) -> Vec<Candidate> {
     let mut inputs: HashMap<&str, (&str, &str)> = HashMap::new();
-    let mut failing: Vec<(String, Failing)> = Vec::new();
+    let mut errors: Vec<(String, RepeatedError)> = Vec::new();
     for entry in entries {
         for call in entry.body.parts().iter().filter_map(Part::as_tool_call) {
             inputs.insert(&call.call_id, (&call.name, call.input.get()));
         }
         let Body::ToolResult(result) = &entry.body else { continue };
-        let asked = inputs.get(result.call_id.as_str());
-        let Some(tool) = result.tool.as_deref().or(asked.map(|(name, _)| *name)) else { continue };
+        let call = inputs.get(result.call_id.as_str());
+        let Some(tool) = result.tool.as_deref().or(call.map(|(name, _)| *name)) else { continue };
         match result.is_error {
-            true => note_failure(&mut failing, tool, result, entry.meta.id),
+            true => record_error(&mut errors, tool, result, entry.meta.id),
             false => {
-                let input = asked.map(|(_, input)| cut(input, INPUT_CHARS_MAX));
-                let open = failing.iter_mut().filter(|(_, one)| one.tool == tool && one.mended.is_none());
-                open.for_each(|(_, one)| one.mended.clone_from(&input));
+                let input = call.map(|(_, input)| cut(input, INPUT_CHARS_MAX));
+                let open =
+                    errors.iter_mut().filter(|(_, error)| error.tool == tool && error.fixed_by.is_none());
+                open.for_each(|(_, error)| error.fixed_by.clone_from(&input));
             }
         }
     }
-    failing
+    errors
         .into_iter()
-        .filter(|(_, one)| one.entries.len() >= ERRORS_MIN)
-        .map(|(_, one)| pattern_of(one))
+        .filter(|(_, error)| error.entries.len() >= ERRORS_MIN)
+        .map(|(_, error)| pattern_of(error))
         .collect()
 }
 
-fn note_failure(failing: &mut Vec<(String, Failing)>, tool: &str, result: &ToolResult, entry: EntryId) {
+fn record_error(errors: &mut Vec<(String, RepeatedError)>, tool: &str, result: &ToolResult, entry: EntryId) {
     let text = crate::content::joined_text(&result.parts);
     let Some(line) = text.lines().map(str::trim).find(|line| !line.is_empty()) else { return };
     let signature = format!("{tool}\n{}", line.replace(|c: char| c.is_ascii_digit(), "#"));
     let shown = cut(line, ERROR_CHARS_MAX);
-    let place = failing.iter().position(|(known, _)| *known == signature);
-    match place {
-        Some(place) => {
-            let (_, one) = &mut failing[place];
-            one.entries.push(entry);
-            one.shown = shown;
+    let position = errors.iter().position(|(known, _)| *known == signature);
+    match position {
+        Some(position) => {
+            let (_, error) = &mut errors[position];
+            error.entries.push(entry);
+            error.shown = shown;
             // The same error occurred again, so the apparent fix did not work.
-            one.mended = None;
+            error.fixed_by = None;
         }
-        None if failing.len() < CANDIDATES_MAX => {
-            let one = Failing { tool: tool.to_owned(), shown, entries: vec![entry], mended: None };
-            failing.push((signature, one));
+        None if errors.len() < CANDIDATES_MAX => {
+            let error = RepeatedError { tool: tool.to_owned(), shown, entries: vec![entry], fixed_by: None };
+            errors.push((signature, error));
         }
         None => {}
     }
 }
 
-fn pattern_of(one: Failing) -> Candidate {
-    let mended = one.mended.map(|input| format!("; it worked with {input}")).unwrap_or_default();
-    let text = format!("The tool {} failed repeatedly with {:?}{mended}", one.tool, one.shown);
-    Candidate { kind: MemoryKind::ErrorPattern, text, entries: one.entries, tone: Tone::Plain }
+fn pattern_of(error: RepeatedError) -> Candidate {
+    let fixed_by = error.fixed_by.map(|input| format!("; it worked with {input}")).unwrap_or_default();
+    let text = format!("The tool {} failed repeatedly with {:?}{fixed_by}", error.tool, error.shown);
+    Candidate { kind: MemoryKind::ErrorPattern, text, entries: error.entries, tone: Tone::Plain }
 }
 
 fn cut(text: &str, chars_max: usize) -> String {

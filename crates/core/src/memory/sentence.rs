@@ -49,7 +49,7 @@ pub fn statements(text: &str) -> Vec<String> {
             continue;
         }
         let line = line.trim_start_matches(['-', '*', '•']).trim_start();
-        for sentence in cut(line) {
+        for sentence in split_sentences(line) {
             let sentence = without_leads(sentence);
             let is_statement = !sentence.ends_with('?')
                 && sentence.chars().count() <= SENTENCE_CHARS_MAX
@@ -63,7 +63,7 @@ pub fn statements(text: &str) -> Vec<String> {
 }
 
 /// Split a line after `.`, `!`, `?` and `;` if a space or the end follows.
-fn cut(line: &str) -> Vec<&str> {
+fn split_sentences(line: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
     let mut chars = line.char_indices().peekable();

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// Stop words.
-const EMPTY: &[&str] = &[
+/// Frequent words without content, which are ignored.
+const STOP_WORDS: &[&str] = &[
     "a",
     "about",
     "all",
@@ -127,7 +127,7 @@ const NEGATIONS: &[&str] = &[
 ];
 
 /// Groups of synonyms, one per row. A word may occur in several rows.
-const ALIKE: &[&[&str]] = &[
+const SYNONYMS: &[&[&str]] = &[
     &["database", "db", "datastore", "postgres", "postgresql", "mysql", "sqlite"],
     &["deploy", "deployment", "release", "ship", "rollout", "publish", "live"],
     &["server", "host", "machine", "box", "node", "instance"],
@@ -265,7 +265,8 @@ pub fn is_negation(word: &str) -> bool {
 /// The distinct stems of a text without stop words, in order.
 pub fn stems(text: &str) -> Vec<String> {
     let mut seen = HashSet::new();
-    let kept = words(text).into_iter().filter(|word| !EMPTY.contains(&word.as_str()) && !is_negation(word));
+    let kept =
+        words(text).into_iter().filter(|word| !STOP_WORDS.contains(&word.as_str()) && !is_negation(word));
     kept.map(|word| stem(&word)).filter(|stem| seen.insert(stem.clone())).collect()
 }
 
@@ -355,7 +356,7 @@ pub struct Lexicon(HashMap<String, Vec<usize>>);
 impl Default for Lexicon {
     fn default() -> Self {
         let mut rows: HashMap<String, Vec<usize>> = HashMap::new();
-        for (row, words) in ALIKE.iter().enumerate() {
+        for (row, words) in SYNONYMS.iter().enumerate() {
             for word in *words {
                 let known = rows.entry(stem(word)).or_default();
                 if !known.contains(&row) {
@@ -368,7 +369,7 @@ impl Default for Lexicon {
 }
 
 impl Lexicon {
-    pub fn are_alike(&self, one: &str, other: &str) -> bool {
+    pub fn are_synonyms(&self, one: &str, other: &str) -> bool {
         let (Some(one), Some(other)) = (self.0.get(one), self.0.get(other)) else { return false };
         one.iter().any(|row| other.contains(row))
     }
@@ -387,7 +388,7 @@ pub fn trigrams(stem: &str) -> Vec<[char; 3]> {
 }
 
 /// Spelling similarity from 0 to 1: the share of common trigrams.
-pub fn likeness(one: &[[char; 3]], other: &[[char; 3]]) -> f64 {
+pub fn trigram_similarity(one: &[[char; 3]], other: &[[char; 3]]) -> f64 {
     if one.is_empty() || other.is_empty() {
         return 0.0;
     }
@@ -421,9 +422,9 @@ mod tests {
     #[test]
     fn synonyms_and_similar_spellings_are_recognized() {
         let lexicon = Lexicon::default();
-        assert!(lexicon.are_alike(&stem("database"), &stem("db")));
-        assert!(!lexicon.are_alike(&stem("database"), &stem("dog")));
-        let like = |one: &str, other: &str| likeness(&trigrams(one), &trigrams(other));
+        assert!(lexicon.are_synonyms(&stem("database"), &stem("db")));
+        assert!(!lexicon.are_synonyms(&stem("database"), &stem("dog")));
+        let like = |one: &str, other: &str| trigram_similarity(&trigrams(one), &trigrams(other));
         assert!(like("kubernetes", "kubernets") > 0.7);
         assert!(like("kubernetes", "zurich") < 0.1);
         assert!(like("cat", "car") < f64::EPSILON, "too short to compare");

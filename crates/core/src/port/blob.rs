@@ -10,7 +10,7 @@ use crate::scope::Scope;
 /// Maximum size of a blob.
 pub const BLOB_BYTES_MAX: usize = 256 << 20;
 /// Maximum number of bytes per read. Stores split larger blobs into chunks of this size.
-pub const PIECE_BYTES_MAX: usize = 1 << 20;
+pub const BLOB_CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of a blob that [`Blobs::get_blob`] returns whole.
 pub const WHOLE_BLOB_BYTES_MAX: usize = 64 << 20;
 
@@ -21,8 +21,8 @@ pub trait Blobs: Send + Sync {
     /// Begin the upload of a blob.
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>>;
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64>;
-    /// Read bytes starting at `from`: at most `limit`, at most [`PIECE_BYTES_MAX`], and at most up to the blob's end.
-    /// Corrupted bytes are never returned.
+    /// Read bytes starting at `from`: at most `limit`, at most [`BLOB_CHUNK_BYTES_MAX`], and at most up to the blob's
+    /// end. Corrupted bytes are never returned.
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>>;
 
     /// Put a blob from memory.
@@ -43,11 +43,11 @@ pub trait Blobs: Send + Sync {
         }
         let mut bytes = Vec::with_capacity(size);
         while bytes.len() < size {
-            let piece = self.read_blob(scope, blob, bytes.len() as u64, size - bytes.len()).await?;
-            if piece.is_empty() {
+            let chunk = self.read_blob(scope, blob, bytes.len() as u64, size - bytes.len()).await?;
+            if chunk.is_empty() {
                 break;
             }
-            bytes.extend_from_slice(&piece);
+            bytes.extend_from_slice(&chunk);
         }
         if BlobHash::of(&bytes) != blob {
             let what = "its bytes do not match its hash".to_owned();

@@ -72,7 +72,7 @@ impl std::fmt::Display for HookName {
     }
 }
 
-/// Something that happened or is about to happen.
+/// An event that has happened or is about to happen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HookEvent {
     pub hook: HookName,
@@ -83,7 +83,7 @@ pub struct HookEvent {
     pub at: TimestampMs,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// The number of hooks between a person and this event. An action of a hook is one level deeper.
+    /// The nesting depth: the number of hook actions in the chain that led to this event.
     pub depth: u8,
     /// Whether this is a dry run that only shows the hook's answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -150,7 +150,7 @@ impl From<()> for HookAnswer {
 /// The wire form of an answer. Unknown fields are refused.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Written {
+struct AnswerJson {
     verdict: Option<String>,
     reason: Option<String>,
     data: Option<Value>,
@@ -166,10 +166,10 @@ impl HookAnswer {
         if bytes.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        let unread = |error: serde_json::Error| HookError::Answer { why: error.to_string() };
-        let written: Written = serde_json::from_slice(bytes).map_err(unread)?;
+        let invalid = |error: serde_json::Error| HookError::Answer { why: error.to_string() };
+        let parsed: AnswerJson = serde_json::from_slice(bytes).map_err(invalid)?;
         let missing = |what: &str| HookError::Answer { why: format!("it has no {what}") };
-        let verdict = match (written.verdict.as_deref().unwrap_or("go_on"), written.reason, written.data) {
+        let verdict = match (parsed.verdict.as_deref().unwrap_or("go_on"), parsed.reason, parsed.data) {
             ("go_on", None, None) => Verdict::GoOn,
             ("refuse", Some(reason), None) => Verdict::Refuse { reason },
             ("change", None, Some(data)) => Verdict::Change { data },
@@ -186,7 +186,7 @@ impl HookAnswer {
                 return Err(HookError::Answer { why });
             }
         };
-        Ok(Self { verdict, actions: written.actions })
+        Ok(Self { verdict, actions: parsed.actions })
     }
 }
 
@@ -223,7 +223,7 @@ impl Field {
         }
     }
 
-    fn takes(self, value: &Value) -> bool {
+    fn accepts(self, value: &Value) -> bool {
         match self {
             Field::Text(_) => value.as_str().is_some_and(|text| !text.trim().is_empty()),
             Field::Object(_) => value.is_object(),
@@ -293,7 +293,7 @@ impl HookName {
                         names.join(", ")
                     ));
                 }
-                Some(field) if !field.takes(value) => return wrong(format!("{key} has the wrong type")),
+                Some(field) if !field.accepts(value) => return wrong(format!("{key} has the wrong type")),
                 Some(_) => {}
             }
         }

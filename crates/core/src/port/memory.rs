@@ -107,7 +107,7 @@ pub enum Learned {
 
 /// The entries of one session that a memory was learned from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct MemorySource {
     pub session: SessionId,
     pub entries: Vec<EntryId>,
 }
@@ -127,7 +127,7 @@ pub struct Memory {
     pub text: String,
     /// Empty for memories that were added manually.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<Source>,
+    pub sources: Vec<MemorySource>,
     pub learned: Learned,
     /// The principal that created the memory. Set by the store.
     pub by: Principal,
@@ -150,7 +150,7 @@ impl Memory {
     }
 
     /// Whether a caller of the same tenant may see the memory.
-    pub fn shows_to(&self, scope: &Scope) -> bool {
+    pub fn is_visible_to(&self, scope: &Scope) -> bool {
         scope.reach == Reach::Tenant || self.is_for(&scope.principal)
     }
 
@@ -163,7 +163,7 @@ impl Memory {
     }
 
     /// Whether the caller may change or delete the memory: its owner, or the principal that shared it with the tenant.
-    pub fn yields_to(&self, scope: &Scope) -> bool {
+    pub fn may_be_changed_by(&self, scope: &Scope) -> bool {
         let is_own = match &self.belongs {
             Belongs::To(owner) => *owner == scope.principal,
             Belongs::Tenant => self.by == scope.principal,
@@ -180,12 +180,12 @@ impl Memory {
     }
 
     /// Add further supporting entries. Returns how many were new.
-    pub fn support(&mut self, from: &Source) -> usize {
-        let place = self.sources.iter().position(|source| source.session == from.session);
-        let source = match place {
-            Some(place) => &mut self.sources[place],
+    pub fn support(&mut self, from: &MemorySource) -> usize {
+        let position = self.sources.iter().position(|source| source.session == from.session);
+        let source = match position {
+            Some(position) => &mut self.sources[position],
             None if self.sources.len() < MEMORY_SOURCES_MAX => {
-                self.sources.push(Source { session: from.session.clone(), entries: Vec::new() });
+                self.sources.push(MemorySource { session: from.session.clone(), entries: Vec::new() });
                 let last = self.sources.len() - 1;
                 &mut self.sources[last]
             }
@@ -201,7 +201,7 @@ impl Memory {
     }
 }
 
-/// Whose memories to list. Memories that the caller may not see are never included.
+/// The owners whose memories are listed. Memories that the caller may not see are never included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Whose {
     #[default]
@@ -236,14 +236,14 @@ pub struct MemoryFilter {
 
 impl MemoryFilter {
     /// Whether a memory matches the filter. The text is not compared here: the store matches it.
-    pub fn wants(&self, scope: &Scope, memory: &Memory) -> bool {
+    pub fn matches(&self, scope: &Scope, memory: &Memory) -> bool {
         let whose = match &self.whose {
             Whose::Any => true,
             Whose::For(principal) => memory.is_for(principal),
             Whose::Only(belongs) => memory.belongs == *belongs,
         };
         whose
-            && memory.shows_to(scope)
+            && memory.is_visible_to(scope)
             && (self.standing == Standing::Any || memory.is_current())
             && self.kind.is_none_or(|kind| memory.kind == kind)
             && self.session.as_ref().is_none_or(|session| memory.is_from(session))
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn an_entry_counts_once_as_support_and_sources_are_limited() {
         let entry = |n| EntryId::mint(TimestampMs(n), 0);
-        let from = |name: &str, n| Source { session: name.parse().unwrap(), entries: vec![entry(n)] };
+        let from = |name: &str, n| MemorySource { session: name.parse().unwrap(), entries: vec![entry(n)] };
         let mut memory = Memory {
             id: MemoryId::mint(TimestampMs(1), 0),
             belongs: Belongs::Tenant,

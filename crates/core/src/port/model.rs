@@ -1,6 +1,6 @@
-//! The model port. Durable messages are projected to a [`Request`] for each call. The reply streams back as [`Piece`]s,
-//! and [`Reply`] is their fold. Data that a request contains but a log must not (media bytes, vendors' reasoning
-//! signatures) has separate types here, so that it cannot get into an entry.
+//! The model port. Durable messages are projected to a [`Request`] for each call. The reply streams back as
+//! [`ReplyEvent`]s, and [`Reply`] is their fold. Data that a request may contain but a log must not (media bytes,
+//! vendors' reasoning signatures) has separate types here, so that it cannot get into an entry.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -100,7 +100,7 @@ impl Thinking {
 
 /// One event of a streamed reply.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Piece {
+pub enum ReplyEvent {
     Text(String),
     Reasoning(String),
     /// Ends the current reasoning block. Reasoning that follows belongs to another block.
@@ -125,7 +125,7 @@ pub enum Piece {
     Stop(Stop),
 }
 
-pub type PieceStream = Pin<Box<dyn Stream<Item = Result<Piece, ModelError>> + Send>>;
+pub type ReplyStream = Pin<Box<dyn Stream<Item = Result<ReplyEvent, ModelError>> + Send>>;
 
 /// Prices in billionths of a US dollar per token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ pub struct ModelFacts {
 pub trait Model: Send + Sync {
     /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the
     /// stream cancels the call.
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError>;
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError>;
     /// The known properties of the model with this name.
     fn facts(&self, model: &str) -> ModelFacts;
     /// The models that are currently available, for selection by a person.
@@ -229,7 +229,7 @@ impl ModelError {
     }
 
     /// Whether a retry may succeed.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(
             self,
             ModelError::RateLimited { .. }
@@ -250,7 +250,7 @@ impl ModelError {
     }
 }
 
-/// The fold of a reply's [`Piece`]s: complete after [`Piece::Stop`], partial before.
+/// The fold of a reply's [`ReplyEvent`]s: complete after [`ReplyEvent::Stop`], partial before.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reply {
     blocks: Vec<Block>,
@@ -267,19 +267,19 @@ enum Block {
 }
 
 impl Reply {
-    pub fn apply(&mut self, piece: Piece) -> Result<(), ReplyError> {
-        self.bytes += piece_bytes(&piece);
+    pub fn apply(&mut self, event: ReplyEvent) -> Result<(), ReplyError> {
+        self.bytes += event_bytes(&event);
         if self.bytes > REPLY_BYTES_MAX {
             return Err(ReplyError::TooLarge { limit: REPLY_BYTES_MAX, unit: "bytes" });
         }
-        match piece {
-            Piece::Text(text) => self.add_text(&text),
-            Piece::Reasoning(text) => self.add_reasoning(&text),
-            Piece::ReasoningEnd { signature, redacted } => self.close_reasoning(signature, redacted),
-            Piece::CallBegan { index, call_id, name } => return self.begin_call(index, call_id, name),
-            Piece::CallInput { index, text } => return self.add_input(index, &text),
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Stop(stop) => self.stop = Some(stop),
+        match event {
+            ReplyEvent::Text(text) => self.add_text(&text),
+            ReplyEvent::Reasoning(text) => self.add_reasoning(&text),
+            ReplyEvent::ReasoningEnd { signature, redacted } => self.close_reasoning(signature, redacted),
+            ReplyEvent::CallBegan { index, call_id, name } => return self.begin_call(index, call_id, name),
+            ReplyEvent::CallInput { index, text } => return self.add_input(index, &text),
+            ReplyEvent::Usage(usage) => self.usage = Some(usage),
+            ReplyEvent::Stop(stop) => self.stop = Some(stop),
         }
         Ok(())
     }
@@ -376,11 +376,13 @@ fn whole_input(text: &str) -> Json {
     Json::parse(text).unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text.to_owned())))
 }
 
-fn piece_bytes(piece: &Piece) -> usize {
-    match piece {
-        Piece::Text(text) | Piece::Reasoning(text) | Piece::CallInput { text, .. } => text.len(),
-        Piece::CallBegan { call_id, name, .. } => call_id.len() + name.len(),
-        Piece::ReasoningEnd { .. } | Piece::Usage(_) | Piece::Stop(_) => 0,
+fn event_bytes(event: &ReplyEvent) -> usize {
+    match event {
+        ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) | ReplyEvent::CallInput { text, .. } => {
+            text.len()
+        }
+        ReplyEvent::CallBegan { call_id, name, .. } => call_id.len() + name.len(),
+        ReplyEvent::ReasoningEnd { .. } | ReplyEvent::Usage(_) | ReplyEvent::Stop(_) => 0,
     }
 }
 
@@ -406,26 +408,26 @@ impl ReplyError {
 mod tests {
     use super::*;
 
-    fn reply(pieces: Vec<Piece>) -> Reply {
+    fn reply(events: Vec<ReplyEvent>) -> Reply {
         let mut reply = Reply::default();
-        for piece in pieces {
-            reply.apply(piece).unwrap();
+        for event in events {
+            reply.apply(event).unwrap();
         }
         reply
     }
 
-    fn call(index: u32, input: &[&str]) -> Vec<Piece> {
-        let began = Piece::CallBegan { index, call_id: format!("c{index}"), name: "ls".into() };
-        let rest = input.iter().map(|text| Piece::CallInput { index, text: (*text).to_owned() });
+    fn call(index: u32, input: &[&str]) -> Vec<ReplyEvent> {
+        let began = ReplyEvent::CallBegan { index, call_id: format!("c{index}"), name: "ls".into() };
+        let rest = input.iter().map(|text| ReplyEvent::CallInput { index, text: (*text).to_owned() });
         std::iter::once(began).chain(rest).collect()
     }
 
     #[test]
-    fn pieces_of_parallel_calls_are_assigned_to_their_call() {
-        let mut pieces = call(0, &["{\"a\""]);
-        pieces.extend(call(1, &["{\"b\":2}"]));
-        pieces.push(Piece::CallInput { index: 0, text: ":1}".into() });
-        let parts = reply(pieces).parts();
+    fn events_of_parallel_calls_are_assigned_to_their_call() {
+        let mut events = call(0, &["{\"a\""]);
+        events.extend(call(1, &["{\"b\":2}"]));
+        events.push(ReplyEvent::CallInput { index: 0, text: ":1}".into() });
+        let parts = reply(events).parts();
         let inputs: Vec<&str> = parts.iter().map(|part| part.as_tool_call().unwrap().input.get()).collect();
         assert_eq!(inputs, ["{\"a\":1}", "{\"b\":2}"]);
     }
@@ -444,9 +446,9 @@ mod tests {
     #[test]
     fn signatures_are_not_durable() {
         let whole = reply(vec![
-            Piece::Reasoning("hm".into()),
-            Piece::ReasoningEnd { signature: Some(Signature("sig".into())), redacted: false },
-            Piece::Text("yes".into()),
+            ReplyEvent::Reasoning("hm".into()),
+            ReplyEvent::ReasoningEnd { signature: Some(Signature("sig".into())), redacted: false },
+            ReplyEvent::Text("yes".into()),
         ]);
         assert_eq!(whole.parts().len(), 2);
         assert_eq!(whole.signatures().get(&0), Some(&Signature("sig".into())));
@@ -455,7 +457,7 @@ mod tests {
 
     #[test]
     fn input_for_a_call_that_never_began_is_refused() {
-        let error = Reply::default().apply(Piece::CallInput { index: 3, text: "x".into() }).unwrap_err();
+        let error = Reply::default().apply(ReplyEvent::CallInput { index: 3, text: "x".into() }).unwrap_err();
         assert_eq!(error, ReplyError::NoCall { index: 3 });
     }
 }

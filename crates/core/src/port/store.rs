@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::authority::{Authority, Source};
 use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
 use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
-pub use crate::port::blob::{BLOB_BYTES_MAX, BlobSink, Blobs, PIECE_BYTES_MAX, WHOLE_BLOB_BYTES_MAX};
+pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 use crate::project::summary::{Lineage, Origin, Summary};
@@ -28,8 +28,8 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 const REQUEST_HEX: usize = 32;
 /// Maximum number of rows in one page of any list.
 pub const PAGE_ROWS_MAX: usize = 10_000;
-/// Approximate number of body bytes in a page of a log. The page ends with the record that reaches this size, so a slow
-/// reader holds at most this much plus one record.
+/// Approximate number of body bytes in a page of a log. The page ends with the record that reaches this size, so a page
+/// holds at most this many bytes plus one record.
 pub const PAGE_BYTES: usize = 256 << 10;
 
 /// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
@@ -69,9 +69,9 @@ pub enum StoreError {
     KeyReused { key: String },
     #[error("fence {given} is stale: the session's lease is now at fence {current}")]
     StaleFence { given: u64, current: u64 },
-    #[error("the session is being written by {holder} until its lease ends in {remaining_ms} ms")]
+    #[error("the session is locked: {holder} holds its lease for another {remaining_ms} ms")]
     Leased { holder: String, remaining_ms: i64 },
-    #[error("{principal} may not do this with session {session}: only {} may", needed.whose())]
+    #[error("{principal} may not do this with session {session}: only {} may", needed.required_role())]
     Denied { session: SessionId, principal: Principal, needed: Right },
     #[error("session {session} is archived and accepts no more entries")]
     Archived { session: SessionId },
@@ -268,8 +268,8 @@ pub enum Until {
     Entries(u32),
 }
 
-/// A slice of a path, oldest first, with the fold's state before it. Unlike a page of a log, a path is read to be
-/// folded, so its entries are decoded: a store can decode while it reads.
+/// A slice of a path, oldest first, with the state of the folds before its first entry. Unlike the records of a page,
+/// the entries are decoded, because callers fold them. A store can decode entries while it reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSlice {
     pub head: Head,
@@ -347,7 +347,7 @@ pub struct Hit {
 pub struct Lease {
     pub session: SessionId,
     pub holder: String,
-    /// Increases each time the lease changes hands. Appends with a smaller fence are refused.
+    /// Increases each time another holder acquires the lease. Appends with a smaller fence are refused.
     pub fence: u64,
     /// TTL by the store's clock, starting when the lease was acquired or renewed.
     pub ttl_ms: i64,
@@ -480,7 +480,7 @@ pub trait Sessions: Send + Sync {
 pub trait Log: Send + Sync {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
     /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before
-    /// the previous one has returned, and expect the head that the previous append will leave.
+    /// the previous one has returned, and expect the head that the previous append will produce.
     fn keeps_order(&self) -> bool {
         false
     }
@@ -586,7 +586,7 @@ pub trait Upkeep: Send + Sync {
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
     }
-    /// Check whether a write would succeed now, as far as possible without leaving a trace.
+    /// Check whether a write would succeed now, as far as this is possible without a permanent change.
     async fn check_writable(&self) -> Result<()> {
         Ok(())
     }

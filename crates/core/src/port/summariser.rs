@@ -7,7 +7,7 @@ use crate::entry::{Compaction, Details, WrittenBy};
 
 /// A request to a summariser, one per chunk of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct SummaryRequest {
     /// The instructions.
     pub system: String,
     /// The text to summarise.
@@ -16,12 +16,12 @@ pub struct Request {
 
 /// A summariser's text, and its usage if a model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Written {
+pub struct WrittenSummary {
     pub text: String,
     pub by: Option<WrittenBy>,
 }
 
-impl From<String> for Written {
+impl From<String> for WrittenSummary {
     fn from(text: String) -> Self {
         Self { text, by: None }
     }
@@ -34,7 +34,7 @@ pub struct SummariserError(pub String);
 /// Turns a request into text. A summariser has no access to the session.
 #[async_trait]
 pub trait Summariser: Send + Sync {
-    async fn write(&self, request: Request) -> Result<Written, SummariserError>;
+    async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError>;
 }
 
 /// The strategy `custom`: receives the archive itself and returns a summary.

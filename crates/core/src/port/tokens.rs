@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 pub trait Tokenizer: Send + Sync {
-    /// The name, such as `o200k`. Counts are cached under it.
+    /// The name, such as `o200k`. It is part of the cache key of token counts.
     fn name(&self) -> &'static str;
     fn count(&self, text: &str) -> u64;
 }

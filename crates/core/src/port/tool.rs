@@ -82,7 +82,7 @@ pub enum McpServer {
 
 /// The rights of a session's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct ToolGrant {
     pub tenant: TenantId,
     pub session: SessionId,
     /// The working directory of `project` scope and commands.
@@ -146,7 +146,7 @@ impl ToolError {
 /// Opens toolboxes.
 #[async_trait]
 pub trait ToolHost: Send + Sync {
-    async fn open(&self, grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError>;
+    async fn open(&self, grant: &ToolGrant) -> Result<Arc<dyn Toolbox>, ToolError>;
 }
 
 /// The tools of one session, bound to its grant.

@@ -18,7 +18,7 @@ pub trait Calendar: Send + Sync {
 #[async_trait]
 pub trait Watcher: Send + Sync {
     /// The current fingerprint of each file. A different fingerprint means different content.
-    async fn look(&self) -> Result<BTreeMap<String, String>, String>;
+    async fn fingerprints(&self) -> Result<BTreeMap<String, String>, String>;
     /// A description for display.
     fn describe(&self) -> String;
 }

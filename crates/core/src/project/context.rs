@@ -90,7 +90,7 @@ pub struct Context {
     pub tokens: u64,
     /// The latest compaction, which determines where this context starts.
     #[serde(skip)]
-    pub compaction: Option<InForce>,
+    pub compaction: Option<LatestCompaction>,
     /// The provider's last usage report for this context.
     #[serde(skip)]
     pub reported: Option<Reported>,
@@ -98,7 +98,7 @@ pub struct Context {
 
 /// The latest compaction on a path.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InForce {
+pub struct LatestCompaction {
     pub id: EntryId,
     pub body: Compaction,
 }
@@ -133,19 +133,19 @@ pub enum OpenTurn {
 /// Build the context of a path.
 pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     let mut start = context_start(&slice.entries);
-    let left_out = LeftOut::of(&slice, start.first_kept, open_turn);
+    let omitted = OmittedEntries::of(&slice, start.first_kept, open_turn);
     let reported = last_report(&slice.entries);
     let mut settings = slice.settings_before;
     let mut shown = Vec::with_capacity(slice.entries.len() + 1);
     shown.extend(start.summary.take());
     for (index, entry) in slice.entries.into_iter().enumerate() {
         settings.apply(&entry.body);
-        if index >= start.first_kept && !left_out.covers(&entry.meta, &entry.body) {
+        if index >= start.first_kept && !omitted.covers(&entry.meta, &entry.body) {
             shown.extend(message_of(&entry.meta, entry.body));
         }
     }
-    if let Some(in_force) = &start.compaction {
-        shorten_results(&mut shown, &in_force.body);
+    if let Some(latest_compaction) = &start.compaction {
+        shorten_results(&mut shown, &latest_compaction.body);
     }
     let mut messages = close_pairs(shown);
     name_results(&mut messages);
@@ -168,8 +168,8 @@ fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
 
 /// The last answer with usage after the latest compaction.
 fn last_report(entries: &[Entry]) -> Option<Reported> {
-    let is_older = |entry: &&Entry| entry.meta.kind == Kind::Compaction;
-    entries.iter().rev().take_while(|entry| !is_older(entry)).find_map(|entry| match &entry.body {
+    let is_compaction = |entry: &&Entry| entry.meta.kind == Kind::Compaction;
+    entries.iter().rev().take_while(|entry| !is_compaction(entry)).find_map(|entry| match &entry.body {
         Body::AssistantMessage(message) if message.stop != Stop::Error => {
             message.usage.map(|usage| Reported { seq: entry.meta.seq, usage })
         }
@@ -180,7 +180,7 @@ fn last_report(entries: &[Entry]) -> Option<Reported> {
 fn context_of(
     settings: Settings,
     messages: Vec<Message>,
-    compaction: Option<InForce>,
+    compaction: Option<LatestCompaction>,
     reported: Option<Reported>,
 ) -> Context {
     let system = settings.system_prompt();
@@ -202,7 +202,7 @@ fn context_of(
 struct ContextStart {
     first_kept: usize,
     summary: Option<Message>,
-    compaction: Option<InForce>,
+    compaction: Option<LatestCompaction>,
 }
 
 fn context_start(entries: &[Entry]) -> ContextStart {
@@ -218,19 +218,19 @@ fn context_start(entries: &[Entry]) -> ContextStart {
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
     let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
-    let in_force = InForce { id: entries[at].meta.id, body: compaction.clone() };
-    ContextStart { first_kept, summary, compaction: Some(in_force) }
+    let latest_compaction = LatestCompaction { id: entries[at].meta.id, body: compaction.clone() };
+    ContextStart { first_kept, summary, compaction: Some(latest_compaction) }
 }
 
-/// The entries of failed and interrupted turns that are left out.
-struct LeftOut {
+/// Determines which entries of failed and interrupted turns the context omits.
+struct OmittedEntries {
     turns: HashSet<TurnId>,
-    /// Turns that failed before any output. Their user messages are also left out.
+    /// Turns that failed before any output. Their user messages are omitted, too.
     silent: HashSet<TurnId>,
     inherited: u32,
 }
 
-impl LeftOut {
+impl OmittedEntries {
     fn of(slice: &PathSlice, first_kept: usize, open_turn: OpenTurn) -> Self {
         let rolled_back = slice.open_turn.filter(|_| open_turn == OpenTurn::LeaveOut);
         let failed = slice.ended_turns.iter().filter(|(_, outcome)| *outcome == Outcome::Failed);
@@ -239,8 +239,8 @@ impl LeftOut {
             for (index, entry) in slice.entries.iter().enumerate() {
                 // A turn that began before the context may have had output, so its user message stays. A slice that
                 // starts later must produce the same context.
-                let speaks = index < first_kept || has_output(&entry.body);
-                if let Some(turn) = entry.meta.turn.filter(|_| speaks) {
+                let may_have_output = index < first_kept || has_output(&entry.body);
+                if let Some(turn) = entry.meta.turn.filter(|_| may_have_output) {
                     silent.remove(&turn);
                 }
             }

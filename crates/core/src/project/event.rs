@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::entry::{Body, Kind, Outcome, Record, SessionState, Strategy, codec::CodecError};
-use crate::flow::assignment::POST_INFO;
+use crate::flow::assignment::ASSIGNMENT_INFO;
 use crate::flow::event::RUN_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::pressure::PRESSURE_INFO;
@@ -63,7 +63,7 @@ fn event_name(record: &Record) -> Result<&'static str, CodecError> {
         Kind::CustomInfo => match record.decode()? {
             Body::CustomInfo(body) if body.custom_type == PRESSURE_INFO => "session:pressure",
             Body::CustomInfo(body) if body.custom_type == RUN_INFO => "flow:event",
-            Body::CustomInfo(body) if body.custom_type == POST_INFO => "flow:entered",
+            Body::CustomInfo(body) if body.custom_type == ASSIGNMENT_INFO => "flow:entered",
             _ => "session:info",
         },
         Kind::TurnStarted => "session:turn_started",

@@ -48,7 +48,7 @@ pub struct Feed {
     /// The number of items that were taken out before `items`.
     taken: usize,
     /// Items of calls that have no outcome yet, by call id.
-    running: HashMap<String, Running>,
+    running: HashMap<String, RunningCall>,
     /// The positions of the items in `running` among all items.
     waiting: BTreeSet<usize>,
     /// The item that the latest entry changed in place, and the number of items before that entry.
@@ -58,7 +58,7 @@ pub struct Feed {
 
 /// An item that waits for its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Running {
+struct RunningCall {
     /// The item's position among all items, including those taken out.
     at: usize,
     id: String,
@@ -74,7 +74,8 @@ impl Feed {
         feed
     }
 
-    /// The items that the latest entry changed or added. An item with a known id replaces the earlier one.
+    /// The items that the latest entry changed or added. An item with a known id replaces the earlier item
+    /// with that id.
     pub fn news(&self) -> impl Iterator<Item = &FeedItem> {
         let changed = self.changed.and_then(|at| self.items.get(at));
         changed.into_iter().chain(&self.items[self.before..])
@@ -175,9 +176,9 @@ impl Feed {
     fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
         if let Some(pressure) = Pressure::from_info(info) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
-        } else if let Some(post) = Assignment::of_info(info) {
-            let text = format!("{} · visit {}", post.flow, post.visit);
-            self.push(entry, FeedType::Activation, &post.node, text);
+        } else if let Some(assignment) = Assignment::of_info(info) {
+            let text = format!("{} · visit {}", assignment.flow, assignment.visit);
+            self.push(entry, FeedType::Activation, &assignment.node, text);
         } else if let Some(event) = RunEvent::of_info(info) {
             self.push_run_event(entry, event);
         } else if let Some(note) = HookNote::from_info(info) {
@@ -227,7 +228,7 @@ impl Feed {
 
     /// Add one item for all text of an answer, and one for each other part.
     fn push_answer(&mut self, entry: &Entry, parts: &[Part]) {
-        let mut is_said = false;
+        let mut has_text_item = false;
         for (number, part) in parts.iter().enumerate() {
             let id = format!("{}.{number}", entry.meta.seq);
             match part {
@@ -243,15 +244,15 @@ impl Feed {
                 Part::ToolCall(call) => {
                     let (label, text) = (call.name.clone(), call.input.get().to_owned());
                     let at = self.taken + self.items.len();
-                    let running = Running { at, id: id.clone(), label: label.clone() };
+                    let running = RunningCall { at, id: id.clone(), label: label.clone() };
                     self.waiting.insert(at);
-                    if let Some(forgotten) = self.running.insert(call.call_id.clone(), running) {
-                        self.waiting.remove(&forgotten.at);
+                    if let Some(replaced) = self.running.insert(call.call_id.clone(), running) {
+                        self.waiting.remove(&replaced.at);
                     }
                     self.items.push(FeedItem { id, kind: FeedType::Tool, label, text });
                 }
-                Part::Text(_) if !is_said => {
-                    is_said = true;
+                Part::Text(_) if !has_text_item => {
+                    has_text_item = true;
                     let text = entry.body.text();
                     if !text.is_empty() {
                         self.push(entry, FeedType::Assistant, "assistant", text);

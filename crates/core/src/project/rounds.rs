@@ -68,14 +68,14 @@ pub fn rounds_of(path: &[Entry], artifacts: &[(Seq, String)]) -> Vec<PathRound> 
 /// One line per round with its artifacts. Includes the newest rounds that fit.
 pub fn digest(rounds: &[PathRound], chars_max: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
-    let mut left = chars_max;
+    let mut remaining = chars_max;
     for round in rounds.iter().rev() {
         let line = digest_line(round);
         let chars = line.chars().count() + 1;
-        if chars > left {
+        if chars > remaining {
             break;
         }
-        left -= chars;
+        remaining -= chars;
         lines.push(line);
     }
     if lines.len() < rounds.len() {
@@ -116,7 +116,7 @@ fn cut(text: &str, chars_max: usize) -> String {
 }
 
 /// The full text of these rounds, with long results shortened.
-pub fn tell(rounds: &[PathRound], chars_max: usize) -> String {
+pub fn rounds_text(rounds: &[PathRound], chars_max: usize) -> String {
     let mut text = String::new();
     for round in rounds {
         let _ = writeln!(text, "Round {}", round.number);

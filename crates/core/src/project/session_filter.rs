@@ -10,12 +10,12 @@ const WORDS_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub struct SessionFilter<'a> {
     filter: &'a ListFilter,
-    title: Title,
+    title: TitleMatcher,
 }
 
 impl<'a> SessionFilter<'a> {
     pub fn of(filter: &'a ListFilter) -> Self {
-        Self { filter, title: Title::of(filter.title.as_deref().unwrap_or_default()) }
+        Self { filter, title: TitleMatcher::of(filter.title.as_deref().unwrap_or_default()) }
     }
 
     pub fn includes(&self, summary: &Summary) -> bool {
@@ -27,22 +27,22 @@ impl<'a> SessionFilter<'a> {
             && filter.since.is_none_or(|since| summary.updated_at >= since)
             && filter.until.is_none_or(|until| summary.updated_at < until)
             && filter.id_prefix.as_ref().is_none_or(|prefix| summary.id.as_str().starts_with(prefix.as_str()))
-            && self.title.names(summary)
+            && self.title.matches(summary)
     }
 }
 
 /// Words that must all occur in a session's title or id, ignoring case. Search operators are ignored.
 #[derive(Debug, Clone)]
-pub struct Title(Vec<String>);
+pub struct TitleMatcher(Vec<String>);
 
-impl Title {
+impl TitleMatcher {
     pub fn of(text: &str) -> Self {
         let lower = text.to_lowercase();
         let words = lower.split_whitespace().map(|word| word.trim_matches(['*', '"']));
         Self(words.filter(|word| !word.is_empty()).take(WORDS_MAX).map(str::to_owned).collect())
     }
 
-    pub fn names(&self, summary: &Summary) -> bool {
+    pub fn matches(&self, summary: &Summary) -> bool {
         if self.0.is_empty() {
             return true;
         }
@@ -59,7 +59,7 @@ mod tests {
     use crate::port::store::NewSession;
     use crate::scope::Principal;
 
-    fn called(id: &str, title: Option<&str>) -> Summary {
+    fn summary_of(id: &str, title: Option<&str>) -> Summary {
         let new = NewSession {
             title: title.map(str::to_owned),
             ..NewSession::new(id.parse().unwrap(), TimestampMs(1_000))
@@ -67,34 +67,34 @@ mod tests {
         Summary::new(&new, Principal::System)
     }
 
-    fn is_named(text: &str, summary: &Summary) -> bool {
+    fn is_included(text: &str, summary: &Summary) -> bool {
         let filter = ListFilter { title: Some(text.to_owned()), ..ListFilter::default() };
         SessionFilter::of(&filter).includes(summary)
     }
 
     #[test]
     fn every_word_must_be_in_the_title_or_the_id_in_any_case() {
-        let summary = called("river-7", Some("The Längste Winter"));
+        let summary = summary_of("river-7", Some("The Längste Winter"));
         for text in ["", "  ", "winter", "WIN", "längste the", "RIVER winter", "\"the\" win*"] {
-            assert!(is_named(text, &summary), "{text:?}");
+            assert!(is_included(text, &summary), "{text:?}");
         }
-        assert!(!is_named("winter summer", &summary));
-        assert!(!is_named("7 8", &summary));
+        assert!(!is_included("winter summer", &summary));
+        assert!(!is_included("7 8", &summary));
     }
 
     #[test]
     fn the_preview_counts_as_the_title_if_there_is_none() {
-        let mut summary = called("s", None);
-        assert!(!is_named("hello", &summary));
+        let mut summary = summary_of("s", None);
+        assert!(!is_included("hello", &summary));
         summary.preview = Some("Hello there".to_owned());
-        assert!(is_named("hello", &summary));
+        assert!(is_included("hello", &summary));
         summary.title = Some("Named".to_owned());
-        assert!(!is_named("hello", &summary), "the list shows the title instead");
+        assert!(!is_included("hello", &summary), "the list shows the title instead");
     }
 
     #[test]
     fn a_time_range_includes_its_start_and_excludes_its_end() {
-        let summary = called("s", None);
+        let summary = summary_of("s", None);
         let within = |since, until| {
             let filter = ListFilter {
                 since: Some(TimestampMs(since)),

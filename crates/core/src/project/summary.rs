@@ -117,8 +117,8 @@ impl Summary {
         summary.cwd = new.cwd.clone().or_else(|| source.cwd.clone());
         summary.parent =
             Some(Lineage { session: source.id.clone(), at: shared.as_ref().map(|point| point.id) });
-        let begun_with = source.authority.as_ref().map(Authority::of_creation);
-        summary.authority = shared.as_ref().map_or(begun_with, |point| point.authority.clone());
+        let creation = source.authority.as_ref().map(Authority::of_creation);
+        summary.authority = shared.as_ref().map_or(creation, |point| point.authority.clone());
         if let Some(point) = shared {
             summary.inherited = point.links.depth;
             summary.head =

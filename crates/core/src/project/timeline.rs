@@ -7,25 +7,25 @@ use crate::entry::{Body, Entry, Strategy, Trigger};
 use crate::id::{Seq, TimestampMs};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Point {
+pub struct TimelinePoint {
     pub seq: Seq,
     pub at: TimestampMs,
     /// The context's tokens at this point; `None` if unknown.
     pub tokens: Option<u64>,
     #[serde(flatten)]
-    pub what: What,
+    pub what: PointKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum PointKind {
     Answer { model: Option<String>, cost_nano_usd: Option<u64> },
     Compaction { tokens_before: Option<u64>, strategy: Strategy, trigger: Trigger },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
-    pub points: Vec<Point>,
+    pub points: Vec<TimelinePoint>,
 }
 
 impl Timeline {
@@ -34,15 +34,18 @@ impl Timeline {
             Body::AssistantMessage(message) => {
                 let Some(usage) = message.usage else { return };
                 let (model, cost_nano_usd) = (message.model.clone(), message.cost_nano_usd);
-                (Some(usage.total()), What::Answer { model, cost_nano_usd })
+                (Some(usage.total()), PointKind::Answer { model, cost_nano_usd })
             }
-            Body::Compaction(made) => {
-                let (strategy, trigger) = (made.strategy, made.trigger);
-                (made.tokens_after, What::Compaction { tokens_before: made.tokens_before, strategy, trigger })
+            Body::Compaction(compaction) => {
+                let (strategy, trigger) = (compaction.strategy, compaction.trigger);
+                (
+                    compaction.tokens_after,
+                    PointKind::Compaction { tokens_before: compaction.tokens_before, strategy, trigger },
+                )
             }
             _ => return,
         };
-        self.points.push(Point { seq: entry.meta.seq, at: entry.meta.at, tokens, what });
+        self.points.push(TimelinePoint { seq: entry.meta.seq, at: entry.meta.at, tokens, what });
     }
 }
 
@@ -68,9 +71,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_input_and_output_and_a_compaction_counts_the_rest() {
+    fn an_answer_shows_its_usage_and_a_compaction_shows_the_tokens_after_it() {
         let usage = Usage { input: 5, output: 3, cache_read: 90, ..Usage::default() };
-        let made = Compaction {
+        let compaction = Compaction {
             tokens_before: Some(98),
             tokens_after: Some(20),
             ..Compaction::new(Strategy::Truncate, Trigger::Manual)
@@ -78,7 +81,7 @@ mod tests {
         let mut timeline = Timeline::default();
         timeline.apply(&entry(1, answer(Some(usage))));
         timeline.apply(&entry(2, answer(None)));
-        timeline.apply(&entry(3, made));
+        timeline.apply(&entry(3, compaction));
         let tokens: Vec<(u32, Option<u64>)> =
             timeline.points.iter().map(|point| (point.seq.0, point.tokens)).collect();
         assert_eq!(tokens, [(1, Some(98)), (3, Some(20))]);

@@ -17,7 +17,7 @@ pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     let mut rating = None;
     for part in parts.iter_mut() {
         if let Part::Text(text) = part {
-            let mut filter = Filter::default();
+            let mut filter = RatingFilter::default();
             let mut shown = filter.push(&text.text);
             shown.push_str(&filter.finish());
             if filter.rating.is_some() {
@@ -32,12 +32,12 @@ pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
 
 /// Stream filter that holds back text that may be the start of a rating.
 #[derive(Debug, Default)]
-pub struct Filter {
+pub struct RatingFilter {
     held: String,
     pub rating: Option<f32>,
 }
 
-impl Filter {
+impl RatingFilter {
     /// Add text, and return the text that may be shown so far.
     pub fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
@@ -45,13 +45,13 @@ impl Filter {
         while let Some(at) = self.held.find('<') {
             shown.push_str(&self.held[..at]);
             self.held.drain(..at);
-            match read_rating(&self.held) {
-                Reading::Whole { rating, bytes } => {
+            match match_rating(&self.held) {
+                TagMatch::Complete { rating, bytes } => {
                     self.rating = rating.or(self.rating);
                     self.held.drain(..bytes);
                 }
-                Reading::Partial => return shown,
-                Reading::Other => {
+                TagMatch::Partial => return shown,
+                TagMatch::None => {
                     shown.push('<');
                     self.held.drain(..1);
                 }
@@ -68,26 +68,26 @@ impl Filter {
     }
 }
 
-enum Reading {
-    Whole { rating: Option<f32>, bytes: usize },
+enum TagMatch {
+    Complete { rating: Option<f32>, bytes: usize },
     Partial,
-    Other,
+    None,
 }
 
-fn read_rating(text: &str) -> Reading {
+fn match_rating(text: &str) -> TagMatch {
     let Some(inside) = text.strip_prefix(OPEN) else {
-        return if OPEN.starts_with(text) { Reading::Partial } else { Reading::Other };
+        return if OPEN.starts_with(text) { TagMatch::Partial } else { TagMatch::None };
     };
     match inside.find('<') {
-        Some(at) if at > RATING_BYTES_MAX => Reading::Other,
+        Some(at) if at > RATING_BYTES_MAX => TagMatch::None,
         Some(at) if inside[at..].starts_with(CLOSE) => {
             let rating = inside[..at].trim().parse().ok().filter(|rating| (0.0..=1.0).contains(rating));
-            Reading::Whole { rating, bytes: OPEN.len() + at + CLOSE.len() }
+            TagMatch::Complete { rating, bytes: OPEN.len() + at + CLOSE.len() }
         }
-        Some(at) if CLOSE.starts_with(&inside[at..]) => Reading::Partial,
-        Some(_) => Reading::Other,
-        None if inside.len() <= RATING_BYTES_MAX => Reading::Partial,
-        None => Reading::Other,
+        Some(at) if CLOSE.starts_with(&inside[at..]) => TagMatch::Partial,
+        Some(_) => TagMatch::None,
+        None if inside.len() <= RATING_BYTES_MAX => TagMatch::Partial,
+        None => TagMatch::None,
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     fn a_rating_is_removed_for_every_split_of_the_stream() {
         let text = "It is 4 < 5.\n<confidence>0.85</confidence>";
         for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
-            let mut filter = Filter::default();
+            let mut filter = RatingFilter::default();
             let shown = filter.push(&text[..cut]) + &filter.push(&text[cut..]) + &filter.finish();
             assert_eq!((shown.as_str(), filter.rating), ("It is 4 < 5.\n", Some(0.85)), "cut at {cut}");
         }
@@ -110,7 +110,7 @@ mod tests {
         for text in
             ["<conf", "<confidence>surely not a number at all</confidence>", "a <b> c", "<confidence>0.5<b>"]
         {
-            let mut filter = Filter::default();
+            let mut filter = RatingFilter::default();
             assert_eq!(filter.push(text) + &filter.finish(), text);
             assert_eq!(filter.rating, None);
         }

@@ -32,7 +32,7 @@ pub struct Rules {
     pub tools: Vec<ToolSpec>,
     pub trace_id: Option<String>,
     /// The session's current flow node.
-    pub post: Option<Assignment>,
+    pub assignment: Option<Assignment>,
 }
 
 impl Rules {
@@ -48,7 +48,7 @@ impl Rules {
 
     /// The question to a person that a handoff requires.
     fn question(&self, call: &ToolCall) -> Option<Question> {
-        self.post.as_ref()?.question(call)
+        self.assignment.as_ref()?.question(call)
     }
 }
 
@@ -61,18 +61,18 @@ pub struct Machine {
     pub(super) running: HashSet<usize>,
     /// Input that arrived during the turn and is not in the tree yet.
     steered: Vec<(EntryId, Vec<Part>)>,
-    /// The last error message, for the entry that ends the turn.
-    trouble: Option<String>,
+    /// The last error message, written in the entry that ends the turn.
+    last_error: Option<String>,
 }
 
 impl Machine {
     pub(super) fn new(rules: Rules, state: TurnState) -> Self {
-        Self { rules, state, running: HashSet::new(), steered: Vec::new(), trouble: None }
+        Self { rules, state, running: HashSet::new(), steered: Vec::new(), last_error: None }
     }
 
     /// Begin a turn with a user's message. `taken` is the message's queue entry, if any.
-    pub fn begin(rules: Rules, words: UserMessage, taken: Option<EntryId>) -> (Self, TurnStep) {
-        Self::begin_with(rules, vec![words.into()], taken)
+    pub fn begin(rules: Rules, message: UserMessage, taken: Option<EntryId>) -> (Self, TurnStep) {
+        Self::begin_with(rules, vec![message.into()], taken)
     }
 
     /// Begin a turn with the caller's entries: messages, results of calls handed to the caller, or messages from other
@@ -87,11 +87,13 @@ impl Machine {
         for body in opening {
             machine.add(&mut step, body);
         }
-        match machine.rules.post.as_ref().filter(|post| post.needs_consent_first()) {
+        match machine.rules.assignment.as_ref().filter(|assignment| assignment.needs_consent_first()) {
             None => machine.open_round(&mut step),
-            Some(post) => {
-                let question =
-                    format!("May {} of the flow {:?} see the roles' findings?", post.role, post.flow);
+            Some(assignment) => {
+                let question = format!(
+                    "May {} of the flow {:?} see the roles' findings?",
+                    assignment.role, assignment.flow
+                );
                 machine.ask(&mut step, question, None, CONSENT);
                 step.effects.push(Effect::AwaitPerson);
             }
@@ -116,10 +118,10 @@ impl Machine {
         match input {
             Input::Answered { answer, faults, leaf } => self.take_answer(&mut step, answer, &faults, leaf),
             Input::ModelFailed { code, message, partial } => {
-                self.trouble = Some(message);
+                self.last_error = Some(message);
                 self.take_failure(&mut step, code, partial);
             }
-            Input::TooFull { trigger } => self.make_room(&mut step, trigger),
+            Input::TooFull { trigger } => self.request_compaction(&mut step, trigger),
             Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
             Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
             Input::ToolDone(result) => self.take_result(&mut step, result),
@@ -127,9 +129,9 @@ impl Machine {
                 self.take_approval(&mut step, approval, answer, reason)
             }
             Input::Steered { input, parts } => self.steered.push((input, parts)),
-            Input::Cancelled { partial } => self.break_off(&mut step, partial, Outcome::Cancelled, None),
+            Input::Cancelled { partial } => self.abort(&mut step, partial, Outcome::Cancelled, None),
             Input::TimeOver { partial } => {
-                self.break_off(&mut step, partial, Outcome::Limited, Some("wall_time"))
+                self.abort(&mut step, partial, Outcome::Limited, Some("wall_time"))
             }
         }
         step
@@ -194,7 +196,7 @@ impl Machine {
     pub(super) fn end(&mut self, step: &mut TurnStep, outcome: Outcome, code: Option<&str>) {
         let cost = Some(self.state.cost_nano_usd).filter(|_| !self.state.has_unpriced);
         let (usage, code) = (Some(self.state.usage), code.map(str::to_owned));
-        let message = self.trouble.take();
+        let message = self.last_error.take();
         self.add(step, TurnEnded { outcome, code, message, usage, cost_nano_usd: cost });
         step.effects.clear();
     }
@@ -208,10 +210,10 @@ impl Machine {
     ) {
         let rating = self.rules.confidence.and_then(|_| take_rating(&mut answer.parts));
         self.add_answer(step, answer);
-        match self.doubt(rating) {
-            Doubt::None => self.act_on_answer(step, faults, rating),
-            Doubt::Backtrack => self.backtrack(step, rating, leaf),
-            Doubt::Ask => {
+        match self.confidence_action(rating) {
+            ConfidenceAction::Proceed => self.act_on_answer(step, faults, rating),
+            ConfidenceAction::Backtrack => self.backtrack(step, rating, leaf),
+            ConfidenceAction::Ask => {
                 let percent = (rating.unwrap_or_default() * 100.0).round();
                 let question = format!("The model is only {percent} % sure of this. Continue?");
                 self.ask(step, question, None, CONFIDENCE);
@@ -225,13 +227,15 @@ impl Machine {
         self.add(step, AssistantMessage { parts, model: Some(model), usage, cost_nano_usd, stop });
     }
 
-    fn doubt(&self, rating: Option<f32>) -> Doubt {
-        let (Some(rules), Some(rating)) = (self.rules.confidence, rating) else { return Doubt::None };
+    fn confidence_action(&self, rating: Option<f32>) -> ConfidenceAction {
+        let (Some(rules), Some(rating)) = (self.rules.confidence, rating) else {
+            return ConfidenceAction::Proceed;
+        };
         if rating < rules.backtrack_below {
-            let may = self.state.backtracks < rules.backtracks_max;
-            return if may { Doubt::Backtrack } else { Doubt::Ask };
+            let may_backtrack = self.state.backtracks < rules.backtracks_max;
+            return if may_backtrack { ConfidenceAction::Backtrack } else { ConfidenceAction::Ask };
         }
-        if rating < rules.ask_below { Doubt::Ask } else { Doubt::None }
+        if rating < rules.ask_below { ConfidenceAction::Ask } else { ConfidenceAction::Proceed }
     }
 
     /// Abandon the answer's branch, and summarise it for the next attempt.
@@ -265,14 +269,14 @@ impl Machine {
         let is_malformed = !faults.is_empty() || self.state.calls.iter().any(is_unknown);
         for at in 0..self.state.calls.len() {
             if self.state.calls[at].status == CallStatus::Open {
-                self.judge(step, at, faults.get(&at));
+                self.decide_call(step, at, faults.get(&at));
             }
         }
         if is_malformed {
             self.close_round(step, RoundStatus::Malformed, rating);
         }
         if self.state.corrections > self.rules.limits.corrections_max {
-            return self.break_off(step, None, Outcome::Limited, Some("correction_limit"));
+            return self.abort(step, None, Outcome::Limited, Some("correction_limit"));
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
             // Record the intent before acting.
@@ -289,7 +293,7 @@ impl Machine {
         }
     }
 
-    fn judge(&mut self, step: &mut TurnStep, at: usize, fault: Option<&String>) {
+    fn decide_call(&mut self, step: &mut TurnStep, at: usize, fault: Option<&String>) {
         let call = self.state.calls[at].call.clone();
         let Some(spec) = self.rules.tool(&call.name) else {
             let known: Vec<&str> = self.rules.tools.iter().map(|spec| spec.name.as_str()).collect();
@@ -341,9 +345,9 @@ impl Machine {
             let may_run =
                 call.status == CallStatus::Begun && !self.is_handed_over(call) && !self.running.contains(&at);
             let reads = self.rules.tool(&call.call.name).is_some_and(|spec| spec.touch == Touch::Reads);
-            let alone = self.running.is_empty() && !earlier_waits;
+            let runs_alone = self.running.is_empty() && !earlier_waits;
             let only_reads_run = !self.running.iter().any(|at| !self.reads(*at)) && !earlier_waits;
-            if may_run && (alone || (reads && only_reads_run)) {
+            if may_run && (runs_alone || (reads && only_reads_run)) {
                 step.effects.push(Effect::RunTool(call.call.clone()));
                 self.running.insert(at);
             } else if may_run {
@@ -404,11 +408,11 @@ impl Machine {
         // The entry is already in the log: fold it, but do not write it again.
         let answered = crate::entry::ApprovalAnswered { approval, answer, reason };
         self.state.apply(&Body::ApprovalAnswered(answered));
-        self.go_on_after_answers(step);
+        self.continue_after_answers(step);
     }
 
     /// Continue with the answers received so far.
-    pub(super) fn go_on_after_answers(&mut self, step: &mut TurnStep) {
+    pub(super) fn continue_after_answers(&mut self, step: &mut TurnStep) {
         if let Some(gate) = self.state.gate.clone() {
             let Some((answer, reason)) = gate.answer else { return };
             return self.pass_gate(step, &gate.kind, answer, reason);
@@ -432,8 +436,8 @@ impl Machine {
                     self.add(step, error_result(&call, format!("A person refused this call: {why}")));
                 }
                 CallStatus::Approved { reason } if asks => {
-                    let said = reason.unwrap_or_else(|| "Yes.".to_owned());
-                    self.add(step, result_of(&call, said, IsError::No));
+                    let text = reason.unwrap_or_else(|| "Yes.".to_owned());
+                    self.add(step, result_of(&call, text, IsError::No));
                 }
                 _ => {}
             }
@@ -444,11 +448,11 @@ impl Machine {
         match (kind, answer) {
             (BUDGET, ApprovalAnswer::Approved) => step.effects.push(Effect::CallModel),
             (BUDGET, ApprovalAnswer::Denied) => {
-                self.break_off(step, None, Outcome::Limited, Some("budget_exceeded"))
+                self.abort(step, None, Outcome::Limited, Some("budget_exceeded"))
             }
             (CONSENT, ApprovalAnswer::Approved) => self.open_round(step),
             (CONSENT, ApprovalAnswer::Denied) => {
-                self.trouble = reason;
+                self.last_error = reason;
                 self.end(step, Outcome::Cancelled, Some(DECLINED));
             }
             (_, ApprovalAnswer::Approved) => self.act_on_answer(step, &BTreeMap::new(), None),
@@ -471,7 +475,7 @@ impl Machine {
 
     fn take_failure(&mut self, step: &mut TurnStep, code: String, partial: Option<Answer>) {
         if code == "context_overflow" && self.state.overflows == 0 {
-            return self.make_room(step, Trigger::Overflow);
+            return self.request_compaction(step, Trigger::Overflow);
         }
         if let Some(partial) = partial.filter(|partial| !partial.parts.is_empty() || partial.usage.is_some())
         {
@@ -481,7 +485,7 @@ impl Machine {
         self.end(step, Outcome::Failed, Some(&code));
     }
 
-    fn make_room(&mut self, step: &mut TurnStep, trigger: Trigger) {
+    fn request_compaction(&mut self, step: &mut TurnStep, trigger: Trigger) {
         step.effects.push(Effect::Compact(trigger));
     }
 
@@ -508,7 +512,7 @@ impl Machine {
     }
 
     /// End the turn early. The partial answer is kept, and open calls get an interrupted result.
-    pub(super) fn break_off(
+    pub(super) fn abort(
         &mut self,
         step: &mut TurnStep,
         partial: Option<Answer>,
@@ -528,8 +532,8 @@ impl Machine {
     }
 }
 
-enum Doubt {
-    None,
+enum ConfidenceAction {
+    Proceed,
     Backtrack,
     Ask,
 }

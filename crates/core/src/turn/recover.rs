@@ -10,8 +10,8 @@ use crate::id::EntryId;
 use crate::port::tool::Replay;
 
 /// The note for the model when a turn continues after a crash.
-const CONTINUATION: &str = "The work on this was interrupted before it was finished. What was done so far is above; a \
-    call that says it was interrupted may or may not have had its effect, so check before repeating it. Continue from here.";
+const CONTINUATION: &str = "The work was interrupted before it was finished. The results so far are above. A call that \
+    is marked as interrupted may or may not have taken effect, so check before repeating it. Continue from here.";
 
 /// The note that starts the continuation of an interrupted turn.
 pub fn continuation() -> SystemNote {
@@ -37,10 +37,10 @@ impl Machine {
 
     fn resume(&mut self, step: &mut TurnStep, on_interrupt: OnInterrupt, before: Option<EntryId>) {
         if self.state.is_cancel_asked {
-            return self.break_off(step, None, Outcome::Cancelled, None);
+            return self.abort(step, None, Outcome::Cancelled, None);
         }
         if self.is_waiting() {
-            return self.go_on_waiting(step);
+            return self.continue_waiting(step);
         }
         if !self.state.has_input || on_interrupt == OnInterrupt::Rollback {
             self.add(step, LeafMoved { to: before });
@@ -55,7 +55,7 @@ impl Machine {
                 self.end(step, Outcome::Completed, None);
             }
             Some(_) => self.settle_begun_calls(step),
-            None => self.go_on_with_note(step, RoundStatus::Interrupted),
+            None => self.continue_with_note(step, RoundStatus::Interrupted),
         }
     }
 
@@ -63,7 +63,7 @@ impl Machine {
     /// ended.
     fn is_waiting(&self) -> bool {
         let has_gate = self.state.gate.is_some();
-        let is_put = |status: &CallStatus| {
+        let was_asked = |status: &CallStatus| {
             matches!(
                 status,
                 CallStatus::Asked { .. } | CallStatus::Approved { .. } | CallStatus::Denied { .. }
@@ -71,12 +71,12 @@ impl Machine {
         };
         let mut calls = self.state.calls.iter().map(|call| &call.status);
         has_gate
-            || (calls.clone().any(is_put)
-                && calls.all(|status| is_put(status) || *status == CallStatus::Done))
+            || (calls.clone().any(was_asked)
+                && calls.all(|status| was_asked(status) || *status == CallStatus::Done))
     }
 
-    fn go_on_waiting(&mut self, step: &mut TurnStep) {
-        self.go_on_after_answers(step);
+    fn continue_waiting(&mut self, step: &mut TurnStep) {
+        self.continue_after_answers(step);
         if step.effects.is_empty() && self.state.ended.is_none() {
             step.effects.push(Effect::AwaitPerson);
         }
@@ -85,27 +85,27 @@ impl Machine {
     /// Record an interrupted result for calls that may have run and must not be repeated. Start or repeat the other
     /// calls.
     fn settle_begun_calls(&mut self, step: &mut TurnStep) {
-        let mut was_cut = false;
+        let mut was_interrupted = false;
         for at in 0..self.state.calls.len() {
             let call = self.state.calls[at].call.clone();
             let is_safe = self.rules.tool(&call.name).is_some_and(|spec| spec.replay == Replay::Safe);
-            let is_ours = !self.is_handed_over(&self.state.calls[at]);
-            if self.state.calls[at].status == CallStatus::Begun && is_ours && !is_safe {
+            let runs_here = !self.is_handed_over(&self.state.calls[at]);
+            if self.state.calls[at].status == CallStatus::Begun && runs_here && !is_safe {
                 self.add(step, interrupted_result(&call));
-                was_cut = true;
+                was_interrupted = true;
             }
         }
-        if self.state.all_done() && was_cut {
-            return self.go_on_with_note(step, RoundStatus::Interrupted);
+        if self.state.all_done() && was_interrupted {
+            return self.continue_with_note(step, RoundStatus::Interrupted);
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
             // The calls are in the log, but no decision is: decide now, as if the answer had just arrived.
             return self.act_on_answer(step, &Default::default(), None);
         }
-        self.go_on_after_answers(step);
+        self.continue_after_answers(step);
     }
 
-    fn go_on_with_note(&mut self, step: &mut TurnStep, status: RoundStatus) {
+    fn continue_with_note(&mut self, step: &mut TurnStep, status: RoundStatus) {
         self.close_round(step, status, None);
         self.add(step, continuation());
         self.open_round(step);

@@ -6,7 +6,7 @@ use crate::entry::{ApprovalAnswer, Body, Kind, RoundStatus, Stop, Trigger, TurnE
 /// The status of one call of the latest answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallStatus {
-    /// The call is in the log, but no decision about it.
+    /// The call is in the log, but no decision about the call is.
     Open,
     /// The call waits for a person.
     Asked {
@@ -80,7 +80,7 @@ impl TurnState {
     }
 
     pub fn apply(&mut self, body: &Body) {
-        if self.gate.is_some() && goes_on(body) {
+        if self.gate.is_some() && shows_progress(body) {
             self.gate = None;
         }
         match body {
@@ -173,9 +173,9 @@ impl TurnState {
 
     /// Set the status of a call. If several calls share the id, the first call without a result is updated.
     fn set_status(&mut self, call_id: &str, status: CallStatus) {
-        let is_meant =
+        let is_open_call =
             |call: &&mut CallState| call.call.call_id == call_id && call.status != CallStatus::Done;
-        if let Some(call) = self.calls.iter_mut().find(is_meant) {
+        if let Some(call) = self.calls.iter_mut().find(is_open_call) {
             call.status = status;
         }
     }
@@ -207,7 +207,7 @@ impl TurnState {
 }
 
 /// Whether the entry shows that the turn has continued after a question about the turn.
-fn goes_on(body: &Body) -> bool {
+fn shows_progress(body: &Body) -> bool {
     matches!(
         body.kind(),
         Kind::UserMessage

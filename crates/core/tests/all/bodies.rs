@@ -161,15 +161,15 @@ fn custom_message() -> impl Strategy<Value = Body> {
 }
 
 fn compaction() -> impl Strategy<Value = Body> {
-    use sapwood_core::entry::Strategy as Made;
+    use sapwood_core::entry::Strategy as CompactionStrategy;
     let strategies = [
-        Made::Truncate,
-        Made::ObservationMask,
-        Made::Llm,
-        Made::Custom,
-        Made::Trim,
-        Made::Prune,
-        Made::Imported,
+        CompactionStrategy::Truncate,
+        CompactionStrategy::ObservationMask,
+        CompactionStrategy::Llm,
+        CompactionStrategy::Custom,
+        CompactionStrategy::Trim,
+        CompactionStrategy::Prune,
+        CompactionStrategy::Imported,
     ];
     let triggers =
         [Trigger::Manual, Trigger::Pressure, Trigger::Overflow, Trigger::Inactivity, Trigger::Imported];

@@ -71,7 +71,7 @@ fn a_fork_has_every_ancestor_with_its_labels() {
 }
 
 #[test]
-fn the_last_label_wins_and_an_empty_one_removes_the_name() {
+fn the_last_label_wins_and_an_empty_label_removes_it() {
     let log = MemLog::of("u1 a2 1=first 1=second 2=gone 2=");
     let labels = Labels::fold(log.entries());
     assert_eq!(labels.iter().collect::<Vec<_>>(), [(log.id(1), "second")]);
@@ -107,7 +107,7 @@ fn a_fork_that_keeps_the_first_two_of_three_messages_has_two() {
 }
 
 #[test]
-fn a_fork_knows_the_session_and_the_entry_it_was_made_from() {
+fn a_fork_records_the_session_and_the_entry_it_was_created_from() {
     let source = MemLog::of("u1 a2 u3");
     let fork = source.fork(Some(source.seq(2)));
     let parent = fork.summary().parent.clone().unwrap();

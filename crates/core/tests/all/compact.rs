@@ -2,15 +2,16 @@
 
 use proptest::prelude::*;
 use sapwood_core::compact::{
-    Archive, Callbacks, CompactOptions, Digest, Keep, Made, Method, Room, Snap, context_tokens, find_cut,
-    finish, mask, shorten_kept, truncate,
+    Archive, Callbacks, CompactOptions, CompactionOrigin, Digest, Keep, Method, SizeLimit, Snap,
+    context_tokens, find_cut, finish, mask, shorten_kept, truncate,
 };
 use sapwood_core::content::{Json, Part};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, LeafMoved, Stop, Strategy as How, ToolResult, Trigger, Usage, UserMessage,
+    AssistantMessage, Compaction, LeafMoved, Stop, Strategy as CompactionStrategy, ToolResult, Trigger,
+    Usage, UserMessage,
 };
 use sapwood_core::fixture::{Dice, MemLog, random_script};
-use sapwood_core::pressure::{Level, Moment, Pressure, Relief, Thresholds};
+use sapwood_core::pressure::{Level, Moment, Pressure, PressureAction, Thresholds};
 use sapwood_core::project::context::{Context, Message, Role};
 use sapwood_core::tokens::{Estimate, count_in_use};
 
@@ -24,11 +25,11 @@ fn plan(context: &Context, options: &CompactOptions) -> Option<Compaction> {
     let archive = Archive::at(context, cut, options);
     let digest = match options.compact_strategy {
         Method::ObservationMask => mask(&archive, &Callbacks::default()),
-        _ => truncate(&archive, Room::Half),
+        _ => truncate(&archive, SizeLimit::Half),
     };
     let summary = digest.render(archive.archived, &archive.details, options.instructions.as_deref());
     let shortened = shorten_kept(context, &context.messages[cut.cut..], options, &Callbacks::default());
-    let made = Made {
+    let made = CompactionOrigin {
         strategy: options.compact_strategy.strategy(),
         trigger: Trigger::Manual,
         from_hook: false,
@@ -53,7 +54,7 @@ fn user(text: &str) -> UserMessage {
     UserMessage { parts: vec![Part::text(text)], origin: None }
 }
 
-fn says(text: &str) -> AssistantMessage {
+fn assistant(text: &str) -> AssistantMessage {
     AssistantMessage {
         parts: vec![Part::text(text)],
         model: None,
@@ -65,7 +66,7 @@ fn says(text: &str) -> AssistantMessage {
 
 fn calls(id: &str, tool: &str, input: &str) -> AssistantMessage {
     let parts = vec![Part::tool_call(id, tool, Json::parse(input).unwrap())];
-    AssistantMessage { parts, stop: Stop::ToolUse, ..says("") }
+    AssistantMessage { parts, stop: Stop::ToolUse, ..assistant("") }
 }
 
 fn result(id: &str, text: &str) -> ToolResult {
@@ -168,7 +169,7 @@ fn masking_keeps_assistant_text_and_the_first_line_of_long_output() {
     let said = "I decided to use a queue.\nIt has\nseveral lines, all of which stay.";
     let long: Vec<String> = (0..62).map(|n| format!("line {n} ünïcödé")).collect();
     log.push(user("look")).unwrap();
-    log.push(says(said)).unwrap();
+    log.push(assistant(said)).unwrap();
     log.push(calls("x", "run", r#"{"path":"a.rs"}"#)).unwrap();
     log.push(result("x", &long.join("\n"))).unwrap();
     log.push(calls("y", "run", "{}")).unwrap();
@@ -226,7 +227,7 @@ fn kept_long_results_are_shortened_and_can_be_restored() {
     let long = (0..300).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
     for text in ["old", "older"] {
         log.push(user(text)).unwrap();
-        log.push(says("done")).unwrap();
+        log.push(assistant("done")).unwrap();
     }
     log.push(user("look")).unwrap();
     log.push(calls("x", "run", "{}")).unwrap();
@@ -260,10 +261,10 @@ fn files_and_marked_items_are_carried_from_one_compaction_to_the_next() {
     log.push(result("x", "fn a() {}")).unwrap();
     log.push(calls("y", "edit_file", r#"{"path":"src/b.rs"}"#)).unwrap();
     log.push(result("y", "ok")).unwrap();
-    log.push(says("Decision: keep the cache\nTODO: document it")).unwrap();
+    log.push(assistant("Decision: keep the cache\nTODO: document it")).unwrap();
     for round in 0..3 {
         log.push(user(&format!("round {round}"))).unwrap();
-        log.push(says(&"words ".repeat(100))).unwrap();
+        log.push(assistant(&"words ".repeat(100))).unwrap();
         let next = plan(&log.context(), &keep_last(2, Method::Truncate)).unwrap();
         assert_eq!(next.details.files_read, ["src/a.rs"]);
         assert_eq!(next.details.files_changed, ["src/b.rs"]);
@@ -321,14 +322,14 @@ fn pressure_thresholds_are_exact() {
 
 #[test]
 fn each_pressure_level_has_its_own_action() {
-    let relief = |used: u64, moment| {
-        Pressure::measure(used, Some(1_000), Thresholds::default()).unwrap().calls_for(moment)
+    let action = |used: u64, moment| {
+        Pressure::measure(used, Some(1_000), Thresholds::default()).unwrap().action_at(moment)
     };
-    assert_eq!(relief(100, Moment::AfterTurn), Relief::Nothing);
-    assert_eq!(relief(600, Moment::AfterTurn), Relief::Mask);
-    assert_eq!(relief(600, Moment::BeforeCall), Relief::Nothing);
-    assert_eq!(relief(800, Moment::AfterTurn), Relief::Summarise);
-    assert_eq!(relief(950, Moment::BeforeCall), Relief::SummariseAndWarn);
+    assert_eq!(action(100, Moment::AfterTurn), PressureAction::Nothing);
+    assert_eq!(action(600, Moment::AfterTurn), PressureAction::Mask);
+    assert_eq!(action(600, Moment::BeforeCall), PressureAction::Nothing);
+    assert_eq!(action(800, Moment::AfterTurn), PressureAction::Summarise);
+    assert_eq!(action(950, Moment::BeforeCall), PressureAction::SummariseAndWarn);
 }
 
 #[test]
@@ -336,13 +337,16 @@ fn usage_counts_the_providers_report_with_cache_and_later_messages() {
     let mut log = MemLog::default();
     log.push(user("hello")).unwrap();
     let usage = Usage { input: 1_000, output: 10, cache_read: 7_000, cache_write: 1_000, reasoning: 5 };
-    log.push(AssistantMessage { usage: Some(usage), ..says("hi") }).unwrap();
+    log.push(AssistantMessage { usage: Some(usage), ..assistant("hi") }).unwrap();
     assert_eq!(count_in_use(&log.context(), 0, &Estimate), 9_010);
     log.push(user(&"x".repeat(40))).unwrap();
     assert_eq!(count_in_use(&log.context(), 0, &Estimate), 9_020);
     // Usage reported before a compaction does not apply after it.
-    log.push(Compaction { summary: Some("s".to_owned()), ..Compaction::new(How::Truncate, Trigger::Manual) })
-        .unwrap();
+    log.push(Compaction {
+        summary: Some("s".to_owned()),
+        ..Compaction::new(CompactionStrategy::Truncate, Trigger::Manual)
+    })
+    .unwrap();
     assert_eq!(count_in_use(&log.context(), 100, &Estimate), 101);
 }
 
@@ -416,9 +420,9 @@ proptest! {
         // I7: the summary covers the messages that are not kept, and kept messages are unchanged and in order.
         let real = |context: &Context| context.messages.iter().filter(|m| m.entry.is_some()).count();
         let older = before.compaction.as_ref().filter(|_| before.summaries() > 0);
-        let older = older.and_then(|in_force| in_force.body.archived).unwrap_or(0);
-        let gone = archived - older;
-        prop_assert_eq!(real(&after) - 1 + gone as usize, real(&before) - before.summaries());
+        let older = older.and_then(|latest| latest.body.archived).unwrap_or(0);
+        let newly_archived = archived - older;
+        prop_assert_eq!(real(&after) - 1 + newly_archived as usize, real(&before) - before.summaries());
         let tail = &before.messages[before.messages.len() + 1 - after.messages.len()..];
         for (now, then) in after.messages[1..].iter().zip(tail) {
             prop_assert_eq!(now.entry, then.entry);
@@ -439,7 +443,7 @@ proptest! {
             let id = format!("c{turn}");
             log.push(calls(&id, "run", "{}")).unwrap();
             log.push(result(&id, &"some output 数字\n".repeat(60 + dice.below(300)))).unwrap();
-            log.push(says(&"I did it. ".repeat(4 + dice.below(40)))).unwrap();
+            log.push(assistant(&"I did it. ".repeat(4 + dice.below(40)))).unwrap();
         }
         let method = if masks { Method::ObservationMask } else { Method::Truncate };
         let mut before = context_tokens(&log.context(), &Estimate);

@@ -10,7 +10,7 @@ use sapwood_core::{Body, Seq};
 
 /// The first violation of I6 in a context, if any: each call must be directly followed by one result, in order, and no
 /// result may occur elsewhere.
-fn malformed(context: &Context) -> Option<String> {
+fn first_violation(context: &Context) -> Option<String> {
     let mut due: Vec<&str> = Vec::new();
     for message in &context.messages {
         match &message.answers {
@@ -143,7 +143,7 @@ fn only_an_assistant_can_call_a_tool() {
     };
     log.push(result).unwrap();
     let context = log.context();
-    assert_eq!(malformed(&context), None);
+    assert_eq!(first_violation(&context), None);
     assert_eq!(context.messages[0].text(), "hi");
     assert_eq!(context.messages.last().unwrap().text(), "done");
 }
@@ -206,9 +206,9 @@ fn an_abandoned_turn_is_not_rolled_back() {
 fn shared_entries_stay_regardless_of_their_turns_outcome() {
     let fork = MemLog::of("[ u1").fork(None);
     let turn = fork.entry(Seq(1)).meta.turn.unwrap();
-    let told =
+    let slice =
         PathSlice { ended_turns: vec![(turn, Outcome::Failed)], open_turn: Some(turn), ..fork.path(None) };
-    assert_eq!(fork.show(&built(told, OpenTurn::LeaveOut)), "u1");
+    assert_eq!(fork.show(&built(slice, OpenTurn::LeaveOut)), "u1");
 }
 
 #[test]
@@ -246,11 +246,11 @@ fn expected_without_results(log: &MemLog, at: Seq) -> Vec<Seq> {
         start = path.iter().position(|seq| Some(log.entry(*seq).meta.id) == body.first_kept).unwrap_or(index);
         shown.extend(body.summary.as_ref().map(|_| path[index]));
     }
-    let speaks = |seq: &&Seq| match &log.entry(**seq).body {
+    let is_shown = |seq: &&Seq| match &log.entry(**seq).body {
         Body::AssistantMessage(message) => message.stop != sapwood_core::entry::Stop::Error,
         body => body.kind().is_message() && body.kind() != Kind::ToolResult,
     };
-    shown.extend(path[start..].iter().filter(speaks));
+    shown.extend(path[start..].iter().filter(is_shown));
     shown
 }
 
@@ -263,7 +263,7 @@ proptest! {
         for seq in some_tree_seqs(&log) {
             for open_turn in [OpenTurn::Keep, OpenTurn::LeaveOut] {
                 let context = built(log.slice(Some(seq), Until::ContextStart), open_turn);
-                prop_assert_eq!(malformed(&context), None);
+                prop_assert_eq!(first_violation(&context), None);
             }
         }
     }
@@ -273,7 +273,7 @@ proptest! {
         let log = MemLog::of(&random_script(seed, len));
         for count in (0..=len as u32).step_by(1 + len / 12) {
             let context = built(log.slice(None, Until::Entries(count)), OpenTurn::Keep);
-            prop_assert_eq!(malformed(&context), None);
+            prop_assert_eq!(first_violation(&context), None);
         }
     }
 
@@ -296,8 +296,8 @@ proptest! {
         let log = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
         for seq in some_tree_seqs(&log) {
             let context = log.context_at(seq);
-            let spoken = context.messages.iter().filter(|message| message.role != Role::Tool);
-            let shown: Vec<Seq> = spoken.map(|message| message.entry.unwrap().0).collect();
+            let without_results = context.messages.iter().filter(|message| message.role != Role::Tool);
+            let shown: Vec<Seq> = without_results.map(|message| message.entry.unwrap().0).collect();
             prop_assert_eq!(shown, expected_without_results(&log, seq));
         }
     }
@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fork_has_the_context_of_the_entry_it_was_made_at(seed: u64, len in 0_usize..60) {
+    fn a_fork_has_the_context_of_the_entry_it_was_created_at(seed: u64, len in 0_usize..60) {
         let source = MemLog::of(&random_script(seed, len).replace("]failed", "]"));
         for seq in some_tree_seqs(&source) {
             let fork = source.fork(Some(seq));
@@ -336,10 +336,10 @@ fn left_over_results(log: &MemLog, context: &Context, call_id: &str) -> usize {
         message.parts.iter().filter_map(Part::as_tool_call).any(|call| call.call_id == call_id)
     };
     let messages = &context.messages;
-    let made_up =
+    let synthesized =
         messages.iter().rposition(|m| m.entry.is_none() && m.answers.as_ref().unwrap().call_id == call_id);
-    let made_up = made_up.expect("the caller found one");
-    let caller = messages[..made_up].iter().rev().find_map(|m| m.entry.filter(|(seq, _)| calls(*seq)));
+    let synthesized = synthesized.expect("the caller found a synthesized result");
+    let caller = messages[..synthesized].iter().rev().find_map(|m| m.entry.filter(|(seq, _)| calls(*seq)));
     let (caller, _) = caller.expect("a synthesized result has a call before it");
     let shows =
         |seq: Seq| messages.iter().any(|message| message.entry.is_some_and(|(shown, _)| shown == seq));

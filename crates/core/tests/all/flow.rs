@@ -8,7 +8,7 @@ use sapwood_core::content::ToolCall;
 use sapwood_core::fixture::Dice;
 use sapwood_core::flow::assignment::HandoffTarget;
 use sapwood_core::flow::graph::{Consent, Feedback, FlowRole};
-use sapwood_core::flow::prompts::{entry_note, render_prompt, standing, system_prompt};
+use sapwood_core::flow::prompts::{entry_note, render_prompt, standing_facts, system_prompt};
 use sapwood_core::flow::*;
 use sapwood_core::{Agent, Json};
 
@@ -82,7 +82,7 @@ fn closed() -> VisitResult {
     VisitResult::Handed(Handed { closed: Some("no use".into()), ..Handed::default() })
 }
 
-fn tell(machine: &mut Machine, node: &str, result: VisitResult) -> FlowStep {
+fn report(machine: &mut Machine, node: &str, result: VisitResult) -> FlowStep {
     let state = &machine.state().nodes[node];
     let key = VisitKey { node: node.into(), visit: state.visits, attempt: state.attempt };
     machine.advance(Input::Visited { key, result })
@@ -140,13 +140,13 @@ fn nodes_fan_out_in_parallel_and_a_join_waits_for_all() {
     split.nodes.iter_mut().find(|node| node.id == "d").unwrap().join = Join::All;
     let (mut machine, first) = begin(split);
     assert_eq!(visits(&first), ["a1"]);
-    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b", "c"]))), ["b1", "c1"]);
-    assert!(visits(&tell(&mut machine, "b", handed(&["d"]))).is_empty());
-    assert_eq!(visits(&tell(&mut machine, "c", handed(&["d"]))), ["d1"]);
+    assert_eq!(visits(&report(&mut machine, "a", handed(&["b", "c"]))), ["b1", "c1"]);
+    assert!(visits(&report(&mut machine, "b", handed(&["d"]))).is_empty());
+    assert_eq!(visits(&report(&mut machine, "c", handed(&["d"]))), ["d1"]);
     let received: Vec<&str> =
         machine.state().nodes["d"].received.iter().map(|item| item.from.as_str()).collect();
     assert_eq!(received, ["b", "c"]);
-    tell(&mut machine, "d", handed(&["out"]));
+    report(&mut machine, "d", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
     assert_eq!(machine.state().results().len(), 1);
 }
@@ -154,19 +154,20 @@ fn nodes_fan_out_in_parallel_and_a_join_waits_for_all() {
 #[test]
 fn a_backward_handoff_reopens_the_path_and_the_sender_waits() {
     let (mut machine, _) = begin(flow("in>a a>b b>c c>out c<a a>x"));
-    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b", "x"]))), ["b1", "x1"]);
-    tell(&mut machine, "x", closed());
-    assert_eq!(visits(&tell(&mut machine, "b", handed(&["c"]))), ["c1"]);
-    assert_eq!(visits(&tell(&mut machine, "c", handed(&["a"]))), ["a2"]);
+    assert_eq!(visits(&report(&mut machine, "a", handed(&["b", "x"]))), ["b1", "x1"]);
+    report(&mut machine, "x", closed());
+    assert_eq!(visits(&report(&mut machine, "b", handed(&["c"]))), ["c1"]);
+    assert_eq!(visits(&report(&mut machine, "c", handed(&["a"]))), ["a2"]);
     assert_eq!((status(&machine, "c"), status(&machine, "b")), (NodeStatus::Holding, NodeStatus::Idle));
     let state = machine.state();
     let key = VisitKey { node: "a".into(), visit: 2, attempt: 1 };
-    let post = Assignment::of(state, state.any_node("a").unwrap(), &key);
-    let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
-    assert_eq!(owed, ["b"], "nodes off the reopened path stay done");
-    assert_eq!(visits(&tell(&mut machine, "a", handed(&["b"]))), ["b2"]);
-    assert_eq!(visits(&tell(&mut machine, "b", handed(&["c"]))), ["c2"]);
-    tell(&mut machine, "c", handed(&["out"]));
+    let assignment = Assignment::of(state, state.any_node("a").unwrap(), &key);
+    let required: Vec<&str> =
+        assignment.required_targets(&[]).iter().map(|target| target.node.as_str()).collect();
+    assert_eq!(required, ["b"], "nodes off the reopened path stay done");
+    assert_eq!(visits(&report(&mut machine, "a", handed(&["b"]))), ["b2"]);
+    assert_eq!(visits(&report(&mut machine, "b", handed(&["c"]))), ["c2"]);
+    report(&mut machine, "c", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
@@ -182,7 +183,7 @@ fn nodes_of_one_role_take_turns_and_share_its_session() {
     let sessions: Vec<String> =
         ["a", "b"].iter().map(|id| state.session_of(state.any_node(id).unwrap())).collect();
     assert_eq!(sessions, ["r__owner", "r__owner"]);
-    assert_eq!(visits(&tell(&mut machine, "a", handed(&["out"]))), ["b1"]);
+    assert_eq!(visits(&report(&mut machine, "a", handed(&["out"]))), ["b1"]);
 }
 
 #[test]
@@ -198,10 +199,10 @@ fn a_node_uses_its_named_session_or_its_roles_session_or_its_own() {
 #[test]
 fn closing_a_node_skips_nodes_reachable_only_from_it() {
     let (mut machine, _) = begin(flow("in>a in>b a>c c>d b>d d>out"));
-    assert!(visits(&tell(&mut machine, "a", closed())).is_empty());
+    assert!(visits(&report(&mut machine, "a", closed())).is_empty());
     assert_eq!(status(&machine, "c"), NodeStatus::Skipped);
-    assert_eq!(visits(&tell(&mut machine, "b", handed(&["d"]))), ["d1"]);
-    tell(&mut machine, "d", handed(&["out"]));
+    assert_eq!(visits(&report(&mut machine, "b", handed(&["d"]))), ["d1"]);
+    report(&mut machine, "d", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
@@ -209,11 +210,11 @@ fn closing_a_node_skips_nodes_reachable_only_from_it() {
 fn a_run_with_nothing_left_to_wait_for_reports_it_and_can_be_retried() {
     let (mut machine, _) = begin(flow("in>a a>out"));
     let waits = VisitResult::Handed(Handed { waits: Some("a sign".into()), ..Handed::default() });
-    tell(&mut machine, "a", waits);
+    report(&mut machine, "a", waits);
     assert_eq!(machine.state().ended.as_ref().unwrap().code.as_deref(), Some("flow.stalled"));
     let step = machine.retry();
     assert_eq!(visits(&step), ["a1"]);
-    tell(&mut machine, "a", handed(&["out"]));
+    report(&mut machine, "a", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
@@ -221,13 +222,13 @@ fn a_run_with_nothing_left_to_wait_for_reports_it_and_can_be_retried() {
 fn other_nodes_finish_after_a_failure_and_resuming_retries_the_failed_node() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     let failed = VisitResult::Failed { code: "model.unreachable".into(), message: "no answer".into() };
-    tell(&mut machine, "a", failed);
+    report(&mut machine, "a", failed);
     assert_eq!(outcome(&machine), None);
-    tell(&mut machine, "b", handed(&["out"]));
+    report(&mut machine, "b", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Failed));
     let step = machine.retry();
     assert_eq!((visits(&step), machine.state().nodes["a"].attempt), (vec!["a1".to_owned()], 2));
-    tell(&mut machine, "a", handed(&["out"]));
+    report(&mut machine, "a", handed(&["out"]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
@@ -235,10 +236,10 @@ fn other_nodes_finish_after_a_failure_and_resuming_retries_the_failed_node() {
 fn a_node_waiting_for_a_person_is_visited_again_before_the_run_pauses() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     let asks = || VisitResult::Waits { approvals: vec!["p".into()] };
-    tell(&mut machine, "a", asks());
-    let step = tell(&mut machine, "b", handed(&["out"]));
+    report(&mut machine, "a", asks());
+    let step = report(&mut machine, "b", handed(&["out"]));
     assert_eq!(visits(&step), ["a1"]);
-    let step = tell(&mut machine, "a", asks());
+    let step = report(&mut machine, "a", asks());
     assert!(step.effects.is_empty() && step.events.is_empty() && machine.is_idle(), "{step:?}");
     assert_eq!((outcome(&machine), status(&machine, "a")), (None, NodeStatus::Waiting));
 }
@@ -248,44 +249,44 @@ fn a_cancelled_run_ends_when_its_last_visit_ends() {
     let (mut machine, _) = begin(flow("in>a in>b a>out b>out"));
     assert_eq!(machine.advance(Input::CancelAsked).effects, [Effect::CancelVisits]);
     let stopped = || VisitResult::Failed { code: "turn.cancelled".into(), message: String::new() };
-    tell(&mut machine, "a", stopped());
+    report(&mut machine, "a", stopped());
     assert_eq!(outcome(&machine), None);
-    tell(&mut machine, "b", stopped());
+    report(&mut machine, "b", stopped());
     assert_eq!(outcome(&machine), Some(RunOutcome::Cancelled));
 }
 
 #[test]
 fn roles_review_in_their_own_sessions_before_the_fresh_reviewer() {
-    let mut looks = flow("in>a a>b b>out");
-    looks.nodes[2].role = Some("a".into());
-    looks.nodes.push(node("c"));
-    looks.edges.push(edge("b", "c"));
+    let mut reviewed = flow("in>a a>b b>out");
+    reviewed.nodes[2].role = Some("a".into());
+    reviewed.nodes.push(node("c"));
+    reviewed.edges.push(edge("b", "c"));
     let feedback = Feedback { role: "critic".into(), agent: None, prompt: None };
-    looks.improvement = Some(Improvement { feedback: Some(feedback), ..Improvement::default() });
+    reviewed.improvement = Some(Improvement { feedback: Some(feedback), ..Improvement::default() });
     let started = RunEvent::Started {
-        flow: Box::new(looks),
+        flow: Box::new(reviewed),
         input: String::new(),
         improve: true,
         cwd: None,
         mirror: None,
     };
     let (mut machine, _) = Machine::begin("r", started);
-    tell(&mut machine, "a", handed(&["b"]));
-    tell(&mut machine, "b", handed(&["out", "c"]));
-    let step = tell(&mut machine, "c", closed());
+    report(&mut machine, "a", handed(&["b"]));
+    report(&mut machine, "b", handed(&["out", "c"]));
+    let step = report(&mut machine, "c", closed());
     assert_eq!(visits(&step), ["@improve.a1"], "roles review sequentially");
     let state = machine.state();
     assert_eq!(state.session_of(state.any_node("@improve.a").unwrap()), "r__a");
-    assert_eq!(visits(&tell(&mut machine, "@improve.a", handed(&[]))), ["@improve.c1"]);
-    assert_eq!(visits(&tell(&mut machine, "@improve.c", handed(&[]))), ["@feedback1"]);
+    assert_eq!(visits(&report(&mut machine, "@improve.a", handed(&[]))), ["@improve.c1"]);
+    assert_eq!(visits(&report(&mut machine, "@improve.c", handed(&[]))), ["@feedback1"]);
     let state = machine.state();
     assert_eq!(state.session_of(state.any_node("@feedback").unwrap()), "r__fresh.critic");
     assert_eq!(state.findings(), [("a", "done"), ("c", "done")]);
-    tell(&mut machine, "@feedback", handed(&[]));
+    report(&mut machine, "@feedback", handed(&[]));
     assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
 }
 
-fn post() -> Assignment {
+fn assignment() -> Assignment {
     let mut graph = flow("in>a a>b a>c b>out c>out b<a");
     graph.edges[1].artifact = Some("plan.md".into());
     let (machine, _) = begin(graph);
@@ -303,8 +304,8 @@ fn targets(targets: Vec<HandoffTarget>) -> Handoff {
 
 #[test]
 fn an_invalid_handoff_is_refused_with_the_reason() {
-    let post = post();
-    let why = |handoff: Handoff| post.check(&handoff).unwrap_err();
+    let assignment = assignment();
+    let why = |handoff: Handoff| assignment.check(&handoff).unwrap_err();
     assert!(why(Handoff::default()).starts_with("give exactly one of"));
     let both = Handoff { closed: Some("x".into()), ..targets(vec![to("b", "plan.md")]) };
     assert!(why(both).starts_with("give exactly one of"));
@@ -313,32 +314,33 @@ fn an_invalid_handoff_is_refused_with_the_reason() {
     let empty = HandoffTarget { content: Some(" ".into()), ..to("c", "n") };
     assert_eq!(why(targets(vec![empty])), "the artifact for c is empty");
     assert_eq!(why(targets(vec![to("c", "n"), to("c", "n")])), "c is named twice");
-    assert_eq!(post.check(&targets(vec![to("b", "plan.md")])), Ok(()));
+    assert_eq!(assignment.check(&targets(vec![to("b", "plan.md")])), Ok(()));
 }
 
 #[test]
 fn a_node_owes_every_forward_edge_unless_it_chooses() {
-    let mut post = post();
+    let mut assignment = assignment();
     let first = [targets(vec![to("b", "plan.md")])];
-    let owed: Vec<&str> = post.owed(&first).iter().map(|target| target.node.as_str()).collect();
-    assert_eq!(owed, ["c"]);
-    assert!(!post.is_ended_by(&first));
-    post.route = Route::Any;
-    assert!(post.is_ended_by(&first));
-    assert!(post.is_ended_by(&[Handoff { closed: Some("x".into()), ..Handoff::default() }]));
+    let required: Vec<&str> =
+        assignment.required_targets(&first).iter().map(|target| target.node.as_str()).collect();
+    assert_eq!(required, ["c"]);
+    assert!(!assignment.is_ended_by(&first));
+    assignment.route = Route::Any;
+    assert!(assignment.is_ended_by(&first));
+    assert!(assignment.is_ended_by(&[Handoff { closed: Some("x".into()), ..Handoff::default() }]));
 }
 
 #[test]
 fn only_forward_handoffs_ask_a_person() {
-    let mut post = post();
-    post.consent = Consent::Person;
-    post.backward = vec!["z".into()];
+    let mut assignment = assignment();
+    assignment.consent = Consent::Person;
+    assignment.backward = vec!["z".into()];
     let call = |input: &str| ToolCall {
         call_id: "c".into(),
         name: HANDOFF_TOOL.into(),
         input: Json::parse(input).unwrap(),
     };
-    let asked = |input: &str| post.question(&call(input)).is_some();
+    let asked = |input: &str| assignment.question(&call(input)).is_some();
     assert!(asked(r#"{"targets":[{"node":"c","artifact":"n"}]}"#));
     assert!(asked(r#"{"prompt":"which one?"}"#));
     assert!(!asked(r#"{"targets":[{"node":"z","artifact":"n"}]}"#));
@@ -362,7 +364,7 @@ fn the_system_prompt_names_the_role_and_each_visit_note_names_the_node() {
     let (machine, _) = begin(graph);
     let (state, key) = (machine.state(), VisitKey { node: "a".into(), visit: 1, attempt: 1 });
     let node = state.any_node("a").unwrap();
-    let post = Assignment::of(state, node, &key);
+    let assignment = Assignment::of(state, node, &key);
     let prompt = system_prompt(state, node, Some("Agent's own."));
     for part in [
         "You are a in the flow \"Report\"",
@@ -374,7 +376,7 @@ fn the_system_prompt_names_the_role_and_each_visit_note_names_the_node() {
     ] {
         assert!(prompt.contains(part), "{part} is missing: {prompt}");
     }
-    let note = entry_note(state, node, &post);
+    let note = entry_note(state, node, &assignment);
     for part in [
         "You enter node a",
         "first visit",
@@ -384,7 +386,7 @@ fn the_system_prompt_names_the_role_and_each_visit_note_names_the_node() {
         assert!(note.contains(part), "{part} is missing: {note}");
     }
     assert_eq!(render_prompt(state, node), "Write about the input.");
-    let facts = standing(&post, &[], "the words");
+    let facts = standing_facts(&assignment, &[], "the words");
     for part in [
         "Flow: Report",
         "Role: a",
@@ -416,13 +418,13 @@ fn a_chain_of_ten_thousand_turns_runs_to_its_end() {
     for turn in 1..=10_000 {
         let here = format!("turn-{turn}");
         assert_eq!(visits(&step), [format!("{here}1")]);
-        let seen = machine.state().seen_from(&here);
+        let seen = machine.state().for_visit(&here);
         let to = Assignment::of(
             &seen,
             seen.any_node(&here).unwrap(),
             &VisitKey { node: here.clone(), visit: 1, attempt: 1 },
         );
-        step = tell(&mut machine, &here, handed(&[&to.forward[0].node]));
+        step = report(&mut machine, &here, handed(&[&to.forward[0].node]));
     }
     assert_eq!((outcome(&machine), status(&machine, "out")), (Some(RunOutcome::Completed), NodeStatus::Done));
 }
@@ -447,20 +449,20 @@ fn joined_fan(agents: usize) -> Flow {
 }
 
 /// Complete every visit that the machine starts, and return the events of all steps.
-fn hand_on_all(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
+fn complete_all_visits(machine: &mut Machine, mut step: FlowStep) -> Vec<RunEvent> {
     let (mut events, mut open) = (Vec::new(), VecDeque::new());
     loop {
         events.append(&mut step.events);
         open.extend(step.effects);
         let Some(Effect::Visit(key)) = open.pop_front() else { return events };
-        let seen = machine.state().seen_from(&key.node);
-        let post = Assignment::of(&seen, seen.any_node(&key.node).unwrap(), &key);
-        let to: Vec<&str> = post.forward.iter().map(|target| target.node.as_str()).collect();
+        let seen = machine.state().for_visit(&key.node);
+        let assignment = Assignment::of(&seen, seen.any_node(&key.node).unwrap(), &key);
+        let to: Vec<&str> = assignment.forward.iter().map(|target| target.node.as_str()).collect();
         step = machine.advance(Input::Visited { key, result: handed(&to) });
     }
 }
 
-/// Tests only the running time, like the chain test: quadratic work per node would take minutes.
+/// Tests the running time, like the test of the chain: an algorithm that is quadratic in the nodes would take minutes.
 #[test]
 fn a_fan_of_a_hundred_thousand_agents_starts_replays_and_cancels() {
     let (mut machine, step) = begin(fan(99_999));
@@ -476,7 +478,7 @@ fn a_fan_of_five_thousand_agents_completes_with_shared_and_separate_sessions() {
     shared.nodes.iter_mut().skip(1).for_each(|node| node.role = Some("one".into()));
     for flow in [joined_fan(5_000), shared] {
         let (mut machine, step) = begin(flow);
-        let events = hand_on_all(&mut machine, step);
+        let events = complete_all_visits(&mut machine, step);
         assert_eq!(outcome(&machine), Some(RunOutcome::Completed));
         assert_eq!(machine.state().nodes["sum"].received.len(), 5_000);
         assert_eq!(&RunState::fold("r", &events), machine.state());
@@ -510,13 +512,13 @@ fn assert_settled(state: &RunState) {
     for node in &state.flow.nodes {
         let (now, edges) = (&state.nodes[&node.id], state.flow.edges.iter().enumerate());
         let leads_here = |edge: &Edge| edge.to == node.id && edge.kind == EdgeKind::Forward;
-        let ways: Vec<EdgeStatus> =
+        let incoming: Vec<EdgeStatus> =
             edges.filter(|(_, edge)| leads_here(edge)).map(|(at, _)| state.edge(at)).collect();
         let is_idle = now.status == NodeStatus::Idle;
-        let is_cut_off = !ways.is_empty() && ways.iter().all(|way| *way == EdgeStatus::Closed);
+        let is_cut_off = !incoming.is_empty() && incoming.iter().all(|edge| *edge == EdgeStatus::Closed);
         assert!(!(is_idle && is_cut_off && now.inbox.is_empty()), "{} is cut off", node.id);
-        let has_all = !now.inbox.is_empty() && !ways.contains(&EdgeStatus::Open);
-        assert!(!(is_idle && has_all && node.kind == NodeKind::Output), "{} has all", node.id);
+        let has_all = !now.inbox.is_empty() && !incoming.contains(&EdgeStatus::Open);
+        assert!(!(is_idle && has_all && node.kind == NodeKind::Output), "{} has all its inputs", node.id);
     }
 }
 
@@ -551,13 +553,13 @@ fn random_flow(dice: &mut Dice) -> Flow {
 }
 
 /// Scripted roles: the result depends only on the visit. Counts how often each visit was started.
-struct Roles {
+struct ScriptedRoles {
     seed: u64,
     begun: BTreeMap<VisitKey, u32>,
     done: BTreeMap<VisitKey, VisitResult>,
 }
 
-impl Roles {
+impl ScriptedRoles {
     fn visit(&mut self, state: &RunState, key: &VisitKey) -> VisitResult {
         if let Some(result) = self.done.get(key) {
             return result.clone();
@@ -566,14 +568,15 @@ impl Roles {
         let mut hash = self.seed ^ u64::from(key.visit) ^ (u64::from(key.attempt) << 8);
         key.node.bytes().for_each(|byte| hash = hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let mut dice = Dice::new(hash);
-        let post = Assignment::of(state, state.any_node(&key.node).unwrap(), key);
+        let assignment = Assignment::of(state, state.any_node(&key.node).unwrap(), key);
         let result = match dice.below(10) {
             0 => closed(),
             1 if key.attempt == 1 => VisitResult::Failed { code: "x".into(), message: String::new() },
-            2 if key.visit == 1 && !post.backward.is_empty() => handed(&[&post.backward[0]]),
+            2 if key.visit == 1 && !assignment.backward.is_empty() => handed(&[&assignment.backward[0]]),
             _ => {
-                let owed: Vec<&str> = post.owed(&[]).iter().map(|target| target.node.as_str()).collect();
-                if owed.is_empty() { closed() } else { handed(&owed) }
+                let required: Vec<&str> =
+                    assignment.required_targets(&[]).iter().map(|target| target.node.as_str()).collect();
+                if required.is_empty() { closed() } else { handed(&required) }
             }
         };
         self.done.insert(key.clone(), result.clone());
@@ -582,7 +585,7 @@ impl Roles {
 }
 
 /// Drive a run from its log to the end, appending to the log. Failed runs are resumed.
-fn drive(log: &mut Vec<RunEvent>, roles: &mut Roles, order: &mut Dice) -> RunState {
+fn drive(log: &mut Vec<RunEvent>, roles: &mut ScriptedRoles, order: &mut Dice) -> RunState {
     let (mut machine, mut step) = Machine::recover("r", &*log);
     if machine.state().ended.is_some() {
         step = machine.retry();
@@ -615,7 +618,7 @@ proptest! {
         let mut dice = Dice::new(seed);
         let flow = random_flow(&mut dice);
         prop_assert_eq!(flow.mistakes(), []);
-        let mut roles = Roles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
+        let mut roles = ScriptedRoles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
         let mut log = vec![started(flow)];
         let whole = drive(&mut log, &mut roles, &mut Dice::new(seed));
         prop_assert_eq!(whole.ended.as_ref().map(|ended| ended.outcome), Some(RunOutcome::Completed));
@@ -629,7 +632,7 @@ proptest! {
             let begun: BTreeMap<VisitKey, u32> = begun.map(|(key, count)| (key.clone(), *count)).collect();
             let done = roles.done.iter().filter(|(key, _)| begun.contains_key(*key));
             let done = done.map(|(key, result)| (key.clone(), result.clone())).collect();
-            let mut later = Roles { seed, begun, done };
+            let mut later = ScriptedRoles { seed, begun, done };
             let again = drive(&mut prefix, &mut later, &mut Dice::new(seed ^ cut as u64));
             prop_assert!(again.ended.is_some());
             prop_assert!(later.begun.values().all(|count| *count == 1), "{:?}", later.begun);
@@ -648,7 +651,7 @@ proptest! {
     #[test]
     fn run_state_equals_the_fold_of_the_decoded_log(seed in any::<u64>()) {
         let mut dice = Dice::new(seed);
-        let mut roles = Roles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
+        let mut roles = ScriptedRoles { seed, begun: BTreeMap::new(), done: BTreeMap::new() };
         let mut log = vec![started(random_flow(&mut dice))];
         let state = drive(&mut log, &mut roles, &mut dice);
         let read: Vec<RunEvent> =

@@ -365,7 +365,7 @@ proptest! {
 
     #[test]
     fn every_fold_is_incremental(bodies in prop::collection::vec(any_body(), 0..30), cut: usize) {
-        let entries = beside_each_other(bodies);
+        let entries = unrelated_entries(bodies);
         let cut = cut % (entries.len() + 1);
         let mut feed = Feed::fold(&entries[..cut]);
         let mut labels = Labels::fold(&entries[..cut]);
@@ -387,8 +387,8 @@ proptest! {
     }
 
     #[test]
-    fn a_feed_taken_in_pieces_is_the_same_feed(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
-        let entries = beside_each_other(bodies);
+    fn a_feed_taken_in_batches_is_the_same_feed(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
+        let entries = unrelated_entries(bodies);
         let (mut feed, mut watched) = (Feed::default(), Vec::<FeedItem>::new());
         for entries in entries.chunks(every) {
             for entry in entries {
@@ -406,7 +406,7 @@ proptest! {
 
     #[test]
     fn settled_feed_items_do_not_change(bodies in prop::collection::vec(any_body(), 0..30), every in 1_usize..5) {
-        let entries = beside_each_other(bodies);
+        let entries = unrelated_entries(bodies);
         let (mut feed, mut sent) = (Feed::default(), Vec::new());
         for entries in entries.chunks(every) {
             for entry in entries {
@@ -423,7 +423,7 @@ proptest! {
         bodies in prop::collection::vec(any_body(), 0..30),
         cut: usize,
     ) {
-        let entries = beside_each_other(bodies);
+        let entries = unrelated_entries(bodies);
         let cut = cut % (entries.len() + 1);
         let fold = |(mut ledger, mut artifacts, mut spend): (Ledger, Artifacts, Spend), entries: &[Entry]| {
             for entry in entries {
@@ -469,7 +469,7 @@ proptest! {
 }
 
 /// Entries with arbitrary bodies, even sequences that no tree allows: folds accept any input.
-fn beside_each_other(bodies: Vec<Body>) -> Vec<Entry> {
+fn unrelated_entries(bodies: Vec<Body>) -> Vec<Entry> {
     let template = MemLog::of("u1").entry(Seq(1)).meta.clone();
     let entry = |(index, body): (usize, Body)| {
         let meta = Meta { seq: Seq(index as u32 + 1), kind: body.kind(), ..template.clone() };

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use sapwood_core::entry::{AssistantMessage, Kind, Meta, UserMessage};
 use sapwood_core::memory::compare::{Relation, relate};
-use sapwood_core::memory::prompt::brief;
+use sapwood_core::memory::prompt::memory_section;
 use sapwood_core::memory::rank::rank;
-use sapwood_core::memory::{Tone, is_fit_to_keep, llm_extract, rules};
+use sapwood_core::memory::{Tone, is_storable, llm_extract, rules};
 use sapwood_core::port::memory::{Belongs, Learned, Memory, MemoryKind};
 use sapwood_core::{Body, Entry, EntryId, MemoryId, Part, Principal, Seq, TimestampMs};
 
@@ -23,19 +23,19 @@ fn entry(number: u32, by: &str, body: Body) -> Entry {
     Entry { meta: Meta { seq: Seq(number), id, parent: None, at, by, turn: None, kind }, body }
 }
 
-fn said(number: u32, by: &str, text: &str) -> Entry {
+fn user_entry(number: u32, by: &str, text: &str) -> Entry {
     entry(number, by, UserMessage { parts: vec![Part::text(text)], origin: None }.into())
 }
 
-fn answered(number: u32, text: &str) -> Entry {
+fn assistant_entry(number: u32, text: &str) -> Entry {
     let parts = vec![Part::text(text)];
     let message =
         AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop: Default::default() };
     entry(number, "agent:default", message.into())
 }
 
-fn found(text: &str) -> Vec<(MemoryKind, String)> {
-    let entries = [said(1, "user:ana", text)];
+fn extracted(text: &str) -> Vec<(MemoryKind, String)> {
+    let entries = [user_entry(1, "user:ana", text)];
     rules::extract(&entries, &ana()).into_iter().map(|candidate| (candidate.kind, candidate.text)).collect()
 }
 
@@ -58,7 +58,7 @@ fn sentences_with_known_openings_are_kept() {
         ("Actually, we use pnpm.", Fact, "We use pnpm"),
     ];
     for (said, kind, text) in table {
-        assert_eq!(found(said).first(), Some(&(kind, text.to_owned())), "{said}");
+        assert_eq!(extracted(said).first(), Some(&(kind, text.to_owned())), "{said}");
     }
 }
 
@@ -79,16 +79,16 @@ fn small_talk_questions_code_and_quotations_are_not_kept() {
         "I never.",
     ];
     for said in nothing {
-        assert_eq!(found(said), [], "{said}");
+        assert_eq!(extracted(said), [], "{said}");
     }
 }
 
 #[test]
 fn corrections_are_recognized_and_other_members_are_ignored() {
     let entries = [
-        said(1, "user:ana", "No, our staging server is heron."),
-        said(2, "user:bob", "I prefer coffee."),
-        said(3, "system", "I prefer tea."),
+        user_entry(1, "user:ana", "No, our staging server is heron."),
+        user_entry(2, "user:bob", "I prefer coffee."),
+        user_entry(3, "system", "I prefer tea."),
     ];
     let found = rules::extract(&entries, &ana());
     assert_eq!(found.len(), 2, "{found:?}");
@@ -99,22 +99,25 @@ fn corrections_are_recognized_and_other_members_are_ignored() {
 #[test]
 fn a_long_conversation_is_bounded() {
     let entries: Vec<Entry> =
-        (1..500).map(|n| said(n, "user:ana", &format!("Remember that box {n} is green."))).collect();
+        (1..500).map(|n| user_entry(n, "user:ana", &format!("Remember that box {n} is green."))).collect();
     assert_eq!(rules::extract(&entries, &ana()).len(), sapwood_core::memory::CANDIDATES_MAX);
-    let shown = llm_extract::show(&entries, &ana()).unwrap();
+    let shown = llm_extract::number_lines(&entries, &ana()).unwrap();
     assert!(shown.text.len() < 80 << 10);
 }
 
 #[test]
 fn a_models_answer_must_cite_lines_including_one_of_the_owner() {
-    let entries =
-        [said(1, "user:ana", "I moved to Bern."), answered(2, "Noted."), said(3, "user:bob", "me too")];
-    let shown = llm_extract::show(&entries, &ana()).unwrap();
+    let entries = [
+        user_entry(1, "user:ana", "I moved to Bern."),
+        assistant_entry(2, "Noted."),
+        user_entry(3, "user:bob", "me too"),
+    ];
+    let shown = llm_extract::number_lines(&entries, &ana()).unwrap();
     assert_eq!(shown.text, "1 user: I moved to Bern.\n2 assistant: Noted.\n3 another person: me too\n");
     let answer =
         r#"{"memories":[{"kind":"fact","text":"The user lives in Bern.","lines":[1,2],"corrects":true}]}"#;
     for wrapped in [answer.to_owned(), format!("```json\n{answer}\n```")] {
-        let read = llm_extract::read(&shown, &wrapped).unwrap();
+        let read = llm_extract::parse_answer(&shown, &wrapped).unwrap();
         assert_eq!((read[0].entries.len(), read[0].tone), (2, Tone::Corrects));
     }
     for bad in [
@@ -126,13 +129,13 @@ fn a_models_answer_must_cite_lines_including_one_of_the_owner() {
         r#"{"memories":[{"kind":"fact","text":" ","lines":[1]}]}"#,
         r#"{"memories":[{"kind":"fact","text":"x","lines":[1],"extra":1}]}"#,
     ] {
-        assert!(llm_extract::read(&shown, bad).is_err(), "{bad}");
+        assert!(llm_extract::parse_answer(&shown, bad).is_err(), "{bad}");
     }
     let long = format!(r#"{{"memories":[{{"kind":"fact","text":"{}","lines":[1]}}]}}"#, "x".repeat(500));
-    assert!(llm_extract::read(&shown, &long).is_err());
+    assert!(llm_extract::parse_answer(&shown, &long).is_err());
     let secret = r#"{"memories":[{"kind":"fact","text":"The password is hunter2","lines":[1]}]}"#;
-    assert_eq!(llm_extract::read(&shown, secret).unwrap(), [], "a secret is left out");
-    assert!(llm_extract::show(&entries[1..], &ana()).is_none(), "no line of the owner");
+    assert_eq!(llm_extract::parse_answer(&shown, secret).unwrap(), [], "a secret is left out");
+    assert!(llm_extract::number_lines(&entries[1..], &ana()).is_none(), "no line of the owner");
 }
 
 fn memory(number: i64, text: &str) -> Memory {
@@ -158,11 +161,11 @@ proptest! {
     /// Extraction accepts any text.
     #[test]
     fn any_text_is_accepted(texts in prop::collection::vec(".{0,120}|[a-zI' .!?,]{0,80}|(I prefer|remember that|my) .{0,60}", 1..6)) {
-        let entries: Vec<Entry> = texts.iter().zip(1..).map(|(text, n)| said(n, "user:ana", text)).collect();
+        let entries: Vec<Entry> = texts.iter().zip(1..).map(|(text, n)| user_entry(n, "user:ana", text)).collect();
         let found = rules::extract(&entries, &ana());
         let known: Vec<Memory> = texts.iter().zip(1..).map(|(text, n)| memory(n, text)).collect();
         for candidate in &found {
-            prop_assert!(is_fit_to_keep(&candidate.text) && !candidate.text.trim().is_empty());
+            prop_assert!(is_storable(&candidate.text) && !candidate.text.trim().is_empty());
             let _ = relate(candidate, known.iter());
             // A second extraction finds the memory already known.
             let again = memory(9, &candidate.text);
@@ -173,7 +176,7 @@ proptest! {
                 prop_assert!(ranked.score.is_finite() && ranked.score > 0.0);
             }
         }
-        let told = brief(&known, 400).unwrap_or_default();
-        prop_assert!(told.len() <= 1_600 && told.matches("</memories>").count() <= 1);
+        let section = memory_section(&known, 400).unwrap_or_default();
+        prop_assert!(section.len() <= 1_600 && section.matches("</memories>").count() <= 1);
     }
 }

@@ -150,10 +150,10 @@ fn random_sessions_are_valid_and_cover_all_features() {
     ];
     assert_eq!(missing, expected.iter().collect::<Vec<_>>());
     let all: String = (0..50).map(|seed| random_script(seed, 60) + " ").collect();
-    for piece in
+    for feature in
         ["(stray", "L→none", "]failed", "]cancelled", "]limited", " | ", "@small", "(,", "=good", "= ", "!"]
     {
-        assert!(all.contains(piece), "no random script has {piece:?}");
+        assert!(all.contains(feature), "no random script has {feature:?}");
     }
 }
 

@@ -24,14 +24,14 @@ fn a_referenced_entry_must_be_in_the_session() {
 
 #[test]
 fn a_referenced_entry_must_be_in_the_tree() {
-    assert!(matches!(refusal("N1(title) 1=x"), PlaceError::TargetBesideTree { kind: Kind::Label, .. }));
+    assert!(matches!(refusal("N1(title) 1=x"), PlaceError::TargetOutsideTree { kind: Kind::Label, .. }));
     assert!(matches!(
         refusal("u2 N1(title) L→1"),
-        PlaceError::TargetBesideTree { kind: Kind::LeafMoved, .. }
+        PlaceError::TargetOutsideTree { kind: Kind::LeafMoved, .. }
     ));
     assert!(matches!(
         refusal("u2 N1(title) K3(s,1)"),
-        PlaceError::TargetBesideTree { kind: Kind::Compaction, .. }
+        PlaceError::TargetOutsideTree { kind: Kind::Compaction, .. }
     ));
 }
 
@@ -159,22 +159,22 @@ proptest! {
     #[test]
     fn batches_of_any_size_build_the_same_tree(seed: u64, len in 0_usize..100) {
         let whole = MemLog::of(&random_script(seed, len));
-        let mut pieces = MemLog::default();
+        let mut batched = MemLog::default();
         let mut drafts = random_drafts(seed, len);
         let mut dice = Dice::new(seed);
         while !drafts.is_empty() {
             let rest = drafts.split_off(drafts.len().min(1 + dice.below(5)));
-            pieces.append(std::mem::replace(&mut drafts, rest)).unwrap();
+            batched.append(std::mem::replace(&mut drafts, rest)).unwrap();
         }
-        prop_assert_eq!(whole.placed(), pieces.placed());
-        prop_assert_eq!(whole.summary(), pieces.summary());
+        prop_assert_eq!(whole.placed(), batched.placed());
+        prop_assert_eq!(whole.summary(), batched.summary());
     }
 
     #[test]
     fn minted_ids_increase_with_any_clock(times in prop::collection::vec(0_i64..50, 1..40), seed: u64) {
         let mut dice = Dice::new(seed);
-        let says = |at: &i64| Draft { id: None, at: TimestampMs(*at), ..drafts("u1").remove(0) };
-        let batch = times.iter().map(says).collect();
+        let draft_at = |at: &i64| Draft { id: None, at: TimestampMs(*at), ..drafts("u1").remove(0) };
+        let batch = times.iter().map(draft_at).collect();
         let mut log = MemLog::default();
         let random = || u128::from(dice.roll()) << 64;
         let placed = place(&mut Tip::default(), batch, &Principal::System, &mut log, random).unwrap();

@@ -9,8 +9,8 @@ use sapwood_core::tree::{Lookup, ancestor_at, is_on_path, nth_message, settings_
 
 /// One operation on a session. A number picks an entry, modulo the number of entries.
 #[derive(Debug, Clone)]
-enum Move {
-    Say,
+enum Operation {
+    Message,
     Model(u8),
     Name,
     Branch(usize),
@@ -18,16 +18,16 @@ enum Move {
     Fork(usize),
 }
 
-fn moves(len: usize) -> impl Strategy<Value = Vec<Move>> {
-    let any_move = prop_oneof![
-        10 => Just(Move::Say),
-        2 => (0_u8..3).prop_map(Move::Model),
-        1 => Just(Move::Name),
-        3 => any::<usize>().prop_map(Move::Branch),
-        1 => Just(Move::Reset),
-        1 => any::<usize>().prop_map(Move::Fork),
+fn operations(len: usize) -> impl Strategy<Value = Vec<Operation>> {
+    let any_operation = prop_oneof![
+        10 => Just(Operation::Message),
+        2 => (0_u8..3).prop_map(Operation::Model),
+        1 => Just(Operation::Name),
+        3 => any::<usize>().prop_map(Operation::Branch),
+        1 => Just(Operation::Reset),
+        1 => any::<usize>().prop_map(Operation::Fork),
     ];
-    prop::collection::vec(any_move, 0..len)
+    prop::collection::vec(any_operation, 0..len)
 }
 
 fn tree_seqs(log: &MemLog) -> Vec<Seq> {
@@ -35,21 +35,21 @@ fn tree_seqs(log: &MemLog) -> Vec<Seq> {
     in_tree.map(|entry| entry.meta.seq).collect()
 }
 
-fn grown(moves: &[Move]) -> MemLog {
+fn log_after(operations: &[Operation]) -> MemLog {
     let mut log = MemLog::default();
-    for step in moves {
+    for step in operations {
         let seqs = tree_seqs(&log);
         let pick = |number: &usize| (!seqs.is_empty()).then(|| seqs[number % seqs.len()]);
         match step {
-            Move::Say => log.push(UserMessage { parts: Vec::new(), origin: None }).map(drop),
-            Move::Model(model) => log.push(ModelChanged { model: model.to_string() }).map(drop),
-            Move::Name => log.push(SessionNamed { title: "x".to_owned() }).map(drop),
-            Move::Reset => log.push(LeafMoved { to: None }).map(drop),
-            Move::Branch(number) => {
+            Operation::Message => log.push(UserMessage { parts: Vec::new(), origin: None }).map(drop),
+            Operation::Model(model) => log.push(ModelChanged { model: model.to_string() }).map(drop),
+            Operation::Name => log.push(SessionNamed { title: "x".to_owned() }).map(drop),
+            Operation::Reset => log.push(LeafMoved { to: None }).map(drop),
+            Operation::Branch(number) => {
                 let to = pick(number).map(|seq| log.entry(seq).meta.id);
                 log.push(LeafMoved { to }).map(drop)
             }
-            Move::Fork(number) => {
+            Operation::Fork(number) => {
                 log = log.fork(pick(number));
                 Ok(())
             }
@@ -141,8 +141,8 @@ proptest! {
     #![proptest_config(super::cases_of(300))]
 
     #[test]
-    fn an_ancestor_is_the_one_a_walk_finds(moves in moves(60)) {
-        let mut log = grown(&moves);
+    fn an_ancestor_is_the_one_a_walk_finds(operations in operations(60)) {
+        let mut log = log_after(&operations);
         for from in tree_seqs(&log) {
             let path = log.path_seqs(Some(from));
             prop_assert_eq!(log.node(from).unwrap().links.depth, path.len() as u32);
@@ -154,8 +154,8 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_is_on_a_path_if_a_walk_visits_it(moves in moves(50)) {
-        let mut log = grown(&moves);
+    fn an_entry_is_on_a_path_if_a_walk_visits_it(operations in operations(50)) {
+        let mut log = log_after(&operations);
         let seqs = tree_seqs(&log);
         for leaf in &seqs {
             let path = log.path_seqs(Some(*leaf));
@@ -169,8 +169,8 @@ proptest! {
     }
 
     #[test]
-    fn the_nth_message_is_the_one_a_walk_counts(moves in moves(60)) {
-        let mut log = grown(&moves);
+    fn the_nth_message_is_the_one_a_walk_counts(operations in operations(60)) {
+        let mut log = log_after(&operations);
         for leaf in tree_seqs(&log) {
             let path = log.path_seqs(Some(leaf));
             let messages: Vec<Seq> =
@@ -184,8 +184,8 @@ proptest! {
     }
 
     #[test]
-    fn settings_by_link_equal_those_of_the_whole_path(moves in moves(60)) {
-        let mut log = grown(&moves);
+    fn settings_by_link_equal_those_of_the_whole_path(operations in operations(60)) {
+        let mut log = log_after(&operations);
         for seq in tree_seqs(&log) {
             let mut walked = Settings::default();
             for on_path in log.path_seqs(Some(seq)) {
@@ -199,8 +199,8 @@ proptest! {
     }
 
     #[test]
-    fn no_pointer_of_a_fork_crosses_its_boundary(moves in moves(60)) {
-        let log = grown(&moves);
+    fn no_pointer_of_a_fork_crosses_its_boundary(operations in operations(60)) {
+        let log = log_after(&operations);
         let inherited = log.inherited();
         for placed in &log.placed()[inherited as usize..] {
             prop_assert!(placed.links.is_none_or(|links| links.jump.0 > inherited));

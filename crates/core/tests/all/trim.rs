@@ -1,7 +1,7 @@
 //! Trimming: which messages leave the context, and that no result loses its call.
 
 use proptest::prelude::*;
-use sapwood_core::entry::Strategy as Made;
+use sapwood_core::entry::Strategy as CompactionStrategy;
 use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::trim::plan_trim;
 
@@ -51,7 +51,7 @@ fn trimming_removes_an_older_summary() {
 fn a_trim_is_a_compaction_with_token_counts_and_no_summary() {
     let log = MemLog::of("u1(12345678) u2(1234)");
     let plan = plan_trim(&log.context(), 1).unwrap();
-    assert_eq!((plan.strategy, plan.summary), (Made::Trim, None));
+    assert_eq!((plan.strategy, plan.summary), (CompactionStrategy::Trim, None));
     assert_eq!((plan.tokens_before, plan.tokens_after), (Some(3), Some(1)));
     assert_eq!(plan.first_kept, Some(log.id(2)));
 }

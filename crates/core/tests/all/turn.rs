@@ -36,11 +36,11 @@ fn rules() -> Rules {
         confidence: None,
         tools,
         trace_id: None,
-        post: None,
+        assignment: None,
     }
 }
 
-fn words(text: &str) -> UserMessage {
+fn user_message(text: &str) -> UserMessage {
     UserMessage { parts: vec![Part::text(text)], origin: None }
 }
 
@@ -69,7 +69,7 @@ fn done(call_id: &str) -> Input {
     })
 }
 
-fn given(approval: &str, answer: ApprovalAnswer, reason: &str) -> Input {
+fn approval_given(approval: &str, answer: ApprovalAnswer, reason: &str) -> Input {
     Input::ApprovalGiven { approval: approval.into(), answer, reason: Some(reason.into()) }
 }
 
@@ -101,12 +101,12 @@ fn outcome(machine: &Machine) -> (Outcome, Option<&str>) {
 }
 
 fn begin() -> Machine {
-    Machine::begin(rules(), words("go"), None).0
+    Machine::begin(rules(), user_message("go"), None).0
 }
 
 #[test]
 fn a_turn_without_tools_takes_two_batches() {
-    let (mut machine, first) = Machine::begin(rules(), words("hi"), None);
+    let (mut machine, first) = Machine::begin(rules(), user_message("hi"), None);
     assert_eq!(kinds(&first), ["turn_started", "user_message", "round"]);
     assert_eq!(first.effects, [Effect::CallModel]);
     let second = machine.advance(answered("hello", &[]));
@@ -131,10 +131,10 @@ fn with_callers_tool() -> Rules {
 
 #[test]
 fn a_call_of_a_caller_tool_ends_the_turn_and_the_next_turn_starts_with_its_result() {
-    let (mut machine, first) = Machine::begin(with_callers_tool(), words("go"), None);
+    let (mut machine, first) = Machine::begin(with_callers_tool(), user_message("go"), None);
     let step = machine.advance(answered("", &[("1", "theirs")]));
     assert_eq!((runs(&step), outcome(&machine)), (vec![], (Outcome::Completed, None)));
-    assert!(!step.entries.iter().any(|body| matches!(body, Body::ToolResult(_))), "no result was invented");
+    assert!(!step.entries.iter().any(|body| matches!(body, Body::ToolResult(_))), "no result is synthesized");
     let Input::ToolDone(result) = done("1") else { unreachable!() };
     let (next, begun) = Machine::begin_with(with_callers_tool(), vec![result.into()], None);
     assert_eq!(kinds(&begun), ["turn_started", "tool_result", "round"]);
@@ -149,7 +149,7 @@ fn a_call_of_a_caller_tool_ends_the_turn_and_the_next_turn_starts_with_its_resul
 
 #[test]
 fn calls_of_caller_tools_wait_for_local_calls() {
-    let (mut machine, _) = Machine::begin(with_callers_tool(), words("go"), None);
+    let (mut machine, _) = Machine::begin(with_callers_tool(), user_message("go"), None);
     let step = machine.advance(answered("", &[("1", "theirs"), ("2", "look")]));
     assert_eq!((runs(&step), machine.state().ended.is_none()), (vec!["2"], true));
     machine.advance(done("2"));
@@ -174,7 +174,7 @@ fn a_commit_waits_for_a_persons_approval() {
     let mut machine = begin();
     let step = machine.advance(answered("", &[("1", "commit")]));
     assert_eq!(step.effects, [Effect::AwaitPerson]);
-    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    let step = machine.advance(approval_given(&asked(&step), ApprovalAnswer::Approved, ""));
     assert_eq!((kinds(&step), runs(&step)), (vec!["round"], vec!["1"]));
 }
 
@@ -182,7 +182,7 @@ fn a_commit_waits_for_a_persons_approval() {
 fn a_refusal_is_reported_to_the_model() {
     let mut machine = begin();
     let step = machine.advance(answered("", &[("1", "commit")]));
-    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "not on Friday"));
+    let step = machine.advance(approval_given(&asked(&step), ApprovalAnswer::Denied, "not on Friday"));
     assert_eq!(kinds(&step), ["tool_result", "round", "round"]);
     assert!(step.entries[0].text().contains("not on Friday"));
 }
@@ -191,7 +191,7 @@ fn a_refusal_is_reported_to_the_model() {
 fn an_answer_to_a_question_is_the_calls_result() {
     let mut machine = begin();
     let step = machine.advance(answered("", &[("1", "ask_user")]));
-    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, "the blue one"));
+    let step = machine.advance(approval_given(&asked(&step), ApprovalAnswer::Approved, "the blue one"));
     assert_eq!(step.entries[0].text(), "the blue one");
     assert_eq!(step.effects, [Effect::CallModel]);
 }
@@ -278,31 +278,31 @@ fn rated(rating: f32) -> Input {
 #[test]
 fn low_confidence_backtracks_twice_and_then_asks_a_person() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
-    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    let (mut machine, _) = Machine::begin(confident, user_message("go"), None);
     for _ in 0..2 {
         let step = machine.advance(rated(0.1));
         assert_eq!(kinds(&step), ["assistant_message", "round", "leaf_moved", "branch_summary", "round"]);
     }
     let step = machine.advance(rated(0.1));
     assert_eq!(step.effects, [Effect::AwaitPerson]);
-    machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    machine.advance(approval_given(&asked(&step), ApprovalAnswer::Approved, ""));
     assert_eq!(outcome(&machine), (Outcome::Completed, None));
 }
 
 #[test]
 fn medium_confidence_asks_a_person_and_a_denial_becomes_the_next_input() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
-    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    let (mut machine, _) = Machine::begin(confident, user_message("go"), None);
     let step = machine.advance(rated(0.4));
     assert_eq!(step.entries[0].text(), "maybe", "the rating is removed from the text");
-    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Denied, "check the docs"));
+    let step = machine.advance(approval_given(&asked(&step), ApprovalAnswer::Denied, "check the docs"));
     assert_eq!(kinds(&step), ["round", "user_message", "round"]);
 }
 
 #[test]
 fn a_missing_rating_triggers_nothing() {
     let confident = Rules { confidence: Some(Confidence::default()), ..rules() };
-    let (mut machine, _) = Machine::begin(confident, words("go"), None);
+    let (mut machine, _) = Machine::begin(confident, user_message("go"), None);
     machine.advance(answered("surely", &[]));
     assert_eq!(outcome(&machine), (Outcome::Completed, None));
 }
@@ -311,7 +311,7 @@ fn a_missing_rating_triggers_nothing() {
 fn over_budget_a_person_may_approve_once_per_turn() {
     let mut machine = begin();
     let step = machine.advance(Input::OverBudget { question: "spend more?".into(), ask: true });
-    let step = machine.advance(given(&asked(&step), ApprovalAnswer::Approved, ""));
+    let step = machine.advance(approval_given(&asked(&step), ApprovalAnswer::Approved, ""));
     assert_eq!(step.effects, [Effect::CallModel]);
     assert!(machine.state().is_budget_waived);
     let mut machine = begin();
@@ -320,18 +320,18 @@ fn over_budget_a_person_may_approve_once_per_turn() {
 }
 
 /// A whole turn played with random answers. Records the log length at which each tool was started.
-struct Played {
+struct PlayedTurn {
     entries: Vec<Body>,
     /// The calls that ran, with the log length at their start. Ids are unique within the turn.
     ran: HashMap<String, usize>,
 }
 
-struct World {
+struct Simulation {
     dice: Dice,
     calls_made: u32,
 }
 
-impl World {
+impl Simulation {
     fn answer(&mut self) -> Answer {
         let names = ["look", "peek", "edit", "commit", "ask_user", "unknown"];
         let count = if self.dice.one_in(3) { 0 } else { 1 + self.dice.below(3) };
@@ -347,9 +347,9 @@ impl World {
     }
 }
 
-fn play(mut machine: Machine, first: TurnStep, seed: u64, before: Vec<Body>) -> (Played, Machine) {
-    let mut world = World { dice: Dice::new(seed), calls_made: 100 * (seed % 1000) as u32 + 1 };
-    let mut played = Played { entries: before, ran: HashMap::new() };
+fn play(mut machine: Machine, first: TurnStep, seed: u64, before: Vec<Body>) -> (PlayedTurn, Machine) {
+    let mut simulation = Simulation { dice: Dice::new(seed), calls_made: 100 * (seed % 1000) as u32 + 1 };
+    let mut played = PlayedTurn { entries: before, ran: HashMap::new() };
     let mut pending: Vec<Effect> = Vec::new();
     let mut step = first;
     for _ in 0..400 {
@@ -369,31 +369,31 @@ fn play(mut machine: Machine, first: TurnStep, seed: u64, before: Vec<Body>) -> 
             return (played, machine);
         }
         assert!(!pending.is_empty(), "a turn that has not ended always waits for something");
-        let next = pending.remove(world.dice.below(pending.len()));
-        let input = happen(next, &machine, &mut world, &mut played.entries, &mut pending);
+        let next = pending.remove(simulation.dice.below(pending.len()));
+        let input = perform(next, &machine, &mut simulation, &mut played.entries, &mut pending);
         step = machine.advance(input);
     }
     panic!("the turn does not end");
 }
 
-fn happen(
+fn perform(
     effect: Effect,
     machine: &Machine,
-    world: &mut World,
+    simulation: &mut Simulation,
     log: &mut Vec<Body>,
     pending: &mut Vec<Effect>,
 ) -> Input {
-    if world.dice.one_in(25) {
+    if simulation.dice.one_in(25) {
         pending.clear();
         return Input::Cancelled { partial: Some(answer("par", &[])) };
     }
     match effect {
-        Effect::CallModel if world.dice.one_in(12) => {
+        Effect::CallModel if simulation.dice.one_in(12) => {
             Input::ModelFailed { code: "context_overflow".into(), message: String::new(), partial: None }
         }
         Effect::CallModel => {
-            let answer = world.answer();
-            let is_fault = world.dice.one_in(6) && answer.parts.len() > 1;
+            let answer = simulation.answer();
+            let is_fault = simulation.dice.one_in(6) && answer.parts.len() > 1;
             let faults = if is_fault { BTreeMap::from([(0, "no".to_owned())]) } else { BTreeMap::new() };
             Input::Answered { answer, faults, leaf: None }
         }
@@ -401,8 +401,9 @@ fn happen(
         Effect::Compact(trigger) => Input::Compacted { trigger, compaction: None },
         Effect::AwaitPerson => {
             let waiting = machine.state().waiting_for();
-            let approval = waiting[world.dice.below(waiting.len())].to_owned();
-            let answer = if world.dice.one_in(3) { ApprovalAnswer::Denied } else { ApprovalAnswer::Approved };
+            let approval = waiting[simulation.dice.below(waiting.len())].to_owned();
+            let answer =
+                if simulation.dice.one_in(3) { ApprovalAnswer::Denied } else { ApprovalAnswer::Approved };
             let answered = ApprovalAnswered { approval: approval.clone(), answer, reason: None };
             log.push(answered.clone().into());
             Input::ApprovalGiven { approval, answer, reason: None }
@@ -450,7 +451,7 @@ proptest! {
     #[test]
     fn every_prefix_of_a_turn_recovers(seed in any::<u64>(), rollback in any::<bool>()) {
         let rules = random_rules(seed);
-        let (machine, first) = Machine::begin(rules.clone(), words("go"), None);
+        let (machine, first) = Machine::begin(rules.clone(), user_message("go"), None);
         let (played, _) = play(machine, first, seed, Vec::new());
         check_whole(&played.entries);
         let on_interrupt = if rollback { OnInterrupt::Rollback } else { OnInterrupt::Continue };
@@ -474,7 +475,7 @@ proptest! {
     #[test]
     fn the_state_is_the_fold_of_the_log(seed in any::<u64>()) {
         let rules = random_rules(seed);
-        let (machine, first) = Machine::begin(rules, words("go"), None);
+        let (machine, first) = Machine::begin(rules, user_message("go"), None);
         let (played, machine) = play(machine, first, seed, Vec::new());
         let folded = sapwood_core::turn::TurnState::fold(&played.entries);
         prop_assert_eq!(&folded, machine.state());
@@ -489,7 +490,7 @@ fn is_replay_safe(entries: &[Body], call_id: &str) -> bool {
 
 #[test]
 fn a_call_that_may_have_run_is_interrupted_and_not_run_again() {
-    let (machine, first) = Machine::begin(rules(), words("go"), None);
+    let (machine, first) = Machine::begin(rules(), user_message("go"), None);
     let mut log = first.entries;
     let mut live = machine;
     log.extend(live.advance(answered("", &[("1", "edit")])).entries);
@@ -503,7 +504,7 @@ fn a_call_that_may_have_run_is_interrupted_and_not_run_again() {
 
 #[test]
 fn after_a_restart_an_approved_call_runs_only_if_it_had_not_started() {
-    let (mut live, first) = Machine::begin(rules(), words("go"), None);
+    let (mut live, first) = Machine::begin(rules(), user_message("go"), None);
     let mut log = first.entries;
     let step = live.advance(answered("", &[("1", "commit")]));
     let approval = asked(&step);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
+pub enum NonPublic {
     Unspecified,
     Loopback,
     Private,
@@ -21,94 +21,94 @@ pub enum Closed {
     Embedded,
 }
 
-impl Closed {
+impl NonPublic {
     pub fn as_str(self) -> &'static str {
         match self {
-            Closed::Unspecified => "unspecified",
-            Closed::Loopback => "loopback",
-            Closed::Private => "private",
-            Closed::LinkLocal => "link-local",
-            Closed::SharedCarrier => "carrier-shared",
-            Closed::Multicast => "multicast",
-            Closed::Broadcast => "broadcast",
-            Closed::Documentation => "documentation",
-            Closed::Benchmarking => "benchmarking",
-            Closed::Reserved => "reserved",
-            Closed::CloudMetadata => "cloud metadata",
-            Closed::Embedded => "embedding IPv6",
+            NonPublic::Unspecified => "unspecified",
+            NonPublic::Loopback => "loopback",
+            NonPublic::Private => "private",
+            NonPublic::LinkLocal => "link-local",
+            NonPublic::SharedCarrier => "carrier-shared",
+            NonPublic::Multicast => "multicast",
+            NonPublic::Broadcast => "broadcast",
+            NonPublic::Documentation => "documentation",
+            NonPublic::Benchmarking => "benchmarking",
+            NonPublic::Reserved => "reserved",
+            NonPublic::CloudMetadata => "cloud metadata",
+            NonPublic::Embedded => "embedded IPv4",
         }
     }
 }
 
-type Block4 = ([u8; 4], u32, Closed);
-type Block6 = ([u16; 8], u32, Closed);
+type Block4 = ([u8; 4], u32, NonPublic);
+type Block6 = ([u16; 8], u32, NonPublic);
 
 /// Special IPv4 blocks from the IANA registry. The first match determines the reason, so narrow blocks are first.
 const BLOCKS_V4: &[Block4] = &[
-    ([169, 254, 169, 254], 32, Closed::CloudMetadata),
-    ([100, 100, 100, 200], 32, Closed::CloudMetadata),
+    ([169, 254, 169, 254], 32, NonPublic::CloudMetadata),
+    ([100, 100, 100, 200], 32, NonPublic::CloudMetadata),
     // Azure's host agent. The address is in a public range.
-    ([168, 63, 129, 16], 32, Closed::CloudMetadata),
-    ([255, 255, 255, 255], 32, Closed::Broadcast),
-    ([0, 0, 0, 0], 32, Closed::Unspecified),
-    ([0, 0, 0, 0], 8, Closed::Reserved),
-    ([10, 0, 0, 0], 8, Closed::Private),
-    ([100, 64, 0, 0], 10, Closed::SharedCarrier),
-    ([127, 0, 0, 0], 8, Closed::Loopback),
-    ([169, 254, 0, 0], 16, Closed::LinkLocal),
-    ([172, 16, 0, 0], 12, Closed::Private),
-    ([192, 0, 0, 0], 24, Closed::Reserved),
-    ([192, 0, 2, 0], 24, Closed::Documentation),
-    ([192, 31, 196, 0], 24, Closed::Reserved),
-    ([192, 52, 193, 0], 24, Closed::Reserved),
-    ([192, 88, 99, 0], 24, Closed::Reserved),
-    ([192, 168, 0, 0], 16, Closed::Private),
-    ([192, 175, 48, 0], 24, Closed::Reserved),
-    ([198, 18, 0, 0], 15, Closed::Benchmarking),
-    ([198, 51, 100, 0], 24, Closed::Documentation),
-    ([203, 0, 113, 0], 24, Closed::Documentation),
-    ([224, 0, 0, 0], 4, Closed::Multicast),
-    ([240, 0, 0, 0], 4, Closed::Reserved),
+    ([168, 63, 129, 16], 32, NonPublic::CloudMetadata),
+    ([255, 255, 255, 255], 32, NonPublic::Broadcast),
+    ([0, 0, 0, 0], 32, NonPublic::Unspecified),
+    ([0, 0, 0, 0], 8, NonPublic::Reserved),
+    ([10, 0, 0, 0], 8, NonPublic::Private),
+    ([100, 64, 0, 0], 10, NonPublic::SharedCarrier),
+    ([127, 0, 0, 0], 8, NonPublic::Loopback),
+    ([169, 254, 0, 0], 16, NonPublic::LinkLocal),
+    ([172, 16, 0, 0], 12, NonPublic::Private),
+    ([192, 0, 0, 0], 24, NonPublic::Reserved),
+    ([192, 0, 2, 0], 24, NonPublic::Documentation),
+    ([192, 31, 196, 0], 24, NonPublic::Reserved),
+    ([192, 52, 193, 0], 24, NonPublic::Reserved),
+    ([192, 88, 99, 0], 24, NonPublic::Reserved),
+    ([192, 168, 0, 0], 16, NonPublic::Private),
+    ([192, 175, 48, 0], 24, NonPublic::Reserved),
+    ([198, 18, 0, 0], 15, NonPublic::Benchmarking),
+    ([198, 51, 100, 0], 24, NonPublic::Documentation),
+    ([203, 0, 113, 0], 24, NonPublic::Documentation),
+    ([224, 0, 0, 0], 4, NonPublic::Multicast),
+    ([240, 0, 0, 0], 4, NonPublic::Reserved),
 ];
 
 /// Special IPv6 blocks. Unlisted addresses outside 2000::/3 are treated as reserved.
 const BLOCKS_V6: &[Block6] = &[
-    ([0, 0, 0, 0, 0, 0, 0, 0], 128, Closed::Unspecified),
-    ([0, 0, 0, 0, 0, 0, 0, 1], 128, Closed::Loopback),
+    ([0, 0, 0, 0, 0, 0, 0, 0], 128, NonPublic::Unspecified),
+    ([0, 0, 0, 0, 0, 0, 0, 1], 128, NonPublic::Loopback),
     // IPv4-mapped, IPv4-translated and IPv4-compatible.
-    ([0, 0, 0, 0, 0, 0xffff, 0, 0], 96, Closed::Embedded),
-    ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96, Closed::Embedded),
-    ([0, 0, 0, 0, 0, 0, 0, 0], 96, Closed::Embedded),
+    ([0, 0, 0, 0, 0, 0xffff, 0, 0], 96, NonPublic::Embedded),
+    ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96, NonPublic::Embedded),
+    ([0, 0, 0, 0, 0, 0, 0, 0], 96, NonPublic::Embedded),
     // NAT64, well-known and local-use prefixes.
-    ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96, Closed::Embedded),
-    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, Closed::Embedded),
+    ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96, NonPublic::Embedded),
+    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, NonPublic::Embedded),
     // Teredo and 6to4.
-    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 32, Closed::Embedded),
-    ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16, Closed::Embedded),
-    ([0x2001, 2, 0, 0, 0, 0, 0, 0], 48, Closed::Benchmarking),
-    ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, Closed::Documentation),
-    ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, Closed::Documentation),
-    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, Closed::Reserved),
-    ([0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0], 48, Closed::Reserved),
-    ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128, Closed::CloudMetadata),
-    ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Closed::CloudMetadata),
-    ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7, Closed::Private),
-    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, Closed::LinkLocal),
-    ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, Closed::Private),
-    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, Closed::Multicast),
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 32, NonPublic::Embedded),
+    ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16, NonPublic::Embedded),
+    ([0x2001, 2, 0, 0, 0, 0, 0, 0], 48, NonPublic::Benchmarking),
+    ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, NonPublic::Documentation),
+    ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, NonPublic::Documentation),
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, NonPublic::Reserved),
+    ([0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0], 48, NonPublic::Reserved),
+    ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128, NonPublic::CloudMetadata),
+    ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, NonPublic::CloudMetadata),
+    ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7, NonPublic::Private),
+    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, NonPublic::LinkLocal),
+    ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, NonPublic::Private),
+    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, NonPublic::Multicast),
 ];
 /// The block of public IPv6 hosts.
-const GLOBAL_UNICAST: Block6 = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3, Closed::Reserved);
+const GLOBAL_UNICAST: Block6 = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3, NonPublic::Reserved);
 
 /// Returns why an address must not be reached, or `None` if it is public.
-pub fn closed_reason(address: IpAddr) -> Option<Closed> {
+pub fn non_public_reason(address: IpAddr) -> Option<NonPublic> {
     match address {
-        IpAddr::V4(v4) => closed_v4(v4),
-        IpAddr::V6(v6) => closed_v6(v6),
+        IpAddr::V4(v4) => non_public_v4(v4),
+        IpAddr::V6(v6) => non_public_v6(v6),
     }
 }
 
-fn closed_v4(address: Ipv4Addr) -> Option<Closed> {
+fn non_public_v4(address: Ipv4Addr) -> Option<NonPublic> {
     let bits = address.to_bits();
     BLOCKS_V4
         .iter()
@@ -118,11 +118,11 @@ fn closed_v4(address: Ipv4Addr) -> Option<Closed> {
         .map(|(.., reason)| *reason)
 }
 
-fn closed_v6(address: Ipv6Addr) -> Option<Closed> {
+fn non_public_v6(address: Ipv6Addr) -> Option<NonPublic> {
     let listed = BLOCKS_V6.iter().find(|block| is_in_block(address, block)).map(|(.., reason)| *reason);
     listed
-        .or_else(|| is_isatap(address).then_some(Closed::Embedded))
-        .or_else(|| (!is_in_block(address, &GLOBAL_UNICAST)).then_some(Closed::Reserved))
+        .or_else(|| is_isatap(address).then_some(NonPublic::Embedded))
+        .or_else(|| (!is_in_block(address, &GLOBAL_UNICAST)).then_some(NonPublic::Reserved))
 }
 
 fn is_in_block(address: Ipv6Addr, (start, prefix_bits, _): &Block6) -> bool {

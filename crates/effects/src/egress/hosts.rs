@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use url::{Host, Url};
 
 use super::EgressError;
-use super::address::closed_reason;
+use super::address::non_public_reason;
 
 /// Maximum number of entries in a list.
 pub const HOSTS_MAX: usize = 256;
@@ -17,10 +17,10 @@ const HTTPS_PORT: u16 = 443;
 
 /// Exact hosts with their ports. An empty list denies all requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AllowedHosts(Vec<Allowed>);
+pub struct AllowedHosts(Vec<AllowedHost>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Allowed {
+struct AllowedHost {
     host: Host<String>,
     port: u16,
 }
@@ -56,25 +56,25 @@ impl AllowedHosts {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(EgressError::UserInfo);
         }
-        let asked = Allowed {
+        let requested = AllowedHost {
             host: url.host().map(plain_host).ok_or_else(|| EgressError::Url { why: "no host".to_owned() })?,
             port: url.port().unwrap_or(HTTPS_PORT),
         };
-        if !self.0.contains(&asked) {
-            return Err(EgressError::Host { host: asked.host.to_string(), port: asked.port });
+        if !self.0.contains(&requested) {
+            return Err(EgressError::Host { host: requested.host.to_string(), port: requested.port });
         }
-        if let Some(address) = literal_address(&asked.host) {
-            refuse_closed(&asked.host.to_string(), address)?;
+        if let Some(address) = literal_address(&requested.host) {
+            refuse_non_public(&requested.host.to_string(), address)?;
         }
         // Use the normalised name from here on: for the resolver, the certificate and the next redirect.
-        url.set_host(Some(&asked.host.to_string()))
+        url.set_host(Some(&requested.host.to_string()))
             .map_err(|error| EgressError::Url { why: error.to_string() })?;
         Ok(url)
     }
 }
 
-fn refuse_closed(host: &str, address: IpAddr) -> Result<(), EgressError> {
-    match closed_reason(address) {
+fn refuse_non_public(host: &str, address: IpAddr) -> Result<(), EgressError> {
+    match non_public_reason(address) {
         Some(reason) => Err(EgressError::Address { host: host.to_owned(), address, reason: reason.as_str() }),
         None => Ok(()),
     }
@@ -97,7 +97,7 @@ fn literal_address(host: &Host<String>) -> Option<IpAddr> {
     }
 }
 
-fn parse_entry(entry: &str) -> Result<Allowed, EgressError> {
+fn parse_entry(entry: &str) -> Result<AllowedHost, EgressError> {
     let bad = |why: &str| EgressError::Entry { entry: entry.to_owned(), why: why.to_owned() };
     if entry.is_empty()
         || entry.contains(|c: char| c.is_whitespace() || c.is_control() || "/\\?#@*%".contains(c))
@@ -107,7 +107,7 @@ fn parse_entry(entry: &str) -> Result<Allowed, EgressError> {
     let url = Url::parse(&format!("https://{entry}/")).map_err(|error| bad(&error.to_string()))?;
     let host = url.host().map(plain_host).ok_or_else(|| bad("the host is missing"))?;
     if let Some(address) = literal_address(&host) {
-        refuse_closed(entry, address).map_err(|error| bad(&error.to_string()))?;
+        refuse_non_public(entry, address).map_err(|error| bad(&error.to_string()))?;
     }
-    Ok(Allowed { host, port: url.port().unwrap_or(HTTPS_PORT) })
+    Ok(AllowedHost { host, port: url.port().unwrap_or(HTTPS_PORT) })
 }

@@ -46,7 +46,7 @@ const RESERVED_HEADERS: &[HeaderName] = &[
     header::ACCEPT_ENCODING,
 ];
 /// Headers kept on a redirect to another origin. This is an allowlist, because any header can contain a key.
-const TRAVELLING_HEADERS: &[HeaderName] =
+const CROSS_ORIGIN_HEADERS: &[HeaderName] =
     &[header::ACCEPT, header::ACCEPT_LANGUAGE, header::CONTENT_TYPE, header::USER_AGENT];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,11 +57,11 @@ pub enum EgressError {
     Url { why: String },
     #[error("only https is allowed, not {scheme}")]
     Scheme { scheme: String },
-    #[error("the URL must not contain a user name or password: put credentials into a header")]
+    #[error("the URL must not contain a user name or password: send credentials in a header")]
     UserInfo,
     #[error("{host}:{port} is not in allowed_hosts")]
     Host { host: String, port: u16 },
-    #[error("{host} resolves to {address}, a {reason} address")]
+    #[error("{host} resolves to {address}, which is not a public address ({reason})")]
     Address { host: String, address: IpAddr, reason: &'static str },
     #[error("failed to resolve {host}: {why}")]
     Unresolved { host: String, why: String },
@@ -222,7 +222,7 @@ impl Egress {
         if let Some(body) = &hop.body {
             request = request.body(body.clone());
         }
-        request.send().await.map_err(read_failure)
+        request.send().await.map_err(map_client_error)
     }
 
     async fn read_body(
@@ -231,10 +231,10 @@ impl Egress {
         mut response: reqwest::Response,
     ) -> Result<EgressResponse, EgressError> {
         let (mut body, mut extent) = (Vec::new(), Extent::Whole);
-        while let Some(chunk) = response.chunk().await.map_err(read_failure)? {
-            let room = self.limits.body_bytes_max - body.len();
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if chunk.len() > room {
+        while let Some(chunk) = response.chunk().await.map_err(map_client_error)? {
+            let remaining = self.limits.body_bytes_max - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
+            if chunk.len() > remaining {
                 extent = Extent::CutAtLimit;
                 break;
             }
@@ -269,7 +269,7 @@ impl Hop {
         if target.origin() != self.url.origin() {
             let headers = std::mem::take(&mut self.headers);
             self.headers.extend(
-                TRAVELLING_HEADERS
+                CROSS_ORIGIN_HEADERS
                     .iter()
                     .filter_map(|name| headers.get(name).map(|value| (name.clone(), value.clone()))),
             );
@@ -340,11 +340,11 @@ fn client_builder(resolver: CheckedResolver) -> reqwest::ClientBuilder {
 }
 
 fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError> {
-    builder.build().map_err(read_failure)
+    builder.build().map_err(map_client_error)
 }
 
 /// The resolver's [`EgressError`] if the error chain contains one, else the client's error without the URL.
-pub(crate) fn read_failure(error: reqwest::Error) -> EgressError {
+pub(crate) fn map_client_error(error: reqwest::Error) -> EgressError {
     let error = error.without_url();
     let mut why = error.to_string();
     let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::EgressError;
-use super::address::{Closed, closed_reason};
+use super::address::{NonPublic, non_public_reason};
 
 /// Maximum number of addresses per name.
 const ADDRESSES_MAX: usize = 64;
@@ -41,9 +41,9 @@ pub(super) enum Reach {
 impl Reach {
     fn includes(self, address: IpAddr) -> bool {
         match self {
-            Reach::Public => closed_reason(address).is_none(),
+            Reach::Public => non_public_reason(address).is_none(),
             #[cfg(feature = "fixture")]
-            Reach::PublicAnd(server) => address == server || closed_reason(address).is_none(),
+            Reach::PublicAnd(server) => address == server || non_public_reason(address).is_none(),
         }
     }
 }
@@ -65,7 +65,7 @@ impl CheckedResolver {
             return Err(unresolved(format!("found {} addresses", addresses.len())));
         }
         if let Some(address) = addresses.iter().find(|address| !self.reach.includes(**address)) {
-            let reason = closed_reason(*address).map_or("private", Closed::as_str);
+            let reason = non_public_reason(*address).map_or("private", NonPublic::as_str);
             return Err(EgressError::Address { host: host.to_owned(), address: *address, reason });
         }
         // The client replaces port 0 with the URL's port.

@@ -21,27 +21,27 @@ const STDERR_BYTES_MAX: usize = 4 << 10;
 const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
 /// Minimum length of a secret. Shorter values cannot be distinguished from ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
-/// The hook nesting depth, passed to the program for a nested `sapwood`.
+/// Environment variable with the hook nesting depth, for a `sapwood` that the program starts.
 pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";
 
 /// A program with its arguments. Values in its environment may be secrets.
 pub struct CommandHook {
-    words: Vec<String>,
+    argv: Vec<String>,
     directory: PathBuf,
     env: BTreeMap<String, Secret>,
 }
 
 impl CommandHook {
-    /// The first word is the program, the others are its arguments. No shell is used.
+    /// `argv` is the program followed by its arguments. No shell is used.
     pub fn new(
-        words: Vec<String>,
+        argv: Vec<String>,
         directory: impl Into<PathBuf>,
         env: BTreeMap<String, Secret>,
     ) -> Result<Self, HookError> {
-        if words.first().is_none_or(|program| program.is_empty()) {
+        if argv.first().is_none_or(|program| program.is_empty()) {
             return Err(HookError::Failed { why: "the command is empty".to_owned() });
         }
-        Ok(Self { words, directory: directory.into(), env })
+        Ok(Self { argv, directory: directory.into(), env })
     }
 
     /// Remove the values of the program's environment from its error output, which is logged.
@@ -52,11 +52,11 @@ impl CommandHook {
 
     fn spawn(&self, depth: u8) -> Result<Child, HookError> {
         let path = std::env::var("PATH").unwrap_or_default();
-        let program = find_program(&self.words[0], &path, &self.directory);
-        let program = program.ok_or_else(|| failed(format!("no program {:.200}", self.words[0])))?;
+        let program = find_program(&self.argv[0], &path, &self.directory);
+        let program = program.ok_or_else(|| failed(format!("no program {:.200}", self.argv[0])))?;
         let passed = PASSED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         Command::new(program)
-            .args(&self.words[1..])
+            .args(&self.argv[1..])
             .env_clear()
             .envs(passed)
             .envs(self.env.iter().map(|(name, value)| (name, value.expose())))
@@ -67,7 +67,7 @@ impl CommandHook {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| failed(format!("failed to start {:.200}: {error}", self.words[0])))
+            .map_err(|error| failed(format!("failed to start {:.200}: {error}", self.argv[0])))
     }
 }
 
@@ -78,9 +78,9 @@ fn failed(why: String) -> HookError {
 #[async_trait]
 impl Hook for CommandHook {
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError> {
-        let asked = serde_json::to_vec(event).map_err(|error| failed(error.to_string()))?;
+        let event_json = serde_json::to_vec(event).map_err(|error| failed(error.to_string()))?;
         let mut child = self.spawn(event.depth)?;
-        let group = Group::of(&child);
+        let group = ProcessGroup::of(&child);
         let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let waited = async {
             let status = child.wait().await;
@@ -89,26 +89,26 @@ impl Hook for CommandHook {
             status
         };
         let ((), stdout, stderr, status) = tokio::join!(
-            tell(stdin, &asked),
+            write_event(stdin, &event_json),
             read_some(out, ANSWER_BYTES_MAX + 1),
             read_some(err, STDERR_BYTES_MAX),
             waited,
         );
         let status = status.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
-            let said = self.without_secrets(&String::from_utf8_lossy(&stderr));
-            return Err(failed(format!("the program exited with {status}: {}", said.trim())));
+            let message = self.without_secrets(&String::from_utf8_lossy(&stderr));
+            return Err(failed(format!("the program exited with {status}: {}", message.trim())));
         }
         HookAnswer::read(&stdout)
     }
 
     fn describe(&self) -> String {
-        self.words.join(" ")
+        self.argv.join(" ")
     }
 }
 
-/// Write the event. A program may exit without reading it.
-async fn tell(stdin: Option<ChildStdin>, text: &[u8]) {
+/// Write the event. Ignores errors, because a program may exit without reading it.
+async fn write_event(stdin: Option<ChildStdin>, text: &[u8]) {
     if let Some(mut stdin) = stdin {
         let _ = stdin.write_all(text).await;
         let _ = stdin.shutdown().await;
@@ -117,29 +117,29 @@ async fn tell(stdin: Option<ChildStdin>, text: &[u8]) {
 
 /// Read the beginning of a stream. The rest is read and discarded, so that the program does not block.
 async fn read_some(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let Some(mut stream) = stream else { return kept };
-    let mut piece = vec![0; 8 << 10];
-    while let Ok(bytes) = stream.read(&mut piece).await {
+    let mut start = Vec::new();
+    let Some(mut stream) = stream else { return start };
+    let mut buffer = vec![0; 8 << 10];
+    while let Ok(bytes) = stream.read(&mut buffer).await {
         if bytes == 0 {
             break;
         }
-        let room = bytes_max - kept.len();
-        kept.extend_from_slice(&piece[..bytes.min(room)]);
+        let remaining = bytes_max - start.len();
+        start.extend_from_slice(&buffer[..bytes.min(remaining)]);
     }
-    kept
+    start
 }
 
 /// The process group of the program. Killed on drop.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn of(child: &Child) -> Self {
         Self(child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())))
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             // The group may have exited already.

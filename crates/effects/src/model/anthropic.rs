@@ -3,32 +3,39 @@
 
 use reqwest::header::{HeaderName, HeaderValue};
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, Request, RequestPart, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, Request, RequestPart, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{Row, ThinkingStyle};
+use super::catalog::{CatalogRow, ThinkingStyle};
 use super::conversation::{
-    Answer, Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object, wire_call_id,
+    ChatItem, ChatToolResult, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
+    wire_call_id,
 };
-use super::error_map::Complaint;
+use super::error_map::ProviderError;
 use super::key::ProviderKey;
 use super::sse::Framing;
-use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+use super::wire::{Decode, DecodeError, ReplyProgress, WireRequest, parse_frame};
 
 const VERSION: &str = "2023-06-01";
 /// Output limit for models that are not in the catalog. The API requires a limit.
 const OUTPUT_TOKENS_DEFAULT: u64 = 8_192;
 /// Smallest thinking budget that the provider accepts.
 const BUDGET_TOKENS_MIN: u64 = 1_024;
-/// Prefix of stored signatures. Identifies the vendor, so that signatures are not sent to other providers.
+/// Prefix of a signature. Identifies the vendor, so that the signature is not sent to another provider.
 const SIGNED: &str = "anthropic:thinking:";
 const REDACTED: &str = "anthropic:redacted:";
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
+pub fn build_request(
+    base_url: &str,
+    name: &str,
+    request: &Request,
+    row: &CatalogRow,
+    key: Option<&ProviderKey>,
+) -> WireRequest {
     let mut headers = vec![(HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION))];
     let key = key.and_then(|key| key.header(""));
     headers.extend(key.map(|key| (HeaderName::from_static("x-api-key"), key)));
-    Ask {
+    WireRequest {
         url: format!("{base_url}/v1/messages"),
         headers,
         body: body(name, request, row),
@@ -36,13 +43,13 @@ pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option
     }
 }
 
-fn body(name: &str, request: &Request, row: &Row) -> Value {
+fn body(name: &str, request: &Request, row: &CatalogRow) -> Value {
     let turns = fold_turns(request);
-    let asked = request.output_tokens_max.map(u64::from);
-    let output_max = asked.or(row.output).unwrap_or(OUTPUT_TOKENS_DEFAULT);
-    let (thinking, effort) = think(request, row, &turns, output_max);
+    let requested = request.output_tokens_max.map(u64::from);
+    let output_max = requested.or(row.output).unwrap_or(OUTPUT_TOKENS_DEFAULT);
+    let (thinking, effort) = thinking_fields(request, row, &turns, output_max);
     let mut messages = messages(&turns);
-    mark_last(&mut messages);
+    mark_last_for_cache(&mut messages);
     let tools = request.tools.iter().map(|tool| {
         json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema.to_value()})
     });
@@ -52,7 +59,10 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
         ("model", Some(json!(name))),
         ("max_tokens", Some(json!(output_max))),
         ("stream", Some(json!(true))),
-        ("system", system.map(|text| json!([{"type": "text", "text": text, "cache_control": cached()}]))),
+        (
+            "system",
+            system.map(|text| json!([{"type": "text", "text": text, "cache_control": cache_control()}])),
+        ),
         ("messages", Some(Value::Array(messages))),
         ("tools", (!tools.is_empty()).then_some(Value::Array(tools))),
         ("thinking", thinking),
@@ -61,15 +71,15 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-fn cached() -> Value {
+fn cache_control() -> Value {
     json!({"type": "ephemeral"})
 }
 
 /// The `thinking` field and the effort to request.
-fn think(
+fn thinking_fields(
     request: &Request,
-    row: &Row,
-    turns: &[Turn<'_>],
+    row: &CatalogRow,
+    turns: &[ChatTurn<'_>],
     output_max: u64,
 ) -> (Option<Value>, Option<&'static str>) {
     let effort = match request.thinking {
@@ -88,31 +98,31 @@ fn think(
     }
 }
 
-/// Returns the thinking budget. With a budget, the provider rejects a tool call without its reasoning, which may be
-/// lost in a restart. In that case the rest of the turn runs without thinking.
-fn budget(thinking: Thinking, turns: &[Turn<'_>], output_max: u64) -> Option<Value> {
-    let wanted = match thinking {
+/// Build the `thinking` field with a token budget. With a budget, the provider rejects a tool call without its
+/// reasoning, which may be lost in a restart. In that case the rest of the turn runs without thinking.
+fn budget(thinking: Thinking, turns: &[ChatTurn<'_>], output_max: u64) -> Option<Value> {
+    let requested = match thinking {
         Thinking::Off => return None,
         Thinking::Low => 2_048,
         Thinking::Medium => 8_192,
         Thinking::High => 24_576,
     };
-    let tokens = wanted.min(output_max / 2);
-    let can_go_on = last_calls(turns).is_none_or(|turn| {
+    let tokens = requested.min(output_max / 2);
+    let may_think = answered_calls(turns).is_none_or(|turn| {
         let first = turn.items.iter().find_map(block_of_reasoning);
         first.is_some()
     });
-    (tokens >= BUDGET_TOKENS_MIN && can_go_on).then(|| json!({"type": "enabled", "budget_tokens": tokens}))
+    (tokens >= BUDGET_TOKENS_MIN && may_think).then(|| json!({"type": "enabled", "budget_tokens": tokens}))
 }
 
 /// The assistant turn whose tool results this request sends.
-fn last_calls<'t, 'a>(turns: &'t [Turn<'a>]) -> Option<&'t Turn<'a>> {
-    let [.., asked, answered] = turns else { return None };
-    let is_answered = answered.items.iter().any(|item| matches!(item, Item::Result(_)));
-    is_answered.then_some(asked)
+fn answered_calls<'t, 'a>(turns: &'t [ChatTurn<'a>]) -> Option<&'t ChatTurn<'a>> {
+    let [.., calls, results] = turns else { return None };
+    let is_answered = results.items.iter().any(|item| matches!(item, ChatItem::Result(_)));
+    is_answered.then_some(calls)
 }
 
-fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
+fn messages(turns: &[ChatTurn<'_>]) -> Vec<Value> {
     let mut messages = Vec::new();
     // The API requires the first message to be a user message.
     if turns.first().is_some_and(|turn| turn.side == Side::Assistant) {
@@ -130,24 +140,24 @@ fn messages(turns: &[Turn<'_>]) -> Vec<Value> {
     messages
 }
 
-fn block(item: &Item<'_>) -> Option<Value> {
+fn block(item: &ChatItem<'_>) -> Option<Value> {
     match item {
-        Item::Text(text) => Some(json!({"type": "text", "text": text})),
-        Item::Note(text) => Some(json!({"type": "text", "text": note_text(text)})),
-        Item::Reasoning { .. } => block_of_reasoning(item),
-        Item::Call(call) => Some(json!({
+        ChatItem::Text(text) => Some(json!({"type": "text", "text": text})),
+        ChatItem::Note(text) => Some(json!({"type": "text", "text": note_text(text)})),
+        ChatItem::Reasoning { .. } => block_of_reasoning(item),
+        ChatItem::Call(call) => Some(json!({
             "type": "tool_use",
             "id": wire_call_id(&call.call_id),
             "name": call.name,
             "input": input_object(call),
         })),
-        Item::Result(answer) => Some(result(answer)),
-        Item::Media(media) => Some(media_block(media)),
+        ChatItem::Result(result) => Some(result_block(result)),
+        ChatItem::Media(media) => Some(media_block(media)),
     }
 }
 
-fn block_of_reasoning(item: &Item<'_>) -> Option<Value> {
-    let Item::Reasoning { text, signature } = item else { return None };
+fn block_of_reasoning(item: &ChatItem<'_>) -> Option<Value> {
+    let ChatItem::Reasoning { text, signature } = item else { return None };
     if let Some(data) = signature.strip_prefix(REDACTED) {
         return Some(json!({"type": "redacted_thinking", "data": data}));
     }
@@ -155,8 +165,8 @@ fn block_of_reasoning(item: &Item<'_>) -> Option<Value> {
     Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
 }
 
-fn result(answer: &Answer<'_>) -> Value {
-    let content = answer.parts.iter().filter_map(|part| match part {
+fn result_block(result: &ChatToolResult<'_>) -> Value {
+    let content = result.parts.iter().filter_map(|part| match part {
         RequestPart::Text(text) if text.is_empty() => None,
         RequestPart::Text(text) => Some(json!({"type": "text", "text": text})),
         RequestPart::Media { mime, name, bytes } => {
@@ -167,9 +177,9 @@ fn result(answer: &Answer<'_>) -> Value {
     let content: Vec<Value> = content.collect();
     object([
         ("type", Some(json!("tool_result"))),
-        ("tool_use_id", Some(json!(wire_call_id(answer.call_id)))),
+        ("tool_use_id", Some(json!(wire_call_id(result.call_id)))),
         ("content", (!content.is_empty()).then_some(Value::Array(content))),
-        ("is_error", answer.is_error.then_some(json!(true))),
+        ("is_error", result.is_error.then_some(json!(true))),
     ])
 }
 
@@ -195,12 +205,12 @@ fn media_block(media: &Media<'_>) -> Value {
 }
 
 /// Mark the last block of the conversation for caching, because the next round repeats the whole conversation.
-fn mark_last(messages: &mut [Value]) {
+fn mark_last_for_cache(messages: &mut [Value]) {
     let last = messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
     if let Some(block) = last
         && !matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"))
     {
-        block["cache_control"] = cached();
+        block["cache_control"] = cache_control();
     }
 }
 
@@ -208,13 +218,13 @@ fn mark_last(messages: &mut [Value]) {
 #[derive(Default)]
 pub struct Decoder {
     usage: Usage,
-    open: Open,
+    open: OpenBlock,
     stop: Option<Stop>,
     is_over: bool,
 }
 
 #[derive(Default)]
-enum Open {
+enum OpenBlock {
     #[default]
     None,
     Text,
@@ -224,39 +234,43 @@ enum Open {
     Call {
         index: u32,
         /// Input from the block's start event, used if no delta follows.
-        whole: Option<String>,
+        full_input: Option<String>,
     },
     Other,
 }
 
 impl Decode for Decoder {
-    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode(&mut self, frame: &str, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let event = parse_frame(frame)?;
         match event["type"].as_str().ok_or_else(|| DecodeError::missing("the event type"))? {
-            "message_start" => self.take_usage(&event["message"]["usage"], pieces),
-            "content_block_start" => self.open_block(&event, pieces)?,
-            "content_block_delta" => self.take_delta(&event["delta"], pieces)?,
-            "content_block_stop" => self.close_block(pieces),
+            "message_start" => self.decode_usage(&event["message"]["usage"], events),
+            "content_block_start" => self.open_block(&event, events)?,
+            "content_block_delta" => self.decode_delta(&event["delta"], events)?,
+            "content_block_stop" => self.close_block(events),
             "message_delta" => {
-                self.take_usage(&event["usage"], pieces);
+                self.decode_usage(&event["usage"], events);
                 self.stop = event["delta"]["stop_reason"].as_str().map(stop_of).or(self.stop);
             }
             "message_stop" => self.is_over = true,
-            "error" => return Err(DecodeError::Complaint(Complaint::of_event(&event))),
+            "error" => return Err(DecodeError::Provider(ProviderError::from_event(&event))),
             // `ping` and future event types: the protocol requires clients to ignore unknown event types.
             _ => {}
         }
         Ok(())
     }
 
-    fn end(&self) -> End {
-        if self.is_over { End::Now(self.stop.unwrap_or(Stop::Stop)) } else { End::NotYet }
+    fn progress(&self) -> ReplyProgress {
+        if self.is_over {
+            ReplyProgress::Complete(self.stop.unwrap_or(Stop::Stop))
+        } else {
+            ReplyProgress::Incomplete
+        }
     }
 }
 
 impl Decoder {
     /// Record token counts. They are totals, and later events repeat some of them.
-    fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
+    fn decode_usage(&mut self, usage: &Value, events: &mut Vec<ReplyEvent>) {
         if !usage.is_object() {
             return;
         }
@@ -266,34 +280,34 @@ impl Decoder {
         take(&mut self.usage.cache_read, &usage["cache_read_input_tokens"]);
         take(&mut self.usage.cache_write, &usage["cache_creation_input_tokens"]);
         take(&mut self.usage.reasoning, &usage["output_tokens_details"]["thinking_tokens"]);
-        pieces.push(Piece::Usage(self.usage));
+        events.push(ReplyEvent::Usage(self.usage));
     }
 
-    fn open_block(&mut self, event: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
-        self.close_block(pieces);
+    fn open_block(&mut self, event: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
+        self.close_block(events);
         let block = &event["content_block"];
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
         self.open = match block["type"].as_str().ok_or_else(|| DecodeError::missing("the block type"))? {
             "text" => {
-                push_text(pieces, text("text"), Piece::Text);
-                Open::Text
+                push_text(events, text("text"), ReplyEvent::Text);
+                OpenBlock::Text
             }
             "thinking" => {
-                push_text(pieces, text("thinking"), Piece::Reasoning);
-                Open::Thinking { signature: text("signature") }
+                push_text(events, text("thinking"), ReplyEvent::Reasoning);
+                OpenBlock::Thinking { signature: text("signature") }
             }
             "redacted_thinking" => {
                 let signature = Some(Signature(format!("{REDACTED}{}", text("data")).into()));
-                pieces.push(Piece::ReasoningEnd { signature, redacted: true });
-                Open::Other
+                events.push(ReplyEvent::ReasoningEnd { signature, redacted: true });
+                OpenBlock::Other
             }
-            "tool_use" => begin_call(event, pieces)?,
-            _ => Open::Other,
+            "tool_use" => begin_call(event, events)?,
+            _ => OpenBlock::Other,
         };
         Ok(())
     }
 
-    fn take_delta(&mut self, delta: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode_delta(&mut self, delta: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let text = |name: &str| {
             delta[name]
                 .as_str()
@@ -302,19 +316,19 @@ impl Decoder {
         };
         match (delta["type"].as_str(), &mut self.open) {
             (None, _) => return Err(DecodeError::missing("the delta type")),
-            (Some("text_delta"), _) => push_text(pieces, text("text")?, Piece::Text),
-            (Some("thinking_delta"), _) => push_text(pieces, text("thinking")?, Piece::Reasoning),
-            (Some("signature_delta"), Open::Thinking { signature }) => {
+            (Some("text_delta"), _) => push_text(events, text("text")?, ReplyEvent::Text),
+            (Some("thinking_delta"), _) => push_text(events, text("thinking")?, ReplyEvent::Reasoning),
+            (Some("signature_delta"), OpenBlock::Thinking { signature }) => {
                 signature.push_str(&text("signature")?)
             }
-            (Some("input_json_delta"), Open::Call { index, whole }) => {
+            (Some("input_json_delta"), OpenBlock::Call { index, full_input }) => {
                 let (index, more) = (*index, text("partial_json")?);
                 if !more.is_empty() {
-                    *whole = None;
+                    *full_input = None;
                 }
-                push_text(pieces, more, |text| Piece::CallInput { index, text });
+                push_text(events, more, |text| ReplyEvent::CallInput { index, text });
             }
-            (Some("input_json_delta"), Open::Other) => {}
+            (Some("input_json_delta"), OpenBlock::Other) => {}
             (Some("input_json_delta" | "signature_delta"), _) => {
                 return Err(DecodeError::Malformed("a delta for a block that is not open".into()));
             }
@@ -323,33 +337,38 @@ impl Decoder {
         Ok(())
     }
 
-    fn close_block(&mut self, pieces: &mut Vec<Piece>) {
+    fn close_block(&mut self, events: &mut Vec<ReplyEvent>) {
         match std::mem::take(&mut self.open) {
-            Open::Thinking { signature } => {
+            OpenBlock::Thinking { signature } => {
                 let signed =
                     (!signature.is_empty()).then(|| Signature(format!("{SIGNED}{signature}").into()));
-                pieces.push(Piece::ReasoningEnd { signature: signed, redacted: false });
+                events.push(ReplyEvent::ReasoningEnd { signature: signed, redacted: false });
             }
-            Open::Call { index, whole: Some(text) } => pieces.push(Piece::CallInput { index, text }),
-            Open::None | Open::Text | Open::Call { whole: None, .. } | Open::Other => {}
+            OpenBlock::Call { index, full_input: Some(text) } => {
+                events.push(ReplyEvent::CallInput { index, text })
+            }
+            OpenBlock::None
+            | OpenBlock::Text
+            | OpenBlock::Call { full_input: None, .. }
+            | OpenBlock::Other => {}
         }
     }
 }
 
-fn begin_call(event: &Value, pieces: &mut Vec<Piece>) -> Result<Open, DecodeError> {
+fn begin_call(event: &Value, events: &mut Vec<ReplyEvent>) -> Result<OpenBlock, DecodeError> {
     let block = &event["content_block"];
     let index = event["index"].as_u64().and_then(|index| u32::try_from(index).ok());
     let (Some(index), Some(id), Some(name)) = (index, block["id"].as_str(), block["name"].as_str()) else {
         return Err(DecodeError::missing("the index, id or name of a tool call"));
     };
-    pieces.push(Piece::CallBegan { index, call_id: id.to_owned(), name: name.to_owned() });
-    let whole = block["input"].as_object().filter(|input| !input.is_empty());
-    Ok(Open::Call { index, whole: whole.map(|input| json!(input).to_string()) })
+    events.push(ReplyEvent::CallBegan { index, call_id: id.to_owned(), name: name.to_owned() });
+    let full_input = block["input"].as_object().filter(|input| !input.is_empty());
+    Ok(OpenBlock::Call { index, full_input: full_input.map(|input| json!(input).to_string()) })
 }
 
-fn push_text(pieces: &mut Vec<Piece>, text: String, piece: impl FnOnce(String) -> Piece) {
+fn push_text(events: &mut Vec<ReplyEvent>, text: String, event: impl FnOnce(String) -> ReplyEvent) {
     if !text.is_empty() {
-        pieces.push(piece(text));
+        events.push(event(text));
     }
 }
 

@@ -8,26 +8,26 @@ use serde::Deserialize;
 
 use super::SettingsError;
 
-const SHIPPED: &str = include_str!("../../data/models.toml");
+const BUILT_IN_ROWS: &str = include_str!("../../data/models.toml");
 /// Converts dollars per million tokens to billionths of a dollar per token.
 const NANO_PER_DOLLAR_PER_MILLION: f64 = 1_000.0;
 /// Minimum length of an edition suffix, so that `claude-opus-4` does not match `claude-opus-4-5`.
 const EDITION_CHARS_MIN: usize = 3;
 
-type Rows = BTreeMap<String, Row>;
+type CatalogRows = BTreeMap<String, CatalogRow>;
 
 /// Catalog rows by provider and model name.
 #[derive(Debug, Clone)]
-pub struct Catalog(BTreeMap<String, Rows>);
+pub struct Catalog(BTreeMap<String, CatalogRows>);
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct CatalogRow {
     pub window: Option<u64>,
     pub output: Option<u64>,
     #[serde(default)]
     pub thinking: ThinkingStyle,
-    pub price: Option<Dollars>,
+    pub price: Option<DollarPrice>,
 }
 
 /// How to request thinking from a model.
@@ -49,7 +49,7 @@ pub enum ThinkingStyle {
 /// Prices in US dollars per million tokens, as providers publish them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dollars {
+pub struct DollarPrice {
     pub input: f64,
     pub output: f64,
     #[serde(default)]
@@ -58,7 +58,7 @@ pub struct Dollars {
     pub cache_write: f64,
 }
 
-impl Dollars {
+impl DollarPrice {
     fn price(&self) -> Price {
         // The cast from float to integer saturates, so a negative price in a custom table becomes zero.
         let nano = |dollars: f64| (dollars * NANO_PER_DOLLAR_PER_MILLION).round() as u64;
@@ -71,12 +71,12 @@ impl Dollars {
     }
 }
 
-impl Row {
+impl CatalogRow {
     pub fn facts(&self) -> ModelFacts {
         ModelFacts {
             window_tokens: self.window,
             output_tokens_max: self.output,
-            price: self.price.as_ref().map(Dollars::price),
+            price: self.price.as_ref().map(DollarPrice::price),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Row {
 impl Catalog {
     /// Load the built-in rows and override them with those in `given`.
     pub fn load(given: Option<&str>) -> Result<Self, SettingsError> {
-        let mut table = parse(SHIPPED)?;
+        let mut table = parse(BUILT_IN_ROWS)?;
         for (provider, rows) in given.map(parse).transpose()?.unwrap_or_default() {
             table.entry(provider).or_default().extend(rows);
         }
@@ -92,21 +92,21 @@ impl Catalog {
     }
 
     /// Find a row by exact name, else by name without its edition, else by the longest matching pattern.
-    pub fn row(&self, provider: &str, name: &str) -> Row {
-        let Some(rows) = self.0.get(provider) else { return Row::default() };
-        let edition_of = |(known, _): &(&String, &Row)| is_edition(name, known);
+    pub fn row(&self, provider: &str, name: &str) -> CatalogRow {
+        let Some(rows) = self.0.get(provider) else { return CatalogRow::default() };
+        let edition_of = |(known, _): &(&String, &CatalogRow)| is_edition(name, known);
         let found = rows.get(name).or_else(|| rows.iter().find(edition_of).map(|(_, row)| row));
-        found.or_else(|| by_pattern(rows, name)).cloned().unwrap_or_default()
+        found.or_else(|| find_by_pattern(rows, name)).cloned().unwrap_or_default()
     }
 
-    /// Find the provider's row, else the row of `kin`, the built-in provider with the same protocol. The latter is
-    /// returned without the price, because gateways set different prices.
-    pub fn row_or_kin(&self, provider: &str, kin: &str, name: &str) -> Row {
+    /// Find the provider's row, else the row of `built_in`, the built-in provider with the same protocol. An inherited
+    /// row has no price, because gateways set different prices.
+    pub fn row_or_inherited(&self, provider: &str, built_in: &str, name: &str) -> CatalogRow {
         let own = self.row(provider, name);
-        if own != Row::default() || provider == kin {
+        if own != CatalogRow::default() || provider == built_in {
             return own;
         }
-        Row { price: None, ..self.row(kin, name.rsplit('/').next().unwrap_or(name)) }
+        CatalogRow { price: None, ..self.row(built_in, name.rsplit('/').next().unwrap_or(name)) }
     }
 
     /// List the names of a provider's models, without patterns.
@@ -116,7 +116,7 @@ impl Catalog {
     }
 }
 
-fn parse(text: &str) -> Result<BTreeMap<String, Rows>, SettingsError> {
+fn parse(text: &str) -> Result<BTreeMap<String, CatalogRows>, SettingsError> {
     toml::from_str(text).map_err(|error| SettingsError::Catalog { why: error.to_string() })
 }
 
@@ -126,10 +126,10 @@ fn is_edition(name: &str, known: &str) -> bool {
     rest == "latest" || (is_number && rest.len() >= EDITION_CHARS_MIN)
 }
 
-fn by_pattern<'a>(rows: &'a Rows, name: &str) -> Option<&'a Row> {
-    let fits =
+fn find_by_pattern<'a>(rows: &'a CatalogRows, name: &str) -> Option<&'a CatalogRow> {
+    let matching =
         rows.iter().filter(|(known, _)| known.strip_prefix('*').is_some_and(|end| name.ends_with(end)));
-    fits.max_by_key(|(known, _)| known.len()).map(|(_, row)| row)
+    matching.max_by_key(|(known, _)| known.len()).map(|(_, row)| row)
 }
 
 #[cfg(test)]
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn an_edition_uses_its_models_row_and_a_sibling_does_not() {
-        let whole = facts("anthropic", "claude-opus-4-5");
-        assert_eq!(facts("anthropic", "claude-opus-4-5-20251101"), whole);
+        let base = facts("anthropic", "claude-opus-4-5");
+        assert_eq!(facts("anthropic", "claude-opus-4-5-20251101"), base);
         assert_eq!(facts("openai", "gpt-5-2025-08-07"), facts("openai", "gpt-5"));
         assert_eq!(facts("anthropic", "claude-opus-4-5-9"), ModelFacts::default());
         assert_eq!(facts("openai", "gpt-5-giant"), ModelFacts::default());
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn a_gateway_inherits_the_window_but_not_the_price() {
         let table = Catalog::load(Some("[gate]\n\"big\" = { window = 5 }")).unwrap();
-        let row = table.row_or_kin("gate", "openai", "openai/gpt-5");
+        let row = table.row_or_inherited("gate", "openai", "openai/gpt-5");
         assert_eq!((row.window, row.price), (Some(272_000), None));
-        assert_eq!(table.row_or_kin("gate", "openai", "big").window, Some(5));
-        assert!(table.row_or_kin("openai", "openai", "gpt-5").price.is_some());
+        assert_eq!(table.row_or_inherited("gate", "openai", "big").window, Some(5));
+        assert!(table.row_or_inherited("openai", "openai", "gpt-5").price.is_some());
     }
 
     #[test]

@@ -19,13 +19,13 @@ pub enum Side {
 }
 
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct ChatTurn<'a> {
     pub side: Side,
-    pub items: Vec<Item<'a>>,
+    pub items: Vec<ChatItem<'a>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum Item<'a> {
+pub enum ChatItem<'a> {
     Text(&'a str),
     /// A note from the engine in the middle of the conversation.
     Note(&'a str),
@@ -34,12 +34,12 @@ pub enum Item<'a> {
         signature: &'a str,
     },
     Call(&'a ToolCall),
-    Result(Answer<'a>),
+    Result(ChatToolResult<'a>),
     Media(Media<'a>),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct ChatToolResult<'a> {
     pub call_id: &'a str,
     pub tool: &'a str,
     pub parts: &'a [RequestPart],
@@ -64,50 +64,50 @@ pub enum MediaKind {
 }
 
 /// Fold the request's messages into turns. Omits unsigned reasoning, empty texts and empty messages.
-pub fn fold_turns(request: &Request) -> Vec<Turn<'_>> {
-    let mut turns: Vec<Turn<'_>> = Vec::new();
+pub fn fold_turns(request: &Request) -> Vec<ChatTurn<'_>> {
+    let mut turns: Vec<ChatTurn<'_>> = Vec::new();
     for message in &request.messages {
         let side = if message.role == Role::Assistant { Side::Assistant } else { Side::User };
         let items = message.parts.iter().filter_map(|part| item_of(message.role, part));
-        let items: Vec<Item<'_>> = items.collect();
+        let items: Vec<ChatItem<'_>> = items.collect();
         match turns.last_mut() {
             _ if items.is_empty() => {}
             Some(turn) if turn.side == side => turn.items.extend(items),
-            _ => turns.push(Turn { side, items }),
+            _ => turns.push(ChatTurn { side, items }),
         }
     }
     for turn in &mut turns {
-        turn.items.sort_by_key(|item| !matches!(item, Item::Result(_)));
+        turn.items.sort_by_key(|item| !matches!(item, ChatItem::Result(_)));
     }
     turns
 }
 
-fn item_of(role: Role, part: &RequestPart) -> Option<Item<'_>> {
+fn item_of(role: Role, part: &RequestPart) -> Option<ChatItem<'_>> {
     match part {
         RequestPart::Text(text) if text.trim().is_empty() => None,
-        RequestPart::Text(text) if role == Role::System => Some(Item::Note(text)),
-        RequestPart::Text(text) => Some(Item::Text(text)),
+        RequestPart::Text(text) if role == Role::System => Some(ChatItem::Note(text)),
+        RequestPart::Text(text) => Some(ChatItem::Text(text)),
         RequestPart::Reasoning { text, signature: Some(Signature(signature)) } => {
-            Some(Item::Reasoning { text, signature })
+            Some(ChatItem::Reasoning { text, signature })
         }
         RequestPart::Reasoning { signature: None, .. } => None,
-        RequestPart::ToolCall(call) => Some(Item::Call(call)),
+        RequestPart::ToolCall(call) => Some(ChatItem::Call(call)),
         RequestPart::ToolResult { call_id, tool, parts, is_error } => {
-            Some(Item::Result(Answer { call_id, tool, parts, is_error: *is_error }))
+            Some(ChatItem::Result(ChatToolResult { call_id, tool, parts, is_error: *is_error }))
         }
         RequestPart::Media { mime, name, bytes } => {
-            Some(Item::Media(Media { mime, name: name.as_deref(), bytes }))
+            Some(ChatItem::Media(Media { mime, name: name.as_deref(), bytes }))
         }
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ChatToolResult<'a> {
     /// The text of the result. Other parts are replaced by a placeholder.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             RequestPart::Text(text) => Some(text.clone()),
             RequestPart::Media { mime, name, bytes } => {
-                Some(Media { mime, name: name.as_deref(), bytes }.mention())
+                Some(Media { mime, name: name.as_deref(), bytes }.placeholder())
             }
             RequestPart::Reasoning { .. } | RequestPart::ToolCall(_) | RequestPart::ToolResult { .. } => None,
         });
@@ -150,19 +150,19 @@ impl Media<'_> {
     }
 
     /// Placeholder text for models that do not accept the media.
-    pub fn mention(&self) -> String {
+    pub fn placeholder(&self) -> String {
         let name = self.name.unwrap_or("a file");
         format!("[{name}: {}, {} bytes]", self.mime, self.bytes.len())
     }
 
-    /// The text below its file name, or a placeholder if the media is not text.
+    /// The text in a `<file>` element with the file name, or a placeholder if the media is not text.
     pub fn as_text(&self) -> String {
         match self.kind() {
             MediaKind::Text => {
                 let text = String::from_utf8_lossy(self.bytes);
                 format!("<file name=\"{}\">\n{text}\n</file>", self.name.unwrap_or("unnamed"))
             }
-            MediaKind::Image | MediaKind::Pdf | MediaKind::Audio | MediaKind::Other => self.mention(),
+            MediaKind::Image | MediaKind::Pdf | MediaKind::Audio | MediaKind::Other => self.placeholder(),
         }
     }
 }
@@ -197,8 +197,8 @@ pub fn wire_call_id(id: &str) -> String {
 
 /// Build an object from the fields that have a value.
 pub fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let there = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value)));
-    Value::Object(there.collect::<Map<String, Value>>())
+    let present = fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value)));
+    Value::Object(present.collect::<Map<String, Value>>())
 }
 
 #[cfg(test)]
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_neighbours_of_one_side_into_one_turn_with_results_first() {
+    fn merges_consecutive_messages_of_one_side_with_results_first() {
         let result = RequestPart::ToolResult {
             call_id: "c".into(),
             tool: "ls".into(),
@@ -243,8 +243,8 @@ mod tests {
         let turns = fold_turns(&request);
         let shape: Vec<(Side, usize)> = turns.iter().map(|turn| (turn.side, turn.items.len())).collect();
         assert_eq!(shape, [(Side::User, 2), (Side::Assistant, 2), (Side::User, 2)]);
-        assert!(matches!(turns[2].items[0], Item::Result(_)));
-        assert!(matches!(turns[2].items[1], Item::Note("late")));
+        assert!(matches!(turns[2].items[0], ChatItem::Result(_)));
+        assert!(matches!(turns[2].items[1], ChatItem::Note("late")));
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_a_valid_call_id() {
+    fn keeps_a_valid_call_id_and_hashes_others() {
         assert_eq!(wire_call_id("toolu_01A-b"), "toolu_01A-b");
         let other = wire_call_id("functions.ls:0");
         assert!(other.starts_with("call_") && other.len() == 21);

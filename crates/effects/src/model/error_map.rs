@@ -34,7 +34,7 @@ const QUOTA_CODES: &[&str] = &["insufficient_quota", "billing_hard_limit_reached
 
 /// A parsed error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Complaint {
+pub struct ProviderError {
     pub status: u16,
     /// The provider's error type, such as `overloaded_error`.
     pub kind: String,
@@ -42,31 +42,31 @@ pub struct Complaint {
     pub retry_after_ms: Option<u64>,
 }
 
-impl Complaint {
-    /// Parse an error response. `now_ms` is used if the response has no date.
-    pub fn of_answer(status: u16, headers: &HeaderMap, body: &str, now_ms: u64) -> Self {
-        let mut complaint = match serde_json::from_str::<Value>(body) {
-            Ok(value) => Self::of_body(&value),
+impl ProviderError {
+    /// Parse an error response. `now_ms` is the local time, used if the response has no `date` header.
+    pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now_ms: u64) -> Self {
+        let mut error = match serde_json::from_str::<Value>(body) {
+            Ok(value) => Self::from_body(&value),
             Err(_) => Self { message: body.trim().to_owned(), ..Self::default() },
         };
-        complaint.status = status;
-        complaint.retry_after_ms = retry_after_ms(headers, now_ms).or(complaint.retry_after_ms);
-        if complaint.message.is_empty() {
-            complaint.message = "the provider gave no details".to_owned();
+        error.status = status;
+        error.retry_after_ms = retry_after_ms(headers, now_ms).or(error.retry_after_ms);
+        if error.message.is_empty() {
+            error.message = "the provider gave no details".to_owned();
         }
-        complaint
+        error
     }
 
-    /// Parse an `error` object in the middle of a stream. The status is inferred from its kind.
-    pub fn of_event(body: &Value) -> Self {
-        let mut complaint = Self::of_body(body);
-        if complaint.status == 0 {
-            complaint.status = status_of_kind(&complaint.kind);
+    /// Parse an `error` object in the middle of a stream. If it has no status, the status is inferred from its kind.
+    pub fn from_event(body: &Value) -> Self {
+        let mut error = Self::from_body(body);
+        if error.status == 0 {
+            error.status = status_of_kind(&error.kind);
         }
-        complaint
+        error
     }
 
-    fn of_body(body: &Value) -> Self {
+    fn from_body(body: &Value) -> Self {
         let body = body.get(0).unwrap_or(body);
         let error = body.get("error").unwrap_or(body);
         if let Value::String(message) = error {
@@ -89,16 +89,16 @@ impl Complaint {
     pub fn into_error(self, model: &str) -> ModelError {
         let model = model.to_owned();
         let (status, retry_after_ms) = (self.status, self.retry_after_ms);
-        let said = format!("{} {}", self.kind, self.message).to_lowercase();
-        let says = |texts: &[&str]| texts.iter().any(|text| said.contains(text));
+        let lower = format!("{} {}", self.kind, self.message).to_lowercase();
+        let mentions = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
         let why = shorten(&self.message);
         match status {
-            400 | 401 | 403 if says(KEY_TEXTS) => ModelError::KeyRefused { model, status, why },
+            400 | 401 | 403 if mentions(KEY_TEXTS) => ModelError::KeyRefused { model, status, why },
             401 | 403 => ModelError::KeyRefused { model, status, why },
             413 => ModelError::Overflow { model, why },
-            _ if says(QUOTA_CODES) => ModelError::Refused { model, status, why },
+            _ if mentions(QUOTA_CODES) => ModelError::Refused { model, status, why },
             429 => ModelError::RateLimited { model, retry_after_ms },
-            400 | 422 | 500 if says(OVERFLOW_TEXTS) => ModelError::Overflow { model, why },
+            400 | 422 | 500 if mentions(OVERFLOW_TEXTS) => ModelError::Overflow { model, why },
             408 | 425 | 500..=599 => ModelError::Overloaded { model, status, retry_after_ms },
             404 => ModelError::Unknown { model, why },
             _ => ModelError::Refused { model, status, why },
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn error(status: u16, body: &str) -> ModelError {
-        Complaint::of_answer(status, &HeaderMap::new(), body, 0).into_error("p/m")
+        ProviderError::from_response(status, &HeaderMap::new(), body, 0).into_error("p/m")
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
     fn an_error_in_a_stream_gets_the_status_of_its_kind() {
         let event = |kind: &str| {
             let body = serde_json::json!({"type": "error", "error": {"type": kind, "message": "m"}});
-            Complaint::of_event(&body).into_error("p/m").code()
+            ProviderError::from_event(&body).into_error("p/m").code()
         };
         assert_eq!(event("overloaded_error"), "model.overloaded");
         assert_eq!(event("rate_limit_error"), "model.rate_limited");

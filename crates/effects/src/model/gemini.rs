@@ -1,29 +1,35 @@
 //! Google's Gemini API. It signs tool calls rather than reasoning, and requires the signatures to be sent back within
-//! a turn. Signatures are stored with a reasoning part before the call. Only the finish reason marks the end of a
+//! a turn. Each signature is stored in a reasoning part before its call. Only the finish reason marks the end of a
 //! reply.
 
 use reqwest::header::HeaderName;
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{Row, ThinkingStyle};
+use super::catalog::{CatalogRow, ThinkingStyle};
 use super::conversation::{
-    Answer, Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object,
+    ChatItem, ChatToolResult, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
 };
-use super::error_map::Complaint;
+use super::error_map::ProviderError;
 use super::key::ProviderKey;
 use super::sse::Framing;
-use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+use super::wire::{Decode, DecodeError, ReplyProgress, WireRequest, parse_frame};
 
-/// Prefix of stored signatures. Identifies the vendor, so that signatures are not sent to other providers.
+/// Prefix of a signature. Identifies the vendor, so that the signature is not sent to another provider.
 const SIGNED: &str = "gemini:call:";
-/// Documented placeholder for calls whose signature was lost in a restart, or that another provider made.
+/// Documented placeholder for the signature of a call that lost it in a restart or came from another provider.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
+pub fn build_request(
+    base_url: &str,
+    name: &str,
+    request: &Request,
+    row: &CatalogRow,
+    key: Option<&ProviderKey>,
+) -> WireRequest {
     let key = key.and_then(|key| key.header(""));
-    Ask {
+    WireRequest {
         url: format!("{base_url}/v1beta/models/{name}:streamGenerateContent?alt=sse"),
         headers: key.map(|key| (HeaderName::from_static("x-goog-api-key"), key)).into_iter().collect(),
         body: body(name, request, row),
@@ -31,7 +37,7 @@ pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option
     }
 }
 
-fn body(name: &str, request: &Request, row: &Row) -> Value {
+fn body(name: &str, request: &Request, row: &CatalogRow) -> Value {
     let turns = fold_turns(request);
     let mut contents = Vec::new();
     // The API requires the first message to be a user message.
@@ -56,7 +62,7 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
     let config = object([
         ("temperature", request.temperature.map(|value| json!(value))),
         ("maxOutputTokens", request.output_tokens_max.map(|tokens| json!(tokens))),
-        ("thinkingConfig", think(request.thinking, row)),
+        ("thinkingConfig", thinking_config(request.thinking, row)),
     ]);
     let has_config = config.as_object().is_some_and(|config| !config.is_empty());
     object([
@@ -74,7 +80,7 @@ fn must_sign(name: &str) -> bool {
     major.parse().is_ok_and(|major: u32| major >= 3)
 }
 
-fn think(thinking: Thinking, row: &Row) -> Option<Value> {
+fn thinking_config(thinking: Thinking, row: &CatalogRow) -> Option<Value> {
     let (level, budget) = match thinking {
         Thinking::Off => return None,
         Thinking::Low => ("low", 2_048),
@@ -94,16 +100,16 @@ fn push_content(role: &str, parts: Vec<Value>, contents: &mut Vec<Value>) {
     }
 }
 
-fn model_parts(turn: &Turn<'_>, must_sign: bool) -> Vec<Value> {
+fn model_parts(turn: &ChatTurn<'_>, must_sign: bool) -> Vec<Value> {
     let mut parts = Vec::new();
     let mut signature: Option<&str> = None;
     let mut is_first_call = true;
     for item in &turn.items {
         match item {
-            Item::Reasoning { signature: signed, .. } => {
+            ChatItem::Reasoning { signature: signed, .. } => {
                 signature = signed.strip_prefix(SIGNED).or(signature)
             }
-            Item::Call(call) => {
+            ChatItem::Call(call) => {
                 let call = json!({"name": call.name, "args": input_object(call)});
                 let needed = (must_sign && is_first_call).then_some(UNSIGNED);
                 let signed = signature.take().or(needed);
@@ -113,41 +119,41 @@ fn model_parts(turn: &Turn<'_>, must_sign: bool) -> Vec<Value> {
                     ("thoughtSignature", signed.map(|signed| json!(signed))),
                 ]));
             }
-            Item::Text(text) => parts.push(json!({"text": text})),
-            Item::Note(_) | Item::Result(_) | Item::Media(_) => {}
+            ChatItem::Text(text) => parts.push(json!({"text": text})),
+            ChatItem::Note(_) | ChatItem::Result(_) | ChatItem::Media(_) => {}
         }
     }
     parts
 }
 
 /// Push a user turn. Tool results are sent in a separate content with exactly one part per call.
-fn push_user_contents(turn: &Turn<'_>, contents: &mut Vec<Value>) {
+fn push_user_contents(turn: &ChatTurn<'_>, contents: &mut Vec<Value>) {
     let mut results = Vec::new();
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     for item in &turn.items {
         match item {
-            Item::Result(answer) => {
-                results.push(result(answer));
-                said.extend(answer.media().filter_map(|media| shown_part(&media)));
+            ChatItem::Result(result) => {
+                results.push(result_part(result));
+                parts.extend(result.media().filter_map(|media| inline_part(&media)));
             }
-            Item::Text(text) => said.push(json!({"text": text})),
-            Item::Note(text) => said.push(json!({"text": note_text(text)})),
-            Item::Media(media) => {
-                said.push(shown_part(media).unwrap_or_else(|| json!({"text": media.as_text()})));
+            ChatItem::Text(text) => parts.push(json!({"text": text})),
+            ChatItem::Note(text) => parts.push(json!({"text": note_text(text)})),
+            ChatItem::Media(media) => {
+                parts.push(inline_part(media).unwrap_or_else(|| json!({"text": media.as_text()})));
             }
-            Item::Reasoning { .. } | Item::Call(_) => {}
+            ChatItem::Reasoning { .. } | ChatItem::Call(_) => {}
         }
     }
     push_content("user", results, contents);
-    push_content("user", said, contents);
+    push_content("user", parts, contents);
 }
 
-fn result(answer: &Answer<'_>) -> Value {
-    let field = if answer.is_error { "error" } else { "result" };
-    json!({"functionResponse": {"name": answer.tool, "response": {field: answer.text()}}})
+fn result_part(result: &ChatToolResult<'_>) -> Value {
+    let field = if result.is_error { "error" } else { "result" };
+    json!({"functionResponse": {"name": result.tool, "response": {field: result.text()}}})
 }
 
-fn shown_part(media: &Media<'_>) -> Option<Value> {
+fn inline_part(media: &Media<'_>) -> Option<Value> {
     match media.kind() {
         MediaKind::Image | MediaKind::Pdf | MediaKind::Audio => {
             Some(json!({"inlineData": {"mimeType": media.mime, "data": media.base64()}}))
@@ -165,79 +171,79 @@ pub struct Decoder {
 }
 
 impl Decode for Decoder {
-    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode(&mut self, frame: &str, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let chunk = parse_frame(frame)?;
         if !chunk.is_object() {
             return Err(DecodeError::Malformed("a chunk that is not an object".into()));
         }
         if chunk.get("error").is_some() {
-            return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
+            return Err(DecodeError::Provider(ProviderError::from_event(&chunk)));
         }
         let candidate = &chunk["candidates"][0];
         for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
-            self.take_part(part, pieces)?;
+            self.decode_part(part, events)?;
         }
-        take_usage(&chunk["usageMetadata"], pieces);
+        decode_usage(&chunk["usageMetadata"], events);
         if chunk["promptFeedback"]["blockReason"].is_string() {
             self.stop = Some(Stop::ContentFilter);
         }
         if let Some(reason) = candidate["finishReason"].as_str() {
-            self.close_reasoning(None, pieces);
+            self.close_reasoning(None, events);
             self.stop = Some(stop_of(reason));
         }
         Ok(())
     }
 
-    fn end(&self) -> End {
+    fn progress(&self) -> ReplyProgress {
         match self.stop {
-            Some(Stop::Stop) if self.calls > 0 => End::IfNothingMore(Stop::ToolUse),
-            Some(stop) => End::IfNothingMore(stop),
-            None => End::NotYet,
+            Some(Stop::Stop) if self.calls > 0 => ReplyProgress::CompleteAtEof(Stop::ToolUse),
+            Some(stop) => ReplyProgress::CompleteAtEof(stop),
+            None => ReplyProgress::Incomplete,
         }
     }
 }
 
 impl Decoder {
-    fn take_part(&mut self, part: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode_part(&mut self, part: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         if let Some(call) = part.get("functionCall") {
             let name =
                 call["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
             let id = call["id"].as_str().filter(|id| !id.is_empty());
             let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
-            self.close_reasoning(part["thoughtSignature"].as_str(), pieces);
+            self.close_reasoning(part["thoughtSignature"].as_str(), events);
             let index = self.calls;
             self.calls = self.calls.saturating_add(1);
-            pieces.push(Piece::CallBegan { index, call_id, name: name.to_owned() });
+            events.push(ReplyEvent::CallBegan { index, call_id, name: name.to_owned() });
             let args = call.get("args").filter(|args| !args.is_null());
-            pieces.extend(args.map(|args| Piece::CallInput { index, text: args.to_string() }));
+            events.extend(args.map(|args| ReplyEvent::CallInput { index, text: args.to_string() }));
             return Ok(());
         }
         match part["text"].as_str() {
             None | Some("") => {}
             Some(text) if part["thought"].as_bool() == Some(true) => {
                 self.is_reasoning = true;
-                pieces.push(Piece::Reasoning(text.to_owned()));
+                events.push(ReplyEvent::Reasoning(text.to_owned()));
             }
             Some(text) => {
-                self.close_reasoning(None, pieces);
-                pieces.push(Piece::Text(text.to_owned()));
+                self.close_reasoning(None, events);
+                events.push(ReplyEvent::Text(text.to_owned()));
             }
         }
         Ok(())
     }
 
     /// End the current reasoning. A signature without visible reasoning belongs to hidden reasoning.
-    fn close_reasoning(&mut self, signed: Option<&str>, pieces: &mut Vec<Piece>) {
-        let was_shown = std::mem::take(&mut self.is_reasoning);
-        if was_shown || signed.is_some() {
+    fn close_reasoning(&mut self, signed: Option<&str>, events: &mut Vec<ReplyEvent>) {
+        let was_visible = std::mem::take(&mut self.is_reasoning);
+        if was_visible || signed.is_some() {
             let signature = signed.map(|signed| Signature(format!("{SIGNED}{signed}").into()));
-            pieces.push(Piece::ReasoningEnd { signature, redacted: !was_shown });
+            events.push(ReplyEvent::ReasoningEnd { signature, redacted: !was_visible });
         }
     }
 }
 
-/// The prompt count includes cached tokens. The answer count excludes thoughts.
-fn take_usage(usage: &Value, pieces: &mut Vec<Piece>) {
+/// Decode the usage. `promptTokenCount` includes cached tokens. `candidatesTokenCount` excludes thoughts.
+fn decode_usage(usage: &Value, events: &mut Vec<ReplyEvent>) {
     if !usage.is_object() {
         return;
     }
@@ -245,7 +251,7 @@ fn take_usage(usage: &Value, pieces: &mut Vec<Piece>) {
     let cache_read = count("cachedContentTokenCount");
     let reasoning = count("thoughtsTokenCount");
     let prompt = count("promptTokenCount").saturating_add(count("toolUsePromptTokenCount"));
-    pieces.push(Piece::Usage(Usage {
+    events.push(ReplyEvent::Usage(Usage {
         input: prompt.saturating_sub(cache_read),
         output: count("candidatesTokenCount").saturating_add(reasoning),
         cache_read,

@@ -1,5 +1,5 @@
 //! Model adapters that implement `core/src/port/model.rs`. [`Models`] resolves a name to an adapter, a key and an
-//! address, and makes the call. The engine projects durable messages to a request. Each adapter writes the request in
+//! address, and calls the model. The engine projects durable messages to a request. Each adapter writes the request in
 //! its provider's format ([`conversation`] has the shared parts) and reads the stream that the provider returns
 //! ([`wire`]).
 //!
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use reqwest::{Client, Url};
-use sapwood_core::port::model::{Model, ModelError, ModelFacts, PieceStream, Request};
+use sapwood_core::port::model::{Model, ModelError, ModelFacts, ReplyStream, Request};
 
 pub use embed::ModelEmbedder;
 pub use key::{EnvironmentKeys, KeySource, ProviderKey};
@@ -44,7 +44,7 @@ use wire::{Decode, Wire};
 /// Every model that can be called by name: `PROVIDER/NAME`, `demo`, `scripted/NAME` or `scripted:FILE`.
 pub struct Models {
     providers: BTreeMap<String, Provider>,
-    table: Catalog,
+    catalog: Catalog,
     keys: Arc<dyn KeySource>,
     demo: Demo,
     scripts_dir: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Models {
 }
 
 struct Provider {
-    place: ProviderEndpoint,
+    endpoint: ProviderEndpoint,
     /// Created on first use, because models that need no network must work without one.
     client: OnceLock<Client>,
 }
@@ -65,17 +65,18 @@ enum Route<'a> {
 }
 
 impl Models {
-    /// Reads no files and opens no connections before the first call.
+    /// Create the models from settings. Reads no files and opens no connections before the first call.
     pub fn new(settings: Settings, keys: Arc<dyn KeySource>) -> Result<Self, SettingsError> {
-        let table = Catalog::load(settings.table.as_deref())?;
+        let catalog = Catalog::load(settings.table.as_deref())?;
         let demo = Demo::new(settings.demo_pace_ms);
         let scripts_dir = settings.scripts_dir.clone();
-        let places = settings.places()?;
-        let providers =
-            places.into_iter().map(|(name, place)| (name, Provider { place, client: OnceLock::new() }));
+        let endpoints = settings.endpoints()?;
+        let providers = endpoints
+            .into_iter()
+            .map(|(name, endpoint)| (name, Provider { endpoint, client: OnceLock::new() }));
         Ok(Self {
             providers: providers.collect(),
-            table,
+            catalog,
             keys,
             demo,
             scripts_dir,
@@ -130,14 +131,14 @@ impl Models {
         Ok(scripted)
     }
 
-    /// List the models on local servers. A server that is not running has none.
+    /// List the models of all local servers. Skips servers that are not running.
     pub async fn local_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         for (name, provider) in &self.providers {
-            if provider.place.kind == ProviderKind::Ollama
+            if provider.endpoint.kind == ProviderKind::Ollama
                 && let Ok(client) = provider.client(name)
             {
-                let found = ollama::list_names(&client, &provider.place.base_url).await;
+                let found = ollama::list_names(&client, &provider.endpoint.base_url).await;
                 names.extend(found.into_iter().map(|model| format!("{name}/{model}")));
             }
         }
@@ -150,56 +151,58 @@ impl Models {
         provider: &Provider,
         model: &str,
         request: &Request,
-    ) -> Result<PieceStream, ModelError> {
+    ) -> Result<ReplyStream, ModelError> {
         let key = self.find_key(provider, &request.model)?;
-        let place = &provider.place;
-        let row = self.table.row_or_kin(name, place.kind.built_in(), model);
-        let (base_url, key_ref) = (place.base_url.as_str(), key.as_ref());
-        let (ask, decoder): (_, Box<dyn Decode>) = match place.kind {
+        let endpoint = &provider.endpoint;
+        let row = self.catalog.row_or_inherited(name, endpoint.kind.built_in(), model);
+        let (base_url, key_ref) = (endpoint.base_url.as_str(), key.as_ref());
+        let (wire_request, decoder): (_, Box<dyn Decode>) = match endpoint.kind {
             ProviderKind::Anthropic => (
-                anthropic::ask(base_url, model, request, &row, key_ref),
+                anthropic::build_request(base_url, model, request, &row, key_ref),
                 Box::new(anthropic::Decoder::default()),
             ),
             ProviderKind::Openai | ProviderKind::OpenaiCompatible => {
-                let dialect = match place.kind {
-                    ProviderKind::Openai => openai::Dialect::Own,
+                let dialect = match endpoint.kind {
+                    ProviderKind::Openai => openai::Dialect::Openai,
                     _ => openai::Dialect::Compatible,
                 };
-                let ask = openai::ask(base_url, dialect, model, request, &row, key_ref);
-                (ask, Box::new(openai::Decoder::default()))
+                let wire_request = openai::build_request(base_url, dialect, model, request, &row, key_ref);
+                (wire_request, Box::new(openai::Decoder::default()))
             }
-            ProviderKind::Gemini => {
-                (gemini::ask(base_url, model, request, &row, key_ref), Box::new(gemini::Decoder::default()))
-            }
-            ProviderKind::Ollama => {
-                (ollama::ask(base_url, model, request, &row, key_ref), Box::new(ollama::Decoder::default()))
-            }
+            ProviderKind::Gemini => (
+                gemini::build_request(base_url, model, request, &row, key_ref),
+                Box::new(gemini::Decoder::default()),
+            ),
+            ProviderKind::Ollama => (
+                ollama::build_request(base_url, model, request, &row, key_ref),
+                Box::new(ollama::Decoder::default()),
+            ),
         };
         let client = provider.client(&request.model)?;
-        let wire = Wire { client, model: request.model.clone(), key, idle_ms: place.idle_ms };
-        wire.open(ask, decoder).await
+        let wire = Wire { client, model: request.model.clone(), key, idle_ms: endpoint.idle_ms };
+        wire.open(wire_request, decoder).await
     }
 
     fn find_key(&self, provider: &Provider, model: &str) -> Result<Option<ProviderKey>, ModelError> {
-        let place = &provider.place;
-        let found = place.key_variables.iter().find_map(|variable| self.keys.find_key(variable));
+        let endpoint = &provider.endpoint;
+        let found = endpoint.key_variables.iter().find_map(|variable| self.keys.find_key(variable));
         let found = found.filter(|key| !key.is_empty());
         if found.as_ref().is_some_and(|key| key.header("").is_none()) {
             let why = "it has characters that are not allowed in an HTTP header".to_owned();
             return Err(ModelError::KeyRefused { model: model.to_owned(), status: 0, why });
         }
-        match (found, place.key_need) {
-            (None, KeyNeed::Needed) => {
-                let variable = place.key_variables.first().cloned().unwrap_or_default();
+        match (found, endpoint.key_need) {
+            (None, KeyNeed::Required) => {
+                let variable = endpoint.key_variables.first().cloned().unwrap_or_default();
                 Err(ModelError::NoKey { model: model.to_owned(), variable })
             }
             (found, _) => Ok(found),
         }
     }
 
-    fn has_key(&self, place: &ProviderEndpoint) -> bool {
-        place.key_need == KeyNeed::Optional
-            || place.key_variables.iter().any(|variable| self.keys.find_key(variable).is_some())
+    fn has_key(&self, endpoint: &ProviderEndpoint) -> bool {
+        endpoint.key_need == KeyNeed::Optional
+            || endpoint.key_variables.iter().any(|variable| self.keys.find_key(variable).is_some())
     }
 }
 
@@ -209,8 +212,8 @@ impl Provider {
             return Ok(client.clone());
         }
         let unreachable = |why: String| ModelError::Unreachable { model: model.to_owned(), why };
-        let url = Url::parse(&self.place.base_url).map_err(|error| unreachable(error.to_string()))?;
-        let client = provider_client(&url, self.place.proxy.as_deref())
+        let url = Url::parse(&self.endpoint.base_url).map_err(|error| unreachable(error.to_string()))?;
+        let client = provider_client(&url, self.endpoint.proxy.as_deref())
             .map_err(|error| unreachable(format!("failed to create an HTTP client: {error}")))?;
         Ok(self.client.get_or_init(|| client).clone())
     }
@@ -218,7 +221,7 @@ impl Provider {
 
 #[async_trait]
 impl Model for Models {
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
         match self.route(&request.model)? {
             Route::Demo => self.demo.call(request, self.facts("demo").window_tokens),
             Route::Scripted(scripted) => scripted.call(request),
@@ -230,10 +233,10 @@ impl Model for Models {
 
     fn facts(&self, model: &str) -> ModelFacts {
         match self.route(model) {
-            Ok(Route::Demo) => self.table.row("demo", "demo").facts(),
+            Ok(Route::Demo) => self.catalog.row("demo", "demo").facts(),
             Ok(Route::Scripted(scripted)) => scripted.facts(),
             Ok(Route::Provider { name, provider, model }) => {
-                self.table.row_or_kin(name, provider.place.kind.built_in(), model).facts()
+                self.catalog.row_or_inherited(name, provider.endpoint.kind.built_in(), model).facts()
             }
             Err(_) => ModelFacts::default(),
         }
@@ -245,14 +248,14 @@ impl Model for Models {
 
     fn names(&self) -> Vec<String> {
         let mut names = vec!["demo".to_owned()];
-        for (name, _) in self.providers.iter().filter(|(_, provider)| self.has_key(&provider.place)) {
-            names.extend(self.table.names(name).map(|model| format!("{name}/{model}")));
+        for (name, _) in self.providers.iter().filter(|(_, provider)| self.has_key(&provider.endpoint)) {
+            names.extend(self.catalog.names(name).map(|model| format!("{name}/{model}")));
         }
         names
     }
 }
 
-/// A random id for a call without an id from the provider. Unique within a session.
+/// Create a random call id for providers that send none. Unique within a session.
 fn fresh_call_id() -> String {
     format!("call_{:016x}", RandomState::new().build_hasher().finish())
 }

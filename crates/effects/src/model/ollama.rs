@@ -6,18 +6,20 @@ use std::time::Duration;
 use reqwest::Client;
 use reqwest::header::AUTHORIZATION;
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::Row;
-use super::conversation::{Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object};
-use super::error_map::Complaint;
+use super::catalog::CatalogRow;
+use super::conversation::{
+    ChatItem, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
+};
+use super::error_map::ProviderError;
 use super::key::ProviderKey;
 use super::sse::Framing;
-use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+use super::wire::{Decode, DecodeError, ReplyProgress, WireRequest, parse_frame};
 
-/// Marks reasoning that arrived in the field `thinking` and is sent back in it.
-const SHOWN: &str = "ollama:thinking";
+/// Signature of reasoning from the field `thinking`. Reasoning with this signature is sent back in the same field.
+const THINKING_SIGNATURE: &str = "ollama:thinking";
 const PORT: u16 = 11_434;
 /// Timeout for listing models, and maximum number of models to list.
 const LIST_MS_MAX: u64 = 1_000;
@@ -37,18 +39,25 @@ pub fn base_url_of(host: &str) -> String {
     format!("http://{name}:{port}")
 }
 
-/// List the models of a server. Empty if the server does not answer in time.
+/// List the models of a server. Returns an empty list if the server does not respond in time.
 pub async fn list_names(client: &Client, base_url: &str) -> Vec<String> {
-    let asked = client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
-    let Ok(response) = asked.await else { return Vec::new() };
+    let request =
+        client.get(format!("{base_url}/api/tags")).timeout(Duration::from_millis(LIST_MS_MAX)).send();
+    let Ok(response) = request.await else { return Vec::new() };
     let Ok(tags) = response.json::<Value>().await else { return Vec::new() };
     let models = tags["models"].as_array().into_iter().flatten();
     models.filter_map(|model| model["name"].as_str()).take(NAMES_MAX).map(str::to_owned).collect()
 }
 
-pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option<&ProviderKey>) -> Ask {
+pub fn build_request(
+    base_url: &str,
+    name: &str,
+    request: &Request,
+    row: &CatalogRow,
+    key: Option<&ProviderKey>,
+) -> WireRequest {
     let key = key.and_then(|key| key.header("Bearer "));
-    Ask {
+    WireRequest {
         url: format!("{base_url}/api/chat"),
         headers: key.map(|key| (AUTHORIZATION, key)).into_iter().collect(),
         body: body(name, request, row),
@@ -56,7 +65,7 @@ pub fn ask(base_url: &str, name: &str, request: &Request, row: &Row, key: Option
     }
 }
 
-fn body(name: &str, request: &Request, row: &Row) -> Value {
+fn body(name: &str, request: &Request, row: &CatalogRow) -> Value {
     let mut messages = Vec::new();
     if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
         messages.push(json!({"role": "system", "content": system}));
@@ -83,13 +92,13 @@ fn body(name: &str, request: &Request, row: &Row) -> Value {
         ("messages", Some(Value::Array(messages))),
         ("stream", Some(json!(true))),
         ("tools", (!tools.is_empty()).then_some(Value::Array(tools))),
-        ("think", Some(think(name, request.thinking))),
+        ("think", Some(think_field(name, request.thinking))),
         ("options", Some(options)),
     ])
 }
 
 /// The `think` field. Only one model family supports thinking levels.
-fn think(name: &str, thinking: Thinking) -> Value {
+fn think_field(name: &str, thinking: Thinking) -> Value {
     match thinking {
         Thinking::Off => json!(false),
         Thinking::Low if name.starts_with("gpt-oss") => json!("low"),
@@ -99,22 +108,24 @@ fn think(name: &str, thinking: Thinking) -> Value {
     }
 }
 
-fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
+fn assistant_message(turn: &ChatTurn<'_>) -> Option<Value> {
     let mut texts = Vec::new();
     let mut thoughts = Vec::new();
     let mut calls = Vec::new();
     for item in &turn.items {
         match item {
-            Item::Text(text) => texts.push(*text),
-            Item::Reasoning { text, signature } if *signature == SHOWN => thoughts.push(*text),
-            Item::Call(call) => {
+            ChatItem::Text(text) => texts.push(*text),
+            ChatItem::Reasoning { text, signature } if *signature == THINKING_SIGNATURE => {
+                thoughts.push(*text)
+            }
+            ChatItem::Call(call) => {
                 calls.push(json!({"function": {"name": call.name, "arguments": input_object(call)}}));
             }
-            Item::Reasoning { .. } | Item::Note(_) | Item::Result(_) | Item::Media(_) => {}
+            ChatItem::Reasoning { .. } | ChatItem::Note(_) | ChatItem::Result(_) | ChatItem::Media(_) => {}
         }
     }
-    let has_words = !texts.is_empty() || !calls.is_empty();
-    has_words.then(|| {
+    let has_content = !texts.is_empty() || !calls.is_empty();
+    has_content.then(|| {
         object([
             ("role", Some(json!("assistant"))),
             ("content", Some(json!(texts.join("\n")))),
@@ -124,28 +135,28 @@ fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
     })
 }
 
-fn push_user_messages(turn: &Turn<'_>, messages: &mut Vec<Value>) {
+fn push_user_messages(turn: &ChatTurn<'_>, messages: &mut Vec<Value>) {
     let mut texts: Vec<String> = Vec::new();
     let mut images: Vec<Value> = Vec::new();
     for item in &turn.items {
         match item {
-            Item::Result(answer) => {
-                let text = answer.text();
-                let text = if answer.is_error { format!("Error: {text}") } else { text };
-                messages.push(json!({"role": "tool", "tool_name": answer.tool, "content": text}));
-                let pictures: Vec<Value> = answer.media().filter_map(|media| image(&media)).collect();
-                if !pictures.is_empty() {
-                    texts.push(format!("Result of {}:", answer.tool));
-                    images.extend(pictures);
+            ChatItem::Result(result) => {
+                let text = result.text();
+                let text = if result.is_error { format!("Error: {text}") } else { text };
+                messages.push(json!({"role": "tool", "tool_name": result.tool, "content": text}));
+                let result_images: Vec<Value> = result.media().filter_map(|media| image(&media)).collect();
+                if !result_images.is_empty() {
+                    texts.push(format!("Result of {}:", result.tool));
+                    images.extend(result_images);
                 }
             }
-            Item::Text(text) => texts.push((*text).to_owned()),
-            Item::Note(text) => texts.push(note_text(text)),
-            Item::Media(media) => match image(media) {
+            ChatItem::Text(text) => texts.push((*text).to_owned()),
+            ChatItem::Note(text) => texts.push(note_text(text)),
+            ChatItem::Media(media) => match image(media) {
                 Some(image) => images.push(image),
                 None => texts.push(media.as_text()),
             },
-            Item::Reasoning { .. } | Item::Call(_) => {}
+            ChatItem::Reasoning { .. } | ChatItem::Call(_) => {}
         }
     }
     if !texts.is_empty() || !images.is_empty() {
@@ -170,18 +181,18 @@ pub struct Decoder {
 }
 
 impl Decode for Decoder {
-    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode(&mut self, frame: &str, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let line = parse_frame(frame)?;
         if !line.is_object() {
             return Err(DecodeError::Malformed("a line that is not an object".into()));
         }
         if line.get("error").is_some() {
-            return Err(DecodeError::Complaint(Complaint::of_event(&line)));
+            return Err(DecodeError::Provider(ProviderError::from_event(&line)));
         }
-        self.take_message(&line["message"], pieces)?;
+        self.decode_message(&line["message"], events)?;
         if line["done"].as_bool() == Some(true) {
-            self.close_reasoning(pieces);
-            take_usage(&line, pieces);
+            self.close_reasoning(events);
+            decode_usage(&line, events);
             self.stop = Some(match line["done_reason"].as_str() {
                 Some("length") => Stop::Length,
                 _ if self.calls > 0 => Stop::ToolUse,
@@ -191,58 +202,58 @@ impl Decode for Decoder {
         Ok(())
     }
 
-    fn end(&self) -> End {
-        self.stop.map_or(End::NotYet, End::Now)
+    fn progress(&self) -> ReplyProgress {
+        self.stop.map_or(ReplyProgress::Incomplete, ReplyProgress::Complete)
     }
 }
 
 impl Decoder {
-    fn take_message(&mut self, message: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode_message(&mut self, message: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let text = |name: &str| message[name].as_str().filter(|text| !text.is_empty());
         if let Some(thought) = text("thinking") {
             self.is_reasoning = true;
-            pieces.push(Piece::Reasoning(thought.to_owned()));
+            events.push(ReplyEvent::Reasoning(thought.to_owned()));
         }
         if let Some(text) = text("content") {
-            self.close_reasoning(pieces);
-            pieces.push(Piece::Text(text.to_owned()));
+            self.close_reasoning(events);
+            events.push(ReplyEvent::Text(text.to_owned()));
         }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
-            self.close_reasoning(pieces);
-            self.take_call(call, pieces)?;
+            self.close_reasoning(events);
+            self.decode_call(call, events)?;
         }
         Ok(())
     }
 
-    fn take_call(&mut self, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode_call(&mut self, call: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         let function = &call["function"];
         let name =
             function["name"].as_str().ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
         let index = self.calls;
         self.calls = self.calls.saturating_add(1);
-        pieces.push(Piece::CallBegan { index, call_id: super::fresh_call_id(), name: name.to_owned() });
+        events.push(ReplyEvent::CallBegan { index, call_id: super::fresh_call_id(), name: name.to_owned() });
         match &function["arguments"] {
             Value::Null => {}
-            Value::String(text) => pieces.push(Piece::CallInput { index, text: text.clone() }),
-            whole => pieces.push(Piece::CallInput { index, text: whole.to_string() }),
+            Value::String(text) => events.push(ReplyEvent::CallInput { index, text: text.clone() }),
+            other => events.push(ReplyEvent::CallInput { index, text: other.to_string() }),
         }
         Ok(())
     }
 
-    fn close_reasoning(&mut self, pieces: &mut Vec<Piece>) {
+    fn close_reasoning(&mut self, events: &mut Vec<ReplyEvent>) {
         if std::mem::take(&mut self.is_reasoning) {
-            let signature = Some(Signature(SHOWN.into()));
-            pieces.push(Piece::ReasoningEnd { signature, redacted: false });
+            let signature = Some(Signature(THINKING_SIGNATURE.into()));
+            events.push(ReplyEvent::ReasoningEnd { signature, redacted: false });
         }
     }
 }
 
-fn take_usage(line: &Value, pieces: &mut Vec<Piece>) {
+fn decode_usage(line: &Value, events: &mut Vec<ReplyEvent>) {
     let count = |name: &str| line[name].as_u64();
     if let (None, None) = (count("prompt_eval_count"), count("eval_count")) {
         return;
     }
-    pieces.push(Piece::Usage(Usage {
+    events.push(ReplyEvent::Usage(Usage {
         input: count("prompt_eval_count").unwrap_or(0),
         output: count("eval_count").unwrap_or(0),
         ..Usage::default()
@@ -254,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_of_host_becomes_an_address() {
+    fn every_form_of_host_becomes_a_base_url() {
         let cases = [
             ("", "http://127.0.0.1:11434"),
             ("0.0.0.0", "http://127.0.0.1:11434"),

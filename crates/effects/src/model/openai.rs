@@ -6,39 +6,40 @@ use std::collections::BTreeSet;
 
 use reqwest::header::AUTHORIZATION;
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, Request, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{Row, ThinkingStyle};
+use super::catalog::{CatalogRow, ThinkingStyle};
 use super::conversation::{
-    Item, Media, MediaKind, Side, Turn, fold_turns, input_object, note_text, object, wire_call_id,
+    ChatItem, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object, wire_call_id,
 };
-use super::error_map::Complaint;
+use super::error_map::ProviderError;
 use super::key::ProviderKey;
 use super::sse::Framing;
-use super::wire::{Ask, Decode, DecodeError, End, parse_frame};
+use super::wire::{Decode, DecodeError, ReplyProgress, WireRequest, parse_frame};
 
-/// Marks reasoning that arrived in the field `reasoning_content` and is sent back in it.
-const SHOWN: &str = "openai:reasoning_content";
+/// Signature of reasoning from the field `reasoning_content`. Reasoning with this signature is sent back in the same
+/// field.
+const REASONING_SIGNATURE: &str = "openai:reasoning_content";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// OpenAI itself.
-    Own,
+    Openai,
     /// Any other server: older field names, and a system message only at the beginning.
     Compatible,
 }
 
-pub fn ask(
+pub fn build_request(
     base_url: &str,
     dialect: Dialect,
     name: &str,
     request: &Request,
-    row: &Row,
+    row: &CatalogRow,
     key: Option<&ProviderKey>,
-) -> Ask {
+) -> WireRequest {
     let key = key.and_then(|key| key.header("Bearer "));
-    Ask {
+    WireRequest {
         url: format!("{base_url}/chat/completions"),
         headers: key.map(|key| (AUTHORIZATION, key)).into_iter().collect(),
         body: body(dialect, name, request, row),
@@ -46,7 +47,7 @@ pub fn ask(
     }
 }
 
-fn body(dialect: Dialect, name: &str, request: &Request, row: &Row) -> Value {
+fn body(dialect: Dialect, name: &str, request: &Request, row: &CatalogRow) -> Value {
     let mut messages = Vec::new();
     if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
         messages.push(json!({"role": "system", "content": system}));
@@ -65,7 +66,7 @@ fn body(dialect: Dialect, name: &str, request: &Request, row: &Row) -> Value {
     let tools: Vec<Value> = tools.collect();
     let output_max = request.output_tokens_max.map(|tokens| json!(tokens));
     let (own_max, other_max) = match dialect {
-        Dialect::Own => (output_max, None),
+        Dialect::Openai => (output_max, None),
         Dialect::Compatible => (None, output_max),
     };
     object([
@@ -81,7 +82,7 @@ fn body(dialect: Dialect, name: &str, request: &Request, row: &Row) -> Value {
     ])
 }
 
-fn effort(thinking: Thinking, row: &Row) -> Option<&'static str> {
+fn effort(thinking: Thinking, row: &CatalogRow) -> Option<&'static str> {
     match thinking {
         _ if row.thinking == ThinkingStyle::None => None,
         Thinking::Off => None,
@@ -91,15 +92,15 @@ fn effort(thinking: Thinking, row: &Row) -> Option<&'static str> {
     }
 }
 
-fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
+fn assistant_message(turn: &ChatTurn<'_>) -> Option<Value> {
     let texts: Vec<&str> = turn.items.iter().filter_map(text_of).collect();
-    let shown = turn.items.iter().filter_map(|item| match item {
-        Item::Reasoning { text, signature } if *signature == SHOWN => Some(*text),
+    let reasoning = turn.items.iter().filter_map(|item| match item {
+        ChatItem::Reasoning { text, signature } if *signature == REASONING_SIGNATURE => Some(*text),
         _ => None,
     });
-    let shown: Vec<&str> = shown.collect();
+    let reasoning: Vec<&str> = reasoning.collect();
     let calls = turn.items.iter().filter_map(|item| match item {
-        Item::Call(call) => Some(json!({
+        ChatItem::Call(call) => Some(json!({
             "id": wire_call_id(&call.call_id),
             "type": "function",
             "function": {"name": call.name, "arguments": input_object(call).to_string()},
@@ -114,51 +115,56 @@ fn assistant_message(turn: &Turn<'_>) -> Option<Value> {
     Some(object([
         ("role", Some(json!("assistant"))),
         ("content", Some(content)),
-        ("reasoning_content", (!shown.is_empty()).then(|| json!(shown.join("\n")))),
+        ("reasoning_content", (!reasoning.is_empty()).then(|| json!(reasoning.join("\n")))),
         ("tool_calls", (!calls.is_empty()).then_some(Value::Array(calls))),
     ]))
 }
 
-fn text_of<'a>(item: &Item<'a>) -> Option<&'a str> {
+fn text_of<'a>(item: &ChatItem<'a>) -> Option<&'a str> {
     match item {
-        Item::Text(text) => Some(text),
-        Item::Note(_) | Item::Reasoning { .. } | Item::Call(_) | Item::Result(_) | Item::Media(_) => None,
+        ChatItem::Text(text) => Some(text),
+        ChatItem::Note(_)
+        | ChatItem::Reasoning { .. }
+        | ChatItem::Call(_)
+        | ChatItem::Result(_)
+        | ChatItem::Media(_) => None,
     }
 }
 
 /// Push each tool result as a message, then the user's text with the images from the results. An engine note becomes a
 /// separate message only for servers that accept system messages in the middle of the conversation.
-fn push_user_messages(dialect: Dialect, turn: &Turn<'_>, messages: &mut Vec<Value>) {
-    let mut said: Vec<Value> = Vec::new();
+fn push_user_messages(dialect: Dialect, turn: &ChatTurn<'_>, messages: &mut Vec<Value>) {
+    let mut pending: Vec<Value> = Vec::new();
     for item in &turn.items {
         match item {
-            Item::Result(answer) => {
-                let text = answer.text();
-                let text = if answer.is_error { format!("Error: {text}") } else { text };
-                let id = wire_call_id(answer.call_id);
+            ChatItem::Result(result) => {
+                let text = result.text();
+                let text = if result.is_error { format!("Error: {text}") } else { text };
+                let id = wire_call_id(result.call_id);
                 messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
-                let pictures: Vec<Value> = answer.media().filter_map(|media| shown_part(&media)).collect();
-                if !pictures.is_empty() {
-                    said.push(json!({"type": "text", "text": format!("Result of {}:", answer.tool)}));
-                    said.extend(pictures);
+                let result_media: Vec<Value> =
+                    result.media().filter_map(|media| attachment_part(&media)).collect();
+                if !result_media.is_empty() {
+                    pending.push(json!({"type": "text", "text": format!("Result of {}:", result.tool)}));
+                    pending.extend(result_media);
                 }
             }
-            Item::Note(text) if dialect == Dialect::Own => {
-                push_said(&mut said, messages);
+            ChatItem::Note(text) if dialect == Dialect::Openai => {
+                flush_user_message(&mut pending, messages);
                 messages.push(json!({"role": "system", "content": text}));
             }
-            Item::Note(text) => said.push(json!({"type": "text", "text": note_text(text)})),
-            Item::Text(text) => said.push(json!({"type": "text", "text": text})),
-            Item::Media(media) => said.push(media_part(media)),
-            Item::Reasoning { .. } | Item::Call(_) => {}
+            ChatItem::Note(text) => pending.push(json!({"type": "text", "text": note_text(text)})),
+            ChatItem::Text(text) => pending.push(json!({"type": "text", "text": text})),
+            ChatItem::Media(media) => pending.push(media_part(media)),
+            ChatItem::Reasoning { .. } | ChatItem::Call(_) => {}
         }
     }
-    push_said(&mut said, messages);
+    flush_user_message(&mut pending, messages);
 }
 
 /// Push plain text as a string, because not every server accepts lists of parts.
-fn push_said(said: &mut Vec<Value>, messages: &mut Vec<Value>) {
-    let parts = std::mem::take(said);
+fn flush_user_message(pending: &mut Vec<Value>, messages: &mut Vec<Value>) {
+    let parts = std::mem::take(pending);
     if parts.is_empty() {
         return;
     }
@@ -171,11 +177,11 @@ fn push_said(said: &mut Vec<Value>, messages: &mut Vec<Value>) {
 }
 
 fn media_part(media: &Media<'_>) -> Value {
-    shown_part(media).unwrap_or_else(|| json!({"type": "text", "text": media.as_text()}))
+    attachment_part(media).unwrap_or_else(|| json!({"type": "text", "text": media.as_text()}))
 }
 
-/// An image or a document as a message part. `None` for other media, which are replaced by a placeholder.
-fn shown_part(media: &Media<'_>) -> Option<Value> {
+/// An image or a document as a message part. `None` for other media, which are sent as text.
+fn attachment_part(media: &Media<'_>) -> Option<Value> {
     match media.kind() {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": media.data_url()}})),
         MediaKind::Pdf => {
@@ -190,7 +196,7 @@ fn shown_part(media: &Media<'_>) -> Option<Value> {
 #[derive(Default)]
 pub struct Decoder {
     calls: BTreeSet<u32>,
-    reasoning: Reasoning,
+    reasoning: ReasoningState,
     stop: Option<Stop>,
     is_refusal: bool,
     has_usage: bool,
@@ -198,18 +204,18 @@ pub struct Decoder {
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Reasoning {
+enum ReasoningState {
     #[default]
     None,
     Open {
-        is_shown: bool,
+        is_sent_back: bool,
     },
 }
 
 impl Decode for Decoder {
-    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode(&mut self, frame: &str, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
         if frame.trim() == "[DONE]" {
-            self.close_reasoning(pieces);
+            self.close_reasoning(events);
             self.is_over = true;
             return Ok(());
         }
@@ -218,28 +224,28 @@ impl Decode for Decoder {
             return Err(DecodeError::Malformed("a chunk that is not an object".into()));
         }
         if chunk.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(DecodeError::Complaint(Complaint::of_event(&chunk)));
+            return Err(DecodeError::Provider(ProviderError::from_event(&chunk)));
         }
         if let Some(choice) = chunk["choices"].get(0) {
-            self.take_delta(&choice["delta"], pieces)?;
+            self.decode_delta(&choice["delta"], events)?;
             self.stop = choice["finish_reason"].as_str().map(stop_of).or(self.stop);
         }
-        self.take_usage(&chunk["usage"], pieces);
+        self.decode_usage(&chunk["usage"], events);
         Ok(())
     }
 
-    fn end(&self) -> End {
+    fn progress(&self) -> ReplyProgress {
         match (self.is_over, self.stop) {
-            (true, _) => End::Now(self.whole_stop()),
+            (true, _) => ReplyProgress::Complete(self.final_stop()),
             // The reply is complete, and some servers omit `[DONE]`.
-            (false, Some(_)) if self.has_usage => End::IfNothingMore(self.whole_stop()),
-            (false, _) => End::NotYet,
+            (false, Some(_)) if self.has_usage => ReplyProgress::CompleteAtEof(self.final_stop()),
+            (false, _) => ReplyProgress::Incomplete,
         }
     }
 }
 
 impl Decoder {
-    fn whole_stop(&self) -> Stop {
+    fn final_stop(&self) -> Stop {
         match self.stop.unwrap_or(Stop::Stop) {
             Stop::Stop if self.is_refusal => Stop::ContentFilter,
             // Some servers report `stop` for a reply with tool calls.
@@ -248,66 +254,71 @@ impl Decoder {
         }
     }
 
-    fn take_delta(&mut self, delta: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
-        for (field, is_shown) in [("reasoning_content", true), ("reasoning", false)] {
+    fn decode_delta(&mut self, delta: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError> {
+        for (field, is_sent_back) in [("reasoning_content", true), ("reasoning", false)] {
             let text = delta[field].as_str().unwrap_or_default();
             if !text.is_empty() {
-                self.reasoning = Reasoning::Open { is_shown };
-                pieces.push(Piece::Reasoning(text.to_owned()));
+                self.reasoning = ReasoningState::Open { is_sent_back };
+                events.push(ReplyEvent::Reasoning(text.to_owned()));
                 break;
             }
         }
         for field in ["content", "refusal"] {
             let text = delta[field].as_str().unwrap_or_default();
             if !text.is_empty() {
-                self.close_reasoning(pieces);
-                pieces.push(Piece::Text(text.to_owned()));
+                self.close_reasoning(events);
+                events.push(ReplyEvent::Text(text.to_owned()));
             }
         }
         self.is_refusal |= delta["refusal"].is_string();
-        for (place, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-            self.close_reasoning(pieces);
-            self.take_call(place, call, pieces)?;
+        for (position, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            self.close_reasoning(events);
+            self.decode_call(position, call, events)?;
         }
         Ok(())
     }
 
-    fn close_reasoning(&mut self, pieces: &mut Vec<Piece>) {
-        if let Reasoning::Open { is_shown } = std::mem::take(&mut self.reasoning) {
-            let signature = is_shown.then(|| Signature(SHOWN.into()));
-            pieces.push(Piece::ReasoningEnd { signature, redacted: false });
+    fn close_reasoning(&mut self, events: &mut Vec<ReplyEvent>) {
+        if let ReasoningState::Open { is_sent_back } = std::mem::take(&mut self.reasoning) {
+            let signature = is_sent_back.then(|| Signature(REASONING_SIGNATURE.into()));
+            events.push(ReplyEvent::ReasoningEnd { signature, redacted: false });
         }
     }
 
     /// Decode the delta of a call. The first delta contains the call's name. Some servers omit the index if a chunk has
     /// only one call.
-    fn take_call(&mut self, place: usize, call: &Value, pieces: &mut Vec<Piece>) -> Result<(), DecodeError> {
+    fn decode_call(
+        &mut self,
+        position: usize,
+        call: &Value,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Result<(), DecodeError> {
         let name = call["function"]["name"].as_str().filter(|name| !name.is_empty());
         let given = call["index"].as_u64().and_then(|index| u32::try_from(index).ok());
         let next = self.calls.last().map_or(0, |last| last.saturating_add(1));
         let index = match (given, name) {
             (Some(index), _) => index,
             (None, Some(_)) => next,
-            (None, None) => self.calls.last().copied().unwrap_or(place as u32),
+            (None, None) => self.calls.last().copied().unwrap_or(position as u32),
         };
         if !self.calls.contains(&index) {
             let name = name.ok_or_else(|| DecodeError::missing("the name of a tool call"))?;
             let id = call["id"].as_str().filter(|id| !id.is_empty());
             let call_id = id.map_or_else(super::fresh_call_id, str::to_owned);
-            pieces.push(Piece::CallBegan { index, call_id, name: name.to_owned() });
+            events.push(ReplyEvent::CallBegan { index, call_id, name: name.to_owned() });
             self.calls.insert(index);
         }
         match &call["function"]["arguments"] {
             Value::String(text) if text.is_empty() => {}
-            Value::String(text) => pieces.push(Piece::CallInput { index, text: text.clone() }),
+            Value::String(text) => events.push(ReplyEvent::CallInput { index, text: text.clone() }),
             Value::Null => {}
-            whole => pieces.push(Piece::CallInput { index, text: whole.to_string() }),
+            other => events.push(ReplyEvent::CallInput { index, text: other.to_string() }),
         }
         Ok(())
     }
 
-    /// The prompt count includes tokens read from or written to the cache.
-    fn take_usage(&mut self, usage: &Value, pieces: &mut Vec<Piece>) {
+    /// Decode the usage. `prompt_tokens` includes tokens read from or written to the cache.
+    fn decode_usage(&mut self, usage: &Value, events: &mut Vec<ReplyEvent>) {
         if !usage.is_object() {
             return;
         }
@@ -318,7 +329,7 @@ impl Decoder {
         let cache_write = count(&details["cache_write_tokens"]);
         let cached = cache_read.saturating_add(cache_write);
         self.has_usage = true;
-        pieces.push(Piece::Usage(Usage {
+        events.push(ReplyEvent::Usage(Usage {
             input: count(&usage["prompt_tokens"]).saturating_sub(cached),
             output: count(&usage["completion_tokens"]),
             cache_read,

@@ -1,4 +1,4 @@
-//! The scripted model plays a cassette: for each call, an ordered list of stream pieces with pauses and errors. A call
+//! The scripted model plays a cassette: for each call, an ordered list of reply events, pauses and errors. A call
 //! that is not in the cassette or does not match `expect` fails. A cassette is a TOML or JSON file:
 //!
 //! ```toml
@@ -33,7 +33,7 @@ use std::time::Duration;
 use futures_util::stream;
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{
-    ModelError, ModelFacts, Piece, PieceStream, Price, Request, RequestPart, Signature,
+    ModelError, ModelFacts, Price, ReplyEvent, ReplyStream, Request, RequestPart, Signature,
 };
 use sapwood_core::project::context::Role;
 use serde::Deserialize;
@@ -46,8 +46,8 @@ pub const CASSETTE_BYTES_MAX: u64 = 16 << 20;
 #[serde(deny_unknown_fields)]
 pub struct Cassette {
     #[serde(default)]
-    pub by: By,
-    pub calls: Vec<Call>,
+    pub by: CallSelection,
+    pub calls: Vec<CassetteCall>,
     #[serde(default)]
     pub window_tokens: Option<u64>,
     #[serde(default)]
@@ -56,10 +56,10 @@ pub struct Cassette {
     pub price: Option<Price>,
 }
 
-/// How a call selects its entry in the cassette.
+/// How the cassette entry for a model call is selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum CallSelection {
     #[default]
     Order,
     History,
@@ -67,14 +67,14 @@ pub enum By {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Call {
+pub struct CassetteCall {
     /// Text that the last message must contain.
     #[serde(default)]
     pub expect: Option<String>,
     pub pieces: Vec<CassetteStep>,
 }
 
-/// A stream piece, a pause or an error. A list without `stop`, `cut` or `error` ends with an implicit stop, which is
+/// A reply event, a pause or an error. A list without `stop`, `cut` or `error` ends with an implicit stop, which is
 /// tool use if the list contains calls.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -108,13 +108,13 @@ pub enum CassetteStep {
     WaitMs(u64),
     /// Ends the stream early.
     Cut(String),
-    Error(Failure),
+    Error(SimulatedError),
 }
 
 /// Errors that a provider can return.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Failure {
+pub enum SimulatedError {
     RateLimited {
         #[serde(default)]
         retry_after_ms: Option<u64>,
@@ -211,40 +211,40 @@ impl Scripted {
         }
     }
 
-    pub fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+    pub fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
         let model = request.model.clone();
         let counted = self.played.fetch_add(1, Ordering::SeqCst);
         let call = match self.cassette.by {
-            By::Order => counted,
-            By::History => count_answers(request),
+            CallSelection::Order => counted,
+            CallSelection::History => count_assistant_messages(request),
         };
         let unscripted = ModelError::Unscripted { model: model.clone(), call };
-        let script = self.cassette.calls.get(call as usize).ok_or(unscripted)?;
-        if let Some(expected) = &script.expect
+        let entry = self.cassette.calls.get(call as usize).ok_or(unscripted)?;
+        if let Some(expected) = &entry.expect
             && !last_text(request).contains(expected.as_str())
         {
             let why = format!("the last message lacks the text that call {call} of the cassette expects");
             return Err(ModelError::Refused { model, status: 0, why });
         }
-        let beats = beats_of(&model, &script.pieces);
-        Ok(Box::pin(stream::unfold(beats.into_iter(), |mut beats| async move {
-            let beat = beats.next()?;
-            if beat.wait_ms > 0 {
-                tokio::time::sleep(Duration::from_millis(beat.wait_ms)).await;
+        let items = timed_items(&model, &entry.pieces);
+        Ok(Box::pin(stream::unfold(items.into_iter(), |mut items| async move {
+            let next = items.next()?;
+            if next.wait_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(next.wait_ms)).await;
             }
-            Some((beat.item, beats))
+            Some((next.item, items))
         })))
     }
 }
 
 /// A stream item and the pause before it.
-struct Beat {
+struct TimedItem {
     wait_ms: u64,
-    item: Result<Piece, ModelError>,
+    item: Result<ReplyEvent, ModelError>,
 }
 
-fn beats_of(model: &str, steps: &[CassetteStep]) -> Vec<Beat> {
-    let mut beats = Vec::new();
+fn timed_items(model: &str, steps: &[CassetteStep]) -> Vec<TimedItem> {
+    let mut items = Vec::new();
     let mut wait_ms = 0;
     let mut calls = 0;
     for step in steps {
@@ -252,68 +252,72 @@ fn beats_of(model: &str, steps: &[CassetteStep]) -> Vec<Beat> {
             wait_ms += ms;
             continue;
         }
-        for item in items_of(model, step, &mut calls) {
-            let is_end = matches!(item, Ok(Piece::Stop(_)) | Err(_));
-            beats.push(Beat { wait_ms: std::mem::take(&mut wait_ms), item });
+        for item in step_items(model, step, &mut calls) {
+            let is_end = matches!(item, Ok(ReplyEvent::Stop(_)) | Err(_));
+            items.push(TimedItem { wait_ms: std::mem::take(&mut wait_ms), item });
             if is_end {
-                return beats;
+                return items;
             }
         }
     }
     let stop = if calls > 0 { Stop::ToolUse } else { Stop::Stop };
-    beats.push(Beat { wait_ms, item: Ok(Piece::Stop(stop)) });
-    beats
+    items.push(TimedItem { wait_ms, item: Ok(ReplyEvent::Stop(stop)) });
+    items
 }
 
-fn items_of(model: &str, step: &CassetteStep, calls: &mut u32) -> Vec<Result<Piece, ModelError>> {
-    let piece = match step {
-        CassetteStep::Text(text) => Piece::Text(text.clone()),
-        CassetteStep::Reasoning(text) => Piece::Reasoning(text.clone()),
-        CassetteStep::ReasoningEnd { signature, redacted } => Piece::ReasoningEnd {
+fn step_items(model: &str, step: &CassetteStep, calls: &mut u32) -> Vec<Result<ReplyEvent, ModelError>> {
+    let event = match step {
+        CassetteStep::Text(text) => ReplyEvent::Text(text.clone()),
+        CassetteStep::Reasoning(text) => ReplyEvent::Reasoning(text.clone()),
+        CassetteStep::ReasoningEnd { signature, redacted } => ReplyEvent::ReasoningEnd {
             signature: signature.as_deref().map(|text| Signature(text.into())),
             redacted: *redacted,
         },
         CassetteStep::Call { id, name, input } => {
             let index = *calls;
             *calls += 1;
-            let began = Piece::CallBegan { index, call_id: id.clone(), name: name.clone() };
+            let began = ReplyEvent::CallBegan { index, call_id: id.clone(), name: name.clone() };
             let text = if input.is_null() { "{}".to_owned() } else { input.to_string() };
-            return vec![Ok(began), Ok(Piece::CallInput { index, text })];
+            return vec![Ok(began), Ok(ReplyEvent::CallInput { index, text })];
         }
         CassetteStep::CallBegan { index, id, name } => {
             *calls = (*calls).max(index.saturating_add(1));
-            Piece::CallBegan { index: *index, call_id: id.clone(), name: name.clone() }
+            ReplyEvent::CallBegan { index: *index, call_id: id.clone(), name: name.clone() }
         }
-        CassetteStep::CallInput { index, text } => Piece::CallInput { index: *index, text: text.clone() },
-        CassetteStep::Usage(usage) => Piece::Usage(*usage),
-        CassetteStep::Stop(stop) => Piece::Stop(*stop),
+        CassetteStep::CallInput { index, text } => {
+            ReplyEvent::CallInput { index: *index, text: text.clone() }
+        }
+        CassetteStep::Usage(usage) => ReplyEvent::Usage(*usage),
+        CassetteStep::Stop(stop) => ReplyEvent::Stop(*stop),
         CassetteStep::WaitMs(_) => return Vec::new(),
         CassetteStep::Cut(why) => {
             return vec![Err(ModelError::Cut { model: model.to_owned(), why: why.clone() })];
         }
         CassetteStep::Error(failure) => return vec![Err(error_of(model, failure))],
     };
-    vec![Ok(piece)]
+    vec![Ok(event)]
 }
 
-fn error_of(model: &str, failure: &Failure) -> ModelError {
+fn error_of(model: &str, failure: &SimulatedError) -> ModelError {
     let model = model.to_owned();
     let why = "simulated by the cassette".to_owned();
     match *failure {
-        Failure::RateLimited { retry_after_ms } => ModelError::RateLimited { model, retry_after_ms },
-        Failure::Overloaded { status } => ModelError::Overloaded { model, status, retry_after_ms: None },
-        Failure::Unreachable => ModelError::Unreachable { model, why },
-        Failure::Silent { waited_ms } => ModelError::Silent { model, waited_ms },
-        Failure::Malformed => ModelError::Malformed { model, what: why },
-        Failure::Overflow => ModelError::Overflow { model, why },
-        Failure::KeyRefused => ModelError::KeyRefused { model, status: 401, why },
-        Failure::Refused { status } => ModelError::Refused { model, status, why },
+        SimulatedError::RateLimited { retry_after_ms } => ModelError::RateLimited { model, retry_after_ms },
+        SimulatedError::Overloaded { status } => {
+            ModelError::Overloaded { model, status, retry_after_ms: None }
+        }
+        SimulatedError::Unreachable => ModelError::Unreachable { model, why },
+        SimulatedError::Silent { waited_ms } => ModelError::Silent { model, waited_ms },
+        SimulatedError::Malformed => ModelError::Malformed { model, what: why },
+        SimulatedError::Overflow => ModelError::Overflow { model, why },
+        SimulatedError::KeyRefused => ModelError::KeyRefused { model, status: 401, why },
+        SimulatedError::Refused { status } => ModelError::Refused { model, status, why },
     }
 }
 
-fn count_answers(request: &Request) -> u32 {
-    let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
-    u32::try_from(answers).unwrap_or(u32::MAX)
+fn count_assistant_messages(request: &Request) -> u32 {
+    let count = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn last_text(request: &Request) -> String {

@@ -85,7 +85,7 @@ impl SettingsError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyNeed {
-    Needed,
+    Required,
     Optional,
 }
 
@@ -134,17 +134,17 @@ impl Settings {
         self
     }
 
-    pub(super) fn places(&self) -> Result<BTreeMap<String, ProviderEndpoint>, SettingsError> {
-        let mut places = BTreeMap::new();
+    pub(super) fn endpoints(&self) -> Result<BTreeMap<String, ProviderEndpoint>, SettingsError> {
+        let mut endpoints = BTreeMap::new();
         let none = ProviderSettings::default();
         for built_in in BUILT_IN {
             let given = self.providers.get(built_in.0).unwrap_or(&none);
-            places.insert(built_in.0.to_owned(), place_built_in(built_in, given)?);
+            endpoints.insert(built_in.0.to_owned(), resolve_built_in(built_in, given)?);
         }
         for (name, given) in self.providers.iter().filter(|(name, _)| !is_built_in(name)) {
-            places.insert(name.clone(), place_own(name, given)?);
+            endpoints.insert(name.clone(), resolve_custom(name, given)?);
         }
-        Ok(places)
+        Ok(endpoints)
     }
 }
 
@@ -152,10 +152,10 @@ fn is_built_in(name: &str) -> bool {
     BUILT_IN.iter().any(|(known, ..)| *known == name)
 }
 
-fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
+fn resolve_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let (name, kind, address, _, keys) = *built_in;
     if given.kind.is_some_and(|other| other != kind) {
-        return Err(fault(
+        return Err(invalid(
             name,
             "the kind of a built-in provider cannot be changed: use another name for yours",
         ));
@@ -169,39 +169,39 @@ fn place_built_in(built_in: &BuiltIn, given: &ProviderSettings) -> Result<Provid
             .key_variable
             .as_ref()
             .map_or_else(|| keys.iter().map(|key| (*key).to_owned()).collect(), |key| vec![key.clone()]),
-        key_need: if is_local { KeyNeed::Optional } else { KeyNeed::Needed },
+        key_need: if is_local { KeyNeed::Optional } else { KeyNeed::Required },
         proxy: given.proxy.clone(),
         idle_ms: given.idle_ms.unwrap_or(if is_local { IDLE_MS_LOCAL } else { IDLE_MS_DEFAULT }),
     })
 }
 
 /// Resolve a custom provider. Its key is required if `key_variable` is set, and otherwise optional.
-fn place_own(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
+fn resolve_custom(name: &str, given: &ProviderSettings) -> Result<ProviderEndpoint, SettingsError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
     if RESERVED.contains(&name) || name.is_empty() || !name.chars().all(is_plain) {
-        return Err(fault(name, "invalid provider name"));
+        return Err(invalid(name, "invalid provider name"));
     }
     let kind = given.kind.unwrap_or(ProviderKind::OpenaiCompatible);
-    let base_url = given.base_url.as_deref().ok_or_else(|| fault(name, "base_url is missing"))?;
+    let base_url = given.base_url.as_deref().ok_or_else(|| invalid(name, "base_url is missing"))?;
     let guess = format!("{}_API_KEY", name.to_ascii_uppercase().replace(['-', '.'], "_"));
     let is_named = given.key_variable.is_some();
     Ok(ProviderEndpoint {
         kind,
         base_url: check_url(name, kind, base_url)?,
         key_variables: vec![given.key_variable.clone().unwrap_or(guess)],
-        key_need: if is_named { KeyNeed::Needed } else { KeyNeed::Optional },
+        key_need: if is_named { KeyNeed::Required } else { KeyNeed::Optional },
         proxy: given.proxy.clone(),
         idle_ms: given.idle_ms.unwrap_or(IDLE_MS_LOCAL),
     })
 }
 
 fn check_url(name: &str, kind: ProviderKind, text: &str) -> Result<String, SettingsError> {
-    let url = Url::parse(text.trim()).map_err(|error| fault(name, &format!("base_url: {error}")))?;
+    let url = Url::parse(text.trim()).map_err(|error| invalid(name, &format!("base_url: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(fault(name, "base_url must start with http:// or https:// and have a host"));
+        return Err(invalid(name, "base_url must start with http:// or https:// and have a host"));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(fault(name, "base_url cannot have a query or a fragment"));
+        return Err(invalid(name, "base_url cannot have a query or a fragment"));
     }
     let text = text.trim().trim_end_matches('/');
     // Base URLs with and without the version are both common.
@@ -213,7 +213,7 @@ fn check_url(name: &str, kind: ProviderKind, text: &str) -> Result<String, Setti
     Ok(text.strip_suffix(version).unwrap_or(text).to_owned())
 }
 
-fn fault(provider: &str, why: &str) -> SettingsError {
+fn invalid(provider: &str, why: &str) -> SettingsError {
     SettingsError::Provider { provider: provider.to_owned(), why: why.to_owned() }
 }
 
@@ -234,11 +234,11 @@ mod tests {
             _ => None,
         };
         let given = settings("[providers.anthropic]\nbase_url = \"https://mine.example/v1\"");
-        let places = given.with_variables(variable).places().unwrap();
-        assert_eq!(places["openai"].base_url, "http://gateway:1/v1");
-        assert_eq!(places["ollama"].base_url, "http://box:11434");
-        assert_eq!(places["anthropic"].base_url, "https://mine.example");
-        assert_eq!(places["gemini"].base_url, "https://generativelanguage.googleapis.com");
+        let endpoints = given.with_variables(variable).endpoints().unwrap();
+        assert_eq!(endpoints["openai"].base_url, "http://gateway:1/v1");
+        assert_eq!(endpoints["ollama"].base_url, "http://box:11434");
+        assert_eq!(endpoints["anthropic"].base_url, "https://mine.example");
+        assert_eq!(endpoints["gemini"].base_url, "https://generativelanguage.googleapis.com");
     }
 
     #[test]
@@ -247,15 +247,15 @@ mod tests {
             "[providers.lab]\nbase_url = \"http://lab:8000/v1\"\n\
              [providers.my-gate]\nbase_url = \"https://g.example\"\nkind = \"anthropic\"\nkey_variable = \"GATE\"",
         );
-        let places = given.places().unwrap();
-        assert_eq!(places["lab"].kind, ProviderKind::OpenaiCompatible);
-        assert_eq!(places["lab"].key_need, KeyNeed::Optional);
-        assert_eq!(places["lab"].key_variables, ["LAB_API_KEY"]);
-        assert_eq!(places["my-gate"].key_need, KeyNeed::Needed);
+        let endpoints = given.endpoints().unwrap();
+        assert_eq!(endpoints["lab"].kind, ProviderKind::OpenaiCompatible);
+        assert_eq!(endpoints["lab"].key_need, KeyNeed::Optional);
+        assert_eq!(endpoints["lab"].key_variables, ["LAB_API_KEY"]);
+        assert_eq!(endpoints["my-gate"].key_need, KeyNeed::Required);
     }
 
     #[test]
-    fn rejects_invalid_settings_by_provider_name() {
+    fn rejects_invalid_settings_of_a_provider() {
         let cases = [
             "[providers.lab]",
             "[providers.lab]\nbase_url = \"lab:8000\"",
@@ -266,7 +266,7 @@ mod tests {
             "[providers.openai]\nkind = \"gemini\"",
         ];
         for case in cases {
-            let error = settings(case).places().unwrap_err();
+            let error = settings(case).endpoints().unwrap_err();
             assert_eq!(error.code(), "model.bad_provider", "{case}");
         }
         assert!(toml::from_str::<Settings>("[providers.lab]\nbase = \"x\"").is_err());

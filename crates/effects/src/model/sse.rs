@@ -20,7 +20,7 @@ pub enum FrameError {
 
 /// Turns bytes into frames.
 #[derive(Debug)]
-pub struct Frames {
+pub struct FrameSplitter {
     framing: Framing,
     line: Vec<u8>,
     /// Data of the current event. `None` until its first data line.
@@ -29,7 +29,7 @@ pub struct Frames {
     is_first_line: bool,
 }
 
-impl Frames {
+impl FrameSplitter {
     pub fn new(framing: Framing) -> Self {
         Self { framing, line: Vec::new(), data: None, after_cr: false, is_first_line: true }
     }
@@ -54,7 +54,7 @@ impl Frames {
         self.extend_line(rest)
     }
 
-    /// End the input. Also returns a frame without its final blank line: if the frame is incomplete, parsing it fails.
+    /// End the input. Also returns a last frame that lacks its final blank line: if it is incomplete, parsing it fails.
     pub fn finish(&mut self, frames: &mut Vec<String>) -> Result<(), FrameError> {
         if !self.line.is_empty() {
             self.end_line(frames)?;
@@ -64,8 +64,8 @@ impl Frames {
     }
 
     fn extend_line(&mut self, bytes: &[u8]) -> Result<(), FrameError> {
-        let held = self.line.len() + self.data.as_ref().map_or(0, String::len);
-        if held + bytes.len() > FRAME_BYTES_MAX {
+        let buffered = self.line.len() + self.data.as_ref().map_or(0, String::len);
+        if buffered + bytes.len() > FRAME_BYTES_MAX {
             return Err(FrameError::TooLarge);
         }
         self.line.extend_from_slice(bytes);
@@ -82,13 +82,13 @@ impl Frames {
             Framing::Lines if line.trim().is_empty() => {}
             Framing::Lines => frames.push(line.to_owned()),
             Framing::Events if line.is_empty() => frames.extend(self.data.take()),
-            Framing::Events => self.take_field(line),
+            Framing::Events => self.parse_field(line),
         }
         Ok(())
     }
 
     /// Parse a field. Only `data` is used, because the JSON of every provider repeats the event type.
-    fn take_field(&mut self, line: &str) {
+    fn parse_field(&mut self, line: &str) {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         if name != "data" {
             return;
@@ -108,11 +108,11 @@ impl Frames {
 mod tests {
     use super::*;
 
-    fn read(framing: Framing, pieces: &[&[u8]]) -> Vec<String> {
+    fn read(framing: Framing, chunks: &[&[u8]]) -> Vec<String> {
         let mut frames = Vec::new();
-        let mut reader = Frames::new(framing);
-        for piece in pieces {
-            reader.push(piece, &mut frames).unwrap();
+        let mut reader = FrameSplitter::new(framing);
+        for chunk in chunks {
+            reader.push(chunk, &mut frames).unwrap();
         }
         reader.finish(&mut frames).unwrap();
         frames
@@ -127,11 +127,11 @@ mod tests {
         let bytes = STREAM.as_bytes();
         for at in 0..=bytes.len() {
             let (head, tail) = bytes.split_at(at);
-            assert_eq!(read(Framing::Events, &[head, tail]), EVENTS, "cut at {at}");
+            assert_eq!(read(Framing::Events, &[head, tail]), EVENTS, "split at {at}");
         }
         for cut in 0..bytes.len() - 2 {
-            let pieces = [&bytes[..cut], &bytes[cut..cut + 1], &bytes[cut + 1..cut + 2], &bytes[cut + 2..]];
-            assert_eq!(read(Framing::Events, &pieces), EVENTS, "cut thrice at {cut}");
+            let chunks = [&bytes[..cut], &bytes[cut..cut + 1], &bytes[cut + 1..cut + 2], &bytes[cut + 2..]];
+            assert_eq!(read(Framing::Events, &chunks), EVENTS, "split three times at {cut}");
         }
         let single: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(read(Framing::Events, &single), EVENTS);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn rejects_a_line_without_end() {
-        let mut reader = Frames::new(Framing::Events);
+        let mut reader = FrameSplitter::new(Framing::Events);
         let chunk = vec![b'x'; FRAME_BYTES_MAX / 4];
         let mut frames = Vec::new();
         let results: Vec<_> = (0..5).map(|_| reader.push(&chunk, &mut frames)).collect();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn rejects_an_event_of_many_lines_over_the_limit() {
-        let mut reader = Frames::new(Framing::Events);
+        let mut reader = FrameSplitter::new(Framing::Events);
         let line = format!("data: {}\n", "x".repeat(FRAME_BYTES_MAX / 4));
         let results: Vec<_> = (0..5).map(|_| reader.push(line.as_bytes(), &mut Vec::new())).collect();
         assert_eq!(results[4], Err(FrameError::TooLarge));
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn rejects_bytes_that_are_not_utf8() {
-        let mut reader = Frames::new(Framing::Lines);
+        let mut reader = FrameSplitter::new(Framing::Lines);
         assert_eq!(reader.push(b"\xff\xfe\n", &mut Vec::new()), Err(FrameError::NotUtf8));
     }
 }

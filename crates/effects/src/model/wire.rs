@@ -1,6 +1,6 @@
-//! One exchange with a provider: sends a JSON body and decodes the streamed response to pieces. This module has the
-//! rules for all providers: idle time and size are limited, a stream that ends early is an error, and
-//! [`Piece::Stop`] is returned exactly once, as the last piece.
+//! Performs one exchange with a provider: sends a JSON body and decodes the streamed response to reply events. This
+//! module enforces the rules that apply to all providers: idle time and size are limited, a stream that ends early is
+//! an error, and [`ReplyEvent::Stop`] is returned exactly once, as the last event.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -11,42 +11,43 @@ use futures_util::{StreamExt, TryStreamExt};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Client, Response};
 use sapwood_core::entry::Stop;
-use sapwood_core::port::model::{ModelError, Piece, PieceStream};
+use sapwood_core::port::model::{ModelError, ReplyEvent, ReplyStream};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::error_map::Complaint;
+use super::error_map::ProviderError;
 use super::key::ProviderKey;
-use super::sse::{FRAME_BYTES_MAX, FrameError, Frames, Framing};
+use super::sse::{FRAME_BYTES_MAX, FrameError, FrameSplitter, Framing};
 
 /// Maximum size of one response, including framing.
 pub const ANSWER_BYTES_MAX: usize = 128 << 20;
 /// Maximum size of an error response.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
-/// The request to send.
+/// A request in the provider's format.
 #[derive(Debug)]
-pub struct Ask {
+pub struct WireRequest {
     pub url: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub body: Value,
     pub framing: Framing,
 }
 
-/// Decodes frames to pieces. Never returns [`Piece::Stop`], which the caller derives from [`Decode::end`].
+/// Decodes frames to reply events. Never returns [`ReplyEvent::Stop`], which the caller derives from
+/// [`Decode::progress`].
 pub trait Decode: Send {
-    fn decode(&mut self, frame: &str, pieces: &mut Vec<Piece>) -> Result<(), DecodeError>;
-    fn end(&self) -> End;
+    fn decode(&mut self, frame: &str, events: &mut Vec<ReplyEvent>) -> Result<(), DecodeError>;
+    fn progress(&self) -> ReplyProgress;
 }
 
 /// Progress of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    NotYet,
+pub enum ReplyProgress {
+    Incomplete,
     /// Complete if no more data arrives: only the end marker is missing.
-    IfNothingMore(Stop),
+    CompleteAtEof(Stop),
     /// Complete. Further data is ignored.
-    Now(Stop),
+    Complete(Stop),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub enum DecodeError {
     /// The frame cannot be parsed.
     Malformed(String),
     /// The provider reports an error.
-    Complaint(Complaint),
+    Provider(ProviderError),
 }
 
 impl DecodeError {
@@ -78,28 +79,32 @@ pub struct Wire {
 
 impl Wire {
     /// Send the request and return when the response starts.
-    pub async fn open(self, ask: Ask, decoder: Box<dyn Decode>) -> Result<PieceStream, ModelError> {
-        let headers: HeaderMap = ask.headers.into_iter().collect();
-        let sent = self.client.post(&ask.url).headers(headers).json(&ask.body).send();
+    pub async fn open(
+        self,
+        request: WireRequest,
+        decoder: Box<dyn Decode>,
+    ) -> Result<ReplyStream, ModelError> {
+        let headers: HeaderMap = request.headers.into_iter().collect();
+        let sent = self.client.post(&request.url).headers(headers).json(&request.body).send();
         let response = match timeout(Duration::from_millis(self.idle_ms), sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.unreachable(error)),
             Err(_) => return Err(self.silent()),
         };
         if !response.status().is_success() || !may_stream(response.headers()) {
-            return Err(self.read_complaint(response).await);
+            return Err(self.read_error(response).await);
         }
         let body = response.bytes_stream().map_ok(|bytes| bytes.to_vec());
-        let hearing = Hearing {
+        let reader = ResponseReader {
             wire: self,
             body: Box::pin(body),
-            frames: Frames::new(ask.framing),
+            frames: FrameSplitter::new(request.framing),
             decoder,
-            pieces: VecDeque::new(),
+            events: VecDeque::new(),
             bytes: 0,
-            state: State::Open,
+            state: ResponseState::Open,
         };
-        Ok(Box::pin(stream::unfold(hearing, Hearing::next)))
+        Ok(Box::pin(stream::unfold(reader, ResponseReader::next)))
     }
 
     fn silent(&self) -> ModelError {
@@ -129,19 +134,20 @@ impl Wire {
         self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.scrub(text))
     }
 
-    async fn read_complaint(&self, response: Response) -> ModelError {
+    async fn read_error(&self, response: Response) -> ModelError {
         let status = response.status();
         let headers = response.headers().clone();
         let body =
             timeout(Duration::from_millis(self.idle_ms), read_start(response)).await.unwrap_or_default();
         let body = self.scrub(&String::from_utf8_lossy(&body));
         if status.is_redirection() {
-            let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            let to =
+                headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("an unknown location");
             let why =
-                format!("the provider redirects to {to}, and requests with a key do not follow redirects");
+                format!("the provider redirects to {to}, but requests with a key do not follow redirects");
             return ModelError::Refused { model: self.model.clone(), status: status.as_u16(), why };
         }
-        let complaint = Complaint::of_answer(status.as_u16(), &headers, &body, now_ms());
+        let error = ProviderError::from_response(status.as_u16(), &headers, &body, now_ms());
         if status.is_success() && !body.contains("\"error\"") {
             let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no type");
             let what = format!("a response of type {kind} instead of a stream");
@@ -149,9 +155,9 @@ impl Wire {
         }
         if status.is_success() {
             let body = serde_json::from_str(&body).unwrap_or(Value::String(body));
-            return Complaint::of_event(&body).into_error(&self.model);
+            return ProviderError::from_event(&body).into_error(&self.model);
         }
-        complaint.into_error(&self.model)
+        error.into_error(&self.model)
     }
 }
 
@@ -164,8 +170,8 @@ fn may_stream(headers: &HeaderMap) -> bool {
 async fn read_start(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = ERROR_BYTES_MAX - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let remaining = ERROR_BYTES_MAX - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
         if body.len() == ERROR_BYTES_MAX {
             break;
         }
@@ -178,64 +184,64 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-type Body = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
+type BodyStream = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
 
-/// State of a response. Queued pieces are returned before the end or error that follows them.
+/// State of a response. Queued events are returned before the end or error that follows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum ResponseState {
     Open,
-    Whole(Stop),
+    Complete(Stop),
     Failed(ModelError),
-    Over,
+    Ended,
 }
 
-/// A response while it is being read.
-struct Hearing {
+/// Reads a response and yields its reply events.
+struct ResponseReader {
     wire: Wire,
-    body: Body,
-    frames: Frames,
+    body: BodyStream,
+    frames: FrameSplitter,
     decoder: Box<dyn Decode>,
-    pieces: VecDeque<Piece>,
+    events: VecDeque<ReplyEvent>,
     bytes: usize,
-    state: State,
+    state: ResponseState,
 }
 
-impl Hearing {
-    async fn next(mut self) -> Option<(Result<Piece, ModelError>, Self)> {
+impl ResponseReader {
+    async fn next(mut self) -> Option<(Result<ReplyEvent, ModelError>, Self)> {
         loop {
-            if let Some(piece) = self.pieces.pop_front() {
-                return Some((Ok(piece), self));
+            if let Some(event) = self.events.pop_front() {
+                return Some((Ok(event), self));
             }
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => return None,
-                State::Whole(stop) => return Some((Ok(Piece::Stop(stop)), self)),
-                State::Failed(error) => return Some((Err(error), self)),
-                State::Open => self.state = State::Open,
+            match std::mem::replace(&mut self.state, ResponseState::Ended) {
+                ResponseState::Ended => return None,
+                ResponseState::Complete(stop) => return Some((Ok(ReplyEvent::Stop(stop)), self)),
+                ResponseState::Failed(error) => return Some((Err(error), self)),
+                ResponseState::Open => self.state = ResponseState::Open,
             }
-            if let Err(error) = self.hear().await {
-                self.state = State::Failed(error);
+            if let Err(error) = self.read_chunk().await {
+                self.state = ResponseState::Failed(error);
             }
         }
     }
 
-    /// Read from the connection once.
-    async fn hear(&mut self) -> Result<(), ModelError> {
+    /// Read and decode the next chunk of the body.
+    async fn read_chunk(&mut self) -> Result<(), ModelError> {
         let idle = Duration::from_millis(self.wire.idle_ms);
         match timeout(idle, self.body.next()).await {
-            Ok(Some(Ok(bytes))) => self.take_bytes(&bytes),
+            Ok(Some(Ok(bytes))) => self.decode_bytes(&bytes),
             Ok(Some(Err(error))) => {
                 let why = self.wire.explain(error);
-                self.take_end(why)
+                self.end_input(why)
             }
-            Ok(None) => self.take_end("the stream ended before its end marker".to_owned()),
+            Ok(None) => self.end_input("the stream ended before its end marker".to_owned()),
             Err(_) => {
                 let waited_ms = self.wire.idle_ms;
-                self.end_with(|model| ModelError::Silent { model, waited_ms })
+                self.end_or_fail(|model| ModelError::Silent { model, waited_ms })
             }
         }
     }
 
-    fn take_bytes(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
+    fn decode_bytes(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
         self.bytes += bytes.len();
         if self.bytes > ANSWER_BYTES_MAX {
             return Err(self.too_large(ANSWER_BYTES_MAX));
@@ -243,52 +249,54 @@ impl Hearing {
         let mut frames = Vec::new();
         let framed = self.frames.push(bytes, &mut frames);
         for frame in frames {
-            if self.state == State::Open {
-                self.take_frame(&frame).map_err(|error| self.decode_error(error))?;
+            if self.state == ResponseState::Open {
+                self.decode_frame(&frame).map_err(|error| self.decode_error(error))?;
             }
         }
         match framed {
-            Err(error) if self.state == State::Open => Err(self.frame_error(error)),
+            Err(error) if self.state == ResponseState::Open => Err(self.frame_error(error)),
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    fn take_frame(&mut self, frame: &str) -> Result<(), DecodeError> {
-        let mut pieces = Vec::new();
-        self.decoder.decode(frame, &mut pieces)?;
-        self.pieces.extend(pieces);
-        if let End::Now(stop) = self.decoder.end() {
-            self.state = State::Whole(stop);
+    fn decode_frame(&mut self, frame: &str) -> Result<(), DecodeError> {
+        let mut events = Vec::new();
+        self.decoder.decode(frame, &mut events)?;
+        self.events.extend(events);
+        if let ReplyProgress::Complete(stop) = self.decoder.progress() {
+            self.state = ResponseState::Complete(stop);
         }
         Ok(())
     }
 
-    /// Handle a closed or broken connection. A partial frame at the end is a cut stream, not malformed data.
-    fn take_end(&mut self, why: String) -> Result<(), ModelError> {
+    /// Handle a closed or broken connection. A partial frame at the end is reported as a cut
+    /// stream, not as malformed data.
+    fn end_input(&mut self, why: String) -> Result<(), ModelError> {
         let mut frames = Vec::new();
-        let mut is_read = self.frames.finish(&mut frames).is_ok();
+        let mut is_intact = self.frames.finish(&mut frames).is_ok();
         for frame in frames {
-            if self.state == State::Open && is_read {
-                match self.take_frame(&frame) {
-                    Err(DecodeError::Malformed(_)) => is_read = false,
+            if self.state == ResponseState::Open && is_intact {
+                match self.decode_frame(&frame) {
+                    Err(DecodeError::Malformed(_)) => is_intact = false,
                     other => other.map_err(|error| self.decode_error(error))?,
                 }
             }
         }
-        if self.state == State::Open {
-            return self.end_with(|model| ModelError::Cut { model, why });
+        if self.state == ResponseState::Open {
+            return self.end_or_fail(|model| ModelError::Cut { model, why });
         }
         Ok(())
     }
 
-    /// Handle the end of the data: a complete reply without its end marker ends normally, any other reply fails.
-    fn end_with(&mut self, error: impl FnOnce(String) -> ModelError) -> Result<(), ModelError> {
-        match self.decoder.end() {
-            End::IfNothingMore(stop) | End::Now(stop) => {
-                self.state = State::Whole(stop);
+    /// Handle the end of the data: a complete reply without its end marker ends normally, and any
+    /// other reply fails with `error`.
+    fn end_or_fail(&mut self, error: impl FnOnce(String) -> ModelError) -> Result<(), ModelError> {
+        match self.decoder.progress() {
+            ReplyProgress::CompleteAtEof(stop) | ReplyProgress::Complete(stop) => {
+                self.state = ResponseState::Complete(stop);
                 Ok(())
             }
-            End::NotYet => Err(error(self.wire.model.clone())),
+            ReplyProgress::Incomplete => Err(error(self.wire.model.clone())),
         }
     }
 
@@ -297,9 +305,9 @@ impl Hearing {
             DecodeError::Malformed(what) => {
                 ModelError::Malformed { model: self.wire.model.clone(), what: self.wire.scrub(&what) }
             }
-            DecodeError::Complaint(mut complaint) => {
-                complaint.message = self.wire.scrub(&complaint.message);
-                complaint.into_error(&self.wire.model)
+            DecodeError::Provider(mut error) => {
+                error.message = self.wire.scrub(&error.message);
+                error.into_error(&self.wire.model)
             }
         }
     }

@@ -18,7 +18,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 use super::{Confinement, FileRights, Network};
 
 /// The newest Landlock ABI to request. Older kernels enforce the rules they support.
-const RULES: ABI = ABI::V7;
+const LANDLOCK_ABI: ABI = ABI::V7;
 /// Maximum size of a file that a program may write.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// Devices that every program may use.
@@ -33,15 +33,15 @@ pub fn is_landlock_available() -> bool {
         .is_ok()
 }
 
-pub fn give_up_rights(confinement: &Confinement) -> Result<(), String> {
+pub fn drop_rights(confinement: &Confinement) -> Result<(), String> {
     drop_capabilities().map_err(|why| format!("failed to drop capabilities: {why}"))?;
     limit_resources().map_err(|why| format!("failed to set resource limits: {why}"))?;
     restrict_files(confinement).map_err(|why| format!("Landlock: {why}"))?;
-    refuse_calls(confinement.network).map_err(|why| format!("seccomp: {why}"))
+    deny_system_calls(confinement.network).map_err(|why| format!("seccomp: {why}"))
 }
 
-/// Capabilities that root keeps: those over files and its processes, similar to those in a container.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
+/// Capabilities that root keeps, a subset of Docker's defaults.
+const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -54,7 +54,7 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 /// Drop capabilities that bypass Landlock: CAP_PERFMON, for example, allows reading the environment of every process.
 /// They must also be removed from the bounding set, because root regains all capabilities in that set on `exec`.
 fn drop_capabilities() -> rustix::io::Result<()> {
-    for capability in CapabilitySet::all().difference(KEPT).iter() {
+    for capability in CapabilitySet::all().difference(KEPT_CAPABILITIES).iter() {
         match remove_capability_from_bounding_set(capability) {
             // PERM: a process without this right regains nothing on `exec`. INVAL: the kernel lacks this capability.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
@@ -62,7 +62,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
         }
     }
     let CapabilitySets { effective, permitted, .. } = capabilities(None)?;
-    let (effective, permitted) = (effective & KEPT, permitted & KEPT);
+    let (effective, permitted) = (effective & KEPT_CAPABILITIES, permitted & KEPT_CAPABILITIES);
     set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
 
@@ -75,11 +75,11 @@ fn limit_resources() -> rustix::io::Result<()> {
 /// Enter a Landlock domain, even if file access is open. From inside a domain a program cannot trace or signal
 /// processes outside of it, and so cannot read their memory and environment.
 fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetError> {
-    let everything = AccessFs::from_all(RULES);
+    let everything = AccessFs::from_all(LANDLOCK_ABI);
     let root = [Path::new("/")];
-    let mut rules = Ruleset::default().handle_access(everything)?.scope(Scope::from_all(RULES))?;
+    let mut rules = Ruleset::default().handle_access(everything)?.scope(Scope::from_all(LANDLOCK_ABI))?;
     if confinement.network == Network::Denied {
-        rules = rules.handle_access(AccessNet::from_all(RULES))?;
+        rules = rules.handle_access(AccessNet::from_all(LANDLOCK_ABI))?;
     }
     let rules = rules.create()?;
     let rules = match &confinement.files {
@@ -87,7 +87,7 @@ fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetErro
         FileRights::Confined { read, write } => {
             let writing = everything & !(AccessFs::MakeChar | AccessFs::MakeBlock);
             rules
-                .add_rules(path_beneath_rules(read, AccessFs::from_read(RULES)))?
+                .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK_ABI)))?
                 .add_rules(path_beneath_rules(write, writing))?
                 .add_rules(path_beneath_rules(DEVICES, AccessFs::ReadFile | AccessFs::WriteFile))?
         }
@@ -97,7 +97,7 @@ fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetErro
 
 /// System calls that no confined program needs and that would bypass the other rules: kernel keyrings hold secrets,
 /// io_uring is invisible to seccomp, and the other calls inspect other processes.
-const REFUSED: &[libc::c_long] = &[
+const DENIED_CALLS: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -109,10 +109,10 @@ const REFUSED: &[libc::c_long] = &[
 
 /// Deny system calls with seccomp. Landlock restricts only TCP. Denying `socket` also prevents UDP, Unix sockets and
 /// all other families. `socketpair` stays allowed, because its sockets are connected only to each other.
-fn refuse_calls(network: Network) -> Result<(), String> {
+fn deny_system_calls(network: Network) -> Result<(), String> {
     let arch = std::env::consts::ARCH.try_into().map_err(|why| format!("{why}"))?;
     let sockets: &[libc::c_long] = if network == Network::Denied { &[libc::SYS_socket] } else { &[] };
-    let calls = REFUSED.iter().chain(sockets).flat_map(|call| spellings(*call));
+    let calls = DENIED_CALLS.iter().chain(sockets).flat_map(|call| call_numbers(*call));
     let rules: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|call| (call, Vec::new())).collect();
     let refusal = SeccompAction::Errno(libc::EACCES as u32);
     let filter =
@@ -122,7 +122,7 @@ fn refuse_calls(network: Network) -> Result<(), String> {
 }
 
 /// All numbers of a system call. On x86-64 each call has a second number for the x32 ABI, which some kernels support.
-fn spellings(call: libc::c_long) -> impl Iterator<Item = i64> {
+fn call_numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);
     std::iter::once(call).chain(second)

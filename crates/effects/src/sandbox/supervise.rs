@@ -37,17 +37,17 @@ pub fn supervise(confinement: &OsStr, command: &[OsString]) -> Result<ExitCode, 
         .map_err(|why| why.to_string())?;
     let program = Pid::from_child(&program);
     std::thread::spawn(move || {
-        wait_for_end_of_lifeline();
-        end_descendants(program, Reap::No);
+        wait_for_lifeline_close();
+        kill_descendants(program, Reap::No);
     });
     let status = wait_for(program).map_err(|why| why.to_string())?;
-    end_descendants(program, Reap::Yes);
+    kill_descendants(program, Reap::Yes);
     let code = status.exit_status().or(status.terminating_signal().map(|signal| SIGNAL_BASE + signal));
     Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(super::NOT_STARTED)))
 }
 
 /// Wait until the lifeline closes. No data is ever written to it.
-fn wait_for_end_of_lifeline() {
+fn wait_for_lifeline_close() {
     let mut ignored = [0; 64];
     let mut lifeline = std::io::stdin();
     while lifeline.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
@@ -71,7 +71,7 @@ enum Reap {
     No,
 }
 
-fn end_descendants(program: Pid, reap: Reap) {
+fn kill_descendants(program: Pid, reap: Reap) {
     for _ in 0..ROUNDS_MAX {
         let living = descendants(program);
         for pid in &living {

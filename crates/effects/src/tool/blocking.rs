@@ -11,31 +11,31 @@ const FILE_WORK_MAX: Duration = Duration::from_secs(30);
 
 /// The stop condition, checked by every loop that may run for long.
 #[derive(Clone)]
-pub struct Stop {
+pub struct StopSignal {
     deadline: Instant,
     is_dropped: Arc<AtomicBool>,
 }
 
-impl Stop {
-    pub fn is_due(&self) -> bool {
+impl StopSignal {
+    pub fn is_set(&self) -> bool {
         self.is_dropped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
     }
 }
 
 /// Signals on drop that the caller was dropped.
-struct Caller(Arc<AtomicBool>);
+struct DropSignal(Arc<AtomicBool>);
 
-impl Drop for Caller {
+impl Drop for DropSignal {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-pub async fn run_blocking(work: impl FnOnce(&Stop) -> ToolOutput + Send + 'static) -> ToolOutput {
-    let caller = Caller(Arc::default());
-    let stop = Stop { deadline: Instant::now() + FILE_WORK_MAX, is_dropped: caller.0.clone() };
+pub async fn run_blocking(work: impl FnOnce(&StopSignal) -> ToolOutput + Send + 'static) -> ToolOutput {
+    let caller = DropSignal(Arc::default());
+    let stop = StopSignal { deadline: Instant::now() + FILE_WORK_MAX, is_dropped: caller.0.clone() };
     match tokio::task::spawn_blocking(move || work(&stop)).await {
         Ok(output) => output,
-        Err(broken) => ToolOutput::error(format!("the tool panicked: {broken}")),
+        Err(error) => ToolOutput::error(format!("the tool panicked: {error}")),
     }
 }

@@ -1,5 +1,6 @@
-//! `git_status`, `git_diff` and `git_commit`: run the git program with every setting overridden that would make a
-//! repository execute code. Git runs confined like a command. The two read-only tools have no write access at all.
+//! `git_status`, `git_diff` and `git_commit`. They run the git program and override every setting with which a
+//! repository could execute code. Git runs confined like a command. The two read-only tools have no write access at
+//! all.
 //!
 //! A repository is untrusted input. Its configuration can specify programs for hooks, the file system monitor, diffs,
 //! text conversion, filters, signatures, editors and transports. The tools disable all of them. Filters have arbitrary
@@ -15,8 +16,8 @@ use sapwood_core::port::tool::{FsScope, Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
 use super::files::protected;
-use super::host::Workplace;
-use super::process::{End, Finished, Program, find_program, run};
+use super::host::ToolWorkspace;
+use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
 use super::{Tool, spec, text_field};
 use crate::sandbox::{Confinement, FileRights, Network};
 
@@ -29,7 +30,7 @@ const PATHS_MAX: usize = 500;
 const LINK_BYTES_MAX: u64 = 8 << 10;
 
 /// Settings that override the repository's configuration.
-const DEAF: &[(&str, &str)] = &[
+const SAFE_SETTINGS: &[(&str, &str)] = &[
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
     ("core.pager", "cat"),
@@ -69,21 +70,21 @@ const ENV: &[(&str, &str)] = &[
 ];
 
 /// The git program in one workspace.
-struct Git(Arc<Workplace>);
+struct Git(Arc<ToolWorkspace>);
 
 /// The access a git command needs to the repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
-    Look,
-    Change,
+enum RepositoryAccess {
+    Read,
+    Write,
 }
 
-/// The relevant part of the repository's configuration.
-struct Config {
+/// The keys of the repository's configuration.
+struct GitConfig {
     keys: Vec<String>,
 }
 
-impl Config {
+impl GitConfig {
     fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|known| known == key)
     }
@@ -102,15 +103,25 @@ impl Config {
 }
 
 impl Git {
-    async fn read_config(&self) -> Result<Config, String> {
-        let listed =
-            self.run_bare(&["config", "--list", "--includes", "--name-only", "-z"], &[], Need::Look).await?;
+    async fn read_config(&self) -> Result<GitConfig, String> {
+        let listed = self
+            .run_with_settings(
+                &["config", "--list", "--includes", "--name-only", "-z"],
+                &[],
+                RepositoryAccess::Read,
+            )
+            .await?;
         let listed = succeeded(&listed)?;
-        Ok(Config { keys: listed.split('\0').filter(|key| !key.is_empty()).map(str::to_owned).collect() })
+        Ok(GitConfig { keys: listed.split('\0').filter(|key| !key.is_empty()).map(str::to_owned).collect() })
     }
 
     /// Run git with all external programs of the repository disabled.
-    async fn run(&self, config: &Config, args: &[&str], need: Need) -> Result<Finished, String> {
+    async fn run(
+        &self,
+        config: &GitConfig,
+        args: &[&str],
+        access: RepositoryAccess,
+    ) -> Result<ProgramResult, String> {
         let mut settings: Vec<(String, String)> = Vec::new();
         for filter in config.filters() {
             for (part, value) in [("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")] {
@@ -122,41 +133,41 @@ impl Git {
             settings.push(("user.name".to_owned(), author.name.clone()));
             settings.push(("user.email".to_owned(), author.address.clone()));
         }
-        self.run_bare(args, &settings, need).await
+        self.run_with_settings(args, &settings, access).await
     }
 
-    async fn run_bare(
+    async fn run_with_settings(
         &self,
         args: &[&str],
         settings: &[(String, String)],
-        need: Need,
-    ) -> Result<Finished, String> {
-        let at = &self.0;
-        let directory = at.root.path().to_owned();
+        access: RepositoryAccess,
+    ) -> Result<ProgramResult, String> {
+        let workspace = &self.0;
+        let directory = workspace.root.path().to_owned();
         let directories = find_git_directories(&directory)?;
-        let path = find_program("git", &at.search_path, &directory)
-            .ok_or_else(|| format!("failed to find git on the search path {}", at.search_path))?;
+        let path = find_program("git", &workspace.search_path, &directory)
+            .ok_or_else(|| format!("failed to find git on the search path {}", workspace.search_path))?;
         let program = Program {
             path,
             args: ["--no-pager"].iter().chain(args).map(|arg| (*arg).to_owned()).collect(),
             env: self.env(&directory, settings),
-            confinement: self.confinement(directories, need),
+            confinement: self.confinement(directories, access),
             directory,
             time_max: TIME_MAX,
         };
-        run(&at.launcher, &program).await.map_err(|why| format!("failed to start git: {why}"))
+        run(&workspace.launcher, &program).await.map_err(|why| format!("failed to start git: {why}"))
     }
 
     fn env(&self, directory: &Path, settings: &[(String, String)]) -> BTreeMap<String, String> {
         let mut env = self.0.env();
         env.extend(ENV.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         // Use neither a repository in a parent directory nor a work tree from the configuration.
-        let above = directory.parent().unwrap_or(directory);
-        env.insert("GIT_CEILING_DIRECTORIES".to_owned(), above.display().to_string());
+        let parent = directory.parent().unwrap_or(directory);
+        env.insert("GIT_CEILING_DIRECTORIES".to_owned(), parent.display().to_string());
         env.insert("GIT_WORK_TREE".to_owned(), directory.display().to_string());
-        let deaf = DEAF.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let safe_settings = SAFE_SETTINGS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let mut count = 0;
-        for (key, value) in deaf.chain(settings.iter().cloned()) {
+        for (key, value) in safe_settings.chain(settings.iter().cloned()) {
             env.insert(format!("GIT_CONFIG_KEY_{count}"), key);
             env.insert(format!("GIT_CONFIG_VALUE_{count}"), value);
             count += 1;
@@ -165,15 +176,15 @@ impl Git {
         env
     }
 
-    fn confinement(&self, directories: Vec<PathBuf>, need: Need) -> Confinement {
-        let mut confinement = match need {
-            Need::Look => self.0.reading_confinement(),
-            Need::Change => Confinement { network: Network::Denied, ..self.0.confinement() },
+    fn confinement(&self, directories: Vec<PathBuf>, access: RepositoryAccess) -> Confinement {
+        let mut confinement = match access {
+            RepositoryAccess::Read => self.0.reading_confinement(),
+            RepositoryAccess::Write => Confinement { network: Network::Denied, ..self.0.confinement() },
         };
         if let FileRights::Confined { read, write } = &mut confinement.files {
-            match need {
-                Need::Look => read.extend(directories),
-                Need::Change => write.extend(directories),
+            match access {
+                RepositoryAccess::Read => read.extend(directories),
+                RepositoryAccess::Write => write.extend(directories),
             }
         }
         confinement
@@ -197,33 +208,46 @@ impl Git {
         Ok(specs)
     }
 
-    async fn look(&self, args: &[&str], paths: &[&str], none: &str) -> Result<ToolOutput, String> {
+    async fn run_read_only(
+        &self,
+        args: &[&str],
+        paths: &[&str],
+        empty_note: &str,
+    ) -> Result<ToolOutput, String> {
         let pathspecs = self.pathspecs(paths)?;
         let config = self.read_config().await?;
         let args: Vec<&str> =
             args.iter().copied().chain(["--"]).chain(pathspecs.iter().map(String::as_str)).collect();
-        let text = succeeded(&self.run(&config, &args, Need::Look).await?)?;
-        Ok(ToolOutput::text(if text.is_empty() { format!("[{none}]") } else { text }))
+        let text = succeeded(&self.run(&config, &args, RepositoryAccess::Read).await?)?;
+        Ok(ToolOutput::text(if text.is_empty() { format!("[{empty_note}]") } else { text }))
     }
 
     async fn commit(&self, message: &str, paths: &[&str]) -> Result<ToolOutput, String> {
         let pathspecs = self.pathspecs(paths)?;
         let config = self.read_config().await?;
         self.check_filters(&config).await?;
-        let of = |before: &[&str]| -> Vec<String> {
+        let with_pathspecs = |before: &[&str]| -> Vec<String> {
             before.iter().map(|arg| (*arg).to_owned()).chain(pathspecs.iter().cloned()).collect()
         };
-        let add = of(&["add", "--all", "--"]);
+        let add = with_pathspecs(&["add", "--all", "--"]);
         let add: Vec<&str> = add.iter().map(String::as_str).collect();
-        succeeded(&self.run(&config, &add, Need::Change).await?)?;
+        succeeded(&self.run(&config, &add, RepositoryAccess::Write).await?)?;
         let message = format!("--message={message}");
-        let commit = of(&["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--only", &message, "--"]);
+        let commit = with_pathspecs(&[
+            "commit",
+            "--no-verify",
+            "--no-gpg-sign",
+            "--no-edit",
+            "--only",
+            &message,
+            "--",
+        ]);
         let commit: Vec<&str> = commit.iter().map(String::as_str).collect();
-        succeeded(&self.run(&config, &commit, Need::Change).await?).map(ToolOutput::text)
+        succeeded(&self.run(&config, &commit, RepositoryAccess::Write).await?).map(ToolOutput::text)
     }
 
     /// Refuse files that need a filter: they would be committed unfiltered, because filters are disabled.
-    async fn check_filters(&self, config: &Config) -> Result<(), String> {
+    async fn check_filters(&self, config: &GitConfig) -> Result<(), String> {
         if let [filter, ..] = config.filters()[..] {
             return Err(format!(
                 "this repository uses the filter {filter}, which does not run here: commit manually"
@@ -231,24 +255,26 @@ impl Git {
         }
         let changed =
             ["ls-files", "--modified", "--others", "--exclude-standard", "--", ":(top,attr:filter=lfs)"];
-        let stored_elsewhere = succeeded(&self.run(config, &changed, Need::Look).await?)?;
-        match stored_elsewhere.lines().next() {
+        let lfs_files = succeeded(&self.run(config, &changed, RepositoryAccess::Read).await?)?;
+        match lfs_files.lines().next() {
             Some(file) => Err(format!("{file} belongs in Git LFS: commit manually")),
             None => Ok(()),
         }
     }
 }
 
-fn succeeded(finished: &Finished) -> Result<String, String> {
+fn succeeded(finished: &ProgramResult) -> Result<String, String> {
     match finished.end {
-        End::Exited(0) => Ok(finished.stdout.text()),
-        End::TimedOut => Err(format!("git was killed after {} s", TIME_MAX.as_secs())),
-        End::Exited(_) | End::Killed => Err(format!("{}{}", finished.stdout.text(), finished.stderr.text())),
+        ProgramEnd::Exited(0) => Ok(finished.stdout.text()),
+        ProgramEnd::TimedOut => Err(format!("git was killed after {} s", TIME_MAX.as_secs())),
+        ProgramEnd::Exited(_) | ProgramEnd::Killed => {
+            Err(format!("{}{}", finished.stdout.text(), finished.stderr.text()))
+        }
     }
 }
 
-/// The git directories if the repository is not `.git` below the directory. A linked work tree is accepted only if the
-/// repository refers back to it. Other links out of the directory are refused.
+/// Find the git directories outside of the work tree. Returns an empty list if `.git` is a directory. A linked work
+/// tree is accepted only if the repository refers back to it. Other links out of the directory are refused.
 fn find_git_directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let link = directory.join(".git");
     let none = || format!("{} is not the top of a git repository", directory.display());
@@ -259,9 +285,9 @@ fn find_git_directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let target = found.is_file().then(|| read_path(&link)).flatten();
     let target = target.and_then(|text| text.strip_prefix("gitdir:").map(|path| directory.join(path.trim())));
     let target = target.and_then(|path| std::fs::canonicalize(path).ok()).ok_or_else(none)?;
-    let named = read_path(&target.join("gitdir")).and_then(|path| std::fs::canonicalize(path).ok());
-    if named.is_none() || named != std::fs::canonicalize(&link).ok() {
-        return Err(format!("the repository at {} does not know this work tree", target.display()));
+    let back_link = read_path(&target.join("gitdir")).and_then(|path| std::fs::canonicalize(path).ok());
+    if back_link.is_none() || back_link != std::fs::canonicalize(&link).ok() {
+        return Err(format!("the repository at {} does not list this work tree", target.display()));
     }
     let common =
         read_path(&target.join("commondir")).and_then(|path| std::fs::canonicalize(target.join(path)).ok());
@@ -276,15 +302,15 @@ fn read_path(file: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-fn answer(result: Result<ToolOutput, String>) -> ToolOutput {
+fn into_output(result: Result<ToolOutput, String>) -> ToolOutput {
     result.unwrap_or_else(ToolOutput::error)
 }
 
 pub struct GitStatus(Git);
 
 impl GitStatus {
-    pub fn new(workplace: Arc<Workplace>) -> Self {
-        Self(Git(workplace))
+    pub fn new(workspace: Arc<ToolWorkspace>) -> Self {
+        Self(Git(workspace))
     }
 }
 
@@ -299,15 +325,15 @@ impl Tool for GitStatus {
     async fn run(&self, _: &Value) -> ToolOutput {
         let args =
             ["status", "--porcelain=v1", "--branch", "--untracked-files=all", "--ignore-submodules=dirty"];
-        answer(self.0.look(&args, &[], "no changes").await)
+        into_output(self.0.run_read_only(&args, &[], "no changes").await)
     }
 }
 
 pub struct GitDiff(Git);
 
 impl GitDiff {
-    pub fn new(workplace: Arc<Workplace>) -> Self {
-        Self(Git(workplace))
+    pub fn new(workspace: Arc<ToolWorkspace>) -> Self {
+        Self(Git(workspace))
     }
 }
 
@@ -333,15 +359,15 @@ impl Tool for GitDiff {
             args.push("--cached");
         }
         let paths: Vec<&str> = input["path"].as_str().into_iter().collect();
-        answer(self.0.look(&args, &paths, "no differences").await)
+        into_output(self.0.run_read_only(&args, &paths, "no differences").await)
     }
 }
 
 pub struct GitCommit(Git);
 
 impl GitCommit {
-    pub fn new(workplace: Arc<Workplace>) -> Self {
-        Self(Git(workplace))
+    pub fn new(workspace: Arc<ToolWorkspace>) -> Self {
+        Self(Git(workspace))
     }
 }
 
@@ -371,6 +397,6 @@ impl Tool for GitCommit {
         }
         let paths: Vec<&str> =
             input["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        answer(self.0.commit(message, &paths).await)
+        into_output(self.0.commit(message, &paths).await)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sapwood_core::content::ToolCall;
 use sapwood_core::id::{SessionId, TenantId};
-use sapwood_core::port::tool::{FsScope, Grant, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox};
+use sapwood_core::port::tool::{FsScope, ToolError, ToolGrant, ToolHost, ToolOutput, ToolSpec, Toolbox};
 
 use super::command::{Allowlist, RunCommand};
 use super::files::root::Root;
@@ -41,7 +41,7 @@ pub const EFFECT_TOOLS: &[&str] = &[
 /// Tools that work on the log. The engine implements them, and the host ignores their names.
 pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
 
-/// Maximum number of tools in a box.
+/// Maximum number of tools in a toolbox.
 const TOOLS_MAX: usize = 512;
 /// Default search path for programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -94,7 +94,7 @@ pub struct Settings {
     pub readable: Vec<PathBuf>,
     /// Network access of programs in the `sandboxed` and `project` scopes. Always open in `full`.
     pub network: Network,
-    /// `NAME <ADDRESS>` of commits in repositories without a configured author.
+    /// Author of commits in repositories that configure no author.
     pub git_author: GitAuthor,
     /// The values for `secret:NAME`, redacted from every output (I12).
     pub secrets: Arc<Secrets>,
@@ -150,14 +150,14 @@ impl Host {
     }
 
     /// Open the directory in which a session's tools work.
-    fn open_workplace(&self, grant: &Grant) -> Result<Workplace, ToolError> {
+    fn open_workspace(&self, grant: &ToolGrant) -> Result<ToolWorkspace, ToolError> {
         let scratch = self.scratch_of(&grant.tenant, &grant.session);
         let (files, home) = (scratch.join("files"), scratch.join("home"));
         let of_tenant = scratch.parent().unwrap_or(&scratch);
         for dir in [of_tenant, &scratch, &files, &home, &home.join("tmp")] {
-            make_private(dir).map_err(|why| no_directory(dir, &why.to_string()))?;
+            create_private_dir(dir).map_err(|why| no_directory(dir, &why.to_string()))?;
         }
-        let place = match (grant.fs_scope, &grant.cwd) {
+        let directory = match (grant.fs_scope, &grant.cwd) {
             (FsScope::Sandboxed, _) => files,
             (_, Some(cwd)) if Path::new(cwd).is_absolute() => PathBuf::from(cwd),
             (_, Some(cwd)) => return Err(no_directory(Path::new(cwd), "it is not an absolute path")),
@@ -165,11 +165,11 @@ impl Host {
                 return Err(no_directory(Path::new("(none)"), "this scope needs a working directory"));
             }
         };
-        let root =
-            Root::open(&place, grant.fs_scope).map_err(|why| no_directory(&place, &why.to_string()))?;
+        let root = Root::open(&directory, grant.fs_scope)
+            .map_err(|why| no_directory(&directory, &why.to_string()))?;
         let home = std::fs::canonicalize(&home).map_err(|why| no_directory(&home, &why.to_string()))?;
         let settings = &self.settings;
-        Ok(Workplace {
+        Ok(ToolWorkspace {
             root: Arc::new(root),
             home,
             launcher: settings.launcher.clone(),
@@ -182,13 +182,13 @@ impl Host {
     }
 
     /// Create one of the built-in tools. Omits `run_command` if no command is allowed.
-    fn make_tool(
+    fn create_tool(
         &self,
         name: &str,
-        grant: &Grant,
-        at: &Arc<Workplace>,
+        grant: &ToolGrant,
+        workspace: &Arc<ToolWorkspace>,
     ) -> Result<Option<Arc<dyn Tool>>, ToolError> {
-        let root = || at.root.clone();
+        let root = || workspace.root.clone();
         Ok(Some(match name {
             "read_file" => Arc::new(ReadFile::new(root())),
             "write_file" => Arc::new(WriteFile::new(root())),
@@ -196,20 +196,20 @@ impl Host {
             "list_directory" => Arc::new(ListDirectory::new(root())),
             "find_files" => Arc::new(FindFiles::new(root())),
             "search_text" => Arc::new(SearchText::new(root())),
-            "git_status" => Arc::new(GitStatus::new(at.clone())),
-            "git_diff" => Arc::new(GitDiff::new(at.clone())),
-            "git_commit" => Arc::new(GitCommit::new(at.clone())),
+            "git_status" => Arc::new(GitStatus::new(workspace.clone())),
+            "git_diff" => Arc::new(GitDiff::new(workspace.clone())),
+            "git_commit" => Arc::new(GitCommit::new(workspace.clone())),
             "run_command" if !grant.allowed_commands.is_empty() => {
-                Arc::new(RunCommand::new(at.clone(), read_allowlist(grant)?))
+                Arc::new(RunCommand::new(workspace.clone(), read_allowlist(grant)?))
             }
             _ => return Ok(None),
         }))
     }
 
     /// `http_request` if granted, and every tool of the granted MCP servers.
-    async fn open_network_tools(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
-        let asks_for_requests = grant.tools.iter().any(|name| name == HTTP_REQUEST);
-        if !asks_for_requests && grant.mcp_servers.is_empty() {
+    async fn open_network_tools(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let has_http_request = grant.tools.iter().any(|name| name == HTTP_REQUEST);
+        if !has_http_request && grant.mcp_servers.is_empty() {
             return Ok(Vec::new());
         }
         let Settings { secrets, egress_limits, mcp_limits, .. } = &self.settings;
@@ -217,18 +217,18 @@ impl Host {
         let hosts = AllowedHosts::parse(&grant.allowed_hosts).map_err(|why| invalid(why.to_string()))?;
         let egress = Egress::new(hosts, *egress_limits).map_err(|why| invalid(why.to_string()))?;
         let mut tools = open_mcp_tools(grant, &egress, secrets, *mcp_limits).await?;
-        if asks_for_requests {
+        if has_http_request {
             tools.push(Arc::new(HttpRequest::new(egress, secrets.clone())));
         }
         Ok(tools)
     }
 
     /// All tools of a grant: file and program tools by name, network tools, and the tools of the sources.
-    async fn tools_of(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
-        let workplace = Arc::new(self.open_workplace(grant)?);
+    async fn tools_of(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+        let workspace = Arc::new(self.open_workspace(grant)?);
         let mut tools = Vec::new();
         for name in EFFECT_TOOLS.iter().filter(|name| grant.tools.iter().any(|granted| granted == *name)) {
-            tools.extend(self.make_tool(name, grant, &workplace)?);
+            tools.extend(self.create_tool(name, grant, &workspace)?);
         }
         tools.extend(self.open_network_tools(grant).await?);
         for source in &self.settings.sources {
@@ -240,25 +240,25 @@ impl Host {
 
 #[async_trait]
 impl ToolHost for Host {
-    async fn open(&self, grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+    async fn open(&self, grant: &ToolGrant) -> Result<Arc<dyn Toolbox>, ToolError> {
         let tools = self.tools_of(grant).await?;
-        let mut slots = Vec::new();
+        let mut bound = Vec::new();
         for tool in tools {
-            slots.push(Slot::of(tool)?);
+            bound.push(BoundTool::new(tool)?);
         }
-        check_names(grant, &slots)?;
-        let specs = slots.iter().map(|slot| slot.spec.clone()).collect();
-        Ok(Arc::new(OpenBox { specs, slots, secrets: self.settings.secrets.clone() }))
+        check_names(grant, &bound)?;
+        let specs = bound.iter().map(|tool| tool.spec.clone()).collect();
+        Ok(Arc::new(SessionToolbox { specs, tools: bound, secrets: self.settings.secrets.clone() }))
     }
 }
 
 /// Check that each granted name is known and no two tools have the same name.
-fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
-    let is_there = |name: &str| slots.iter().any(|slot| slot.spec.name == name);
+fn check_names(grant: &ToolGrant, tools: &[BoundTool]) -> Result<(), ToolError> {
+    let is_opened = |name: &str| tools.iter().any(|tool| tool.spec.name == name);
     for name in &grant.tools {
-        let is_known = [EFFECT_TOOLS, ENGINE_TOOLS].concat().contains(&name.as_str()) || is_there(name);
+        let is_known = [EFFECT_TOOLS, ENGINE_TOOLS].concat().contains(&name.as_str()) || is_opened(name);
         if !is_known {
-            let opened = slots.iter().map(|slot| slot.spec.name.as_str());
+            let opened = tools.iter().map(|tool| tool.spec.name.as_str());
             let mut known: Vec<&str> =
                 [EFFECT_TOOLS, ENGINE_TOOLS].concat().into_iter().chain(opened).collect();
             known.sort_unstable();
@@ -270,12 +270,12 @@ fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
         }
     }
     let invalid = |what: &str, why: &str| ToolError::Invalid { what: what.to_owned(), why: why.to_owned() };
-    if slots.len() > TOOLS_MAX {
-        return Err(invalid("the list of tools", "there are more than 512"));
+    if tools.len() > TOOLS_MAX {
+        return Err(invalid("the list of tools", "it has more than 512 tools"));
     }
-    for (index, slot) in slots.iter().enumerate() {
-        let name = &slot.spec.name;
-        if slots[..index].iter().any(|earlier| earlier.spec.name == *name) {
+    for (index, tool) in tools.iter().enumerate() {
+        let name = &tool.spec.name;
+        if tools[..index].iter().any(|earlier| earlier.spec.name == *name) {
             return Err(invalid(name, "two tools have this name"));
         }
     }
@@ -283,14 +283,14 @@ fn check_names(grant: &Grant, slots: &[Slot]) -> Result<(), ToolError> {
 }
 
 /// A tool with its compiled schema.
-struct Slot {
+struct BoundTool {
     spec: ToolSpec,
     schema: InputSchema,
     tool: Arc<dyn Tool>,
 }
 
-impl Slot {
-    fn of(tool: Arc<dyn Tool>) -> Result<Self, ToolError> {
+impl BoundTool {
+    fn new(tool: Arc<dyn Tool>) -> Result<Self, ToolError> {
         let spec = tool.spec();
         let schema = InputSchema::compile(&spec.input_schema.to_value())
             .map_err(|why| ToolError::Invalid { what: format!("the schema of {}", spec.name), why })?;
@@ -299,15 +299,15 @@ impl Slot {
 }
 
 /// The tools of one session.
-struct OpenBox {
+struct SessionToolbox {
     specs: Vec<ToolSpec>,
-    slots: Vec<Slot>,
+    tools: Vec<BoundTool>,
     secrets: Arc<Secrets>,
 }
 
-impl OpenBox {
-    fn slot(&self, name: &str) -> Result<&Slot, String> {
-        self.slots.iter().find(|slot| slot.spec.name == name).ok_or_else(|| {
+impl SessionToolbox {
+    fn find_tool(&self, name: &str) -> Result<&BoundTool, String> {
+        self.tools.iter().find(|tool| tool.spec.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             format!("no tool {name} in this session; available tools: {}", names.join(", "))
         })
@@ -315,27 +315,28 @@ impl OpenBox {
 }
 
 #[async_trait]
-impl Toolbox for OpenBox {
+impl Toolbox for SessionToolbox {
     fn specs(&self) -> &[ToolSpec] {
         &self.specs
     }
 
     async fn run(&self, call: &ToolCall) -> ToolOutput {
         let input = call.input.to_value();
-        let output = match self.slot(&call.name).and_then(|slot| slot.schema.check(&input).map(|()| slot)) {
-            Ok(slot) => slot.tool.run(&input).await,
-            Err(why) => ToolOutput::error(why),
-        };
+        let output =
+            match self.find_tool(&call.name).and_then(|bound| bound.schema.check(&input).map(|()| bound)) {
+                Ok(bound) => bound.tool.run(&input).await,
+                Err(why) => ToolOutput::error(why),
+            };
         self.secrets.scrub_output(output)
     }
 
     fn check(&self, call: &ToolCall) -> Result<(), String> {
-        self.slot(&call.name)?.schema.check(&call.input.to_value())
+        self.find_tool(&call.name)?.schema.check(&call.input.to_value())
     }
 }
 
 /// The files that a session's tools work on, and the environment of its programs.
-pub struct Workplace {
+pub struct ToolWorkspace {
     pub(super) root: Arc<Root>,
     /// `HOME` of every program.
     home: PathBuf,
@@ -347,7 +348,7 @@ pub struct Workplace {
     pub(super) git_author: GitAuthor,
 }
 
-impl Workplace {
+impl ToolWorkspace {
     /// The complete environment of a program. Inherits no variables from Sapwood's environment.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         let home = self.home.display().to_string();
@@ -391,7 +392,7 @@ impl Workplace {
     }
 }
 
-fn read_allowlist(grant: &Grant) -> Result<Allowlist, ToolError> {
+fn read_allowlist(grant: &ToolGrant) -> Result<Allowlist, ToolError> {
     Allowlist::read(&grant.allowed_commands).map_err(|(pattern, why)| ToolError::Invalid {
         what: format!("the allowed command {pattern:?}"),
         why,
@@ -404,13 +405,14 @@ fn no_directory(dir: &Path, why: &str) -> ToolError {
 
 /// Encode a name as a directory name. Different names stay different on every file system.
 fn directory_name(name: &str) -> String {
-    let keep = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    let spell = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("={byte:02x}") };
-    name.bytes().map(spell).collect()
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let encode =
+        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("={byte:02x}") };
+    name.bytes().map(encode).collect()
 }
 
 /// Create a directory that only the owner can enter. Fails if the path is a link.
-fn make_private(dir: &Path) -> io::Result<()> {
+fn create_private_dir(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let found = std::fs::symlink_metadata(dir)?;

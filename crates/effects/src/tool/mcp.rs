@@ -13,13 +13,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rmcp::model::{CallToolRequestParams, Tool as RemoteTool};
 use sapwood_core::Json;
-use sapwood_core::port::tool::{Grant, Replay, ToolError, ToolOutput, ToolSpec, Touch};
+use sapwood_core::port::tool::{Replay, ToolError, ToolGrant, ToolOutput, ToolSpec, Touch};
 use serde_json::Value;
 
 use super::Tool;
 use crate::egress::Egress;
 use crate::secret::Secrets;
-use server::Server;
+use server::ServerHandle;
 
 /// Maximum number of servers per agent, and of tools per server.
 pub const SERVERS_MAX: usize = 32;
@@ -49,7 +49,7 @@ impl Default for McpLimits {
 /// Start the grant's servers and list their tools. Fails if a server cannot be reached, because a session that
 /// silently lacks tools would fail later in unexpected ways.
 pub async fn open_mcp_tools(
-    grant: &Grant,
+    grant: &ToolGrant,
     egress: &Egress,
     secrets: &Arc<Secrets>,
     limits: McpLimits,
@@ -59,9 +59,9 @@ pub async fn open_mcp_tools(
         return Err(ToolError::Invalid { what: "mcp_servers".to_owned(), why });
     }
     let open = |(name, config): (&String, _)| {
-        Server::new(name, config, grant.cwd.as_deref(), egress, secrets, limits)
+        ServerHandle::new(name, config, grant.cwd.as_deref(), egress, secrets, limits)
     };
-    let servers: Vec<Arc<Server>> = grant.mcp_servers.iter().map(open).map(Arc::new).collect();
+    let servers: Vec<Arc<ServerHandle>> = grant.mcp_servers.iter().map(open).map(Arc::new).collect();
     let listed = futures_util::future::join_all(servers.iter().map(|server| server.list_tools())).await;
     let (mut tools, mut names): (Vec<Arc<dyn Tool>>, _) = (Vec::new(), BTreeSet::new());
     for (server, listed) in servers.iter().zip(listed) {
@@ -75,14 +75,14 @@ pub async fn open_mcp_tools(
 }
 
 struct McpTool {
-    server: Arc<Server>,
+    server: Arc<ServerHandle>,
     remote_name: String,
     spec: ToolSpec,
 }
 
 impl McpTool {
     /// Returns `None` for a tool whose schema is too long or invalid, because no model could call it correctly.
-    fn new(server: &Arc<Server>, remote: &RemoteTool, name: String) -> Option<Self> {
+    fn new(server: &Arc<ServerHandle>, remote: &RemoteTool, name: String) -> Option<Self> {
         let text = server.scrub(&Value::Object(remote.input_schema.as_ref().clone()).to_string());
         let schema: Option<Value> =
             serde_json::from_str(&text).ok().filter(|schema| jsonschema::validator_for(schema).is_ok());
@@ -131,9 +131,9 @@ fn tool_name(server: &str, tool: &str, taken: &mut BTreeSet<String>) -> String {
     let name = match plain.len() <= TOOL_NAME_BYTES_MAX && !taken.contains(&plain) {
         true => plain,
         false => {
-            let mark = format!("_{:08x}", hash_name(&format!("{server}\0{tool}")));
-            let kept = plain.len().min(TOOL_NAME_BYTES_MAX - mark.len());
-            format!("{}{mark}", &plain[..kept])
+            let suffix = format!("_{:08x}", hash_name(&format!("{server}\0{tool}")));
+            let kept = plain.len().min(TOOL_NAME_BYTES_MAX - suffix.len());
+            format!("{}{suffix}", &plain[..kept])
         }
     };
     taken.insert(name.clone());
@@ -160,8 +160,8 @@ mod tests {
         assert_eq!(tool_name("git", "log", &mut taken), "mcp__git__log");
         assert_eq!(tool_name("my server", "read.file/é", &mut taken), "mcp__my_server__read_file__");
         assert_eq!(tool_name("a", "b__c", &mut taken), "mcp__a__b__c");
-        let met = tool_name("a__b", "c", &mut taken);
-        assert_eq!(met, format!("mcp__a__b__c_{:08x}", hash_name("a__b\0c")));
+        let conflicting = tool_name("a__b", "c", &mut taken);
+        assert_eq!(conflicting, format!("mcp__a__b__c_{:08x}", hash_name("a__b\0c")));
         let (long_1, long_2) = (format!("{}1", "x".repeat(99)), format!("{}2", "x".repeat(99)));
         let (name_1, name_2) = (tool_name("s", &long_1, &mut taken), tool_name("s", &long_2, &mut taken));
         assert_eq!((name_1.len(), name_2.len()), (TOOL_NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sapwood_core::content::Json;
-use sapwood_core::port::tool::{Grant, Replay, ToolError, ToolOutput, ToolSpec, Touch};
+use sapwood_core::port::tool::{Replay, ToolError, ToolGrant, ToolOutput, ToolSpec, Touch};
 use serde_json::Value;
 
 /// A tool, bound to its grant.
@@ -32,7 +32,7 @@ pub trait Tool: Send + Sync {
 /// grant.
 #[async_trait]
 pub trait ToolSource: Send + Sync {
-    async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
+    async fn open(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
 }
 
 /// Build a spec with a schema given as a value.

@@ -32,15 +32,15 @@ pub struct Program {
 }
 
 /// The result of a program.
-pub struct Finished {
-    pub end: End,
-    pub stdout: Captured,
-    pub stderr: Captured,
+pub struct ProgramResult {
+    pub end: ProgramEnd,
+    pub stdout: CapturedOutput,
+    pub stderr: CapturedOutput,
     pub took: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ProgramEnd {
     Exited(i32),
     Killed,
     TimedOut,
@@ -48,16 +48,16 @@ pub enum End {
 
 /// The beginning and the end of a stream.
 #[derive(Default)]
-pub struct Captured {
+pub struct CapturedOutput {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     bytes: u64,
 }
 
-impl Captured {
-    fn push(&mut self, piece: &[u8]) {
-        self.bytes += piece.len() as u64;
-        let (first, rest) = piece.split_at(piece.len().min(KEPT_BYTES - self.head.len()));
+impl CapturedOutput {
+    fn push(&mut self, chunk: &[u8]) {
+        self.bytes += chunk.len() as u64;
+        let (first, rest) = chunk.split_at(chunk.len().min(KEPT_BYTES - self.head.len()));
         self.head.extend_from_slice(first);
         self.tail.extend(rest);
         let over = self.tail.len().saturating_sub(KEPT_BYTES);
@@ -65,24 +65,21 @@ impl Captured {
     }
 
     pub fn text(&self) -> String {
-        let left_out = self.bytes - (self.head.len() + self.tail.len()) as u64;
+        let omitted = self.bytes - (self.head.len() + self.tail.len()) as u64;
         let head = String::from_utf8_lossy(&self.head).into_owned();
         let tail = String::from_utf8_lossy(&self.tail.iter().copied().collect::<Vec<u8>>()).into_owned();
-        if left_out == 0 {
-            head + &tail
-        } else {
-            format!("{head}\n[… {left_out} bytes omitted …]\n{tail}")
-        }
+        if omitted == 0 { head + &tail } else { format!("{head}\n[… {omitted} bytes omitted …]\n{tail}") }
     }
 }
 
-/// Find a program like a shell does, but only on the given search path, never in the working directory.
+/// Find a program like a shell does. A name without a slash is searched only on the given search path, never in the
+/// working directory.
 pub fn find_program(name: &str, search_path: &str, directory: &Path) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(directory.join(name)).filter(|path| is_executable(path));
     }
-    let places = std::env::split_paths(search_path).filter(|place| place.is_absolute());
-    places.map(|place| place.join(name)).find(|path| is_executable(path))
+    let search_dirs = std::env::split_paths(search_path).filter(|dir| dir.is_absolute());
+    search_dirs.map(|dir| dir.join(name)).find(|path| is_executable(path))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -90,11 +87,11 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished> {
+pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramResult> {
     let began = Instant::now();
     let mut child = spawn(launcher, program)?;
     let mut lifeline = Lifeline::of(&mut child, launcher);
-    let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
+    let (mut stdout, mut stderr) = (CapturedOutput::default(), CapturedOutput::default());
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let unsupervised = lifeline.group.filter(|_| !lifeline.is_supervised);
     let end = {
@@ -103,7 +100,7 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished>
             let waited = async {
                 let status = child.wait().await;
                 // Remaining processes of the group would keep the streams open.
-                end_group(unsupervised);
+                kill_process_group(unsupervised);
                 status
             };
             tokio::join!(streams, waited).1
@@ -112,20 +109,20 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<Finished>
         match tokio::time::timeout(program.time_max, &mut work).await {
             Ok(status) => end_of(status?),
             Err(_) => {
-                lifeline.cut();
+                lifeline.close();
                 if tokio::time::timeout(GRACE, &mut work).await.is_err() {
                     lifeline.kill_group();
                 }
-                End::TimedOut
+                ProgramEnd::TimedOut
             }
         }
     };
-    lifeline.ended();
-    Ok(Finished { end, stdout, stderr, took: began.elapsed() })
+    lifeline.disarm();
+    Ok(ProgramResult { end, stdout, stderr, took: began.elapsed() })
 }
 
-fn end_of(status: ExitStatus) -> End {
-    status.code().map_or(End::Killed, End::Exited)
+fn end_of(status: ExitStatus) -> ProgramEnd {
+    status.code().map_or(ProgramEnd::Killed, ProgramEnd::Exited)
 }
 
 fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
@@ -153,13 +150,13 @@ fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
 }
 
 /// Read a stream to its end. A read error counts as the end.
-async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut Captured) {
+async fn capture(stream: Option<impl AsyncRead + Unpin>, captured: &mut CapturedOutput) {
     let Some(mut stream) = stream else { return };
-    let mut piece = vec![0; READ_BYTES];
+    let mut chunk = vec![0; READ_BYTES];
     while captured.bytes < STREAM_BYTES_MAX {
-        match stream.read(&mut piece).await {
+        match stream.read(&mut chunk).await {
             Ok(0) | Err(_) => return,
-            Ok(bytes) => captured.push(&piece[..bytes]),
+            Ok(bytes) => captured.push(&chunk[..bytes]),
         }
     }
 }
@@ -178,7 +175,7 @@ impl Lifeline {
         Self { pipe: child.stdin.take(), group, is_supervised: *launcher != Launcher::None }
     }
 
-    fn cut(&mut self) {
+    fn close(&mut self) {
         self.pipe = None;
         if !self.is_supervised {
             self.kill_group();
@@ -186,17 +183,17 @@ impl Lifeline {
     }
 
     fn kill_group(&mut self) {
-        end_group(self.group.take());
+        kill_process_group(self.group.take());
     }
 
     /// Forget the process: it was reaped, so its pid may be reused.
-    fn ended(&mut self) {
+    fn disarm(&mut self) {
         self.group = None;
         self.pipe = None;
     }
 }
 
-fn end_group(group: Option<Pid>) {
+fn kill_process_group(group: Option<Pid>) {
     if let Some(group) = group {
         // The group may have exited in the meantime.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
@@ -205,6 +202,6 @@ fn end_group(group: Option<Pid>) {
 
 impl Drop for Lifeline {
     fn drop(&mut self) {
-        self.cut();
+        self.close();
     }
 }

@@ -24,8 +24,8 @@ impl InputSchema {
 
 fn describe(fault: jsonschema::ValidationError<'_>) -> String {
     let path = fault.instance_path().to_string();
-    let place = if path.is_empty() { "input".to_owned() } else { format!("input{path}") };
-    format!("{place}: {fault}").chars().take(FAULT_CHARS_MAX).collect()
+    let location = if path.is_empty() { "input".to_owned() } else { format!("input{path}") };
+    format!("{location}: {fault}").chars().take(FAULT_CHARS_MAX).collect()
 }
 
 #[cfg(test)]

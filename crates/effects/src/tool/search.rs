@@ -11,9 +11,9 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch}
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::blocking::{Stop, run_blocking};
+use super::blocking::{StopSignal, run_blocking};
 use super::files::root::{Reader, Refusal, Root};
-use super::files::walk::{Walked, WalkedFile, walk_files};
+use super::files::walk::{WalkEnd, WalkedFile, walk_files};
 use super::{Tool, spec, text_field};
 
 /// Maximum number of files and of matches in one result, and default number of matches.
@@ -76,7 +76,7 @@ fn below_start<'a>(shown: &'a str, start: &str) -> &'a str {
     shown.strip_prefix(start.trim_end_matches('/')).map_or(shown, |below| below.trim_start_matches('/'))
 }
 
-fn find(root: &Root, start: &str, glob: &GlobMatcher, stop: &Stop) -> ToolOutput {
+fn find(root: &Root, start: &str, glob: &GlobMatcher, stop: &StopSignal) -> ToolOutput {
     let mut files: Vec<String> = Vec::new();
     let reader = root.reader();
     let walked = walk_files(root, &reader, start, stop, &mut |found| {
@@ -88,15 +88,20 @@ fn find(root: &Root, start: &str, glob: &GlobMatcher, stop: &Stop) -> ToolOutput
     report(walked, files, "no matching files", "files")
 }
 
-fn report(walked: Result<Walked, Refusal>, mut lines: Vec<String>, none: &str, what: &str) -> ToolOutput {
+fn report(
+    walked: Result<WalkEnd, Refusal>,
+    mut lines: Vec<String>,
+    empty_note: &str,
+    noun: &str,
+) -> ToolOutput {
     match walked {
         Err(refusal) => return ToolOutput::error(refusal.to_string()),
-        Ok(Walked::All) if lines.is_empty() => lines.push(format!("[{none}]")),
-        Ok(Walked::All) => {}
-        Ok(Walked::Enough) => {
-            lines.push(format!("[only the first {} {what}: narrow the search]", lines.len()))
+        Ok(WalkEnd::All) if lines.is_empty() => lines.push(format!("[{empty_note}]")),
+        Ok(WalkEnd::All) => {}
+        Ok(WalkEnd::Enough) => {
+            lines.push(format!("[only the first {} {noun}: narrow the search]", lines.len()))
         }
-        Ok(Walked::CutShort) => lines.push("[the search is incomplete: narrow it]".to_owned()),
+        Ok(WalkEnd::CutShort) => lines.push("[the search is incomplete: narrow it]".to_owned()),
     }
     ToolOutput::text(lines.join("\n"))
 }
@@ -167,37 +172,37 @@ struct Search {
     limit: usize,
 }
 
-fn search(root: &Root, search: &Search, stop: &Stop) -> ToolOutput {
+fn search(root: &Root, search: &Search, stop: &StopSignal) -> ToolOutput {
     let reader = root.reader();
-    let mut lines = Lines { found: Vec::new(), limit: search.limit, path: String::new(), stop };
+    let mut lines = MatchCollector { found: Vec::new(), limit: search.limit, path: String::new(), stop };
     if let Ok(opened) = reader.open_file(&search.start) {
         lines.search_file(search, &search.start, opened.file.into_std());
-        let walked = if lines.is_full() { Walked::Enough } else { Walked::All };
+        let walked = if lines.is_full() { WalkEnd::Enough } else { WalkEnd::All };
         return report(Ok(walked), lines.found, "no matching lines", "lines");
     }
     let walked = walk_files(root, &reader, &search.start, stop, &mut |found| {
-        let fits =
+        let is_searched =
             search.glob.as_ref().is_none_or(|glob| glob.is_match(below_start(found.path, &search.start)));
-        if fits {
+        if is_searched {
             lines.search_found(search, &reader, found);
         }
-        if lines.is_full() || stop.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if lines.is_full() || stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let walked =
-        walked.map(|end| if end == Walked::Enough && !lines.is_full() { Walked::CutShort } else { end });
+        walked.map(|end| if end == WalkEnd::Enough && !lines.is_full() { WalkEnd::CutShort } else { end });
     report(walked, lines.found, "no matching lines", "lines")
 }
 
 /// Collects matching lines up to a limit.
-struct Lines<'a> {
+struct MatchCollector<'a> {
     found: Vec<String>,
     limit: usize,
     /// The file being searched.
     path: String,
-    stop: &'a Stop,
+    stop: &'a StopSignal,
 }
 
-impl Lines<'_> {
+impl MatchCollector<'_> {
     fn is_full(&self) -> bool {
         self.found.len() >= self.limit
     }
@@ -223,7 +228,7 @@ impl Lines<'_> {
     }
 }
 
-impl Sink for &mut Lines<'_> {
+impl Sink for &mut MatchCollector<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
@@ -234,6 +239,6 @@ impl Sink for &mut Lines<'_> {
             shown.push('…');
         }
         self.found.push(format!("{}:{}:{shown}", self.path, found.line_number().unwrap_or(0)));
-        Ok(!self.is_full() && !self.stop.is_due())
+        Ok(!self.is_full() && !self.stop.is_set())
     }
 }

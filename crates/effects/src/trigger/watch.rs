@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 16;
 pub struct FileWatch {
     directory: PathBuf,
     globs: GlobSet,
-    about: String,
+    description: String,
 }
 
 impl FileWatch {
@@ -28,26 +28,26 @@ impl FileWatch {
         for glob in globs {
             set.add(Glob::new(glob).map_err(|error| error.to_string())?);
         }
-        let about = format!("{} {}", directory.display(), globs.join(" "));
-        Ok(Self { directory, globs: set.build().map_err(|error| error.to_string())?, about })
+        let description = format!("{} {}", directory.display(), globs.join(" "));
+        Ok(Self { directory, globs: set.build().map_err(|error| error.to_string())?, description })
     }
 
-    fn look_now(&self) -> Result<BTreeMap<String, String>, String> {
-        let (mut found, mut seen) = (BTreeMap::new(), 0);
+    fn scan(&self) -> Result<BTreeMap<String, String>, String> {
+        let (mut found, mut scanned_entries) = (BTreeMap::new(), 0);
         let mut pending = vec![(self.directory.clone(), 0)];
         while let Some((dir, depth)) = pending.pop() {
             // A directory that does not exist has no files.
             let Ok(entries) = std::fs::read_dir(&dir) else { continue };
             for entry in entries.filter_map(Result::ok) {
-                seen += 1;
-                if seen > ENTRIES_MAX {
+                scanned_entries += 1;
+                if scanned_entries > ENTRIES_MAX {
                     return Err(format!("{} has more than {ENTRIES_MAX} entries", self.directory.display()));
                 }
                 let (Ok(kind), path) = (entry.file_type(), entry.path()) else { continue };
                 if kind.is_dir() && depth < DEPTH_MAX {
                     pending.push((path, depth + 1));
                 } else if kind.is_file() {
-                    found.extend(self.look_at(&path));
+                    found.extend(self.fingerprint(&path));
                 }
             }
             if found.len() > FILES_MAX {
@@ -57,8 +57,8 @@ impl FileWatch {
         Ok(found)
     }
 
-    /// Size and modification time of a file. Does not follow links.
-    fn look_at(&self, path: &Path) -> Option<(String, String)> {
+    /// The relative path of a matching file, with its size and modification time. Does not follow links.
+    fn fingerprint(&self, path: &Path) -> Option<(String, String)> {
         let name = path.strip_prefix(&self.directory).ok()?;
         if !self.globs.is_match(name) {
             return None;
@@ -71,13 +71,13 @@ impl FileWatch {
 
 #[async_trait]
 impl Watcher for FileWatch {
-    async fn look(&self) -> Result<BTreeMap<String, String>, String> {
+    async fn fingerprints(&self) -> Result<BTreeMap<String, String>, String> {
         let watch = self.clone();
-        let looked = tokio::task::spawn_blocking(move || watch.look_now()).await;
-        looked.unwrap_or_else(|error| Err(error.to_string()))
+        let scanned = tokio::task::spawn_blocking(move || watch.scan()).await;
+        scanned.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     fn describe(&self) -> String {
-        self.about.clone()
+        self.description.clone()
     }
 }

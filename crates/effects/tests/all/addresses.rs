@@ -1,13 +1,13 @@
 //! Tables of addresses and names: which are public, and which a host list allows.
 
-use sapwood_effects::egress::address::{Closed, closed_reason};
+use sapwood_effects::egress::address::{NonPublic, non_public_reason};
 use sapwood_effects::egress::{AllowedHosts, EgressError};
 
-const SPECIAL: &[(Closed, &[&str])] = &[
-    (Closed::Unspecified, &["0.0.0.0", "::"]),
-    (Closed::Loopback, &["127.0.0.1", "127.1.2.3", "127.255.255.255", "::1"]),
+const SPECIAL: &[(NonPublic, &[&str])] = &[
+    (NonPublic::Unspecified, &["0.0.0.0", "::"]),
+    (NonPublic::Loopback, &["127.0.0.1", "127.1.2.3", "127.255.255.255", "::1"]),
     (
-        Closed::Private,
+        NonPublic::Private,
         &[
             "10.0.0.1",
             "10.255.255.255",
@@ -19,17 +19,17 @@ const SPECIAL: &[(Closed, &[&str])] = &[
             "fec0::1",
         ],
     ),
-    (Closed::LinkLocal, &["169.254.0.1", "169.254.255.255", "fe80::1", "febf::1"]),
-    (Closed::SharedCarrier, &["100.64.0.1", "100.127.255.255"]),
-    (Closed::Multicast, &["224.0.0.1", "239.255.255.255", "ff02::1", "ff0e::1"]),
-    (Closed::Broadcast, &["255.255.255.255"]),
+    (NonPublic::LinkLocal, &["169.254.0.1", "169.254.255.255", "fe80::1", "febf::1"]),
+    (NonPublic::SharedCarrier, &["100.64.0.1", "100.127.255.255"]),
+    (NonPublic::Multicast, &["224.0.0.1", "239.255.255.255", "ff02::1", "ff0e::1"]),
+    (NonPublic::Broadcast, &["255.255.255.255"]),
     (
-        Closed::Documentation,
+        NonPublic::Documentation,
         &["192.0.2.1", "198.51.100.1", "203.0.113.255", "2001:db8::1", "3fff::1", "3fff:fff::1"],
     ),
-    (Closed::Benchmarking, &["198.18.0.1", "198.19.255.255", "2001:2::1"]),
+    (NonPublic::Benchmarking, &["198.18.0.1", "198.19.255.255", "2001:2::1"]),
     (
-        Closed::Reserved,
+        NonPublic::Reserved,
         &[
             "0.1.2.3",
             "192.0.0.1",
@@ -45,11 +45,11 @@ const SPECIAL: &[(Closed, &[&str])] = &[
         ],
     ),
     (
-        Closed::CloudMetadata,
+        NonPublic::CloudMetadata,
         &["169.254.169.254", "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254"],
     ),
     (
-        Closed::Embedded,
+        NonPublic::Embedded,
         &[
             "::ffff:127.0.0.1",
             "::ffff:10.0.0.1",
@@ -80,7 +80,7 @@ const SPECIAL: &[(Closed, &[&str])] = &[
 fn every_special_address_is_refused_with_its_reason() {
     for (reason, addresses) in SPECIAL {
         for address in *addresses {
-            assert_eq!(closed_reason(address.parse().unwrap()), Some(*reason), "{address}");
+            assert_eq!(non_public_reason(address.parse().unwrap()), Some(*reason), "{address}");
         }
     }
 }
@@ -110,7 +110,7 @@ fn public_addresses_are_allowed() {
         "2a00:1450::1",
         "3ffe::1",
     ] {
-        assert_eq!(closed_reason(address.parse().unwrap()), None, "{address}");
+        assert_eq!(non_public_reason(address.parse().unwrap()), None, "{address}");
     }
 }
 

@@ -11,17 +11,17 @@ use std::fs;
 use sapwood_core::port::tool::FsScope;
 use serde_json::{Value, json};
 
-use crate::tool_harness::{Desk, Tools, read};
+use crate::tool_harness::{ToolHarness, Tools, read};
 
 /// Content that must never be shown or changed.
 pub const CANARY: &str = "canary-7f3a";
 
 /// A harness with a secret next to its project and its scratch directory.
-pub fn guarded_desk() -> Desk {
-    let desk = Desk::new();
-    fs::create_dir(desk.outside("vault")).unwrap();
-    fs::write(desk.outside("vault/secret"), CANARY).unwrap();
-    desk
+pub fn harness_with_vault() -> ToolHarness {
+    let harness = ToolHarness::new();
+    fs::create_dir(harness.outside("vault")).unwrap();
+    fs::write(harness.outside("vault/secret"), CANARY).unwrap();
+    harness
 }
 
 /// Calls of every file tool with one path.
@@ -37,24 +37,24 @@ pub fn attempts(path: &str) -> Vec<(&'static str, Value)> {
 }
 
 /// Assert that every file tool refuses a path and that the vault is unchanged.
-pub async fn assert_refused(desk: &Desk, toolbox: &Tools, path: &str) {
+pub async fn assert_refused(harness: &ToolHarness, toolbox: &Tools, path: &str) {
     for (name, input) in attempts(path) {
         let text = toolbox.fails(name, input).await;
         assert!(!text.contains(CANARY), "{name} {path:?} shows the canary");
     }
-    assert_vault_is_whole(desk);
+    assert_vault_unchanged(harness);
 }
 
-pub fn assert_vault_is_whole(desk: &Desk) {
-    assert_eq!(read(desk.outside("vault/secret")), CANARY);
+pub fn assert_vault_unchanged(harness: &ToolHarness) {
+    assert_eq!(read(harness.outside("vault/secret")), CANARY);
     let names: Vec<_> =
-        fs::read_dir(desk.outside("vault")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        fs::read_dir(harness.outside("vault")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["secret"], "the vault was changed");
 }
 
 /// Toolboxes with their file directories, for the two restricted scopes.
-pub async fn bounded(desk: &Desk) -> [(std::path::PathBuf, Tools); 2] {
-    let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
-    let project = desk.open(FsScope::Project, &[]).await;
-    [(desk.scratch(), sandboxed), (desk.project(), project)]
+pub async fn restricted_toolboxes(harness: &ToolHarness) -> [(std::path::PathBuf, Tools); 2] {
+    let sandboxed = harness.open(FsScope::Sandboxed, &[]).await;
+    let project = harness.open(FsScope::Project, &[]).await;
+    [(harness.scratch(), sandboxed), (harness.project(), project)]
 }

@@ -29,24 +29,24 @@ pub enum Reply {
     Drip(String),
 }
 
-pub fn answer(status: &str, headers: &str, body: &[u8]) -> Reply {
+pub fn http_response(status: &str, headers: &str, body: &[u8]) -> Reply {
     let head =
         format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     Reply::Bytes([head.as_bytes(), body].concat())
 }
 
 pub fn redirect(status: &str, to: &str) -> Reply {
-    answer(status, &format!("Location: {to}\r\n"), b"")
+    http_response(status, &format!("Location: {to}\r\n"), b"")
 }
 
-/// Names and their addresses. Each lookup returns the next answer, and the last answer repeats.
+/// A resolver with fixed answers. Each lookup of a name returns its next answer, and the last answer repeats.
 #[derive(Default)]
-pub struct Names {
+pub struct FixedResolver {
     answers: Mutex<BTreeMap<String, VecDeque<Vec<IpAddr>>>>,
-    pub asked: Mutex<Vec<String>>,
+    pub lookups: Mutex<Vec<String>>,
 }
 
-impl Names {
+impl FixedResolver {
     pub fn set(&self, host: &str, answers: &[&[&str]]) {
         let read = |answer: &&[&str]| answer.iter().map(|ip| ip.parse().unwrap()).collect();
         self.answers.lock().unwrap().insert(host.to_owned(), answers.iter().map(read).collect());
@@ -54,49 +54,49 @@ impl Names {
 }
 
 #[async_trait]
-impl Resolver for Names {
+impl Resolver for FixedResolver {
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
-        self.asked.lock().unwrap().push(host.to_owned());
+        self.lookups.lock().unwrap().push(host.to_owned());
         let mut answers = self.answers.lock().unwrap();
-        let left = answers.get_mut(host).ok_or_else(|| io::Error::other("no such name"))?;
-        let answer = left.pop_front().unwrap_or_default();
-        if left.is_empty() {
-            left.push_back(answer.clone());
+        let remaining = answers.get_mut(host).ok_or_else(|| io::Error::other("no such name"))?;
+        let answer = remaining.pop_front().unwrap_or_default();
+        if remaining.is_empty() {
+            remaining.push_back(answer.clone());
         }
         Ok(answer)
     }
 }
 
-pub struct World {
+pub struct TestNetwork {
     pub port: u16,
-    pub names: Arc<Names>,
+    pub names: Arc<FixedResolver>,
     pub root_pem: String,
     /// Heads and bodies of all received requests.
-    pub heard: Arc<Mutex<Vec<String>>>,
+    pub requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl World {
+impl TestNetwork {
     /// Start a server that answers each request with `reply`. `good.test` and `other.test` resolve to it.
     pub async fn start(reply: impl Fn(&str, u16) -> Reply + Send + Sync + 'static) -> Self {
         let (acceptor, listener, root_pem) = listen().await;
         let port = listener.local_addr().unwrap().port();
-        let (reply, heard) = (Arc::new(reply), Arc::new(Mutex::new(Vec::new())));
-        let world = Self { port, names: Arc::default(), root_pem, heard: heard.clone() };
+        let (reply, requests) = (Arc::new(reply), Arc::new(Mutex::new(Vec::new())));
+        let network = Self { port, names: Arc::default(), root_pem, requests: requests.clone() };
         for name in ["good.test", "other.test", "xn--bcher-kva.test"] {
-            world.names.set(name, &[&["127.0.0.1"]]);
+            network.names.set(name, &[&["127.0.0.1"]]);
         }
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let (acceptor, reply, heard) = (acceptor.clone(), reply.clone(), heard.clone());
+                let (acceptor, reply, requests) = (acceptor.clone(), reply.clone(), requests.clone());
                 tokio::spawn(async move {
                     let Ok(mut stream) = acceptor.accept(socket).await else { return };
                     let request = read_request(&mut stream).await;
-                    heard.lock().unwrap().push(request.clone());
+                    requests.lock().unwrap().push(request.clone());
                     send_reply(&mut stream, reply(&request, port)).await;
                 });
             }
         });
-        world
+        network
     }
 
     pub fn url(&self, host: &str, path: &str) -> String {
@@ -114,28 +114,28 @@ impl World {
         Egress::for_tests(hosts, LIMITS, self.names.clone(), SERVER, &self.root_pem).unwrap()
     }
 
-    pub fn heard(&self) -> Vec<String> {
-        self.heard.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
 /// A TLS listener for all test names.
 pub async fn listen() -> (TlsAcceptor, TcpListener, String) {
     let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(vec![certificate.cert.der().clone()], key)
         .unwrap();
     let listener = TcpListener::bind(SocketAddr::new(SERVER, 0)).await.unwrap();
-    (TlsAcceptor::from(Arc::new(config)), listener, made.cert.pem())
+    (TlsAcceptor::from(Arc::new(config)), listener, certificate.cert.pem())
 }
 
 async fn read_request(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4_096]);
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 4_096]);
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
@@ -146,15 +146,15 @@ async fn read_request(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
                 return text;
             }
         }
-        match stream.read(&mut piece).await {
-            Ok(count @ 1..) => bytes.extend_from_slice(&piece[..count]),
+        match stream.read(&mut chunk).await {
+            Ok(count @ 1..) => bytes.extend_from_slice(&chunk[..count]),
             _ => return text,
         }
     }
 }
 
 async fn send_reply(stream: &mut (impl AsyncWriteExt + Unpin), reply: Reply) {
-    let (head, piece, pause_ms) = match reply {
+    let (head, chunk, pause_ms) = match reply {
         Reply::Bytes(bytes) => {
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
@@ -166,7 +166,7 @@ async fn send_reply(stream: &mut (impl AsyncWriteExt + Unpin), reply: Reply) {
     if stream.write_all(head.as_bytes()).await.is_err() {
         return;
     }
-    while stream.write_all(&piece).await.is_ok() && stream.flush().await.is_ok() {
+    while stream.write_all(&chunk).await.is_ok() && stream.flush().await.is_ok() {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
     }
 }

@@ -12,7 +12,7 @@ use sapwood_effects::hook::{CommandHook, HttpHook};
 use sapwood_effects::secret::Secret;
 use serde_json::{Value, json};
 
-use crate::harness::{Reply, World, answer, redirect};
+use crate::harness::{Reply, TestNetwork, http_response, redirect};
 
 fn event() -> HookEvent {
     HookEvent {
@@ -35,7 +35,7 @@ fn shell(script: &str, dir: &Path, env: &[(&str, &str)]) -> CommandHook {
     CommandHook::new(words, dir, env).unwrap()
 }
 
-async fn ask(script: &str) -> Result<Verdict, HookError> {
+async fn run_hook(script: &str) -> Result<Verdict, HookError> {
     let dir = tempfile::tempdir().unwrap();
     shell(script, dir.path(), &[]).call(&event()).await.map(|answer| answer.verdict)
 }
@@ -43,28 +43,28 @@ async fn ask(script: &str) -> Result<Verdict, HookError> {
 #[tokio::test]
 async fn a_program_receives_the_event_and_its_answer_is_used() {
     let dir = tempfile::tempdir().unwrap();
-    let script = r#"cat > heard.json; echo '{"verdict": "refuse", "reason": "not today"}'"#;
-    let said = shell(script, dir.path(), &[]).call(&event()).await.unwrap();
-    assert_eq!(said.verdict, Verdict::Refuse { reason: "not today".into() });
-    let heard: Value =
-        serde_json::from_slice(&std::fs::read(dir.path().join("heard.json")).unwrap()).unwrap();
-    assert_eq!((&heard["hook"], &heard["data"]["input"]["path"]), (&json!("before_tool"), &json!("ä")));
-    assert_eq!(heard["by"], "system");
+    let script = r#"cat > event.json; echo '{"verdict": "refuse", "reason": "not today"}'"#;
+    let response = shell(script, dir.path(), &[]).call(&event()).await.unwrap();
+    assert_eq!(response.verdict, Verdict::Refuse { reason: "not today".into() });
+    let received: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("event.json")).unwrap()).unwrap();
+    assert_eq!((&received["hook"], &received["data"]["input"]["path"]), (&json!("before_tool"), &json!("ä")));
+    assert_eq!(received["by"], "system");
 }
 
 #[tokio::test]
 async fn a_program_without_output_changes_nothing() {
-    assert_eq!(ask("true").await.unwrap(), Verdict::GoOn);
+    assert_eq!(run_hook("true").await.unwrap(), Verdict::GoOn);
     // The program does not have to read its input.
-    assert_eq!(ask("exec 0<&-; sleep 0.1").await.unwrap(), Verdict::GoOn);
+    assert_eq!(run_hook("exec 0<&-; sleep 0.1").await.unwrap(), Verdict::GoOn);
 }
 
 #[tokio::test]
 async fn an_invalid_answer_is_a_failure_with_a_reason() {
     let failed = |result: Result<Verdict, HookError>| result.unwrap_err().to_string();
-    assert!(failed(ask("echo no json").await).contains("is not valid"));
-    assert!(failed(ask("echo sorry >&2; exit 3").await).contains("sorry"));
-    assert!(failed(ask(&format!("head -c {} /dev/zero", ANSWER_BYTES_MAX + 1)).await).contains("bytes"));
+    assert!(failed(run_hook("echo no json").await).contains("is not valid"));
+    assert!(failed(run_hook("echo sorry >&2; exit 3").await).contains("sorry"));
+    assert!(failed(run_hook(&format!("head -c {} /dev/zero", ANSWER_BYTES_MAX + 1)).await).contains("bytes"));
     let none = CommandHook::new(vec!["no-such-program-here".into()], "/", BTreeMap::new()).unwrap();
     assert!(none.call(&event()).await.unwrap_err().to_string().contains("no-such-program-here"));
     assert!(CommandHook::new(Vec::new(), "/", BTreeMap::new()).is_err());
@@ -113,13 +113,14 @@ fn secret() -> Secret {
 #[tokio::test]
 async fn a_server_gets_a_signed_request_and_its_answer_is_used() {
     let body = br#"{"verdict": "change", "data": {"input": {"path": "b"}}}"#;
-    let world = World::start(|_, _| answer("200 OK", "Content-Type: application/json\r\n", body)).await;
-    let url = world.url("good.test", "/hook");
-    let hook = HttpHook::with_egress(&url, secret(), world.egress(&["good.test"])).unwrap();
-    let said = hook.call(&event()).await.unwrap();
-    assert_eq!(said.verdict, Verdict::Change { data: json!({"input": {"path": "b"}}) });
-    let heard = world.heard().remove(0);
-    let (head, body) = heard.split_once("\r\n\r\n").unwrap();
+    let network =
+        TestNetwork::start(|_, _| http_response("200 OK", "Content-Type: application/json\r\n", body)).await;
+    let url = network.url("good.test", "/hook");
+    let hook = HttpHook::with_egress(&url, secret(), network.egress(&["good.test"])).unwrap();
+    let response = hook.call(&event()).await.unwrap();
+    assert_eq!(response.verdict, Verdict::Change { data: json!({"input": {"path": "b"}}) });
+    let received = network.requests().remove(0);
+    let (head, body) = received.split_once("\r\n\r\n").unwrap();
     let header = |name: &str| {
         let line = head.lines().find_map(|line| line.to_lowercase().strip_prefix(name).map(str::to_owned));
         line.unwrap_or_else(|| panic!("{name} is missing: {head}"))
@@ -127,37 +128,39 @@ async fn a_server_gets_a_signed_request_and_its_answer_is_used() {
     let (time, signature) = (header("sapwood-timestamp: "), header("sapwood-signature: "));
     assert_eq!(verify(&secret(), &time, &signature, body.as_bytes(), event().at.0), Ok(()));
     assert_eq!(header("sapwood-hook: "), "before_tool");
-    assert!(!heard.contains("correct horse"));
+    assert!(!received.contains("correct horse"));
 }
 
 #[tokio::test]
 async fn a_server_at_another_address_is_never_reached() {
-    let world =
-        World::start(|_, port| redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/")))
-            .await;
-    let url = world.url("evil.test", "/");
-    assert!(HttpHook::with_egress(&url, secret(), world.egress(&["good.test"])).is_err());
+    let network = TestNetwork::start(|_, port| {
+        redirect("307 Temporary Redirect", &format!("https://evil.test:{port}/"))
+    })
+    .await;
+    let url = network.url("evil.test", "/");
+    assert!(HttpHook::with_egress(&url, secret(), network.egress(&["good.test"])).is_err());
     assert!(HttpHook::new("http://good.test/", secret(), &["good.test".to_owned()]).is_err());
-    let hook = HttpHook::with_egress(&world.url("good.test", "/"), secret(), world.egress(&["good.test"]));
+    let hook =
+        HttpHook::with_egress(&network.url("good.test", "/"), secret(), network.egress(&["good.test"]));
     let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("evil.test"), "{error}");
     // The host name is allowed, but its address is private.
     let private =
-        HttpHook::new(&world.url("localhost", "/"), secret(), &[format!("localhost:{}", world.port)]);
+        HttpHook::new(&network.url("localhost", "/"), secret(), &[format!("localhost:{}", network.port)]);
     let error = private.unwrap().call(&event()).await.unwrap_err().to_string();
     assert!(error.contains("loopback"), "{error}");
 }
 
 #[tokio::test]
 async fn an_error_status_or_an_oversized_answer_is_a_failure() {
-    let world = World::start(|request, _| match request.contains("/much") {
+    let network = TestNetwork::start(|request, _| match request.contains("/much") {
         true => Reply::Endless("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned()),
-        false => answer("500 Oops", "", b"{}"),
+        false => http_response("500 Oops", "", b"{}"),
     })
     .await;
     for (path, why) in [("/much", "bytes"), ("/", "500")] {
         let hook =
-            HttpHook::with_egress(&world.url("good.test", path), secret(), world.egress(&["good.test"]));
+            HttpHook::with_egress(&network.url("good.test", path), secret(), network.egress(&["good.test"]));
         let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
         assert!(error.contains(why), "{path}: {error}");
     }

@@ -5,37 +5,39 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sapwood_core::content::Json;
-use sapwood_core::port::tool::{FsScope, Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Touch};
+use sapwood_core::port::tool::{
+    FsScope, Replay, ToolError, ToolGrant, ToolHost, ToolOutput, ToolSpec, Touch,
+};
 use sapwood_effects::secret::Secrets;
 use sapwood_effects::tool::host::{EFFECT_TOOLS, Host};
 use sapwood_effects::tool::{Tool, ToolSource};
 use serde_json::{Value, json};
 
-use crate::tool_harness::{Desk, Tools, call};
+use crate::tool_harness::{ToolHarness, Tools, call};
 
 const CANARY: &str = "canary-in-a-box";
 
 #[tokio::test]
-async fn a_box_has_exactly_the_granted_tools() {
-    let desk = Desk::new();
-    let mut grant = desk.grant(FsScope::Project, &[]);
+async fn a_toolbox_has_exactly_the_granted_tools() {
+    let harness = ToolHarness::new();
+    let mut grant = harness.grant(FsScope::Project, &[]);
     grant.tools = ["read_file", "git_commit", "ask_user", "recall"].map(str::to_owned).into();
-    let toolbox = Host::new(desk.settings.clone()).open(&grant).await.unwrap();
+    let toolbox = Host::new(harness.settings.clone()).open(&grant).await.unwrap();
     let names: Vec<&str> = toolbox.specs().iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(names, ["read_file", "git_commit"]);
     let why = toolbox.check(&call("write_file", json!({}))).unwrap_err();
     assert!(why.contains("no tool write_file") && why.contains("read_file"), "{why}");
     assert!(toolbox.run(&call("write_file", json!({"path": "a", "content": ""}))).await.is_error);
-    assert!(!desk.project().join("a").exists());
+    assert!(!harness.project().join("a").exists());
 }
 
 #[tokio::test]
 async fn an_unknown_tool_name_is_rejected_with_the_known_ones() {
-    let desk = Desk::new();
-    let mut grant = desk.grant(FsScope::Project, &[]);
+    let harness = ToolHarness::new();
+    let mut grant = harness.grant(FsScope::Project, &[]);
     grant.tools.push("read_fiel".to_owned());
-    let Err(refused) = Host::new(desk.settings.clone()).open(&grant).await else {
-        panic!("the box was opened")
+    let Err(refused) = Host::new(harness.settings.clone()).open(&grant).await else {
+        panic!("the toolbox was opened")
     };
     let ToolError::Unknown { name, known } = refused else { panic!("{refused}") };
     assert_eq!(name, "read_fiel");
@@ -44,8 +46,8 @@ async fn an_unknown_tool_name_is_rejected_with_the_known_ones() {
 
 #[tokio::test]
 async fn each_tool_declares_what_it_touches_and_whether_it_may_be_replayed() {
-    let desk = Desk::new();
-    let toolbox = desk.open(FsScope::Project, &["ls"]).await;
+    let harness = ToolHarness::new();
+    let toolbox = harness.open(FsScope::Project, &["ls"]).await;
     assert_eq!(toolbox.0.specs().len(), EFFECT_TOOLS.len());
     for spec in toolbox.0.specs() {
         let expected = match spec.name.as_str() {
@@ -60,47 +62,47 @@ async fn each_tool_declares_what_it_touches_and_whether_it_may_be_replayed() {
 
 #[tokio::test]
 async fn invalid_input_is_explained_and_not_run() {
-    let desk = Desk::new();
-    let toolbox = desk.open(FsScope::Project, &[]).await;
+    let harness = ToolHarness::new();
+    let toolbox = harness.open(FsScope::Project, &[]).await;
     let wrong = call("write_file", json!({"path": "a", "content": 1, "mode": "x"}));
     let why = toolbox.0.check(&wrong).unwrap_err();
     assert!(why.contains("input/content") && why.contains("string") && why.contains("mode"), "{why}");
     assert!(toolbox.0.run(&wrong).await.is_error);
-    assert!(!desk.project().join("a").exists());
+    assert!(!harness.project().join("a").exists());
 }
 
 #[tokio::test]
 async fn scratch_directories_are_private_and_separate_and_can_be_removed() {
-    let desk = Desk::new();
-    let host = Host::new(desk.settings.clone());
-    let one = desk.grant(FsScope::Sandboxed, &[]);
+    let harness = ToolHarness::new();
+    let host = Host::new(harness.settings.clone());
+    let one = harness.grant(FsScope::Sandboxed, &[]);
     let mut other = one.clone();
     other.tenant = "ACME".parse().unwrap();
     let (first, second) = (host.open(&one).await.unwrap(), host.open(&other).await.unwrap());
     first.run(&call("write_file", json!({"path": "a", "content": "mine"}))).await;
     assert!(second.run(&call("read_file", json!({"path": "a"}))).await.is_error);
-    let mut dir = desk.scratch();
-    while dir != desk.outside("scratch") {
+    let mut dir = harness.scratch();
+    while dir != harness.outside("scratch") {
         let mode = dir.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o700, "{}", dir.display());
         dir.pop();
     }
     host.remove_scratch(&one.tenant, &one.session).unwrap();
-    assert!(!desk.scratch().exists());
+    assert!(!harness.scratch().exists());
     host.remove_scratch(&one.tenant, &one.session).unwrap();
 }
 
 #[tokio::test]
 async fn a_scope_without_its_directory_is_rejected() {
-    let desk = Desk::new();
-    let host = Host::new(desk.settings.clone());
+    let harness = ToolHarness::new();
+    let host = Host::new(harness.settings.clone());
     for cwd in [None, Some("relative"), Some("/does/not/exist")] {
-        let mut grant = desk.grant(FsScope::Project, &[]);
+        let mut grant = harness.grant(FsScope::Project, &[]);
         grant.cwd = cwd.map(str::to_owned);
-        let refused = host.open(&grant).await.err().expect("the box was opened");
+        let refused = host.open(&grant).await.err().expect("the toolbox was opened");
         assert_eq!(refused.code(), "tool.no_directory", "{cwd:?}");
     }
-    let mut grant = desk.grant(FsScope::Project, &["a; b"]);
+    let mut grant = harness.grant(FsScope::Project, &["a; b"]);
     assert_eq!(host.open(&grant).await.err().unwrap().code(), "tool.invalid");
     grant.allowed_commands = vec!["*".to_owned()];
     assert_eq!(host.open(&grant).await.err().unwrap().code(), "tool.invalid");
@@ -108,17 +110,17 @@ async fn a_scope_without_its_directory_is_rejected() {
 
 #[tokio::test]
 async fn every_output_is_redacted_including_errors() {
-    let mut desk = Desk::new();
+    let mut harness = ToolHarness::new();
     let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
-    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
-    desk.put("a", &format!("the word is {CANARY}\n"));
-    let toolbox = desk.open(FsScope::Project, &["cat *"]).await;
+    harness.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    harness.put("a", &format!("the word is {CANARY}\n"));
+    let toolbox = harness.open(FsScope::Project, &["cat *"]).await;
     for (name, input) in [
         ("read_file", json!({"path": "a"})),
         ("search_text", json!({"pattern": "word"})),
         ("run_command", json!({"command": "cat a"})),
     ] {
-        let text = toolbox.does(name, input).await;
+        let text = toolbox.succeeds(name, input).await;
         assert!(text.contains("[secret:WORD]") && !text.contains(CANARY), "{name}: {text}");
     }
     assert!(!toolbox.fails("read_file", json!({"path": CANARY})).await.contains(CANARY));
@@ -126,14 +128,14 @@ async fn every_output_is_redacted_including_errors() {
 }
 
 #[tokio::test]
-async fn network_and_mcp_tools_are_in_the_box() {
-    let mut desk = Desk::new();
+async fn network_and_mcp_tools_are_in_the_toolbox() {
+    let mut harness = ToolHarness::new();
     let secrets = [("SAPWOOD_SECRET_WORD".to_owned(), CANARY.to_owned())];
-    desk.settings.secrets = Arc::new(Secrets::from_variables(secrets));
-    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    harness.settings.secrets = Arc::new(Secrets::from_variables(secrets));
+    let mut grant = harness.grant(FsScope::Sandboxed, &[]);
     grant.mcp_servers.insert("stub".to_owned(), crate::mcp::stdio(&[("WORD", "secret:WORD")]));
-    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
-    let env = toolbox.does("mcp__stub__env", json!({})).await;
+    let toolbox = Tools(Host::new(harness.settings.clone()).open(&grant).await.unwrap());
+    let env = toolbox.succeeds("mcp__stub__env", json!({})).await;
     assert!(env.contains("WORD=[secret:WORD]"), "{env}");
     assert!(
         toolbox.0.check(&call("mcp__stub__echo", json!({"text": 1}))).unwrap_err().contains("input/text")
@@ -141,7 +143,7 @@ async fn network_and_mcp_tools_are_in_the_box() {
     let refused = toolbox.fails("http_request", json!({"url": "https://example.com/"})).await;
     assert!(refused.contains("example.com"), "{refused}");
     grant.allowed_hosts = vec!["not a host/".to_owned()];
-    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+    assert_eq!(Host::new(harness.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
 }
 
 /// A custom tool of the embedding program.
@@ -165,7 +167,7 @@ impl Tool for Greet {
 
 #[async_trait]
 impl ToolSource for Greet {
-    async fn open(&self, grant: &Grant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+    async fn open(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
         let is_granted = grant.tools.iter().any(|name| name == "greet");
         Ok(is_granted.then(|| Arc::new(Greet) as Arc<dyn Tool>).into_iter().collect())
     }
@@ -173,12 +175,12 @@ impl ToolSource for Greet {
 
 #[tokio::test]
 async fn a_program_can_add_its_own_tools_but_not_under_a_taken_name() {
-    let mut desk = Desk::new();
-    desk.settings.sources = vec![Arc::new(Greet)];
-    let mut grant = desk.grant(FsScope::Sandboxed, &[]);
+    let mut harness = ToolHarness::new();
+    harness.settings.sources = vec![Arc::new(Greet)];
+    let mut grant = harness.grant(FsScope::Sandboxed, &[]);
     grant.tools = vec!["greet".to_owned()];
-    let toolbox = Tools(Host::new(desk.settings.clone()).open(&grant).await.unwrap());
-    assert_eq!(toolbox.does("greet", json!({})).await, "hello");
-    desk.settings.sources.push(Arc::new(Greet));
-    assert_eq!(Host::new(desk.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+    let toolbox = Tools(Host::new(harness.settings.clone()).open(&grant).await.unwrap());
+    assert_eq!(toolbox.succeeds("greet", json!({})).await, "hello");
+    harness.settings.sources.push(Arc::new(Greet));
+    assert_eq!(Host::new(harness.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
 }

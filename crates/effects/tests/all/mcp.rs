@@ -10,20 +10,22 @@ use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use sapwood_core::id::{SessionId, TenantId};
-use sapwood_core::port::tool::{FsScope, Grant, McpServer, OutputPart, Replay, ToolError, ToolOutput, Touch};
+use sapwood_core::port::tool::{
+    FsScope, McpServer, OutputPart, Replay, ToolError, ToolGrant, ToolOutput, Touch,
+};
 use sapwood_effects::egress::{AllowedHosts, Egress};
 use sapwood_effects::secret::Secrets;
 use sapwood_effects::tool::Tool;
 use sapwood_effects::tool::mcp::{McpLimits, open_mcp_tools};
 use serde_json::json;
 
-use crate::harness::{LIMITS, Names, SERVER, listen, text_of};
+use crate::harness::{FixedResolver, LIMITS, SERVER, listen, text_of};
 use crate::stub::{PICTURE, Stub};
 
 /// Limits for servers that answer, generous enough for a busy machine.
-const PATIENCE: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };
+const NORMAL_LIMITS: McpLimits = McpLimits { start_ms_max: 60_000, call_ms_max: 60_000, restarts_max: 2 };
 /// Limits for servers that do not answer.
-const IMPATIENCE: McpLimits = McpLimits { call_ms_max: 1_000, ..PATIENCE };
+const SHORT_LIMITS: McpLimits = McpLimits { call_ms_max: 1_000, ..NORMAL_LIMITS };
 const CANARY: &str = "mcp-canary-8d1f";
 
 /// The path of the stub program, which `cargo test` builds next to the tests.
@@ -37,8 +39,8 @@ pub fn stdio(env: &[(&str, &str)]) -> McpServer {
     McpServer::Stdio { command: stub_program(), args: vec![], env }
 }
 
-fn grant(servers: &[(&str, McpServer)]) -> Grant {
-    Grant {
+fn grant(servers: &[(&str, McpServer)]) -> ToolGrant {
+    ToolGrant {
         tenant: "main".parse::<TenantId>().unwrap(),
         session: "00000000-0000-7000-8000-000000000001".parse::<SessionId>().unwrap(),
         cwd: None,
@@ -59,15 +61,15 @@ fn no_egress() -> Egress {
 }
 
 async fn open(servers: &[(&str, McpServer)], egress: &Egress) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
-    open_mcp_tools(&grant(servers), egress, &secrets(), PATIENCE).await
+    open_mcp_tools(&grant(servers), egress, &secrets(), NORMAL_LIMITS).await
 }
 
 async fn open_stub() -> Vec<Arc<dyn Tool>> {
     open(&[("stub", stdio(&[]))], &no_egress()).await.unwrap()
 }
 
-async fn open_impatiently() -> Vec<Arc<dyn Tool>> {
-    open_mcp_tools(&grant(&[("stub", stdio(&[]))]), &no_egress(), &secrets(), IMPATIENCE).await.unwrap()
+async fn open_with_short_timeout() -> Vec<Arc<dyn Tool>> {
+    open_mcp_tools(&grant(&[("stub", stdio(&[]))]), &no_egress(), &secrets(), SHORT_LIMITS).await.unwrap()
 }
 
 async fn call(tools: &[Arc<dyn Tool>], name: &str, text: &str) -> ToolOutput {
@@ -80,7 +82,7 @@ fn is_running(pid: &str) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-async fn ends(pid: &str) -> bool {
+async fn exits(pid: &str) -> bool {
     for _ in 0..1_200 {
         if !is_running(pid) {
             return true;
@@ -135,13 +137,13 @@ async fn dropping_the_tools_kills_the_program_and_its_children() {
     let (server, started) = (pid_from(&tools, "pid").await, pid_from(&tools, "spawn").await);
     assert!(is_running(&server) && is_running(&started));
     drop(tools);
-    assert!(ends(&server).await && ends(&started).await);
+    assert!(exits(&server).await && exits(&started).await);
 }
 
 #[tokio::test]
-async fn the_death_of_a_program_is_explained_and_it_is_restarted_a_few_times() {
+async fn a_crash_of_the_program_is_explained_and_it_is_restarted_a_few_times() {
     let tools = open_stub().await;
-    for _ in 0..=PATIENCE.restarts_max {
+    for _ in 0..=NORMAL_LIMITS.restarts_max {
         assert_eq!(call(&tools, "echo", "here").await, ToolOutput::text("here"));
         let output = call(&tools, "die", &format!("a cold, {CANARY}")).await;
         let text = text_of(&output);
@@ -158,7 +160,7 @@ async fn the_death_of_a_program_is_explained_and_it_is_restarted_a_few_times() {
 
 #[tokio::test]
 async fn a_slow_call_times_out_and_its_server_stays_alive() {
-    let tools = open_impatiently().await;
+    let tools = open_with_short_timeout().await;
     let pid = pid_from(&tools, "pid").await;
     let began = Instant::now();
     let output = call(&tools, "hang", "").await;
@@ -169,24 +171,24 @@ async fn a_slow_call_times_out_and_its_server_stays_alive() {
 
 #[tokio::test]
 async fn an_unresponsive_server_is_killed_and_replaced() {
-    let tools = open_impatiently().await;
+    let tools = open_with_short_timeout().await;
     let pid = pid_from(&tools, "pid").await;
     assert!(call(&tools, "freeze", "").await.is_error);
-    assert!(ends(&pid).await);
+    assert!(exits(&pid).await);
     assert_ne!(pid_from(&tools, "pid").await, pid);
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_opened_fails_the_box_with_a_reason() {
+async fn a_server_that_cannot_be_opened_fails_the_toolbox_with_a_reason() {
     let program = |command: &str, args: &[&str]| McpServer::Stdio {
         command: command.into(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         env: BTreeMap::new(),
     };
-    let words = format!("echo broken {CANARY} >&2");
+    let script = format!("echo broken {CANARY} >&2");
     for (server, expected) in [
         (program("/no/such/program", &[]), "failed to start"),
-        (program("sh", &["-c", &words]), "broken [secret:CANARY]"),
+        (program("sh", &["-c", &script]), "broken [secret:CANARY]"),
         (program("cat", &[]), ""),
         (stdio(&[("TOKEN", "secret:ABSENT")]), "no secret ABSENT"),
         (
@@ -195,7 +197,7 @@ async fn a_server_that_cannot_be_opened_fails_the_box_with_a_reason() {
         ),
         (McpServer::Http { url: "http://good.test/mcp".into(), headers: BTreeMap::new() }, "only https"),
     ] {
-        let limits = McpLimits { start_ms_max: 3_000, ..PATIENCE };
+        let limits = McpLimits { start_ms_max: 3_000, ..NORMAL_LIMITS };
         let opened =
             open_mcp_tools(&grant(&[("bad", server.clone())]), &no_egress(), &secrets(), limits).await;
         let error = opened.err().unwrap();
@@ -231,7 +233,7 @@ async fn a_server_over_https_is_reached_through_the_egress_rules() {
         config.json_response = json_answers;
         config.allowed_hosts = vec!["good.test".to_owned()];
         let (port, pem) = serve_https(config).await;
-        let names = Arc::new(Names::default());
+        let names = Arc::new(FixedResolver::default());
         names.set("good.test", &[&["127.0.0.1"]]);
         let hosts = AllowedHosts::parse(&[format!("good.test:{port}")]).unwrap();
         let egress = Egress::for_tests(hosts.clone(), LIMITS, names.clone(), SERVER, &pem).unwrap();

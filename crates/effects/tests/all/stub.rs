@@ -46,20 +46,20 @@ impl ServerHandler for Stub {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let given = request.arguments.unwrap_or_default();
-        let text = given.get("text").and_then(|text| text.as_str()).unwrap_or_default().to_owned();
-        let said = |text: String| CallToolResult::success(vec![ContentBlock::text(text)]);
+        let arguments = request.arguments.unwrap_or_default();
+        let text = arguments.get("text").and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+        let text_result = |text: String| CallToolResult::success(vec![ContentBlock::text(text)]);
         let result = match request.name.as_ref() {
-            "echo" => said(text),
+            "echo" => text_result(text),
             "picture" => {
                 CallToolResult::success(vec![ContentBlock::image(STANDARD.encode(PICTURE), "image/png")])
             }
-            "env" => said(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect()),
-            "pid" => said(std::process::id().to_string()),
+            "env" => text_result(std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect()),
+            "pid" => text_result(std::process::id().to_string()),
             "refuse" => CallToolResult::error(vec![ContentBlock::text("not today")]),
             "spawn" => {
                 let child = tokio::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
-                said(child.id().unwrap_or_default().to_string())
+                text_result(child.id().unwrap_or_default().to_string())
             }
             "die" => {
                 eprintln!("dying of {text}");
@@ -67,12 +67,12 @@ impl ServerHandler for Stub {
             }
             "hang" => {
                 tokio::time::sleep(Duration::from_secs(600)).await;
-                said(String::new())
+                text_result(String::new())
             }
             // Blocks the runtime's only thread, so that not even a ping is answered.
             "freeze" => {
                 std::thread::sleep(Duration::from_secs(600));
-                said(String::new())
+                text_result(String::new())
             }
             other => return Err(ErrorData::invalid_params(format!("no tool {other}"), None)),
         };

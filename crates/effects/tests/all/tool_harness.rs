@@ -1,11 +1,11 @@
-//! A host with a project and a scratch directory, and short methods to call its tools.
+//! A tool host with a project and a scratch directory, and helpers that call its tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_core::content::{Json, ToolCall};
-use sapwood_core::port::tool::{FsScope, Grant, OutputPart, ToolHost, ToolOutput, Toolbox};
+use sapwood_core::port::tool::{FsScope, OutputPart, ToolGrant, ToolHost, ToolOutput, Toolbox};
 use sapwood_effects::sandbox::Launcher;
 use sapwood_effects::tool::host::{EFFECT_TOOLS, Host, Settings};
 use serde_json::Value;
@@ -13,12 +13,12 @@ use tempfile::TempDir;
 
 pub const SESSION: &str = "01900000-0000-7000-8000-000000000001";
 
-pub struct Desk {
+pub struct ToolHarness {
     dir: TempDir,
     pub settings: Settings,
 }
 
-impl Desk {
+impl ToolHarness {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("project")).unwrap();
@@ -46,8 +46,8 @@ impl Desk {
         path
     }
 
-    pub fn grant(&self, fs_scope: FsScope, allowed_commands: &[&str]) -> Grant {
-        Grant {
+    pub fn grant(&self, fs_scope: FsScope, allowed_commands: &[&str]) -> ToolGrant {
+        ToolGrant {
             tenant: "acme".parse().unwrap(),
             session: SESSION.parse().unwrap(),
             cwd: Some(self.project().display().to_string()),
@@ -73,7 +73,7 @@ impl Tools {
     }
 
     /// Call a tool that must succeed, and return its text.
-    pub async fn does(&self, name: &str, input: Value) -> String {
+    pub async fn succeeds(&self, name: &str, input: Value) -> String {
         let output = self.call(name, input).await;
         let text = text_of(&output);
         assert!(!output.is_error, "{name} failed: {text}");
@@ -84,7 +84,7 @@ impl Tools {
     pub async fn fails(&self, name: &str, input: Value) -> String {
         let output = self.call(name, input.clone()).await;
         let text = text_of(&output);
-        assert!(output.is_error, "{name} {input} worked: {text}");
+        assert!(output.is_error, "{name} {input} succeeded: {text}");
         text
     }
 }

@@ -1,5 +1,5 @@
-//! Write role files next to a run: while it runs, each role's `transcript.json` and `feed.json` are rewritten
-//! whenever its session has grown. The sink decides where the files are stored. The files are copies and are never
+//! Write role files while a run is active: each role's `transcript.json` and `feed.json` are rewritten whenever
+//! the role's session has new entries. The sink decides where the files are stored. The files are copies and are never
 //! read back.
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::{Engine, Result};
 
 /// How often the sessions are checked for new entries.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Stores role files. A file is replaced atomically, so a concurrent reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
@@ -37,7 +37,7 @@ impl Mirror {
 }
 
 impl Engine {
-    /// Keep the role files of a run up to date until `finish` is called. Write failures are logged and have
+    /// Keep the role files of a run up to date until [`Mirror::finish`] is called. Write failures are logged and have
     /// no other effect.
     pub fn mirror_flow(&self, scope: &Scope, run: &SessionId, sink: Arc<dyn RoleFileSink>) -> Mirror {
         let (engine, scope, run) = (self.clone(), scope.clone(), run.clone());
@@ -52,7 +52,7 @@ impl Engine {
                 if is_last {
                     return;
                 }
-                is_last = tokio::time::timeout(LOOK_INTERVAL, &mut stopped).await.is_ok();
+                is_last = tokio::time::timeout(CHECK_INTERVAL, &mut stopped).await.is_ok();
             }
         });
         Mirror { stop, task }
@@ -67,10 +67,10 @@ impl Engine {
     ) -> Result<()> {
         let state = self.run_state(scope, run).await?;
         let nodes = state.flow.nodes.iter().chain(&state.improvers);
-        let mut looked_at = HashSet::new();
+        let mut checked = HashSet::new();
         for node in nodes.filter(|node| node.kind == NodeKind::Agent) {
             let session: SessionId = state.session_of(node).parse()?;
-            if !looked_at.insert(session.clone()) || !self.exists(scope, &session).await? {
+            if !checked.insert(session.clone()) || !self.exists(scope, &session).await? {
                 continue;
             }
             let summary = self.summary(scope, &session).await?;
@@ -96,8 +96,8 @@ impl Engine {
     async fn role_at(&self, scope: &Scope, session: &SessionId, role: &str) -> Result<RoleAt> {
         let mut node = None;
         self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
-            if let Some(post) = Assignment::of_body(&entry.body) {
-                node = Some((post.node, entry.meta.seq));
+            if let Some(assignment) = Assignment::of_body(&entry.body) {
+                node = Some((assignment.node, entry.meta.seq));
             }
         })
         .await?;

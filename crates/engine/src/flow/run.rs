@@ -1,6 +1,6 @@
 //! The loop of a run, and the operations that start, resume and cancel runs. The loop appends the state machine's
 //! events to the run's session, performs the effects, and feeds the results back. The loop stops when the run has
-//! ended or only waits for answers.
+//! ended or is waiting for answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use sapwood_core::{Agent, Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
 use super::visit::Visitor;
-use super::{ROLE_MARK, RUN_PREFIX, aside};
+use super::{ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
 use crate::lease::Hold;
 use crate::turn::PendingApproval;
 use crate::write::{OpenOptions, edit};
@@ -54,7 +54,7 @@ pub struct RunningFlow {
 }
 
 impl RunningFlow {
-    /// Wait until the run has ended, or only waits for answers.
+    /// Wait until the run ends or waits for answers.
     pub async fn ended(self) -> Result<FlowReport> {
         let lost = EngineError::TurnLost { session: self.run };
         self.report.await.unwrap_or(Err(lost))
@@ -65,7 +65,7 @@ impl Engine {
     /// Start a run. All errors in the flow are reported before anything is written.
     pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
         self.backends()?;
-        let mistakes = aside(|| start.flow.mistakes());
+        let mistakes = run_blocking(|| start.flow.mistakes());
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
         }
@@ -75,8 +75,8 @@ impl Engine {
         let now = self.clock.now();
         let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
         let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
-        if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_MARK) {
-            let why = format!("it must begin with {RUN_PREFIX} and must not contain {ROLE_MARK}");
+        if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_SEPARATOR) {
+            let why = format!("it must begin with {RUN_PREFIX} and must not contain {ROLE_SEPARATOR}");
             return Err(EngineError::Invalid { what: "the run's id", why });
         }
         let title = fit_title(start.flow.title());
@@ -95,7 +95,7 @@ impl Engine {
             cwd: start.cwd,
             mirror: start.mirror,
         };
-        let (machine, step) = aside(|| Machine::begin(run.as_str(), started));
+        let (machine, step) = run_blocking(|| Machine::begin(run.as_str(), started));
         self.spawn_run(scope, run, hold, machine, step).await
     }
 
@@ -107,11 +107,11 @@ impl Engine {
         self.run_events(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
         let hold = self.await_hold(scope, run).await?;
-        self.carry_on(scope, run, hold).await
+        self.resume_flow_held(scope, run, hold).await
     }
 
     /// Like [`Engine::resume_flow`], for a caller that already holds the run's lease.
-    pub(crate) async fn carry_on(
+    pub(crate) async fn resume_flow_held(
         &self,
         scope: &Scope,
         run: &SessionId,
@@ -124,7 +124,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let (mut machine, mut step) = aside(|| Machine::recover(run.as_str(), &events));
+        let (mut machine, mut step) = run_blocking(|| Machine::recover(run.as_str(), &events));
         if machine.state().ended.is_some() {
             step = machine.retry();
         }
@@ -135,7 +135,7 @@ impl Engine {
         self.spawn_run(scope, run.clone(), hold, machine, step).await.map(Some)
     }
 
-    /// Refuse a run that was imported, even in part.
+    /// Refuse a run that contains imported entries.
     async fn check_run_is_own(&self, scope: &Scope, run: &SessionId) -> Result<()> {
         let summary = self.store.summary(scope, run).await?;
         match self.authority_of(scope, &summary).await?.has_imports() {
@@ -149,7 +149,7 @@ impl Engine {
         self.run_events(scope, run).await
     }
 
-    /// Request the end of a run. Its runner, in any process, ends the run; a run without a runner is ended by this
+    /// Request cancellation of a run. Its runner, in any process, ends the run; a run without a runner is ended by this
     /// call.
     pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let state = self.run_state(scope, run).await?;
@@ -161,7 +161,7 @@ impl Engine {
         self.append_one(scope, run, RunEvent::CancelAsked.to_body(), audit).await?;
         match self.resume_flow(scope, run).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => Ok(None),
-            carried => carried,
+            resumed => resumed,
         }
     }
 
@@ -176,7 +176,7 @@ impl Engine {
     ) -> Result<RunningFlow> {
         let head = self.store.summary(scope, &run).await?.head.seq;
         let inbox = self.follow(scope, &run, head).await?;
-        let mut runner = Runner {
+        let mut runner = FlowRunner {
             engine: self.clone(),
             scope: scope.clone(),
             run: run.clone(),
@@ -186,7 +186,7 @@ impl Engine {
             is_cancelled: Arc::default(),
         };
         runner.append(std::mem::take(&mut step.events)).await?;
-        let (tell, report) = oneshot::channel();
+        let (report_sender, report) = oneshot::channel();
         tokio::spawn(async move {
             let ran = runner.run(step).await;
             let reported = match ran {
@@ -195,15 +195,15 @@ impl Engine {
             };
             // Release the lease before reporting the end of the run, so that the caller can continue immediately.
             runner.hold.release().await;
-            let _ = tell.send(reported);
+            let _ = report_sender.send(reported);
         });
         Ok(RunningFlow { run, report })
     }
 }
 
-type Work = FuturesUnordered<BoxFuture<'static, Result<(VisitKey, VisitResult)>>>;
+type VisitTasks = FuturesUnordered<BoxFuture<'static, Result<(VisitKey, VisitResult)>>>;
 
-struct Runner {
+struct FlowRunner {
     engine: Engine,
     scope: Scope,
     run: SessionId,
@@ -213,9 +213,9 @@ struct Runner {
     is_cancelled: Arc<AtomicBool>,
 }
 
-impl Runner {
+impl FlowRunner {
     async fn run(&mut self, first: FlowStep) -> Result<()> {
-        let mut work = Work::new();
+        let mut work = VisitTasks::new();
         let mut step = first;
         loop {
             self.append(step.events).await?;
@@ -230,8 +230,8 @@ impl Runner {
                     let (key, result) = visited?;
                     Input::Visited { key, result }
                 }
-                asked = next_cancel(&mut self.inbox) => {
-                    asked?;
+                requested = next_cancel(&mut self.inbox) => {
+                    requested?;
                     Input::CancelAsked
                 }
                 () = self.hold.lost() => return Err(EngineError::LeaseLost { session: self.run.clone() }),
@@ -240,14 +240,14 @@ impl Runner {
         }
     }
 
-    async fn perform(&self, effect: Effect, work: &mut Work) -> Result<()> {
+    async fn perform(&self, effect: Effect, work: &mut VisitTasks) -> Result<()> {
         match effect {
             Effect::CancelVisits => self.cancel_visits().await,
             Effect::Visit(key) => {
                 let visitor = Visitor {
                     engine: self.engine.clone(),
                     scope: self.scope.clone(),
-                    state: self.machine.state().seen_from(&key.node),
+                    state: self.machine.state().for_visit(&key.node),
                     is_cancelled: self.is_cancelled.clone(),
                 };
                 work.push(Box::pin(async move {
@@ -259,7 +259,7 @@ impl Runner {
         }
     }
 
-    /// Request the end of every open turn of the run. A turn that is about to start checks the cancellation flag.
+    /// Request cancellation of every open turn of the run. A turn that is about to start checks the cancellation flag.
     async fn cancel_visits(&self) -> Result<()> {
         self.is_cancelled.store(true, Ordering::SeqCst);
         let state = self.machine.state();
@@ -279,7 +279,7 @@ impl Runner {
             return Ok(());
         }
         let now = self.engine.clock.now();
-        let drafts = aside(|| events.iter().map(|event| Draft::new(now, event.to_body())).collect());
+        let drafts = run_blocking(|| events.iter().map(|event| Draft::new(now, event.to_body())).collect());
         let mut append = Append::new(self.run.clone(), now, drafts);
         append.fence = Some(self.hold.fence);
         self.engine.append(&self.scope, append).await?;

@@ -6,12 +6,12 @@ use sapwood_core::port::store::ListFilter;
 use sapwood_core::{Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
-use super::{ROLE_MARK, RUN_PREFIX, aside};
+use super::{ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
 use crate::turn::PendingApproval;
 use crate::{Engine, EngineError, Result};
 
 /// Maximum number of sessions checked to fill one page of runs.
-const LOOKED_MAX: usize = 5_000;
+const SESSIONS_CHECKED_MAX: usize = 5_000;
 const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -19,7 +19,7 @@ const PAGE_ROWS: usize = 200;
 pub enum RunStatus {
     /// The run has not ended. If no process is running it, it can be resumed.
     Open,
-    /// The run is only waiting for answers.
+    /// The run can only continue after an answer.
     Waiting,
     Completed,
     Failed,
@@ -82,7 +82,7 @@ pub struct NodeView {
     pub status: NodeStatus,
     pub visits: u32,
     pub attempt: u32,
-    /// The session of the role; it exists once the node has been entered.
+    /// The role's session, which is created when the node is first entered.
     pub session: Option<String>,
     /// The role's latest text.
     pub said: Option<String>,
@@ -152,8 +152,8 @@ impl Engine {
             message: ended.and_then(|ended| ended.message),
             created_at: summary.created_at,
             updated_at: summary.updated_at,
-            nodes: aside(|| nodes_of(&state)),
-            edges: aside(|| edges_of(&state)),
+            nodes: run_blocking(|| nodes_of(&state)),
+            edges: run_blocking(|| edges_of(&state)),
             approvals,
             results: results.collect(),
             mirror: state.mirror.clone(),
@@ -173,15 +173,15 @@ impl Engine {
             cursor,
             ..ListFilter::default()
         };
-        let mut looked = 0;
+        let mut checked = 0;
         loop {
             let page = self.store.list(scope, &filter).await?;
-            looked += page.items.len();
-            for summary in page.items.iter().filter(|summary| !summary.id.as_str().contains(ROLE_MARK)) {
+            checked += page.items.len();
+            for summary in page.items.iter().filter(|summary| !summary.id.as_str().contains(ROLE_SEPARATOR)) {
                 items.extend(self.run_row(scope, &summary.id).await?);
             }
             filter.cursor = page.next;
-            if filter.cursor.is_none() || items.len() >= limit || looked >= LOOKED_MAX {
+            if filter.cursor.is_none() || items.len() >= limit || checked >= SESSIONS_CHECKED_MAX {
                 return Ok(RunList { items, next: filter.cursor });
             }
         }
@@ -193,15 +193,16 @@ impl Engine {
             let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();
             return newest.map(|row| row.run).ok_or(EngineError::NoSessions);
         }
-        let whole =
+        let full_id =
             if given.starts_with(RUN_PREFIX) { given.to_owned() } else { format!("{RUN_PREFIX}{given}") };
-        let id: SessionId = whole.parse()?;
+        let id: SessionId = full_id.parse()?;
         if self.exists(scope, &id).await? {
             return Ok(id);
         }
-        let filter = ListFilter { id_prefix: Some(whole), limit: PAGE_ROWS, ..ListFilter::default() };
+        let filter = ListFilter { id_prefix: Some(full_id), limit: PAGE_ROWS, ..ListFilter::default() };
         let listed = self.first_listed(scope, filter).await?;
-        let mut found = listed.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_MARK));
+        let mut found =
+            listed.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_SEPARATOR));
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
             (Some(first), Some(second)) => Err(EngineError::Ambiguous {
@@ -252,26 +253,27 @@ impl Engine {
 }
 
 fn nodes_of(state: &RunState) -> Vec<NodeView> {
-    let own = state.flow.nodes.iter().chain(&state.improvers);
-    own.map(|node| {
-        let now = state.nodes.get(&node.id).cloned().unwrap_or_default();
-        let is_work = node.kind == NodeKind::Agent;
-        NodeView {
-            id: node.id.clone(),
-            kind: node.kind,
-            name: node.name.clone(),
-            role: node.role.clone().filter(|_| is_work),
-            agent: is_work.then(|| state.flow.agent_of(node)),
-            status: now.status,
-            visits: now.visits,
-            attempt: now.attempt,
-            session: is_work.then(|| state.session_of(node)),
-            said: Some(now.said).filter(|said| !said.is_empty()),
-            why: now.why,
-            code: now.code,
-        }
-    })
-    .collect()
+    let nodes = state.flow.nodes.iter().chain(&state.improvers);
+    nodes
+        .map(|node| {
+            let now = state.nodes.get(&node.id).cloned().unwrap_or_default();
+            let is_work = node.kind == NodeKind::Agent;
+            NodeView {
+                id: node.id.clone(),
+                kind: node.kind,
+                name: node.name.clone(),
+                role: node.role.clone().filter(|_| is_work),
+                agent: is_work.then(|| state.flow.agent_of(node)),
+                status: now.status,
+                visits: now.visits,
+                attempt: now.attempt,
+                session: is_work.then(|| state.session_of(node)),
+                said: Some(now.said).filter(|said| !said.is_empty()),
+                why: now.why,
+                code: now.code,
+            }
+        })
+        .collect()
 }
 
 fn edges_of(state: &RunState) -> Vec<EdgeView> {

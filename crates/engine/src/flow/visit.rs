@@ -15,13 +15,13 @@ use sapwood_core::flow::graph::Node;
 use sapwood_core::flow::state::{FEEDBACK, is_improver};
 use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use sapwood_core::flow::{
-    Artifact, Assignment, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextMove, REPAIRS_MAX, RunState, VISITS_MAX,
-    Visit, VisitKey, VisitResult, prompts,
+    Artifact, Assignment, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextAction, REPAIRS_MAX, RunState,
+    VISITS_MAX, Visit, VisitKey, VisitResult, prompts,
 };
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
-use super::ROLE_MARK;
+use super::ROLE_SEPARATOR;
 use crate::lease::Hold;
 use crate::turn::{OnWait, Opening, Running, settings_of};
 use crate::write::{ForkAt, OpenOptions};
@@ -33,7 +33,7 @@ const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
 const BUSY_TRIES_MAX: u32 = 720;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Performs visits, using the run's state at the time of the decision.
+/// Performs one visit, based on the run's state when the visit was scheduled.
 pub(super) struct Visitor {
     pub engine: Engine,
     pub scope: Scope,
@@ -46,7 +46,7 @@ impl Visitor {
     /// that another process can recover from, are returned as errors and leave the run unchanged.
     pub(super) async fn visit(&self, key: &VisitKey) -> Result<VisitResult> {
         match self.try_visit(key).await {
-            Err(error) if is_of_the_node(&error) => {
+            Err(error) if is_node_error(&error) => {
                 Ok(VisitResult::Failed { code: error.code().to_owned(), message: error.to_string() })
             }
             result => result,
@@ -59,14 +59,14 @@ impl Visitor {
         let session: SessionId = self.state.session_of(&node).parse()?;
         self.open_session(&node, &session).await?;
         for _ in 0..TURNS_MAX {
-            let hold = self.hold(&session).await?;
-            match self.look(&node, &session, key, hold).await? {
-                Looked::Over(result) => return Ok(result),
-                Looked::Runs(running) => {
-                    self.cancel_if_asked(&session).await;
+            let hold = self.await_lease(&session).await?;
+            match self.take_step(&node, &session, key, hold).await? {
+                VisitStep::Finished(result) => return Ok(result),
+                VisitStep::Running(running) => {
+                    self.cancel_if_requested(&session).await;
                     let report = running.ended().await?;
                     if report.ended.is_none() {
-                        let approvals = report.waiting.into_iter().map(|asked| asked.approval).collect();
+                        let approvals = report.waiting.into_iter().map(|pending| pending.approval).collect();
                         return Ok(VisitResult::Waits { approvals });
                     }
                 }
@@ -77,7 +77,7 @@ impl Visitor {
     }
 
     /// Cancel the turn if the run was cancelled while the turn was starting.
-    async fn cancel_if_asked(&self, session: &SessionId) {
+    async fn cancel_if_requested(&self, session: &SessionId) {
         if self.is_cancelled.load(Ordering::SeqCst) {
             // The turn may have ended by now, so ignore errors.
             let _ = self.engine.cancel(&self.scope, session).await;
@@ -85,7 +85,7 @@ impl Visitor {
     }
 
     /// Acquire the session's lease after its current holder has released it.
-    async fn hold(&self, session: &SessionId) -> Result<Hold> {
+    async fn await_lease(&self, session: &SessionId) -> Result<Hold> {
         let mut tries = 0;
         loop {
             match self.engine.await_hold(&self.scope, session).await {
@@ -101,7 +101,13 @@ impl Visitor {
     }
 
     /// Read the progress of the visit, and take the next step.
-    async fn look(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Looked> {
+    async fn take_step(
+        &self,
+        node: &Node,
+        session: &SessionId,
+        key: &VisitKey,
+        hold: Hold,
+    ) -> Result<VisitStep> {
         let run = &self.state.run;
         let found = match self.engine.visit_entries(&self.scope, session, run, key).await {
             Ok(found) => found,
@@ -110,34 +116,34 @@ impl Visitor {
                 return Err(error);
             }
         };
-        let Some((post, entries)) = found else {
+        let Some((assignment, entries)) = found else {
             if self.is_cancelled.load(Ordering::SeqCst) {
                 hold.release().await;
-                return Ok(Looked::Over(cancelled()));
+                return Ok(VisitStep::Finished(cancelled()));
             }
-            return self.begin(node, session, key, hold).await.map(Looked::Runs);
+            return self.begin(node, session, key, hold).await.map(VisitStep::Running);
         };
         let visit = Visit::fold(&entries);
-        match visit.next_move(&post) {
-            NextMove::GoOn => self.go_on(session, hold).await,
-            NextMove::Repair { .. } if self.is_cancelled.load(Ordering::SeqCst) => {
+        match visit.next_action(&assignment) {
+            NextAction::Continue => self.resume_turn(session, hold).await,
+            NextAction::Repair { .. } if self.is_cancelled.load(Ordering::SeqCst) => {
                 hold.release().await;
-                Ok(Looked::Over(cancelled()))
+                Ok(VisitStep::Finished(cancelled()))
             }
-            NextMove::Repair { why } => {
-                let opening = repair(post, &visit, why);
-                self.engine.begin_held(&self.scope, session, hold, opening).await.map(Looked::Runs)
+            NextAction::Repair { why } => {
+                let opening = repair(assignment, &visit, why);
+                self.engine.begin_held(&self.scope, session, hold, opening).await.map(VisitStep::Running)
             }
             over => {
                 hold.release().await;
-                self.conclude(node, session, &post, &visit, over).await.map(Looked::Over)
+                self.conclude(node, session, &assignment, &visit, over).await.map(VisitStep::Finished)
             }
         }
     }
 
-    async fn go_on(&self, session: &SessionId, hold: Hold) -> Result<Looked> {
+    async fn resume_turn(&self, session: &SessionId, hold: Hold) -> Result<VisitStep> {
         let resumed = self.engine.resume_held(&self.scope, session, hold, OnWait::Leave).await?;
-        resumed.map(Looked::Runs).ok_or_else(|| EngineError::TurnLost { session: session.clone() })
+        resumed.map(VisitStep::Running).ok_or_else(|| EngineError::TurnLost { session: session.clone() })
     }
 
     /// Open the session, or the fork, that the node works in.
@@ -148,7 +154,7 @@ impl Visitor {
         let title = role_title(self.state.flow.title(), node.who());
         let agent = Some(self.state.flow.agent_of(node));
         let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
-        if !session.as_str().starts_with(&format!("{}{ROLE_MARK}", self.state.run)) {
+        if !session.as_str().starts_with(&format!("{}{ROLE_SEPARATOR}", self.state.run)) {
             self.engine.check_id(&self.scope, Some(session)).await?;
         }
         let Some(source) = &node.fork_from else {
@@ -163,11 +169,11 @@ impl Visitor {
         }
     }
 
-    /// Resolve a role or node of this run, or else a session id.
+    /// Resolve a name to a session: a role or a node of this run, or else a session id.
     fn source_of(&self, named: &str) -> Result<SessionId> {
         let nodes = &self.state.flow.nodes;
-        let is_meant = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
-        let node = nodes.iter().find(is_meant).or_else(|| self.state.flow.node(named));
+        let is_role = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
+        let node = nodes.iter().find(is_role).or_else(|| self.state.flow.node(named));
         let id = node.map_or_else(|| named.to_owned(), |node| self.state.session_of(node));
         Ok(id.parse()?)
     }
@@ -175,26 +181,26 @@ impl Visitor {
     /// Start the visit's turn with a note about the node. The first visit in a session also sets the session's
     /// system prompt.
     async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
-        if let Err(error) = self.settle_prompt(node, session, &hold).await {
+        if let Err(error) = self.write_role_settings(node, session, &hold).await {
             hold.release().await;
             return Err(error);
         }
-        let post = Assignment::of(&self.state, node, key);
-        let text = prompts::entry_note(&self.state, node, &post);
+        let assignment = Assignment::of(&self.state, node, key);
+        let text = prompts::entry_note(&self.state, node, &assignment);
         let note = SystemNote { text, reason: Some(ENTRY_REASON.to_owned()) };
-        let words = match node.id.as_str() {
-            FEEDBACK => prompts::feedback_words(&self.state, node),
+        let prompt = match node.id.as_str() {
+            FEEDBACK => prompts::feedback_prompt(&self.state, node),
             _ => prompts::render_prompt(&self.state, node),
         };
-        let bodies = vec![post.to_body(), note.into(), said(words).into()];
-        let opening = Opening { bodies, post: Some(post), ..Opening::default() };
+        let bodies = vec![assignment.to_body(), note.into(), flow_message(prompt).into()];
+        let opening = Opening { bodies, assignment: Some(assignment), ..Opening::default() };
         self.engine.begin_held(&self.scope, session, hold, opening).await
     }
 
     /// Write the role's settings once per run and session; the idempotency key makes repetitions harmless.
-    async fn settle_prompt(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
-        let had_turns = self.engine.summary(&self.scope, session).await?.turns;
-        let (agent, prompt) = self.role_agent(node, had_turns)?;
+    async fn write_role_settings(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
+        let turns_before = self.engine.summary(&self.scope, session).await?.turns;
+        let (agent, prompt) = self.role_agent(node, turns_before)?;
         let run: SessionId = self.state.run.parse()?;
         self.engine.share_models(&self.scope, &run, session, &agent).await?;
         let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
@@ -213,7 +219,7 @@ impl Visitor {
     }
 
     /// The role's agent, with the handoff tool and enough turns for all nodes, and its system prompt.
-    fn role_agent(&self, node: &Node, had_turns: u32) -> Result<(Agent, String)> {
+    fn role_agent(&self, node: &Node, turns_before: u32) -> Result<(Agent, String)> {
         let id = self.state.flow.agent_of(node);
         let unknown = || EngineError::Invalid { what: "the agent", why: format!("no agent `{id}`") };
         let mut agent = self.state.flow.agents.get(&id).cloned().ok_or_else(unknown)?;
@@ -223,7 +229,7 @@ impl Visitor {
         }
         agent.on_interrupt = sapwood_core::agent::OnInterrupt::Continue;
         agent.limits.corrections_max = agent.limits.corrections_max.max(REPAIRS_MAX);
-        agent.limits.turns_max.get_or_insert_with(|| had_turns.saturating_add(turns_of(&self.state.flow)));
+        agent.limits.turns_max.get_or_insert_with(|| turns_before.saturating_add(turns_of(&self.state.flow)));
         Ok((agent, prompt))
     }
 
@@ -231,36 +237,36 @@ impl Visitor {
         &self,
         node: &Node,
         session: &SessionId,
-        post: &Assignment,
+        assignment: &Assignment,
         visit: &Visit,
-        over: NextMove,
+        over: NextAction,
     ) -> Result<VisitResult> {
         Ok(match over {
-            NextMove::Fail { code, message } => VisitResult::Failed { code, message },
-            NextMove::Declined { why } => {
+            NextAction::Fail { code, message } => VisitResult::Failed { code, message },
+            NextAction::Declined { why } => {
                 VisitResult::Handed(Handed { closed: Some(why), ..Handed::default() })
             }
-            NextMove::Done { said } => {
+            NextAction::Done { said } => {
                 if is_improver(&node.id) {
-                    self.keep_findings(node, post, &said).await?;
+                    self.store_findings(node, assignment, &said).await?;
                 }
-                VisitResult::Handed(self.handed(session, post, visit, said).await?)
+                VisitResult::Handed(self.handed(session, assignment, visit, said).await?)
             }
-            NextMove::GoOn | NextMove::Repair { .. } => cancelled(),
+            NextAction::Continue | NextAction::Repair { .. } => cancelled(),
         })
     }
 
     async fn handed(
         &self,
         session: &SessionId,
-        post: &Assignment,
+        assignment: &Assignment,
         visit: &Visit,
         said: String,
     ) -> Result<Handed> {
         let mut handed = Handed { said: said.clone(), ..Handed::default() };
-        if post.handoff == HandoffBy::Answer {
-            let artifact = self.kept(session, "answer", &said).await?;
-            let targets = post.forward.iter().filter(|target| !target.done);
+        if assignment.handoff == HandoffBy::Answer {
+            let artifact = self.store_answer(session, "answer", &said).await?;
+            let targets = assignment.forward.iter().filter(|target| !target.done);
             handed.to = targets.map(|target| (target.node.clone(), artifact.clone())).collect();
             return Ok(handed);
         }
@@ -285,7 +291,7 @@ impl Visitor {
             (Some(content), _) => (content.to_owned(), content.len() as u64),
             (None, Some(blob)) => {
                 let mut reader = self.engine.open_blob(&self.scope, blob).await?;
-                let bytes = reader.left();
+                let bytes = reader.remaining();
                 let beginning = reader.next_up_to(ARTIFACT_TEXT_BYTES_MAX + 1).await?;
                 (String::from_utf8_lossy(&beginning).into_owned(), bytes)
             }
@@ -295,29 +301,32 @@ impl Visitor {
     }
 
     /// Store an answer that is too long for an event as an artifact of the role.
-    async fn kept(&self, session: &SessionId, name: &str, text: &str) -> Result<Artifact> {
+    async fn store_answer(&self, session: &SessionId, name: &str, text: &str) -> Result<Artifact> {
         let artifact = Artifact::of_text(name, text);
         if !artifact.is_cut() {
             return Ok(artifact);
         }
         let blob = self.engine.store.put_blob(&self.scope, text.as_bytes().to_vec()).await?;
         let key = format!("flow:{}:{name}:{blob}", self.state.run);
-        self.put(session, name, text, key).await?;
+        self.put_artifact(session, name, text, key).await?;
         Ok(Artifact { blob: Some(blob), ..artifact })
     }
 
     /// Store a role's findings as an artifact of the run.
-    async fn keep_findings(&self, node: &Node, post: &Assignment, text: &str) -> Result<()> {
+    async fn store_findings(&self, node: &Node, assignment: &Assignment, text: &str) -> Result<()> {
         let name = match node.id.as_str() {
             FEEDBACK => "feedback.md".to_owned(),
             _ => format!("findings/{}.md", node.who()),
         };
         let run: SessionId = self.state.run.parse()?;
-        let key = format!("flow:{}:{}:{}:{}", post.run, post.node, post.visit, post.attempt);
-        self.put(&run, &name, text, key).await
+        let key = format!(
+            "flow:{}:{}:{}:{}",
+            assignment.run, assignment.node, assignment.visit, assignment.attempt
+        );
+        self.put_artifact(&run, &name, text, key).await
     }
 
-    async fn put(&self, session: &SessionId, name: &str, text: &str, key: String) -> Result<()> {
+    async fn put_artifact(&self, session: &SessionId, name: &str, text: &str, key: String) -> Result<()> {
         let bytes = text.len() as u64;
         let blob = self.engine.store.put_blob(&self.scope, text.as_bytes().to_vec()).await?;
         let (mime, given) = ("text/markdown".to_owned(), Some(name.to_owned()));
@@ -340,39 +349,40 @@ fn turns_of(flow: &Flow) -> u32 {
 
 /// The title of a role's session: flow and role. If it is too long, the flow's name is shortened.
 fn role_title(flow: &str, who: &str) -> Option<String> {
-    let mark = " · ";
-    let room = TITLE_CHARS_MAX.saturating_sub(who.chars().count() + mark.chars().count());
-    let flow: String = fit_title(flow).unwrap_or_default().chars().take(room).collect();
-    fit_title(&format!("{flow}{mark}{who}"))
+    let separator = " · ";
+    let flow_chars_max = TITLE_CHARS_MAX.saturating_sub(who.chars().count() + separator.chars().count());
+    let flow: String = fit_title(flow).unwrap_or_default().chars().take(flow_chars_max).collect();
+    fit_title(&format!("{flow}{separator}{who}"))
 }
 
-enum Looked {
-    Runs(Running),
-    Over(VisitResult),
+/// The result of one step of a visit.
+enum VisitStep {
+    Running(Running),
+    Finished(VisitResult),
 }
 
 fn cancelled() -> VisitResult {
     VisitResult::Failed { code: "turn.cancelled".to_owned(), message: "the run was cancelled".to_owned() }
 }
 
-fn repair(post: Assignment, visit: &Visit, why: String) -> Opening {
+fn repair(assignment: Assignment, visit: &Visit, why: String) -> Opening {
     let note = SystemNote { text: why, reason: Some(REPAIR_REASON.to_owned()) };
-    let words = prompts::repair_words(&post, &visit.handed);
-    let bodies = vec![note.into(), said(words).into()];
-    Opening { bodies, post: Some(post), ..Opening::default() }
+    let prompt = prompts::repair_prompt(&assignment, &visit.handed);
+    let bodies = vec![note.into(), flow_message(prompt).into()];
+    Opening { bodies, assignment: Some(assignment), ..Opening::default() }
 }
 
 /// A user message written by the flow.
-fn said(text: String) -> UserMessage {
+fn flow_message(text: String) -> UserMessage {
     let origin = Origin { channel: "flow".to_owned(), reply_to: None, attachments: Vec::new() };
     UserMessage { parts: vec![Part::text(text)], origin: Some(origin) }
 }
 
 /// Whether an error is caused by the node, not by the store or the process.
-fn is_of_the_node(error: &EngineError) -> bool {
+fn is_node_error(error: &EngineError) -> bool {
     let code = error.code();
-    let is_of_the_store = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
-    !is_of_the_store && !matches!(error, EngineError::NoBackends)
+    let is_store_error = code.starts_with("store.") || matches!(code, "session.stale_fence" | "turn.lost");
+    !is_store_error && !matches!(error, EngineError::NoBackends)
 }
 
 #[cfg(test)]

@@ -8,32 +8,32 @@ use sapwood_core::port::hook::{HookAction, HookEvent, HookNote, HookResult};
 use sapwood_core::{Part, SessionId};
 use tokio::sync::watch;
 
-use super::{At, DEPTH_MAX, Installed};
+use super::{DEPTH_MAX, EventLocation, InstalledHook};
 use crate::turn::{IfRunning, OnWait, SendOptions, Sent, StartOptions};
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
 
 /// Maximum number of concurrent actions; further actions are dropped with a warning.
-const ACTING_MAX: usize = 64;
+const ACTIONS_MAX: usize = 64;
 /// How long an action waits for a session with a running turn.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Counts an action as running until dropped.
-struct Acting(Arc<watch::Sender<usize>>);
+struct RunningAction(Arc<watch::Sender<usize>>);
 
-impl Acting {
-    fn begin(acting: &Arc<watch::Sender<usize>>) -> Option<Self> {
-        let may = acting.send_if_modified(|count| {
-            let may = *count < ACTING_MAX;
-            *count += usize::from(may);
-            may
+impl RunningAction {
+    fn begin(running_actions: &Arc<watch::Sender<usize>>) -> Option<Self> {
+        let is_admitted = running_actions.send_if_modified(|count| {
+            let is_free = *count < ACTIONS_MAX;
+            *count += usize::from(is_free);
+            is_free
         });
-        may.then(|| Self(acting.clone()))
+        is_admitted.then(|| Self(running_actions.clone()))
     }
 }
 
-impl Drop for Acting {
+impl Drop for RunningAction {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -43,29 +43,36 @@ impl Engine {
     /// Wait until all actions of hooks are done. Call this before the process exits.
     pub async fn hooks_settled(&self) {
         if let Some(hooks) = &self.hooks {
-            let _ = hooks.acting.subscribe().wait_for(|count| *count == 0).await;
+            let _ = hooks.running_actions.subscribe().wait_for(|count| *count == 0).await;
         }
     }
 
-    pub(super) fn act_later(&self, event: &HookEvent, installed: &Installed, actions: Vec<HookAction>) {
+    pub(super) fn spawn_actions(
+        &self,
+        event: &HookEvent,
+        installed: &InstalledHook,
+        actions: Vec<HookAction>,
+    ) {
         let Some(hooks) = self.hooks.as_ref().filter(|_| !actions.is_empty()) else { return };
         let (engine, event, installed) = (self.clone(), event.clone(), installed.clone());
-        let Some(acting) = Acting::begin(&hooks.acting) else {
+        let Some(guard) = RunningAction::begin(&hooks.running_actions) else {
             tracing::warn!(hook = %installed.name, "too many hook actions are running; this one is dropped");
             return;
         };
         // Not awaited: the target session may itself be waiting for this hook.
         tokio::spawn(async move {
             for action in actions {
-                engine.act(&event, &installed, action).await;
+                engine.run_action(&event, &installed, action).await;
             }
-            drop(acting);
+            drop(guard);
         });
     }
 
-    async fn act(&self, event: &HookEvent, installed: &Installed, action: HookAction) {
+    async fn run_action(&self, event: &HookEvent, installed: &InstalledHook, action: HookAction) {
         let done = match self.depth < DEPTH_MAX {
-            true => Box::pin(self.clone().at_depth(self.depth + 1).do_action(event, installed, action)).await,
+            true => {
+                Box::pin(self.clone().at_depth(self.depth + 1).perform_action(event, installed, action)).await
+            }
             false => Err(EngineError::HookDepth { limit: DEPTH_MAX }),
         };
         let (result, why) = match done {
@@ -77,20 +84,20 @@ impl Engine {
         };
         let note =
             HookNote { by: installed.name.clone(), hook: event.hook, result, why: Some(why), data: None };
-        let at = At { scope: &installed.installer, session: &event.session, turn: None };
+        let at = EventLocation { scope: &installed.installer, session: &event.session, turn: None };
         self.write_note(at, &note).await;
     }
 
-    async fn do_action(
+    async fn perform_action(
         &self,
         event: &HookEvent,
-        installed: &Installed,
+        installed: &InstalledHook,
         action: HookAction,
     ) -> Result<SessionId> {
         let scope = &installed.installer;
         match action {
             HookAction::Send { session, text } => {
-                self.say(installed, &session, text).await?;
+                self.run_turn(installed, &session, text).await?;
                 Ok(session)
             }
             HookAction::Open { id, title, text } => {
@@ -100,7 +107,7 @@ impl Engine {
                 let start = StartOptions { open, agent, ..StartOptions::default() };
                 let (session, _) = self.start(scope, start).await?;
                 if let Some(text) = text {
-                    self.say(installed, &session, text).await?;
+                    self.run_turn(installed, &session, text).await?;
                 }
                 Ok(session)
             }
@@ -108,12 +115,12 @@ impl Engine {
     }
 
     /// Run a turn and wait for its end, so that the process does not exit earlier.
-    async fn say(&self, installed: &Installed, session: &SessionId, text: String) -> Result<()> {
+    async fn run_turn(&self, installed: &InstalledHook, session: &SessionId, text: String) -> Result<()> {
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
         let deadline = tokio::time::Instant::now() + BUSY_WAIT;
         let sent = loop {
-            let words = vec![Part::text(text.clone())];
-            match self.send(&installed.installer, session, words, options).await {
+            let parts = vec![Part::text(text.clone())];
+            match self.send(&installed.installer, session, parts, options).await {
                 Err(EngineError::TurnRunning { .. }) if tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }

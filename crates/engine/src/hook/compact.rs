@@ -11,7 +11,7 @@ use sapwood_core::project::context::Role;
 use sapwood_core::{Scope, SessionId, TurnId};
 use serde_json::{Value, json};
 
-use super::{At, Said, text_of};
+use super::{EventLocation, HookDecision, text_of};
 use crate::compact::{Compacting, Writing};
 use crate::{Engine, EngineError};
 
@@ -26,7 +26,7 @@ struct HookedCompaction {
 
 impl Engine {
     /// Add the installed hooks to a compaction, unless the compaction already has a hook.
-    pub(crate) fn hooked(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
+    pub(crate) fn add_hooks(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
         let listens = self.has_hooks(HookName::BeforeCompact) || self.has_hooks(HookName::AfterCompact);
         if how.hook.is_some() || !listens {
             return how;
@@ -47,14 +47,15 @@ impl Engine {
 #[async_trait]
 impl CompactHook for HookedCompaction {
     async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact {
-        let at = At { scope: &self.scope, session: &self.session, turn: self.turn };
-        let data = || json!({"trigger": self.trigger, "archived": archive.archived, "text": told(archive)});
+        let at = EventLocation { scope: &self.scope, session: &self.session, turn: self.turn };
+        let data =
+            || json!({"trigger": self.trigger, "archived": archive.archived, "text": archived_text(archive)});
         if self.writing == Writing::DryRun {
-            return self.rehearse(data()).await;
+            return self.dry_run(data()).await;
         }
         match self.engine.ask_hooks(HookName::BeforeCompact, at, data).await {
-            Ok(Said::GoOn) => BeforeCompact::GoOn,
-            Ok(Said::Changed(data) | Said::Supplied { data, .. }) => supplied(&data),
+            Ok(HookDecision::Continue) => BeforeCompact::GoOn,
+            Ok(HookDecision::Changed(data) | HookDecision::Supplied { data, .. }) => supplied(&data),
             Err(EngineError::HookRefused { hook, reason, .. }) => {
                 BeforeCompact::Cancel { reason: format!("{hook}: {reason}") }
             }
@@ -71,15 +72,15 @@ impl CompactHook for HookedCompaction {
 
 impl HookedCompaction {
     /// Call the hooks without recording anything, for a dry run.
-    async fn rehearse(&self, data: Value) -> BeforeCompact {
+    async fn dry_run(&self, data: Value) -> BeforeCompact {
         let name = HookName::BeforeCompact;
-        let mut said = BeforeCompact::GoOn;
-        for one in self.engine.rehearse(name, &self.scope, &self.session, data).await {
+        let mut answer = BeforeCompact::GoOn;
+        for one in self.engine.dry_run_hooks(name, &self.scope, &self.session, data).await {
             match one.verdict {
                 Some(Verdict::Refuse { reason }) => {
                     return BeforeCompact::Cancel { reason: format!("{}: {reason}", one.by) };
                 }
-                Some(Verdict::Change { data } | Verdict::Supply { data }) => said = supplied(&data),
+                Some(Verdict::Change { data } | Verdict::Supply { data }) => answer = supplied(&data),
                 Some(Verdict::GoOn) => {}
                 None if one.goes_on => {}
                 None => {
@@ -88,7 +89,7 @@ impl HookedCompaction {
                 }
             }
         }
-        said
+        answer
     }
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
 }
 
 /// The archived messages, one line each.
-fn told(archive: &Archive<'_>) -> String {
+fn archived_text(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
     let lines: Vec<String> =
         messages.map(|message| format!("{}: {}", name_of(message.role), message.text())).collect();

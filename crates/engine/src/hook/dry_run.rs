@@ -8,12 +8,12 @@ use sapwood_core::port::hook::{HookAction, HookEvent, HookName, Verdict};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{At, OnFailure, ask, put_into};
+use super::{EventLocation, OnFailure, call_checked, merge_fields};
 use crate::Engine;
 
-/// The answer of one hook.
+/// The answer of one hook in a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rehearsed {
+pub struct HookDryRun {
     pub by: String,
     pub took_ms: u64,
     #[serde(flatten)]
@@ -30,24 +30,25 @@ pub struct Rehearsed {
 impl Engine {
     /// Call the hooks for an event name with a simulated event. The hooks really run, because their answers cannot
     /// be predicted. A flag marks the event as simulated.
-    pub async fn rehearse(
+    pub async fn dry_run_hooks(
         &self,
         name: HookName,
         scope: &Scope,
         session: &SessionId,
         data: Value,
-    ) -> Vec<Rehearsed> {
+    ) -> Vec<HookDryRun> {
         let hooks = self.hooks();
-        let mut event = HookEvent { rehearsal: true, ..self.event(name, At::new(scope, session), data) };
-        let mut all = Vec::new();
+        let mut event =
+            HookEvent { rehearsal: true, ..self.event(name, EventLocation::new(scope, session), data) };
+        let mut answers = Vec::new();
         for installed in hooks.of(name) {
             if !installed.listens_to(&event) {
                 continue;
             }
             let began = Instant::now();
-            let answered = ask(installed, &event).await;
+            let answered = call_checked(installed, &event).await;
             let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let one = Rehearsed {
+            let one = HookDryRun {
                 by: installed.name.clone(),
                 took_ms,
                 goes_on: match &answered {
@@ -59,14 +60,14 @@ impl Engine {
                 actions: answered.map(|answer| answer.actions).unwrap_or_default(),
             };
             if let Some(Verdict::Change { data }) = &one.verdict {
-                put_into(&mut event.data, data.clone());
+                merge_fields(&mut event.data, data.clone());
             }
             let goes_on = one.goes_on;
-            all.push(one);
+            answers.push(one);
             if !goes_on {
                 break;
             }
         }
-        all
+        answers
     }
 }

@@ -8,8 +8,8 @@ mod dry_run;
 mod registry;
 
 pub(crate) use compact::compacted;
-pub use dry_run::Rehearsed;
-pub use registry::{Closure, Hooks, Installed, OnFailure, TIMEOUT_DEFAULT};
+pub use dry_run::HookDryRun;
+pub use registry::{Closure, Hooks, InstalledHook, OnFailure, TIMEOUT_DEFAULT};
 
 use std::time::Duration;
 
@@ -23,18 +23,18 @@ use serde_json::Value;
 
 use crate::{Engine, EngineError, Result};
 
-/// Maximum nesting of hooks: a hook at this depth cannot act.
+/// Maximum nesting of hooks: a hook at this depth cannot run actions.
 pub const DEPTH_MAX: u8 = 3;
 
 /// The location of an event: scope, session and turn.
 #[derive(Clone, Copy)]
-pub(crate) struct At<'a> {
+pub(crate) struct EventLocation<'a> {
     pub scope: &'a Scope,
     pub session: &'a SessionId,
     pub turn: Option<TurnId>,
 }
 
-impl<'a> At<'a> {
+impl<'a> EventLocation<'a> {
     pub fn new(scope: &'a Scope, session: &'a SessionId) -> Self {
         Self { scope, session, turn: None }
     }
@@ -42,8 +42,8 @@ impl<'a> At<'a> {
 
 /// The combined answer of the hooks.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Said {
-    GoOn,
+pub(crate) enum HookDecision {
+    Continue,
     /// Continue with this data.
     Changed(Value),
     /// A hook supplied this result instead.
@@ -86,7 +86,7 @@ impl Engine {
     ) {
         if self.has_hooks(name) {
             // A notified hook cannot refuse, so ignore errors.
-            let _ = Box::pin(self.ask_each(name, At { scope, session, turn }, data())).await;
+            let _ = Box::pin(self.ask_each(name, EventLocation { scope, session, turn }, data())).await;
         }
     }
 
@@ -94,44 +94,49 @@ impl Engine {
     pub(crate) async fn ask_hooks(
         &self,
         name: HookName,
-        at: At<'_>,
+        at: EventLocation<'_>,
         data: impl FnOnce() -> Value,
-    ) -> Result<Said> {
+    ) -> Result<HookDecision> {
         if !self.has_hooks(name) {
-            return Ok(Said::GoOn);
+            return Ok(HookDecision::Continue);
         }
         Box::pin(self.ask_each(name, at, data())).await
     }
 
-    async fn ask_each(&self, name: HookName, at: At<'_>, data: Value) -> Result<Said> {
-        let Some(hooks) = self.hooks.clone() else { return Ok(Said::GoOn) };
+    async fn ask_each(&self, name: HookName, at: EventLocation<'_>, data: Value) -> Result<HookDecision> {
+        let Some(hooks) = self.hooks.clone() else { return Ok(HookDecision::Continue) };
         let mut event = self.event(name, at, data);
-        let mut said = Said::GoOn;
+        let mut decision = HookDecision::Continue;
         for installed in hooks.of(name) {
             if !installed.listens_to(&event) {
                 continue;
             }
-            let Some(answer) = self.hear(at, installed, &event).await? else { continue };
-            self.act_later(&event, installed, answer.actions);
+            let Some(answer) = self.call_hook(at, installed, &event).await? else { continue };
+            self.spawn_actions(&event, installed, answer.actions);
             self.note_verdict(at, installed, &answer.verdict).await;
             match answer.verdict {
                 Verdict::GoOn => {}
                 Verdict::Refuse { reason } => return Err(refused(installed, &reason)),
                 Verdict::Supply { data } => {
-                    return Ok(Said::Supplied { by: installed.name.clone(), data });
+                    return Ok(HookDecision::Supplied { by: installed.name.clone(), data });
                 }
                 Verdict::Change { data } => {
-                    put_into(&mut event.data, data);
-                    said = Said::Changed(event.data.clone());
+                    merge_fields(&mut event.data, data);
+                    decision = HookDecision::Changed(event.data.clone());
                 }
             }
         }
-        Ok(said)
+        Ok(decision)
     }
 
     /// The answer of one hook; `None` if it failed and failures are ignored.
-    async fn hear(&self, at: At<'_>, installed: &Installed, event: &HookEvent) -> Result<Option<HookAnswer>> {
-        let error = match ask(installed, event).await {
+    async fn call_hook(
+        &self,
+        at: EventLocation<'_>,
+        installed: &InstalledHook,
+        event: &HookEvent,
+    ) -> Result<Option<HookAnswer>> {
+        let error = match call_checked(installed, event).await {
             Ok(answer) => return Ok(Some(answer)),
             Err(error) => error.to_string(),
         };
@@ -144,7 +149,7 @@ impl Engine {
         }
     }
 
-    async fn note_verdict(&self, at: At<'_>, installed: &Installed, verdict: &Verdict) {
+    async fn note_verdict(&self, at: EventLocation<'_>, installed: &InstalledHook, verdict: &Verdict) {
         let (result, why, data) = match verdict {
             Verdict::GoOn => return,
             Verdict::Refuse { reason } => (HookResult::Refused, Some(shortened(reason)), None),
@@ -154,7 +159,7 @@ impl Engine {
         self.note(at, installed, result, why, data).await;
     }
 
-    fn event(&self, hook: HookName, at: At<'_>, data: Value) -> HookEvent {
+    fn event(&self, hook: HookName, at: EventLocation<'_>, data: Value) -> HookEvent {
         HookEvent {
             hook,
             session: at.session.clone(),
@@ -172,8 +177,8 @@ impl Engine {
     /// note is logged instead.
     async fn note(
         &self,
-        at: At<'_>,
-        installed: &Installed,
+        at: EventLocation<'_>,
+        installed: &InstalledHook,
         result: HookResult,
         why: Option<String>,
         data: Option<Value>,
@@ -182,7 +187,7 @@ impl Engine {
         self.write_note(at, &note).await;
     }
 
-    pub(crate) async fn write_note(&self, at: At<'_>, note: &HookNote) {
+    pub(crate) async fn write_note(&self, at: EventLocation<'_>, note: &HookNote) {
         let now = self.clock.now();
         let draft = Draft { turn: at.turn, ..Draft::new(now, note.to_info()) };
         let appended = self.append(at.scope, Append::new(at.session.clone(), now, vec![draft])).await;
@@ -193,7 +198,7 @@ impl Engine {
 }
 
 /// Call one hook with its timeout, and validate its answer.
-async fn ask(installed: &Installed, event: &HookEvent) -> Result<HookAnswer, HookError> {
+async fn call_checked(installed: &InstalledHook, event: &HookEvent) -> Result<HookAnswer, HookError> {
     let after_ms = u64::try_from(installed.timeout.as_millis()).unwrap_or(u64::MAX);
     let called = tokio::time::timeout(installed.timeout, installed.hook.call(event)).await;
     let answer = called.unwrap_or(Err(HookError::TimedOut { after_ms }))?;
@@ -201,7 +206,7 @@ async fn ask(installed: &Installed, event: &HookEvent) -> Result<HookAnswer, Hoo
     Ok(answer)
 }
 
-fn refused(installed: &Installed, reason: &str) -> EngineError {
+fn refused(installed: &InstalledHook, reason: &str) -> EngineError {
     EngineError::HookRefused { hook: installed.name.clone(), on: installed.on, reason: shortened(reason) }
 }
 
@@ -210,7 +215,7 @@ fn shortened(reason: &str) -> String {
 }
 
 /// Merge the changed fields into the event data, for the next hook and the caller.
-fn put_into(data: &mut Value, change: Value) {
+fn merge_fields(data: &mut Value, change: Value) {
     if let (Some(fields), Value::Object(changed)) = (data.as_object_mut(), change) {
         fields.extend(changed);
     }

@@ -43,7 +43,7 @@ impl OnFailure {
 
 /// A hook and the conditions under which it is called.
 #[derive(Clone)]
-pub struct Installed {
+pub struct InstalledHook {
     /// Identifies the hook to users and in the log.
     pub name: String,
     pub on: HookName,
@@ -58,7 +58,7 @@ pub struct Installed {
     pub installer: Scope,
 }
 
-impl Installed {
+impl InstalledHook {
     pub fn new(name: impl Into<String>, on: HookName, hook: Arc<dyn Hook>, installer: Scope) -> Self {
         Self {
             name: name.into(),
@@ -75,10 +75,10 @@ impl Installed {
     /// Whether the hook receives an event. Hooks never cross tenants, and a non-operator's hook only receives
     /// events of that user.
     pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
-        let is_theirs = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
+        let is_visible = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
         let tool = event.data["tool"].as_str().unwrap_or_default();
-        let is_about = self.tools.is_empty() || self.tools.iter().any(|name| name == tool);
-        self.installer.tenant == event.tenant && is_theirs && is_about
+        let matches_tool = self.tools.is_empty() || self.tools.iter().any(|name| name == tool);
+        self.installer.tenant == event.tenant && is_visible && matches_tool
     }
 
     fn check(&self) -> Result<()> {
@@ -106,14 +106,14 @@ impl Installed {
 /// All hooks of an engine.
 #[derive(Clone)]
 pub struct Hooks {
-    installed: Vec<Installed>,
+    installed: Vec<InstalledHook>,
     /// Number of running actions, shared with clones of this registry.
-    pub(super) acting: Arc<watch::Sender<usize>>,
+    pub(super) running_actions: Arc<watch::Sender<usize>>,
 }
 
 impl Default for Hooks {
     fn default() -> Self {
-        Self { installed: Vec::new(), acting: Arc::new(watch::Sender::new(0)) }
+        Self { installed: Vec::new(), running_actions: Arc::new(watch::Sender::new(0)) }
     }
 }
 
@@ -122,12 +122,12 @@ impl Hooks {
         self.installed.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Installed> {
+    pub fn iter(&self) -> impl Iterator<Item = &InstalledHook> {
         self.installed.iter()
     }
 
-    /// Add a hook. Hooks are sorted in call order: by name, priority, then installation.
-    pub fn install(&mut self, installed: Installed) -> Result<()> {
+    /// Add a hook. Hooks are sorted in call order: by event, by priority, then by installation order.
+    pub fn install(&mut self, installed: InstalledHook) -> Result<()> {
         installed.check()?;
         let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
         if self.of(installed.on).len() >= HOOKS_MAX {
@@ -136,13 +136,13 @@ impl Hooks {
         if self.of(installed.on).iter().any(|other| other.name == installed.name) {
             return fail(format!("{} already has a hook {}", installed.on, installed.name));
         }
-        let place = |one: &Installed| (one.on, one.priority);
-        let at = self.installed.partition_point(|other| place(other) <= place(&installed));
+        let order = |one: &InstalledHook| (one.on, one.priority);
+        let at = self.installed.partition_point(|other| order(other) <= order(&installed));
         self.installed.insert(at, installed);
         Ok(())
     }
 
-    pub(super) fn of(&self, name: HookName) -> &[Installed] {
+    pub(super) fn of(&self, name: HookName) -> &[InstalledHook] {
         let from = self.installed.partition_point(|one| one.on < name);
         let to = self.installed.partition_point(|one| one.on <= name);
         &self.installed[from..to]

@@ -4,8 +4,8 @@
 //! in the file are not granted, and only an operator may write entries of other users (ADR 0030).
 //!
 //! [`Import`] writes drafts. [`OwnIntake`] reads Sapwood's own files, [`Intake`] foreign files. Both compare the
-//! file with the session in the store and append the new entries, directly after the compared entries or not at
-//! all.
+//! file with the stored session and append the new entries. If the log grows in the meantime, the import fails with
+//! a conflict.
 
 mod own;
 
@@ -30,9 +30,9 @@ use sapwood_core::{
 };
 use sapwood_formats::import::reconcile::Reconciler;
 use sapwood_formats::import::steps::StepBatch;
-use sapwood_formats::import::{Format, Problem, Trouble};
+use sapwood_formats::import::{Format, Problem, ProblemKind};
 
-pub use own::{OwnIntake, OwnTaken};
+pub use own::{OwnIntake, OwnIntakeResult};
 
 use crate::read::check_role;
 use crate::write::note;
@@ -44,8 +44,8 @@ pub const BATCH_ENTRIES: usize = 1_000;
 pub const BATCH_BYTES: usize = 4 << 20;
 /// Records per page when reading the store's log.
 const PAGE_RECORDS: usize = 1_000;
-/// Maximum number of sessions checked for records that a new session repeats.
-const KIN_LOOKED_MAX: usize = 100;
+/// Maximum number of stored sessions checked for records that a new session repeats.
+const SIBLINGS_CHECKED_MAX: usize = 100;
 
 /// A session that is being imported.
 pub struct Import {
@@ -55,17 +55,17 @@ pub struct Import {
     /// Created with the first batch, so that an empty file creates no session.
     new: Option<NewSession>,
     /// Whether this import created the session.
-    made: Created,
+    created: Created,
     /// The end of the log: the last existing entry, or the last entry written by this import.
     head: Seq,
     pending: Vec<Draft>,
     pending_bytes: usize,
     /// The batch that the store is writing while the next one is collected.
-    writing: Option<Writing>,
+    writing: Option<PendingAppend>,
     pub added: u64,
 }
 
-type Writing = MaybeDone<BoxFuture<'static, Result<Appended>>>;
+type PendingAppend = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
 impl Engine {
     /// Start an import. An existing session is extended if the caller owns it and its head matches `expect`.
@@ -90,7 +90,7 @@ impl Engine {
             scope: scope.clone(),
             session,
             new,
-            made: Created::Existed,
+            created: Created::Existed,
             head,
             pending: Vec::with_capacity(BATCH_ENTRIES),
             pending_bytes: 0,
@@ -102,30 +102,30 @@ impl Engine {
 
 impl Import {
     pub async fn push(&mut self, mut draft: Draft) -> Result<()> {
-        self.disarm(&mut draft);
+        self.sanitize(&mut draft);
         self.pending_bytes += text_bytes(&draft.body);
         self.pending.push(draft);
         if self.pending.len() >= BATCH_ENTRIES || self.pending_bytes >= BATCH_BYTES {
             let written = self.write().await;
-            self.keep_if(written).await?;
+            self.erase_if_failed(written).await?;
         }
         Ok(())
     }
 
     /// Write the remaining entries.
     pub async fn finish(mut self) -> Result<u64> {
-        let written = match self.make().await {
+        let written = match self.create_session().await {
             Ok(()) => self.write().await,
             failed => failed,
         };
-        let written = if written.is_ok() { self.settle().await } else { written };
-        self.keep_if(written).await?;
+        let written = if written.is_ok() { self.await_append().await } else { written };
+        self.erase_if_failed(written).await?;
         Ok(self.added)
     }
 
     /// Neutralize the file's data about other users. Only the session's owner can grant a membership, and only an
     /// operator can write entries in another user's name.
-    fn disarm(&self, draft: &mut Draft) {
+    fn sanitize(&self, draft: &mut Draft) {
         if let Body::MemberChanged(changed) = &mut draft.body {
             changed.elsewhere = true;
         }
@@ -136,12 +136,12 @@ impl Import {
     }
 
     /// Create the session if necessary.
-    async fn make(&mut self) -> Result<()> {
+    async fn create_session(&mut self) -> Result<()> {
         let Some(mut new) = self.new.take() else { return Ok(()) };
         new.now = self.engine.clock.now();
         new.source = Source::Imported;
-        self.made = self.engine.store.create(&self.scope, new).await?;
-        if self.made == Created::Existed {
+        self.created = self.engine.store.create(&self.scope, new).await?;
+        if self.created == Created::Existed {
             // Another process created the session and may have shared it.
             self.engine.check_right(&self.scope, &self.session, Right::Own).await?;
         }
@@ -149,8 +149,8 @@ impl Import {
     }
 
     /// After a failure, erase a session that this import created if it is still empty.
-    async fn keep_if(&mut self, written: Result<()>) -> Result<()> {
-        if written.is_ok() || self.made == Created::Existed {
+    async fn erase_if_failed(&mut self, written: Result<()>) -> Result<()> {
+        if written.is_ok() || self.created == Created::Existed {
             return written;
         }
         let summary = self.engine.store.summary(&self.scope, &self.session).await;
@@ -169,15 +169,15 @@ impl Import {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.make().await?;
+        self.create_session().await?;
         let drafts = std::mem::replace(&mut self.pending, Vec::with_capacity(BATCH_ENTRIES));
         self.pending_bytes = 0;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
         // The audit line is part of the first append, so every import has one.
-        let said =
+        let import_note =
             || note(AuditAction::Import, &self.session, Some(format!("from entry {} on", self.head.next())));
-        let audit = (self.added == 0).then(said);
+        let audit = (self.added == 0).then(import_note);
         self.added += drafts.len() as u64;
         self.head = Seq(self.head.0.saturating_add(u32::try_from(drafts.len()).unwrap_or(u32::MAX)));
         let source = Source::Imported;
@@ -186,19 +186,19 @@ impl Import {
         let mut next = maybe_done(async move { engine.append(&scope, append).await }.boxed());
         if !self.engine.store.keeps_order() {
             self.writing = Some(next);
-            return self.settle().await;
+            return self.await_append().await;
         }
         if let Some(last) = &mut self.writing {
             poll_once(last).await;
         }
         poll_once(&mut next).await;
-        self.settle().await?;
+        self.await_append().await?;
         self.writing = Some(next);
         Ok(())
     }
 
     /// Wait for the batch that is being written.
-    async fn settle(&mut self) -> Result<()> {
+    async fn await_append(&mut self) -> Result<()> {
         let Some(mut writing) = self.writing.take() else { return Ok(()) };
         (&mut writing).await;
         Pin::new(&mut writing).take_output().map_or(Ok(()), |appended| appended.map(|_| ()))
@@ -215,7 +215,7 @@ fn check_imported_id(scope: &Scope, id: &SessionId) -> Result<()> {
 }
 
 /// Poll the write once without waiting.
-async fn poll_once(writing: &mut Writing) {
+async fn poll_once(writing: &mut PendingAppend) {
     let _ = poll_fn(|context| Poll::Ready(Pin::new(&mut *writing).poll(context))).await;
 }
 
@@ -248,74 +248,79 @@ pub struct Intake {
     scope: Scope,
     format: Format,
     mode: Mode,
-    grower: Reconciler,
+    reconciler: Reconciler,
     target: Target,
     drafts: Vec<Draft>,
     /// The end of the log when it was last read.
-    learnt: Seq,
-    kin: Option<SiblingSessions>,
+    read_upto: Seq,
+    siblings: Option<SiblingSessions>,
 }
 
 /// An index of the store's sessions by start time, read once and shared by the imports of a batch. A single import
 /// instead lists only sessions that were updated soon after the imported session's start.
 #[derive(Clone, Default)]
-pub struct SiblingSessions(Arc<Mutex<Option<Begun>>>);
+pub struct SiblingSessions(Arc<Mutex<Option<SessionsByStart>>>);
 
-type Begun = HashMap<TimestampMs, Vec<SessionId>>;
+type SessionsByStart = HashMap<TimestampMs, Vec<SessionId>>;
 
 impl SiblingSessions {
     /// The other sessions with the same start time.
-    async fn meet(&self, engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Vec<SessionId>> {
-        let is_listed = self.begun().is_some();
+    async fn others_started_at(
+        &self,
+        engine: &Engine,
+        scope: &Scope,
+        new: &NewSession,
+    ) -> Result<Vec<SessionId>> {
+        let is_listed = self.lock().is_some();
         if !is_listed {
-            let listed = list_begun(engine, scope, new).await?;
-            self.begun().get_or_insert(listed);
+            let listed = list_by_start(engine, scope, new).await?;
+            self.lock().get_or_insert(listed);
         }
-        let begun = self.begun();
-        let alike = begun.as_ref().and_then(|begun| begun.get(&new.at));
-        Ok(alike.into_iter().flatten().filter(|other| **other != new.id).cloned().collect())
+        let by_start = self.lock();
+        let others = by_start.as_ref().and_then(|by_start| by_start.get(&new.at));
+        Ok(others.into_iter().flatten().filter(|other| **other != new.id).cloned().collect())
     }
 
     /// Add a session that was just created.
-    fn join(&self, new: &NewSession) {
-        if let Some(begun) = self.begun().as_mut() {
-            begun.entry(new.at).or_default().push(new.id.clone());
+    fn add(&self, new: &NewSession) {
+        if let Some(by_start) = self.lock().as_mut() {
+            by_start.entry(new.at).or_default().push(new.id.clone());
         }
     }
 
-    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+    fn lock(&self) -> MutexGuard<'_, Option<SessionsByStart>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// All sessions of the importing user from the same program, by start time.
-async fn list_begun(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<Begun> {
-    let mut begun = Begun::new();
-    let mut filter = ListFilter { since: None, limit: PAGE_RECORDS, ..alike(scope, new) };
+async fn list_by_start(engine: &Engine, scope: &Scope, new: &NewSession) -> Result<SessionsByStart> {
+    let mut by_start = SessionsByStart::new();
+    let mut filter = ListFilter { since: None, limit: PAGE_RECORDS, ..sibling_filter(scope, new) };
     loop {
         let page = engine.store.list(scope, &filter).await?;
-        for other in page.items.into_iter().filter(|other| is_alike(other, new)) {
-            begun.entry(other.created_at).or_default().push(other.id);
+        for other in page.items.into_iter().filter(|other| is_sibling(other, new)) {
+            by_start.entry(other.created_at).or_default().push(other.id);
         }
         filter.cursor = page.next;
         if filter.cursor.is_none() {
-            return Ok(begun);
+            return Ok(by_start);
         }
     }
 }
 
 /// A filter for sessions updated after the start of a new session, oldest first.
-fn alike(scope: &Scope, new: &NewSession) -> ListFilter {
+fn sibling_filter(scope: &Scope, new: &NewSession) -> ListFilter {
     ListFilter {
         since: Some(new.at),
         owner: Some(scope.principal.clone()),
         order: ListOrder::OldestFirst,
-        limit: KIN_LOOKED_MAX,
+        limit: SIBLINGS_CHECKED_MAX,
         ..ListFilter::default()
     }
 }
 
-fn is_alike(other: &Summary, new: &NewSession) -> bool {
+fn is_sibling(other: &Summary, new: &NewSession) -> bool {
     let format = |origin: &Origin| origin.format.clone();
     other.origin.as_ref().map(format) == new.origin.as_ref().map(format)
 }
@@ -323,7 +328,7 @@ fn is_alike(other: &Summary, new: &NewSession) -> bool {
 enum Target {
     /// The session's id is not known yet.
     Unknown,
-    /// Compared, with nothing new so far. The session is not created until there is something to write.
+    /// The stored entries were compared, and no new entry was found yet. The first write creates the session.
     Ready {
         new: Box<NewSession>,
         is_known: bool,
@@ -332,7 +337,7 @@ enum Target {
     Counted {
         is_known: bool,
         /// The existing session, if the caller's right to extend it has not been checked yet.
-        unproven: Option<SessionId>,
+        unchecked: Option<SessionId>,
     },
     /// The store has a different session under this id.
     Refused,
@@ -340,12 +345,12 @@ enum Target {
 
 /// The result of an intake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct IntakeResult {
     pub added: u64,
     /// Records that the store already had.
     pub skipped: u64,
-    /// Whether the session is in the store now, except for unreadable parts of its source.
-    pub is_in: bool,
+    /// Whether the session is now stored, except for unreadable parts of its source.
+    pub is_stored: bool,
 }
 
 impl Engine {
@@ -355,151 +360,156 @@ impl Engine {
             scope: scope.clone(),
             format,
             mode,
-            grower: Reconciler::new(format.agent()),
+            reconciler: Reconciler::new(format.agent()),
             target: Target::Unknown,
             drafts: Vec::new(),
-            learnt: Seq::ZERO,
-            kin: None,
+            read_upto: Seq::ZERO,
+            siblings: None,
         }
     }
 }
 
 impl Intake {
     /// Share the session index with the other imports of a batch.
-    pub fn among(mut self, kin: &SiblingSessions) -> Self {
-        self.kin = Some(kin.clone());
+    pub fn with_siblings(mut self, siblings: &SiblingSessions) -> Self {
+        self.siblings = Some(siblings.clone());
         self
     }
 
     /// Import the steps read so far. Does nothing until the session's id is known.
-    pub async fn take(&mut self, harvest: &mut StepBatch) -> Result<()> {
+    pub async fn take(&mut self, batch: &mut StepBatch) -> Result<()> {
         if matches!(self.target, Target::Unknown) {
-            let Some(mut session) = harvest.session.clone() else { return Ok(()) };
+            let Some(mut session) = batch.session.clone() else { return Ok(()) };
             if session.at == TimestampMs::default() {
                 // Neither the source nor its file has a time, so use the time of the import.
                 session.at = self.engine.clock.now();
             }
-            self.target = self.open(session, harvest).await?;
+            self.target = self.open(session, batch).await?;
         } else {
-            self.keep_up().await?;
+            self.refresh().await?;
         }
-        for step in harvest.steps.drain(..) {
-            self.grower.take(step, &mut self.drafts, &mut harvest.problems);
+        for step in batch.steps.drain(..) {
+            self.reconciler.take(step, &mut self.drafts, &mut batch.problems);
         }
-        self.write(std::mem::take(&mut harvest.blobs)).await
+        self.write(std::mem::take(&mut batch.blobs)).await
     }
 
-    pub async fn finish(mut self, harvest: &mut StepBatch) -> Result<Taken> {
-        self.take(harvest).await?;
-        self.grower.finish(&mut self.drafts);
+    pub async fn finish(mut self, batch: &mut StepBatch) -> Result<IntakeResult> {
+        self.take(batch).await?;
+        self.reconciler.finish(&mut self.drafts);
         self.write(Vec::new()).await?;
-        let (added, skipped) = (self.grower.added, self.grower.skipped);
+        let (added, skipped) = (self.reconciler.added, self.reconciler.skipped);
         Ok(match self.target {
-            Target::Import(import) => Taken { added: import.finish().await?, skipped, is_in: true },
-            Target::Ready { is_known, .. } => Taken { added: 0, skipped, is_in: is_known },
-            Target::Counted { is_known, .. } => Taken { added, skipped, is_in: is_known || added > 0 },
-            Target::Refused | Target::Unknown => Taken { added: 0, skipped: 0, is_in: false },
+            Target::Import(import) => {
+                IntakeResult { added: import.finish().await?, skipped, is_stored: true }
+            }
+            Target::Ready { is_known, .. } => IntakeResult { added: 0, skipped, is_stored: is_known },
+            Target::Counted { is_known, .. } => {
+                IntakeResult { added, skipped, is_stored: is_known || added > 0 }
+            }
+            Target::Refused | Target::Unknown => IntakeResult { added: 0, skipped: 0, is_stored: false },
         })
     }
 
-    async fn open(&mut self, new: NewSession, harvest: &mut StepBatch) -> Result<Target> {
-        self.grower.begin_at(new.at);
+    async fn open(&mut self, new: NewSession, batch: &mut StepBatch) -> Result<Target> {
+        self.reconciler.begin_at(new.at);
         let is_known = match self.engine.store.summary(&self.scope, &new.id).await {
             Err(StoreError::NoSession { .. }) => false,
             Err(error) => return Err(error.into()),
             Ok(summary) if summary.origin != new.origin && summary.head.seq > Seq::ZERO => {
-                harvest.problems.push(Problem { line: harvest.line, what: Trouble::Differs });
+                batch.problems.push(Problem { line: batch.line, what: ProblemKind::Differs });
                 return Ok(Target::Refused);
             }
             Ok(_) => {
-                self.learn(&new.id).await?;
+                self.read_stored(&new.id).await?;
                 true
             }
         };
         if !is_known && self.format.repeats() {
-            self.learn_elsewhere(&new).await?;
+            self.read_siblings(&new).await?;
         }
         Ok(match self.mode {
-            Mode::DryRun => Target::Counted { is_known, unproven: is_known.then_some(new.id) },
+            Mode::DryRun => Target::Counted { is_known, unchecked: is_known.then_some(new.id) },
             Mode::Write => Target::Ready { new: Box::new(new), is_known },
         })
     }
 
     /// Read sessions that began at the same time, because they may repeat the same records. Records in both
     /// sessions count only in the session that was imported first.
-    async fn learn_elsewhere(&mut self, new: &NewSession) -> Result<()> {
-        let others = match &self.kin {
-            Some(kin) => kin.meet(&self.engine, &self.scope, new).await?,
+    async fn read_siblings(&mut self, new: &NewSession) -> Result<()> {
+        let others = match &self.siblings {
+            Some(siblings) => siblings.others_started_at(&self.engine, &self.scope, new).await?,
             None => {
-                let page = self.engine.store.list(&self.scope, &alike(&self.scope, new)).await?;
-                let begun =
-                    page.items.iter().filter(|other| other.created_at == new.at && is_alike(other, new));
-                begun.map(|other| other.id.clone()).collect()
+                let page = self.engine.store.list(&self.scope, &sibling_filter(&self.scope, new)).await?;
+                let siblings =
+                    page.items.iter().filter(|other| other.created_at == new.at && is_sibling(other, new));
+                siblings.map(|other| other.id.clone()).collect()
             }
         };
         for other in others {
-            self.learn_counted(&other).await?;
+            self.read_sibling(&other).await?;
         }
         Ok(())
     }
 
-    async fn learn_counted(&mut self, other: &SessionId) -> Result<()> {
+    async fn read_sibling(&mut self, other: &SessionId) -> Result<()> {
         let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
-        let grower = &mut self.grower;
-        let know = |entry: Entry| grower.know_elsewhere(entry.meta.id, &entry.body);
-        match self.engine.each_of_kinds(&self.scope, other, &kinds, know).await {
+        let reconciler = &mut self.reconciler;
+        let learn = |entry: Entry| reconciler.register_elsewhere(entry.meta.id, &entry.body);
+        match self.engine.each_of_kinds(&self.scope, other, &kinds, learn).await {
             // The session was never written, or was erased since it was listed.
             Err(error) if error.code() == "session.not_found" => Ok(()),
-            learnt => learnt,
+            read => read,
         }
     }
 
-    /// Catch up with the store. Reading the file may be slow, and other callers may append until this import has
-    /// something to write.
-    async fn keep_up(&mut self) -> Result<()> {
+    /// Read entries that other callers appended since the previous call. They may append until this import writes its
+    /// first batch, and reading the file may be slow.
+    async fn refresh(&mut self) -> Result<()> {
         if let Target::Ready { new, is_known: true } = &self.target {
             let session = new.id.clone();
-            self.learn(&session).await?;
+            self.read_stored(&session).await?;
         }
         Ok(())
     }
 
     /// Read the entries added to the session since the previous call.
-    async fn learn(&mut self, session: &SessionId) -> Result<()> {
-        let known = self.learnt;
+    async fn read_stored(&mut self, session: &SessionId) -> Result<()> {
+        let before = self.read_upto;
         loop {
             let records =
-                self.engine.store.read_after(&self.scope, session, self.learnt, PAGE_RECORDS).await?;
+                self.engine.store.read_after(&self.scope, session, self.read_upto, PAGE_RECORDS).await?;
             let Some(last) = records.last() else { break };
-            self.learnt = last.meta.seq;
+            self.read_upto = last.meta.seq;
             for record in &records {
                 let meta = &record.meta;
-                self.grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+                self.reconciler.register(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
                 // Unreadable bodies are not compared.
                 if self.format.rewrites()
                     && let Ok(body) = record.decode()
                 {
-                    self.grower.know_body(&body);
+                    self.reconciler.register_body(&body);
                 }
             }
         }
-        if self.learnt == known {
+        if self.read_upto == before {
             // No new entries, so the leaf has not moved.
             return Ok(());
         }
         let head = self.engine.store.summary(&self.scope, session).await?.head;
-        if head.seq == self.learnt {
-            self.grower.know_leaf(head.leaf.map(|leaf| leaf.0));
+        if head.seq == self.read_upto {
+            self.reconciler.register_leaf(head.leaf.map(|leaf| leaf.0));
         }
         // Otherwise there is a concurrent writer, and the append will fail with a conflict.
         Ok(())
     }
 
-    /// Check the caller's right in a dry run, so that it refuses the same cases as a real import.
-    async fn prove(&mut self) -> Result<()> {
-        if let Target::Counted { unproven, .. } = &mut self.target
+    /// In a dry run, check the caller's right to extend the session, so that a dry run fails in the same cases as an
+    /// import.
+    async fn check_extend_right(&mut self) -> Result<()> {
+        if let Target::Counted { unchecked, .. } = &mut self.target
             && !self.drafts.is_empty()
-            && let Some(session) = unproven.take()
+            && let Some(session) = unchecked.take()
         {
             self.engine.check_right(&self.scope, &session, Right::Own).await?;
         }
@@ -510,14 +520,14 @@ impl Intake {
         if let Target::Ready { new, is_known } = &self.target
             && !self.drafts.is_empty()
         {
-            if let Some(kin) = self.kin.as_ref().filter(|_| !is_known) {
-                kin.join(new);
+            if let Some(siblings) = self.siblings.as_ref().filter(|_| !is_known) {
+                siblings.add(new);
             }
-            let expect = Expect::Head(self.learnt);
+            let expect = Expect::Head(self.read_upto);
             let import = self.engine.begin_import(&self.scope, (**new).clone(), expect).await?;
             self.target = Target::Import(Box::new(import));
         }
-        self.prove().await?;
+        self.check_extend_right().await?;
         let Target::Import(import) = &mut self.target else {
             self.drafts.clear();
             return Ok(());

@@ -29,7 +29,7 @@ enum Target {
     /// The header has not been read yet.
     Unknown,
     /// Existing entries are compared first.
-    Known(Known),
+    Comparing(LogComparison),
     Import(Box<Import>),
     Counted,
     /// No more entries are written: the store's log differs from the file, or a write failed.
@@ -38,11 +38,11 @@ enum Target {
     },
 }
 
-/// A session in the store and the progress of its comparison.
-struct Known {
+/// The comparison of a file with a stored session.
+struct LogComparison {
     header: Box<Header>,
-    /// Whether the session exists.
-    is_there: bool,
+    /// Whether the session is stored.
+    exists: bool,
     compared: Seq,
     after: Seq,
     page: VecDeque<EntryId>,
@@ -50,12 +50,12 @@ struct Known {
 
 /// The result of an intake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OwnTaken {
+pub struct OwnIntakeResult {
     pub added: u64,
     /// Entries that the store already had.
     pub skipped: u64,
-    /// Whether the session is in the store now, except for unreadable parts of its file.
-    pub is_in: bool,
+    /// Whether the session is now stored, except for unreadable parts of its file.
+    pub is_stored: bool,
     /// The first entry at which the store's log differs. Nothing was added in that case.
     pub differs_at: Option<Seq>,
 }
@@ -79,7 +79,7 @@ impl OwnIntake {
     /// Import the drafts read so far. After a failure, no more drafts are imported.
     pub async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
         for bytes in importer.take_blobs() {
-            self.hold(bytes);
+            self.buffer_blob(bytes);
         }
         if let (Target::Unknown, Some(header)) = (&self.target, importer.header()) {
             self.open(header).await?;
@@ -98,47 +98,50 @@ impl OwnIntake {
         self.blob_bytes
     }
 
-    pub async fn finish(mut self) -> Result<OwnTaken> {
+    pub async fn finish(mut self) -> Result<OwnIntakeResult> {
         // Also create a session without entries.
-        if matches!(&self.target, Target::Known(known) if !known.is_there) {
+        if matches!(&self.target, Target::Comparing(comparison) if !comparison.exists) {
             self.begin().await?;
         }
-        let taken = OwnTaken { added: self.added, skipped: self.skipped, is_in: true, differs_at: None };
+        let taken =
+            OwnIntakeResult { added: self.added, skipped: self.skipped, is_stored: true, differs_at: None };
         Ok(match self.target {
             Target::Import(import) => {
                 import.finish().await?;
                 taken
             }
-            Target::Known(_) | Target::Counted => taken,
-            Target::Refused { differs_at } => OwnTaken { added: 0, is_in: false, differs_at, ..taken },
-            Target::Unknown => OwnTaken::default(),
+            Target::Comparing(_) | Target::Counted => taken,
+            Target::Refused { differs_at } => {
+                OwnIntakeResult { added: 0, is_stored: false, differs_at, ..taken }
+            }
+            Target::Unknown => OwnIntakeResult::default(),
         })
     }
 
-    fn hold(&mut self, bytes: Vec<u8>) {
+    fn buffer_blob(&mut self, bytes: Vec<u8>) {
         self.blob_bytes += bytes.len();
-        let twice = self.blobs.insert(BlobHash::of(&bytes), bytes);
-        self.blob_bytes -= twice.map_or(0, |bytes| bytes.len());
+        let replaced = self.blobs.insert(BlobHash::of(&bytes), bytes);
+        self.blob_bytes -= replaced.map_or(0, |bytes| bytes.len());
     }
 
     async fn open(&mut self, header: &Header) -> Result<()> {
-        let is_there = self.engine.exists(&self.scope, &header.id).await?;
+        let exists = self.engine.exists(&self.scope, &header.id).await?;
         let (header, page) = (Box::new(header.clone()), VecDeque::new());
-        let known = Known { header, is_there, compared: Seq::ZERO, after: Seq::ZERO, page };
-        self.target = Target::Known(known);
+        let comparison = LogComparison { header, exists, compared: Seq::ZERO, after: Seq::ZERO, page };
+        self.target = Target::Comparing(comparison);
         Ok(())
     }
 
     async fn take_one(&mut self, draft: Draft) -> Result<()> {
-        if let Target::Known(known) = &mut self.target {
-            match known.next_id(&self.engine, &self.scope).await? {
+        if let Target::Comparing(comparison) = &mut self.target {
+            match comparison.next_id(&self.engine, &self.scope).await? {
                 None => self.begin().await?,
                 found if found == draft.id => {
                     self.skipped += 1;
                     self.blobs_of(&draft);
                     return Ok(());
                 }
-                Some(_) => self.target = Target::Refused { differs_at: Some(known.compared) },
+                Some(_) => self.target = Target::Refused { differs_at: Some(comparison.compared) },
             }
         }
         let blobs = self.blobs_of(&draft);
@@ -155,21 +158,21 @@ impl OwnIntake {
                 self.added += 1;
                 Ok(())
             }
-            Target::Unknown | Target::Known(_) | Target::Refused { .. } => Ok(()),
+            Target::Unknown | Target::Comparing(_) | Target::Refused { .. } => Ok(()),
         }
     }
 
-    /// Begin appending after all existing entries were compared: directly after them or not at all.
+    /// Start appending after all existing entries were compared. Fails with a conflict if the log has grown since.
     async fn begin(&mut self) -> Result<()> {
-        let Target::Known(known) = &self.target else { return Ok(()) };
+        let Target::Comparing(comparison) = &self.target else { return Ok(()) };
         self.target = match self.mode {
             Mode::Write => {
-                let (new, expect) = (known.header.new_session(), Expect::Head(known.compared));
+                let (new, expect) = (comparison.header.new_session(), Expect::Head(comparison.compared));
                 Target::Import(Box::new(self.engine.begin_import(&self.scope, new, expect).await?))
             }
             Mode::DryRun => {
-                if known.is_there {
-                    self.engine.check_right(&self.scope, &known.header.id, Right::Own).await?;
+                if comparison.exists {
+                    self.engine.check_right(&self.scope, &comparison.header.id, Right::Own).await?;
                 }
                 Target::Counted
             }
@@ -189,10 +192,10 @@ impl OwnIntake {
     }
 }
 
-impl Known {
+impl LogComparison {
     /// The next entry of the stored session; `None` at its end.
     async fn next_id(&mut self, engine: &Engine, scope: &Scope) -> Result<Option<EntryId>> {
-        if self.page.is_empty() && self.is_there {
+        if self.page.is_empty() && self.exists {
             let page = engine.store.read_after(scope, &self.header.id, self.after, PAGE_RECORDS).await?;
             self.after = page.last().map_or(self.after, |last| last.meta.seq);
             self.page.extend(page.iter().map(|record| record.meta.id));

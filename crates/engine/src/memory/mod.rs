@@ -3,7 +3,7 @@
 //! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
 //! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the
-//! tenant, and it is never added to a session that other users can read: see [`Engine::tellable`](Engine).
+//! tenant, and it is never added to a session that other users can read: see [`Engine::allowed_memories`](Engine).
 
 mod learn;
 mod recall;
@@ -17,8 +17,8 @@ use sapwood_core::port::memory::{MEMORIES_MAX, Memory, MemoryFilter, Standing, W
 use sapwood_core::port::store::PAGE_ROWS_MAX;
 
 pub use learn::{IdleWindow, Learning};
-pub use recall::{RecalledMemory, Recollection, Shown};
-pub use write::{Edit, Kept, Outcome, Written};
+pub use recall::{MemoryView, RecalledMemory, Recollection};
+pub use write::{MemoryEdit, MemoryOutcome, StoredMemory, UserMemory};
 
 use crate::{Engine, Result};
 
@@ -32,10 +32,10 @@ pub enum AtEnd {
 
 /// How memories are extracted and searched.
 #[derive(Clone, Default)]
-pub struct MemoryCare {
+pub struct MemoryConfig {
     /// The model that extracts memories, `PROVIDER/NAME`; rules if `None`.
     pub model: Option<String>,
-    /// Finds memories by meaning. If `None`, memories are found only by words.
+    /// Finds memories by meaning. If `None`, only memories with matching words are found.
     pub embedder: Option<Arc<dyn Embedder>>,
     pub at_end: AtEnd,
 }

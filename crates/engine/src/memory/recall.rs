@@ -2,17 +2,19 @@
 
 use sapwood_core::agent::Agent;
 use sapwood_core::id::MemoryId;
-use sapwood_core::memory::prompt::{brief, provenance};
+use sapwood_core::memory::prompt::{memory_section, provenance};
 use sapwood_core::memory::rank::{quantise, rank};
 use sapwood_core::port::embedder::EMBED_TEXTS_MAX;
-use sapwood_core::port::memory::{Belongs, Embedding, Learned, Memory, MemoryKind, Source, Standing, Whose};
+use sapwood_core::port::memory::{
+    Belongs, Embedding, Learned, Memory, MemoryKind, MemorySource, Standing, Whose,
+};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Principal, Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// Maximum number of memories per answer.
+/// Maximum number of memories per search.
 pub const FOUND_MAX: usize = 100;
 
 /// A memory and its relevance, from 0 to about 1.
@@ -40,32 +42,34 @@ impl Engine {
         limit: usize,
     ) -> Result<Recollection> {
         let mut memories = self.all_memories(scope, whose, Standing::Current).await?;
-        let asked = self.embed_one(question).await;
-        if let Some(asked) = &asked {
-            self.embed_more(scope, asked, &mut memories).await;
+        let question_embedding = self.embed_one(question).await;
+        if let Some(question_embedding) = &question_embedding {
+            self.embed_more(scope, question_embedding, &mut memories).await;
         }
-        let ranked = rank(question, asked.as_ref(), &memories).into_iter().take(limit.clamp(1, FOUND_MAX));
+        let ranked = rank(question, question_embedding.as_ref(), &memories)
+            .into_iter()
+            .take(limit.clamp(1, FOUND_MAX));
         let found = ranked
             .map(|ranked| RecalledMemory { memory: ranked.memory.clone(), score: ranked.score })
             .collect();
-        Ok(Recollection { found, by_embedding: asked.is_some() })
+        Ok(Recollection { found, by_embedding: question_embedding.is_some() })
     }
 
     /// Add embeddings to memories that were stored without embeddings, a few per search.
-    async fn embed_more(&self, scope: &Scope, asked: &Embedding, memories: &mut [Memory]) {
-        let Some(embedder) = &self.care.embedder else { return };
+    async fn embed_more(&self, scope: &Scope, question: &Embedding, memories: &mut [Memory]) {
+        let Some(embedder) = &self.memory_config.embedder else { return };
         let lacks = |memory: &&mut Memory| {
-            memory.embedding.as_ref().is_none_or(|known| known.model != asked.model)
-                && memory.yields_to(scope)
+            memory.embedding.as_ref().is_none_or(|known| known.model != question.model)
+                && memory.may_be_changed_by(scope)
         };
         let lacking: Vec<&mut Memory> = memories.iter_mut().filter(lacks).take(EMBED_TEXTS_MAX).collect();
         let texts: Vec<String> = lacking.iter().map(|memory| memory.text.clone()).collect();
         if texts.is_empty() {
             return;
         }
-        let Ok(directions) = embedder.embed(&texts).await else { return };
-        for (memory, direction) in lacking.into_iter().zip(directions) {
-            let embedding = Embedding { model: asked.model.clone(), numbers: quantise(&direction) };
+        let Ok(vectors) = embedder.embed(&texts).await else { return };
+        for (memory, vector) in lacking.into_iter().zip(vectors) {
+            let embedding = Embedding { model: question.model.clone(), numbers: quantise(&vector) };
             let version = memory.version;
             let embedded = Memory { embedding: Some(embedding), ..memory.clone() };
             match self.write_memory(scope, embedded, version).await {
@@ -83,8 +87,8 @@ impl Engine {
         }
         let all = self.all_memories(scope, Whose::Any, Standing::Any).await?;
         let prefix = given.to_ascii_lowercase();
-        let mut fits = all.iter().map(|memory| memory.id).filter(|id| id.to_string().starts_with(&prefix));
-        match (fits.next(), fits.next()) {
+        let mut matches = all.iter().map(|memory| memory.id).filter(|id| id.to_string().starts_with(&prefix));
+        match (matches.next(), matches.next()) {
             (Some(id), None) => Ok(id),
             (Some(first), Some(second)) => Err(EngineError::Ambiguous {
                 what: "the memory",
@@ -96,15 +100,16 @@ impl Engine {
         }
     }
 
-    /// The memory text for a new session, as configured by its agent. A failure must not prevent the start.
-    pub(crate) async fn told(&self, scope: &Scope, agent: &Agent) -> Option<String> {
+    /// The memory text for a new session, as configured by its agent. A failure must not prevent the session from
+    /// starting.
+    pub(crate) async fn memory_prompt(&self, scope: &Scope, agent: &Agent) -> Option<String> {
         let tokens = agent.memory.unwrap_or_default().tokens;
         if tokens == 0 {
             return None;
         }
         let whose = Whose::For(scope.principal.clone());
         match self.all_memories(scope, whose, Standing::Current).await {
-            Ok(memories) => brief(&memories, tokens),
+            Ok(memories) => memory_section(&memories, tokens),
             Err(error) => {
                 tracing::warn!(%error, "failed to read memories; the session starts without them");
                 None
@@ -114,9 +119,9 @@ impl Engine {
 
     /// Which memories may be put into a session: the owner's if only the owner can read the session, else the
     /// tenant's. Memories become part of the session's log, which all members can read.
-    pub(crate) fn tellable(&self, scope: &Scope, summary: &Summary) -> Whose {
-        let is_alone = summary.members.is_empty() && summary.owner == scope.principal;
-        match is_alone {
+    pub(crate) fn allowed_memories(&self, scope: &Scope, summary: &Summary) -> Whose {
+        let is_private = summary.members.is_empty() && summary.owner == scope.principal;
+        match is_private {
             true => Whose::For(scope.principal.clone()),
             false => Whose::Only(Belongs::Tenant),
         }
@@ -132,12 +137,12 @@ impl Engine {
 
 /// A memory for display and the API, without its embedding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Shown {
+pub struct MemoryView {
     pub id: MemoryId,
     pub belongs: Belongs,
     pub kind: MemoryKind,
     pub text: String,
-    pub sources: Vec<Source>,
+    pub sources: Vec<MemorySource>,
     pub learned: Learned,
     pub strength: usize,
     pub by: Principal,
@@ -150,7 +155,7 @@ pub struct Shown {
     pub provenance: String,
 }
 
-impl From<&Memory> for Shown {
+impl From<&Memory> for MemoryView {
     fn from(memory: &Memory) -> Self {
         Self {
             id: memory.id,

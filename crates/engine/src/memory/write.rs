@@ -4,9 +4,9 @@
 use sapwood_core::id::MemoryId;
 use sapwood_core::memory::compare::{Relation, relate};
 use sapwood_core::memory::rank::quantise;
-use sapwood_core::memory::{Candidate, Tone, is_fit_to_keep};
+use sapwood_core::memory::{Candidate, Tone, is_storable};
 use sapwood_core::port::memory::{
-    Belongs, Embedding, Learned, Memory, MemoryFilter, MemoryKind, Source, Standing, Whose,
+    Belongs, Embedding, Learned, Memory, MemoryFilter, MemoryKind, MemorySource, Standing, Whose,
 };
 use sapwood_core::port::store::{Page, StoreError};
 use sapwood_core::{Principal, Scope, TimestampMs};
@@ -14,12 +14,12 @@ use serde::Serialize;
 
 use crate::{Engine, EngineError, Result};
 
-/// Maximum number of retries after a conflict.
+/// Maximum number of attempts under concurrent writes.
 const TRIES_MAX: u32 = 16;
 
 /// A memory written by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct UserMemory {
     pub text: String,
     pub kind: MemoryKind,
     /// Defaults to the caller.
@@ -28,7 +28,7 @@ pub struct Written {
 
 /// Changes to a memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Edit {
+pub struct MemoryEdit {
     pub text: Option<String>,
     pub kind: Option<MemoryKind>,
     /// Share the memory with the tenant, or return it to the caller.
@@ -40,7 +40,7 @@ pub struct Edit {
 /// The outcome for a candidate memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
-pub enum Outcome {
+pub enum MemoryOutcome {
     Learned,
     /// The memory was already known and now has more support.
     Strengthened,
@@ -52,18 +52,19 @@ pub enum Outcome {
     },
 }
 
+/// A memory in the store, and how the candidate changed it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Kept {
+pub struct StoredMemory {
     pub memory: Memory,
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: MemoryOutcome,
 }
 
 impl Engine {
     /// Store a memory written by a user.
-    pub async fn remember(&self, scope: &Scope, written: Written) -> Result<Kept> {
+    pub async fn remember(&self, scope: &Scope, written: UserMemory) -> Result<StoredMemory> {
         let belongs = written.belongs.unwrap_or_else(|| Belongs::To(scope.principal.clone()));
-        let text = checked(&written.text)?;
+        let text = checked_text(&written.text)?;
         let candidate = Candidate { kind: written.kind, text, entries: Vec::new(), tone: Tone::Plain };
         let now = self.clock.now();
         let new = NewMemory {
@@ -74,7 +75,7 @@ impl Engine {
         };
         for _ in 0..TRIES_MAX {
             let mut known = self.all_memories(scope, Whose::Only(belongs.clone()), Standing::Current).await?;
-            match self.keep_candidate(scope, &candidate, &new, &mut known).await {
+            match self.store_candidate(scope, &candidate, &new, &mut known).await {
                 Err(EngineError::Store(StoreError::MemoryConflict { .. })) => continue,
                 kept => return kept,
             }
@@ -86,7 +87,7 @@ impl Engine {
         Ok(self.store.get_memory(scope, id).await?)
     }
 
-    /// One page of memories, newest first. With search words, only those that contain all of them.
+    /// One page of memories, newest first. With search words, only memories that contain all of the words.
     pub async fn memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
         Ok(self.store.list_memories(scope, filter).await?)
     }
@@ -98,8 +99,8 @@ impl Engine {
     }
 
     /// Change a memory. Its author stays the same.
-    pub async fn edit_memory(&self, scope: &Scope, id: MemoryId, edit: Edit) -> Result<Memory> {
-        let text = edit.text.as_deref().map(checked).transpose()?;
+    pub async fn edit_memory(&self, scope: &Scope, id: MemoryId, edit: MemoryEdit) -> Result<Memory> {
+        let text = edit.text.as_deref().map(checked_text).transpose()?;
         for _ in 0..TRIES_MAX {
             let known = self.store.get_memory(scope, id).await?;
             let version = edit.expected.unwrap_or(known.version);
@@ -120,51 +121,52 @@ impl Engine {
     /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
     pub async fn forget(&self, scope: &Scope, id: MemoryId) -> Result<usize> {
         let memory = self.store.get_memory(scope, id).await?;
-        if !memory.yields_to(scope) {
+        if !memory.may_be_changed_by(scope) {
             let principal = scope.principal.clone();
             return Err(StoreError::MemoryDenied { memory: id, principal }.into());
         }
         let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
-        let mut doomed = vec![id];
+        let mut to_delete = vec![id];
         // The list grows while it is iterated. Each memory is superseded by at most one other memory, so the loop ends.
         let mut next = 0;
-        while let Some(newer) = doomed.get(next).copied() {
-            let older =
-                all.iter().filter(|other| other.superseded_by == Some(newer) && !doomed.contains(&other.id));
+        while let Some(newer) = to_delete.get(next).copied() {
+            let older = all
+                .iter()
+                .filter(|other| other.superseded_by == Some(newer) && !to_delete.contains(&other.id));
             let older: Vec<MemoryId> = older.map(|other| other.id).collect();
-            doomed.extend(older);
+            to_delete.extend(older);
             next += 1;
         }
         let now = self.clock.now();
-        for id in doomed.iter().rev() {
+        for id in to_delete.iter().rev() {
             match self.store.forget_memory(scope, *id, now).await {
                 Ok(()) | Err(StoreError::NoMemory { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(doomed.len())
+        Ok(to_delete.len())
     }
 
     /// Store a candidate in relation to the known memories, and update `known`.
-    pub(super) async fn keep_candidate(
+    pub(super) async fn store_candidate(
         &self,
         scope: &Scope,
         candidate: &Candidate,
         new: &NewMemory,
         known: &mut Vec<Memory>,
-    ) -> Result<Kept> {
+    ) -> Result<StoredMemory> {
         match relate(candidate, known.iter().filter(|memory| memory.is_current())) {
             Relation::Strengthens(id) => self.strengthen(scope, id, new, known).await,
             Relation::New => {
                 let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
                 known.push(memory.clone());
-                Ok(Kept { memory, outcome: Outcome::Learned })
+                Ok(StoredMemory { memory, outcome: MemoryOutcome::Learned })
             }
             Relation::Supersedes(old) => {
                 let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
                 self.supersede(scope, old, memory.id, known).await?;
                 known.push(memory.clone());
-                Ok(Kept { memory, outcome: Outcome::Superseded { old } })
+                Ok(StoredMemory { memory, outcome: MemoryOutcome::Superseded { old } })
             }
         }
     }
@@ -175,17 +177,17 @@ impl Engine {
         id: MemoryId,
         new: &NewMemory,
         known: &mut [Memory],
-    ) -> Result<Kept> {
-        let place = known.iter_mut().find(|memory| memory.id == id);
-        let place = place.ok_or(StoreError::NoMemory { memory: id })?;
-        let mut stronger = place.clone();
+    ) -> Result<StoredMemory> {
+        let stored = known.iter_mut().find(|memory| memory.id == id);
+        let stored = stored.ok_or(StoreError::NoMemory { memory: id })?;
+        let mut stronger = stored.clone();
         let added = new.source.as_ref().map_or(0, |source| stronger.support(source));
         if added == 0 {
-            return Ok(Kept { memory: stronger, outcome: Outcome::Known });
+            return Ok(StoredMemory { memory: stronger, outcome: MemoryOutcome::Known });
         }
         let version = stronger.version;
-        *place = self.write_memory(scope, stronger, version).await?;
-        Ok(Kept { memory: place.clone(), outcome: Outcome::Strengthened })
+        *stored = self.write_memory(scope, stronger, version).await?;
+        Ok(StoredMemory { memory: stored.clone(), outcome: MemoryOutcome::Strengthened })
     }
 
     async fn supersede(
@@ -195,10 +197,10 @@ impl Engine {
         by: MemoryId,
         known: &mut [Memory],
     ) -> Result<()> {
-        let Some(place) = known.iter_mut().find(|memory| memory.id == old) else { return Ok(()) };
-        let version = place.version;
-        let superseded = Memory { superseded_by: Some(by), ..place.clone() };
-        *place = self.write_memory(scope, superseded, version).await?;
+        let Some(stored) = known.iter_mut().find(|memory| memory.id == old) else { return Ok(()) };
+        let version = stored.version;
+        let superseded = Memory { superseded_by: Some(by), ..stored.clone() };
+        *stored = self.write_memory(scope, superseded, version).await?;
         Ok(())
     }
 
@@ -217,10 +219,10 @@ impl Engine {
 
     /// The embedding of a text. Without an embedder, or if it fails, search uses words only.
     pub(super) async fn embed_one(&self, text: &str) -> Option<Embedding> {
-        let embedder = self.care.embedder.as_ref()?;
+        let embedder = self.memory_config.embedder.as_ref()?;
         match embedder.embed(&[text.to_owned()]).await {
-            Ok(directions) => {
-                let numbers = quantise(directions.first()?);
+            Ok(vectors) => {
+                let numbers = quantise(vectors.first()?);
                 Some(Embedding { model: embedder.model().to_owned(), numbers })
             }
             Err(error) => {
@@ -236,7 +238,7 @@ pub(super) struct NewMemory {
     pub id: MemoryId,
     pub belongs: Belongs,
     pub learned: Learned,
-    pub source: Option<Source>,
+    pub source: Option<MemorySource>,
 }
 
 impl NewMemory {
@@ -260,14 +262,14 @@ impl NewMemory {
 }
 
 /// Validate a memory's text: not empty and no secret.
-fn checked(text: &str) -> Result<String> {
+fn checked_text(text: &str) -> Result<String> {
     let text = text.trim();
     let fail = |why: &str| Err(EngineError::Invalid { what: "the memory", why: why.to_owned() });
     if text.is_empty() {
         return fail("it is empty");
     }
-    if !is_fit_to_keep(text) {
-        return fail("it looks like a key or a password, which cannot be stored as memories");
+    if !is_storable(text) {
+        return fail("it looks like a key or a password; secrets cannot be stored as memories");
     }
     Ok(text.to_owned())
 }

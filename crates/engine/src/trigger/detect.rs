@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use sapwood_core::port::store::StoreError;
 use sapwood_core::port::trigger::{Calendar, Watcher};
 use sapwood_core::project::event::Event;
-use sapwood_core::trigger::{Mark, Missed, TriggerNote, TriggerState};
+use sapwood_core::trigger::{Missed, TriggerCursor, TriggerNote, TriggerState};
 use sapwood_core::{Record, Seq, SessionId, TimestampMs};
 use serde_json::{Value, json};
 
-use super::{Installed, Source, Terms};
+use super::{InstalledTrigger, NoteConditions, TriggerSource};
 use crate::{Engine, EngineError, Result};
 
 /// Maximum number of missed times counted per check. A calendar with very frequent times may have missed more.
@@ -23,8 +23,8 @@ const EVENT_POLL_MS: u64 = 500;
 const CALENDAR_PAUSE_MS_MAX: i64 = 30_000;
 /// Entries of another session read per check.
 const EVENTS_MAX: usize = 500;
-/// Maximum number of files named in a payload.
-const NAMED_MAX: usize = 100;
+/// Maximum number of files listed in a payload.
+const FILES_LISTED_MAX: usize = 100;
 /// How long a file must be unchanged before a change counts.
 const SETTLE_MS: u64 = 100;
 
@@ -32,7 +32,7 @@ impl Engine {
     /// Check once. Returns the milliseconds until the next check, or `None` if none is needed.
     pub(super) async fn detect(
         &self,
-        installed: &Installed,
+        installed: &InstalledTrigger,
         log: &SessionId,
         state: &TriggerState,
         seen: &mut Option<Seq>,
@@ -42,30 +42,29 @@ impl Engine {
             return self.note_at_head(installed, log, state, &armed).await.map(|()| Some(0));
         };
         match &installed.source {
-            Source::Webhook => Ok(None),
-            Source::Cron { calendar, missed } => {
+            TriggerSource::Webhook => Ok(None),
+            TriggerSource::Cron { calendar, missed } => {
                 let now = self.clock.now();
                 let since = mark.time.unwrap_or(now);
-                let noticed = notice_time(calendar.as_ref(), *missed, since, now);
-                let Noticed { note, pause_ms } = noticed;
+                let CalendarCheck { note, pause_ms } = check_calendar(calendar.as_ref(), *missed, since, now);
                 if let Some(note) = note {
                     self.note_at_head(installed, log, state, &note).await?;
                 }
                 Ok(pause_ms)
             }
-            Source::Watch { watcher, poll_ms } => {
+            TriggerSource::Watch { watcher, poll_ms } => {
                 let before = mark.files.clone().unwrap_or_default();
-                if let Some(note) = notice_files(watcher.as_ref(), &before).await {
+                if let Some(note) = check_files(watcher.as_ref(), &before).await {
                     self.note_at_head(installed, log, state, &note).await?;
                 }
                 Ok(Some(*poll_ms))
             }
-            Source::Event { session, types } => {
+            TriggerSource::Event { session, types } => {
                 let after = mark.seq.unwrap_or_default().max(seen.unwrap_or_default());
-                match self.notice_event(installed, session, types, after).await? {
-                    Looked::Due(note) => self.note_at_head(installed, log, state, &note).await?,
-                    Looked::Passed(last) => *seen = Some(last),
-                    Looked::Nothing => return Ok(Some(EVENT_POLL_MS)),
+                match self.check_events(installed, session, types, after).await? {
+                    EventCheck::Due(note) => self.note_at_head(installed, log, state, &note).await?,
+                    EventCheck::NoMatch(last) => *seen = Some(last),
+                    EventCheck::NoEntries => return Ok(Some(EVENT_POLL_MS)),
                 }
                 Ok(Some(0))
             }
@@ -76,66 +75,70 @@ impl Engine {
     /// again.
     async fn note_at_head(
         &self,
-        installed: &Installed,
+        installed: &InstalledTrigger,
         log: &SessionId,
         state: &TriggerState,
         note: &TriggerNote,
     ) -> Result<()> {
-        let terms = Terms { head: Some(state.head), ..Terms::default() };
-        match self.append_trigger_note(&installed.scope, log, note, terms).await {
+        let conditions = NoteConditions { head: Some(state.head), ..NoteConditions::default() };
+        match self.append_trigger_note(&installed.scope, log, note, conditions).await {
             Ok(_) | Err(EngineError::Store(StoreError::Conflict { .. })) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    async fn first_mark(&self, installed: &Installed) -> Result<Mark> {
+    async fn first_mark(&self, installed: &InstalledTrigger) -> Result<TriggerCursor> {
         Ok(match &installed.source {
-            Source::Webhook => Mark::default(),
-            Source::Cron { .. } => Mark { time: Some(self.clock.now()), ..Mark::default() },
-            Source::Watch { watcher, .. } => {
-                let files = watcher.look().await.map_err(unwatchable)?;
-                Mark { files: Some(files), ..Mark::default() }
+            TriggerSource::Webhook => TriggerCursor::default(),
+            TriggerSource::Cron { .. } => {
+                TriggerCursor { time: Some(self.clock.now()), ..TriggerCursor::default() }
             }
-            Source::Event { session, .. } => {
+            TriggerSource::Watch { watcher, .. } => {
+                let files = watcher.fingerprints().await.map_err(unwatchable)?;
+                TriggerCursor { files: Some(files), ..TriggerCursor::default() }
+            }
+            TriggerSource::Event { session, .. } => {
                 let seq = match self.store.summary(&installed.scope, session).await {
                     Ok(summary) => summary.head.seq,
                     Err(StoreError::NoSession { .. }) => Seq::ZERO,
                     Err(error) => return Err(error.into()),
                 };
-                Mark { seq: Some(seq), ..Mark::default() }
+                TriggerCursor { seq: Some(seq), ..TriggerCursor::default() }
             }
         })
     }
 
     /// Find the next matching event.
-    async fn notice_event(
+    async fn check_events(
         &self,
-        installed: &Installed,
+        installed: &InstalledTrigger,
         session: &SessionId,
         types: &[String],
         after: Seq,
-    ) -> Result<Looked> {
+    ) -> Result<EventCheck> {
         let records = match self.store.read_after(&installed.scope, session, after, EVENTS_MAX).await {
-            Err(StoreError::NoSession { .. }) => return Ok(Looked::Nothing),
+            Err(StoreError::NoSession { .. }) => return Ok(EventCheck::NoEntries),
             records => records?,
         };
-        let Some(last) = records.last().map(|record| record.meta.seq) else { return Ok(Looked::Nothing) };
+        let Some(last) = records.last().map(|record| record.meta.seq) else {
+            return Ok(EventCheck::NoEntries);
+        };
         let found = records.iter().find_map(|record| payload_of(session, record, types));
         Ok(match found {
             Some((payload, seq)) => {
-                let mark = Some(Mark { seq: Some(seq), ..Mark::default() });
-                Looked::Due(TriggerNote::Due { payload, mark })
+                let mark = Some(TriggerCursor { seq: Some(seq), ..TriggerCursor::default() });
+                EventCheck::Due(TriggerNote::Due { payload, mark })
             }
-            None => Looked::Passed(last),
+            None => EventCheck::NoMatch(last),
         })
     }
 }
 
 /// The result of checking another session.
-enum Looked {
-    Nothing,
+enum EventCheck {
+    NoEntries,
     /// No matching event up to and including this entry.
-    Passed(Seq),
+    NoMatch(Seq),
     Due(TriggerNote),
 }
 
@@ -158,24 +161,29 @@ fn payload_of(session: &SessionId, record: &Record, types: &[String]) -> Option<
 }
 
 /// The result of checking the calendar.
-struct Noticed {
+struct CalendarCheck {
     note: Option<TriggerNote>,
     pause_ms: Option<u64>,
 }
 
 /// Compute the firing due since `since`, without side effects. All times that have passed are combined into one firing.
-fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now: TimestampMs) -> Noticed {
-    let Some(first) = calendar.next_after(since) else { return Noticed { note: None, pause_ms: None } };
+fn check_calendar(
+    calendar: &dyn Calendar,
+    missed: Missed,
+    since: TimestampMs,
+    now: TimestampMs,
+) -> CalendarCheck {
+    let Some(first) = calendar.next_after(since) else { return CalendarCheck { note: None, pause_ms: None } };
     if first > now {
         let left = (first.0 - now.0).min(CALENDAR_PAUSE_MS_MAX);
-        return Noticed { note: None, pause_ms: Some(left.unsigned_abs()) };
+        return CalendarCheck { note: None, pause_ms: Some(left.unsigned_abs()) };
     }
     let (mut latest, mut passed) = (first, 1);
     while let Some(next) = calendar.next_after(latest).filter(|next| *next <= now && passed < MISSED_MAX) {
         latest = next;
         passed += 1;
     }
-    let mark = Mark { time: Some(latest), ..Mark::default() };
+    let mark = TriggerCursor { time: Some(latest), ..TriggerCursor::default() };
     let is_missed = now.0 - latest.0 > MISSED_AFTER_MS;
     let note = match (missed, is_missed) {
         (Missed::Skip, true) => TriggerNote::Armed { mark },
@@ -184,27 +192,32 @@ fn notice_time(calendar: &dyn Calendar, missed: Missed, since: TimestampMs, now:
             TriggerNote::Due { payload, mark: Some(mark) }
         }
     };
-    Noticed { note: Some(note), pause_ms: Some(0) }
+    CalendarCheck { note: Some(note), pause_ms: Some(0) }
 }
 
 /// Detect changed files, once they are stable: a file that is still being written is ignored for now.
-async fn notice_files(watcher: &dyn Watcher, before: &BTreeMap<String, String>) -> Option<TriggerNote> {
-    let now = watcher.look().await.inspect_err(|why| tracing::warn!(%why, "failed to watch files")).ok()?;
+async fn check_files(watcher: &dyn Watcher, before: &BTreeMap<String, String>) -> Option<TriggerNote> {
+    let now =
+        watcher.fingerprints().await.inspect_err(|why| tracing::warn!(%why, "failed to watch files")).ok()?;
     if now == *before {
         return None;
     }
     tokio::time::sleep(std::time::Duration::from_millis(SETTLE_MS)).await;
-    let settled = watcher.look().await.ok()?;
+    let settled = watcher.fingerprints().await.ok()?;
     if settled != now {
         return None;
     }
-    let named = |names: Vec<&String>| -> Vec<String> { names.into_iter().take(NAMED_MAX).cloned().collect() };
+    let listed =
+        |names: Vec<&String>| -> Vec<String> { names.into_iter().take(FILES_LISTED_MAX).cloned().collect() };
     let added = now.keys().filter(|name| !before.contains_key(*name)).collect();
     let removed = before.keys().filter(|name| !now.contains_key(*name)).collect();
-    let changed = now.iter().filter(|(name, look)| before.get(*name).is_some_and(|old| old != *look));
+    let changed = now.iter().filter(|(name, print)| before.get(*name).is_some_and(|old| old != *print));
     let changed = changed.map(|(name, _)| name).collect();
-    let payload = json!({"added": named(added), "changed": named(changed), "removed": named(removed)});
-    Some(TriggerNote::Due { payload, mark: Some(Mark { files: Some(now), ..Mark::default() }) })
+    let payload = json!({"added": listed(added), "changed": listed(changed), "removed": listed(removed)});
+    Some(TriggerNote::Due {
+        payload,
+        mark: Some(TriggerCursor { files: Some(now), ..TriggerCursor::default() }),
+    })
 }
 
 #[cfg(test)]
@@ -223,27 +236,27 @@ mod tests {
         }
     }
 
-    fn notice(missed: Missed, since: i64, now: i64) -> (Option<TriggerNote>, Option<u64>) {
-        let noticed = notice_time(&Tens, missed, TimestampMs(since), TimestampMs(now));
-        (noticed.note, noticed.pause_ms)
+    fn check(missed: Missed, since: i64, now: i64) -> (Option<TriggerNote>, Option<u64>) {
+        let checked = check_calendar(&Tens, missed, TimestampMs(since), TimestampMs(now));
+        (checked.note, checked.pause_ms)
     }
 
     fn due(time: i64, passed: usize) -> TriggerNote {
-        let mark = Some(Mark { time: Some(TimestampMs(time)), ..Mark::default() });
+        let mark = Some(TriggerCursor { time: Some(TimestampMs(time)), ..TriggerCursor::default() });
         TriggerNote::Due { payload: json!({"scheduled_at": time, "passed": passed}), mark }
     }
 
     #[test]
     fn fires_when_a_scheduled_time_has_passed() {
-        assert_eq!(notice(Missed::Once, 0, 9_000), (None, Some(1_000)));
-        assert_eq!(notice(Missed::Once, 0, 10_001), (Some(due(10_000, 1)), Some(0)));
-        assert_eq!(notice(Missed::Once, 10_000, 10_001), (None, Some(9_999)));
+        assert_eq!(check(Missed::Once, 0, 9_000), (None, Some(1_000)));
+        assert_eq!(check(Missed::Once, 0, 10_001), (Some(due(10_000, 1)), Some(0)));
+        assert_eq!(check(Missed::Once, 10_000, 10_001), (None, Some(9_999)));
     }
 
     #[test]
     fn missed_times_fire_once_or_not_at_all() {
         // Checked at 95 s: the latest scheduled time is recent.
-        assert_eq!(notice(Missed::Skip, 0, 95_000), (Some(due(90_000, 9)), Some(0)));
+        assert_eq!(check(Missed::Skip, 0, 95_000), (Some(due(90_000, 9)), Some(0)));
         struct Once;
         impl Calendar for Once {
             fn next_after(&self, at: TimestampMs) -> Option<TimestampMs> {
@@ -253,9 +266,9 @@ mod tests {
                 String::new()
             }
         }
-        let late = |missed| notice_time(&Once, missed, TimestampMs(0), TimestampMs(1_000_000)).note;
+        let late = |missed| check_calendar(&Once, missed, TimestampMs(0), TimestampMs(1_000_000)).note;
         assert_eq!(late(Missed::Once), Some(due(1_000, 1)));
-        let mark = Mark { time: Some(TimestampMs(1_000)), ..Mark::default() };
+        let mark = TriggerCursor { time: Some(TimestampMs(1_000)), ..TriggerCursor::default() };
         assert_eq!(late(Missed::Skip), Some(TriggerNote::Armed { mark }));
     }
 }

@@ -24,11 +24,11 @@ use crate::turn::StartOptions;
 use crate::write::OpenOptions;
 use crate::{Engine, EngineError, Result};
 
-pub use run::{Drained, Runner};
+pub use run::{Drained, TriggerRunner};
 
-/// The source that fires a trigger.
+/// The event source of a trigger.
 #[derive(Clone)]
-pub enum Source {
+pub enum TriggerSource {
     /// An HTTP request.
     Webhook,
     Cron {
@@ -46,38 +46,38 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl TriggerSource {
     pub fn name(&self) -> &'static str {
         match self {
-            Source::Webhook => "webhook",
-            Source::Cron { .. } => "cron",
-            Source::Watch { .. } => "watch",
-            Source::Event { .. } => "event",
+            TriggerSource::Webhook => "webhook",
+            TriggerSource::Cron { .. } => "cron",
+            TriggerSource::Watch { .. } => "watch",
+            TriggerSource::Event { .. } => "event",
         }
     }
 
     pub fn describe(&self) -> String {
         match self {
-            Source::Webhook => "webhook".to_owned(),
-            Source::Cron { calendar, .. } => calendar.describe(),
-            Source::Watch { watcher, .. } => watcher.describe(),
-            Source::Event { session, types } => format!("{session} {}", types.join(" ")),
+            TriggerSource::Webhook => "webhook".to_owned(),
+            TriggerSource::Cron { calendar, .. } => calendar.describe(),
+            TriggerSource::Watch { watcher, .. } => watcher.describe(),
+            TriggerSource::Event { session, types } => format!("{session} {}", types.join(" ")),
         }
     }
 }
 
-/// A trigger with everything it needs: its source, its owner and its agent.
+/// An installed trigger with its source, its agent and its owner.
 #[derive(Clone)]
-pub struct Installed {
+pub struct InstalledTrigger {
     pub trigger: Trigger,
-    pub source: Source,
+    pub source: TriggerSource,
     pub agent: Agent,
     pub cwd: Option<String>,
     /// The scope of the installer, who owns the trigger's sessions.
     pub scope: Scope,
 }
 
-impl Installed {
+impl InstalledTrigger {
     pub fn log_id(&self) -> Result<SessionId> {
         Ok(self.trigger.log_id().parse()?)
     }
@@ -85,8 +85,8 @@ impl Installed {
     /// The next scheduled time, for a calendar trigger.
     pub fn next_at(&self, now: TimestampMs) -> Option<TimestampMs> {
         match &self.source {
-            Source::Cron { calendar, .. } => calendar.next_after(now),
-            Source::Webhook | Source::Watch { .. } | Source::Event { .. } => None,
+            TriggerSource::Cron { calendar, .. } => calendar.next_after(now),
+            TriggerSource::Webhook | TriggerSource::Watch { .. } | TriggerSource::Event { .. } => None,
         }
     }
 }
@@ -94,7 +94,7 @@ impl Installed {
 impl Engine {
     /// Open a trigger's log. Refuses a log with another owner, because that owner could fire the trigger at
     /// will.
-    async fn open_trigger_log(&self, installed: &Installed) -> Result<SessionId> {
+    async fn open_trigger_log(&self, installed: &InstalledTrigger) -> Result<SessionId> {
         let id = installed.log_id()?;
         let title = Some(format!("trigger {}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, ..OpenOptions::default() };
@@ -125,18 +125,20 @@ impl Engine {
         let session: SessionId = log_id(name).parse().map_err(|_| unknown())?;
         let key = key.map(|key| format!("fire:{key}"));
         let due = TriggerNote::Due { payload, mark: None };
-        let appended =
-            match self.append_trigger_note(scope, &session, &due, Terms { key, ..Terms::default() }).await {
-                Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
-                appended => appended?,
-            };
+        let appended = match self
+            .append_trigger_note(scope, &session, &due, NoteConditions { key, ..NoteConditions::default() })
+            .await
+        {
+            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
+            appended => appended?,
+        };
         Ok(appended.entries.first().map_or(appended.head.seq, |(seq, _)| *seq))
     }
 
     /// Open a trigger's log if necessary, and fire the trigger.
     pub async fn fire_installed(
         &self,
-        installed: &Installed,
+        installed: &InstalledTrigger,
         key: Option<&str>,
         payload: Value,
     ) -> Result<Seq> {
@@ -145,7 +147,7 @@ impl Engine {
     }
 
     /// The state of a trigger from its log; empty if it never ran.
-    pub async fn trigger_state(&self, installed: &Installed) -> Result<TriggerState> {
+    pub async fn trigger_state(&self, installed: &InstalledTrigger) -> Result<TriggerState> {
         let mut state = TriggerState::default();
         match self
             .each_entry(&installed.scope, &installed.log_id()?, Seq::ZERO, |entry| state.apply(&entry))
@@ -161,18 +163,18 @@ impl Engine {
         scope: &Scope,
         log: &SessionId,
         note: &TriggerNote,
-        terms: Terms,
+        conditions: NoteConditions,
     ) -> Result<Appended> {
         let now = self.clock.now();
         let mut append = Append::new(log.clone(), now, vec![Draft::new(now, note.to_info())]);
-        append.expect = terms.head.map_or(Expect::Any, Expect::Head);
-        append.fence = terms.fence;
-        append.idempotency_key = terms.key;
+        append.expect = conditions.head.map_or(Expect::Any, Expect::Head);
+        append.fence = conditions.fence;
+        append.idempotency_key = conditions.key;
         self.append(scope, append).await
     }
 
     /// The target session of a firing, created if necessary.
-    async fn open_target(&self, installed: &Installed, firing: Seq) -> Result<SessionId> {
+    async fn open_target(&self, installed: &InstalledTrigger, firing: Seq) -> Result<SessionId> {
         let id: SessionId = installed.trigger.target_of(firing).parse()?;
         self.check_target(installed, &id).await?;
         let title = Some(format!("{} {firing}", installed.trigger.name));
@@ -189,7 +191,7 @@ impl Engine {
     /// Check that an existing target session belongs to the trigger's owner, or is shared with them for
     /// writing. An operator's reach is not enough: the owner of that session would receive the trigger's
     /// text.
-    async fn check_target(&self, installed: &Installed, session: &SessionId) -> Result<()> {
+    async fn check_target(&self, installed: &InstalledTrigger, session: &SessionId) -> Result<()> {
         let scope = Scope { reach: Reach::Own, ..installed.scope.clone() };
         let summary = match self.store.summary(&installed.scope, session).await {
             Err(StoreError::NoSession { .. }) => return Ok(()),
@@ -205,7 +207,7 @@ impl Engine {
 
 /// Conditions for appending a note.
 #[derive(Default)]
-struct Terms {
+struct NoteConditions {
     key: Option<String>,
     head: Option<Seq>,
     fence: Option<u64>,

@@ -12,11 +12,11 @@ use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Body, InputQueued, Outcome, Queue};
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::trigger::{
-    Conflict, Firing, FiringStep, SentTo, Target, TriggerNote, TriggerState, next_steps,
+    Conflict, Firing, FiringStep, SentTo, TriggerNote, TriggerState, TriggerTarget, next_steps,
 };
 use sapwood_core::{Draft, EntryId, Kind, Part, Seq, SessionId, TurnId};
 
-use super::{Installed, Terms};
+use super::{InstalledTrigger, NoteConditions};
 use crate::follow::Follower;
 use crate::lease::{Hold, LEASE_TTL_MS};
 use crate::turn::OnWait;
@@ -27,29 +27,29 @@ const RETRY_MS: u64 = 1_000;
 /// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(300);
 /// Poll interval for a session that is waiting for an answer.
-const PERSON_PAUSE: Duration = Duration::from_secs(3);
+const ANSWER_PAUSE: Duration = Duration::from_secs(3);
 /// Longest pause; a lease released by another server is noticed within this time.
 const PAUSE_MS_MAX: u64 = 30_000;
 
-type Done = (Seq, Result<(String, Option<String>)>);
+type FiringResult = (Seq, Result<(String, Option<String>)>);
 
 /// Runs one trigger in this process.
-pub struct Runner {
+pub struct TriggerRunner {
     engine: Engine,
-    installed: Arc<Installed>,
+    installed: Arc<InstalledTrigger>,
     log: SessionId,
     state: TriggerState,
     follower: Follower,
     hold: Option<Hold>,
     /// Firings whose result this process is waiting for.
-    attended: BTreeSet<Seq>,
-    work: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// The last entry of another session that was checked without a match.
+    awaited: BTreeSet<Seq>,
+    work: FuturesUnordered<BoxFuture<'static, FiringResult>>,
+    /// The last entry of the watched session that was checked without a match.
     seen: Option<Seq>,
 }
 
-impl Runner {
-    pub async fn new(engine: &Engine, installed: Installed) -> Result<Self> {
+impl TriggerRunner {
+    pub async fn new(engine: &Engine, installed: InstalledTrigger) -> Result<Self> {
         let log = engine.open_trigger_log(&installed).await?;
         let follower = engine.follow(&installed.scope, &log, Seq::ZERO).await?;
         Ok(Self {
@@ -59,7 +59,7 @@ impl Runner {
             state: TriggerState::default(),
             follower,
             hold: None,
-            attended: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             work: FuturesUnordered::new(),
             seen: None,
         })
@@ -68,7 +68,7 @@ impl Runner {
     /// Run until dropped. Failures are logged and retried.
     pub async fn run(mut self) {
         loop {
-            let pause_ms = match self.tick(Looking::Yes).await {
+            let pause_ms = match self.tick(Detection::On).await {
                 Ok(pause_ms) => pause_ms.min(PAUSE_MS_MAX),
                 Err(error) => {
                     let trigger = &self.installed.trigger.name;
@@ -86,7 +86,7 @@ impl Runner {
     pub async fn drain(mut self) -> Result<Drained> {
         let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
         loop {
-            let pause_ms = self.tick(Looking::No).await?;
+            let pause_ms = self.tick(Detection::Off).await?;
             if self.state.open.is_empty() {
                 self.release().await;
                 return Ok(Drained::Done(Box::new(self.state)));
@@ -107,7 +107,7 @@ impl Runner {
         };
         tokio::select! {
             Some((firing, done)) = self.work.next() => {
-                if let Err(error) = self.settle(firing, done).await {
+                if let Err(error) = self.record_result(firing, done).await {
                     let trigger = &self.installed.trigger.name;
                     tracing::warn!(%trigger, %firing, %error, "failed to record the result of a firing");
                 }
@@ -117,26 +117,26 @@ impl Runner {
                 // The next tick reports the error.
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(RETRY_MS)).await,
             },
-            () = lost => self.let_go(),
+            () = lost => self.drop_work(),
             () = tokio::time::sleep(pause) => {}
         }
     }
 
     /// Stop waiting for firings, because another process has taken the lease and waits for them.
-    fn let_go(&mut self) {
+    fn drop_work(&mut self) {
         self.hold = None;
-        self.attended.clear();
+        self.awaited.clear();
         self.work = FuturesUnordered::new();
     }
 
     /// Detect and perform due firings. Returns the milliseconds until the next tick.
-    async fn tick(&mut self, looking: Looking) -> Result<u64> {
+    async fn tick(&mut self, detection: Detection) -> Result<u64> {
         self.catch_up().await?;
         let mut pause_ms = PAUSE_MS_MAX;
-        if looking == Looking::Yes {
+        if detection == Detection::On {
             let (installed, log) = (self.installed.clone(), self.log.clone());
-            let again = self.engine.detect(&installed, &log, &self.state, &mut self.seen).await?;
-            pause_ms = again.unwrap_or(pause_ms);
+            let next_check_ms = self.engine.detect(&installed, &log, &self.state, &mut self.seen).await?;
+            pause_ms = next_check_ms.unwrap_or(pause_ms);
             self.catch_up().await?;
         }
         if self.state.open.is_empty() {
@@ -146,17 +146,18 @@ impl Runner {
         if !self.take_hold().await? {
             return Ok(pause_ms.min(RETRY_MS));
         }
-        let (steps, again_ms) = next_steps(&self.installed.trigger, &self.state, self.engine.clock.now());
-        let has_acted = !steps.is_empty();
+        let (steps, next_step_ms) = next_steps(&self.installed.trigger, &self.state, self.engine.clock.now());
+        let has_steps = !steps.is_empty();
         for step in steps {
             match step {
                 FiringStep::Skip(firing, why) => self.note(TriggerNote::Skipped { firing, why }).await?,
                 FiringStep::Send(firing) => self.send(firing).await?,
             }
         }
-        self.attend_all();
-        // Entries read while acting are not processed yet and cause no further wake-up, so run again at once.
-        Ok(if has_acted { 0 } else { again_ms.unwrap_or(pause_ms).min(pause_ms) })
+        self.await_results();
+        // Entries read during these steps are not processed yet and cause no further wake-up, so the next tick
+        // follows at once.
+        Ok(if has_steps { 0 } else { next_step_ms.unwrap_or(pause_ms).min(pause_ms) })
     }
 
     async fn catch_up(&mut self) -> Result<()> {
@@ -167,7 +168,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Try to acquire the lease, and then read the entries that other processes wrote before.
+    /// Try to acquire the lease, and then read the entries that other processes wrote. Returns whether this process
+    /// holds the lease.
     async fn take_hold(&mut self) -> Result<bool> {
         if self.hold.is_some() {
             return Ok(true);
@@ -188,8 +190,9 @@ impl Runner {
     }
 
     async fn note(&mut self, note: TriggerNote) -> Result<()> {
-        let terms = Terms { fence: self.hold.as_ref().map(|hold| hold.fence), ..Terms::default() };
-        self.engine.append_trigger_note(&self.installed.scope, &self.log, &note, terms).await?;
+        let conditions =
+            NoteConditions { fence: self.hold.as_ref().map(|hold| hold.fence), ..NoteConditions::default() };
+        self.engine.append_trigger_note(&self.installed.scope, &self.log, &note, conditions).await?;
         self.catch_up().await
     }
 
@@ -201,11 +204,11 @@ impl Runner {
             let why = "its session is running another turn".to_owned();
             return self.note(TriggerNote::Skipped { firing: firing.seq, why }).await;
         }
-        match queue_words(&engine, &installed, &firing).await {
+        match queue_text(&engine, &installed, &firing).await {
             Ok(SentTo { session, input }) => {
                 self.note(TriggerNote::Sent { firing: firing.seq, session, input }).await
             }
-            Err(error) if may_pass(&error) => Err(error),
+            Err(error) if is_temporary(&error) => Err(error),
             Err(error) => {
                 let (outcome, code) = ("failed".to_owned(), Some(error.code().to_owned()));
                 self.note(TriggerNote::Ended { firing: firing.seq, outcome, code }).await
@@ -214,22 +217,22 @@ impl Runner {
     }
 
     /// Wait for every firing that was sent, including those sent by a process that died.
-    fn attend_all(&mut self) {
+    fn await_results(&mut self) {
         for firing in self.state.running() {
-            let Some(sent) = firing.sent.clone().filter(|_| !self.attended.contains(&firing.seq)) else {
+            let Some(sent) = firing.sent.clone().filter(|_| !self.awaited.contains(&firing.seq)) else {
                 continue;
             };
-            self.attended.insert(firing.seq);
+            self.awaited.insert(firing.seq);
             let (engine, installed, seq) = (self.engine.clone(), self.installed.clone(), firing.seq);
-            self.work.push(Box::pin(async move { (seq, attend(&engine, &installed, &sent).await) }));
+            self.work.push(Box::pin(async move { (seq, await_result(&engine, &installed, &sent).await) }));
         }
     }
 
-    async fn settle(&mut self, firing: Seq, done: Result<(String, Option<String>)>) -> Result<()> {
-        self.attended.remove(&firing);
+    async fn record_result(&mut self, firing: Seq, done: Result<(String, Option<String>)>) -> Result<()> {
+        self.awaited.remove(&firing);
         let (outcome, code) = match done {
             Ok(done) => done,
-            Err(error) if may_pass(&error) => return Err(error),
+            Err(error) if is_temporary(&error) => return Err(error),
             Err(error) => ("failed".to_owned(), Some(error.code().to_owned())),
         };
         self.note(TriggerNote::Ended { firing, outcome, code }).await
@@ -245,13 +248,13 @@ pub enum Drained {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looking {
-    Yes,
-    No,
+enum Detection {
+    On,
+    Off,
 }
 
 /// Whether a retry may succeed.
-fn may_pass(error: &EngineError) -> bool {
+fn is_temporary(error: &EngineError) -> bool {
     matches!(
         error,
         EngineError::Store(
@@ -267,8 +270,9 @@ fn may_pass(error: &EngineError) -> bool {
 }
 
 /// Whether the target session of a trigger with the skip policy is in use.
-async fn is_busy(engine: &Engine, installed: &Installed) -> Result<bool> {
-    let (Conflict::Skip, Target::Session(session)) = (installed.trigger.conflict, &installed.trigger.target)
+async fn is_busy(engine: &Engine, installed: &InstalledTrigger) -> Result<bool> {
+    let (Conflict::Skip, TriggerTarget::Session(session)) =
+        (installed.trigger.conflict, &installed.trigger.target)
     else {
         return Ok(false);
     };
@@ -279,15 +283,16 @@ async fn is_busy(engine: &Engine, installed: &Installed) -> Result<bool> {
     }
 }
 
-fn key_of(installed: &Installed, firing: Seq) -> String {
+fn key_of(installed: &InstalledTrigger, firing: Seq) -> String {
     format!("{}:{firing}", installed.trigger.log_id())
 }
 
 /// Queue the text. Idempotent: repeated calls return the same entry.
-async fn queue_words(engine: &Engine, installed: &Installed, firing: &Firing) -> Result<SentTo> {
+async fn queue_text(engine: &Engine, installed: &InstalledTrigger, firing: &Firing) -> Result<SentTo> {
     let session = engine.open_target(installed, firing.seq).await?;
     let now = engine.clock.now();
-    let queued = InputQueued { queue: Queue::Next, parts: vec![Part::text(installed.trigger.words(firing))] };
+    let queued =
+        InputQueued { queue: Queue::Next, parts: vec![Part::text(installed.trigger.render_prompt(firing))] };
     let mut append = Append::new(session.clone(), now, vec![Draft::new(now, queued)]);
     append.idempotency_key = Some(key_of(installed, firing.seq));
     let appended = engine.append(&installed.scope, append).await?;
@@ -297,19 +302,23 @@ async fn queue_words(engine: &Engine, installed: &Installed, firing: &Firing) ->
 }
 
 /// Resume the session until the turn with this input has ended, in this or another process.
-async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result<(String, Option<String>)> {
+async fn await_result(
+    engine: &Engine,
+    installed: &InstalledTrigger,
+    sent: &SentTo,
+) -> Result<(String, Option<String>)> {
     let SentTo { session, input } = sent;
     loop {
-        match turn_of(engine, installed, session, *input).await? {
+        match status_of(engine, installed, session, *input).await? {
             FiringStatus::Ended(outcome, code) => return Ok((outcome, code)),
-            FiringStatus::Waits => return Ok(("waiting".to_owned(), None)),
-            FiringStatus::NotYet => {}
+            FiringStatus::Waiting => return Ok(("waiting".to_owned(), None)),
+            FiringStatus::Pending => {}
         }
         match engine.resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
                 // An earlier turn of the session waits for an answer, so this input has to wait.
                 if running.ended().await?.ended.is_none() {
-                    tokio::time::sleep(PERSON_PAUSE).await;
+                    tokio::time::sleep(ANSWER_PAUSE).await;
                 }
             }
             Ok(None) | Err(EngineError::Store(StoreError::Leased { .. })) => {
@@ -321,33 +330,33 @@ async fn attend(engine: &Engine, installed: &Installed, sent: &SentTo) -> Result
 }
 
 enum FiringStatus {
-    NotYet,
-    Waits,
+    Pending,
+    Waiting,
     Ended(String, Option<String>),
 }
 
 /// The turn that consumed this input, and its outcome.
-async fn turn_of(
+async fn status_of(
     engine: &Engine,
-    installed: &Installed,
+    installed: &InstalledTrigger,
     session: &SessionId,
     input: EntryId,
 ) -> Result<FiringStatus> {
     let kinds = [Kind::InputTaken, Kind::TurnEnded];
-    let (mut ours, mut found): (Option<TurnId>, FiringStatus) = (None, FiringStatus::NotYet);
+    let (mut turn, mut found): (Option<TurnId>, FiringStatus) = (None, FiringStatus::Pending);
     engine
         .each_of_kinds(&installed.scope, session, &kinds, |entry| match entry.body {
-            Body::InputTaken(taken) if taken.input == input => ours = entry.meta.turn,
-            Body::TurnEnded(ended) if ours.is_some() && entry.meta.turn == ours => {
+            Body::InputTaken(taken) if taken.input == input => turn = entry.meta.turn,
+            Body::TurnEnded(ended) if turn.is_some() && entry.meta.turn == turn => {
                 found = FiringStatus::Ended(outcome_name(ended.outcome).to_owned(), ended.code);
             }
             _ => {}
         })
         .await?;
-    if let (Some(_), FiringStatus::NotYet) = (ours, &found)
+    if let (Some(_), FiringStatus::Pending) = (turn, &found)
         && !engine.approvals(&installed.scope, session).await?.is_empty()
     {
-        return Ok(FiringStatus::Waits);
+        return Ok(FiringStatus::Waiting);
     }
     Ok(found)
 }

@@ -1,11 +1,11 @@
-//! Keep the context within the model's window while a turn runs: compact before a call if it is nearly full,
-//! after a provider's overflow error, and cheaply after the turn.
+//! Keep the context within the model's window while a turn runs: compact before a call if the window is nearly full,
+//! after a provider's overflow error, and after the turn.
 
 use std::sync::Arc;
 
 use sapwood_core::agent::Agent;
 use sapwood_core::entry::Trigger;
-use sapwood_core::pressure::{Moment, Pressure, Relief};
+use sapwood_core::pressure::{Moment, Pressure, PressureAction};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::turn::Input;
@@ -14,8 +14,8 @@ use super::TurnContext;
 use crate::Result;
 use crate::backends::Backends;
 use crate::compact::Writing;
-use crate::fragments::News;
-use crate::pressure::Situation;
+use crate::fragments::FragmentKind;
+use crate::pressure::PressureOptions;
 use crate::summarise::ModelSummariser;
 
 /// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
@@ -23,47 +23,50 @@ const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 
 impl TurnContext {
     /// Whether to compact before calling the model. Checked once per answer: a compaction that gained nothing
-    /// is not retried until there is a new message.
+    /// is not retried before the next answer.
     pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
         let pressure = Pressure::measure(used, self.budget_tokens(), self.thresholds())?;
-        let is_new = self.with_now(|now| now.level.replace(pressure.level) != Some(pressure.level));
+        let is_new =
+            self.with_progress(|progress| progress.level.replace(pressure.level) != Some(pressure.level));
         if is_new {
-            self.tell(News::Pressure {
+            self.send_fragment(FragmentKind::Pressure {
                 level: pressure.level.as_str().to_owned(),
                 used_tokens: pressure.used_tokens,
                 window_tokens: pressure.budget_tokens,
             });
-            self.tell_pressure(&pressure).await;
+            self.notify_pressure(&pressure).await;
         }
-        let is_due = pressure.calls_for(Moment::BeforeCall) != Relief::Nothing;
-        let has_tried = self.with_now(|now| std::mem::replace(&mut now.has_made_room, is_due));
+        let is_due = pressure.action_at(Moment::BeforeCall) != PressureAction::Nothing;
+        let has_tried =
+            self.with_progress(|progress| std::mem::replace(&mut progress.has_tried_compaction, is_due));
         (is_due && !has_tried).then_some(Input::TooFull { trigger: Trigger::Pressure })
     }
 
     /// Plan a compaction; the state machine appends it like any other entry.
     pub(super) async fn compact(&self, trigger: Trigger) -> Result<Input> {
-        self.tell(News::Compacting);
-        let situation = self.situation(Writing::DryRun);
+        self.send_fragment(FragmentKind::Compacting);
+        let pressure_options = self.pressure_options(Writing::DryRun);
         let (engine, scope, session) = (&self.engine, &self.scope, &self.session);
         if trigger == Trigger::Overflow {
-            let done = engine.relieve_overflow(scope, session, &situation).await?;
+            let done = engine.relieve_overflow(scope, session, &pressure_options).await?;
             return Ok(Input::Compacted { trigger, compaction: done.compaction });
         }
-        let relieved = engine.relieve(scope, session, Moment::BeforeCall, &situation).await?;
+        let relieved = engine.relieve(scope, session, Moment::BeforeCall, &pressure_options).await?;
         let compaction = relieved.compacted.and_then(|done| done.compaction);
         Ok(Input::Compacted { trigger, compaction })
     }
 
     /// Compact after the turn, while the lease is still held. A failure here does not fail the turn.
-    pub(super) async fn tidy_up(&self) {
-        let situation = self.situation(Writing::Write);
-        let done = self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &situation).await;
+    pub(super) async fn compact_after_turn(&self) {
+        let pressure_options = self.pressure_options(Writing::Write);
+        let done =
+            self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &pressure_options).await;
         match done {
             Ok(relieved) => {
                 if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
-                    self.tell_pressure(&pressure).await;
+                    self.notify_pressure(&pressure).await;
                 }
             }
             Err(error) => {
@@ -72,9 +75,9 @@ impl TurnContext {
         }
     }
 
-    fn situation(&self, writing: Writing) -> Situation {
+    fn pressure_options(&self, writing: Writing) -> PressureOptions {
         let model = self.chain.first().map(|link| link.model.clone()).unwrap_or_default();
-        Situation {
+        PressureOptions {
             budget_tokens: self.budget_tokens(),
             thresholds: self.thresholds(),
             tools: self.schemas(),
@@ -82,7 +85,7 @@ impl TurnContext {
             hook: None,
             fence: Some(self.fence),
             turn: (writing == Writing::DryRun).then_some(self.turn),
-            last_level: self.with_now(|now| now.level),
+            last_level: self.with_progress(|progress| progress.level),
             writing,
         }
     }
@@ -91,7 +94,7 @@ impl TurnContext {
         self.agent.pressure.unwrap_or(self.engine.thresholds)
     }
 
-    /// The window minus room for the answer; `None` if the window is unknown.
+    /// The window minus the tokens reserved for the answer; `None` if the window is unknown.
     fn budget_tokens(&self) -> Option<u64> {
         budget_tokens(&self.backends, &self.agent, &self.chain.first()?.model)
     }
@@ -104,7 +107,7 @@ impl TurnContext {
 pub(super) fn budget_tokens(backends: &Backends, agent: &Agent, model: &str) -> Option<u64> {
     let facts = backends.model.facts(model);
     let window = facts.window_tokens?;
-    let asked = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
-    let answer = asked.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
+    let output_max = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
+    let answer = output_max.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
     Some(window - answer)
 }

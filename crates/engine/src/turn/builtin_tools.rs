@@ -25,7 +25,7 @@ pub(super) const READ_OUTPUT: &str = "read_output";
 /// The skill tool, available in every session with active skills.
 const SKILL: &str = "skill";
 /// The built-in tools that an agent can name.
-pub const OWN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
+pub const BUILTIN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
 /// Maximum number of lines per `read_output` call.
 const LINES_MAX: usize = 1_000;
 /// Maximum number of bytes per `read_output` call.
@@ -88,7 +88,7 @@ struct GraftFrom {
 
 /// The specs of the built-in tools that an agent names, and of `read_output`, which every agent with tools
 /// has.
-pub(super) fn own_specs(agent: &Agent) -> Vec<ToolSpec> {
+pub(super) fn builtin_specs(agent: &Agent) -> Vec<ToolSpec> {
     let text = json!({"type": "string"});
     let count = json!({"type": "integer", "minimum": 0});
     let all = [
@@ -136,7 +136,7 @@ pub(super) fn own_specs(agent: &Agent) -> Vec<ToolSpec> {
     let recalls = agent.memory.unwrap_or_default().recall == RecallUse::Always;
     let is_granted = |spec: &ToolSpec| agent.tools.contains(&spec.name) || (spec.name == "recall" && recalls);
     let named = all.into_iter().filter(is_granted);
-    let read_on = spec(
+    let read_output = spec(
         READ_OUTPUT,
         "Read more of an output that was too large to show: at most limit lines, starting at offset.",
         Touch::Reads,
@@ -144,7 +144,7 @@ pub(super) fn own_specs(agent: &Agent) -> Vec<ToolSpec> {
         json!({"output": text, "offset": count, "limit": count}),
         &["output"],
     );
-    named.chain(std::iter::once(read_on)).collect()
+    named.chain(std::iter::once(read_output)).collect()
 }
 
 /// The spec of the tool that reads an active skill.
@@ -175,40 +175,40 @@ pub(super) fn spec(
     ToolSpec { name, description, input_schema: Json::from_value(&schema), touch, replay }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
+fn parse_input<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
     serde_json::from_str(call.input.get()).map_err(|error| error.to_string())
 }
 
 impl TurnContext {
-    pub(super) fn is_own_tool(&self, name: &str) -> bool {
-        let is_ours = name == SKILL || OWN_TOOLS.contains(&name);
-        name == READ_OUTPUT || (is_ours && self.specs.iter().any(|spec| spec.name == name))
+    pub(super) fn is_builtin_tool(&self, name: &str) -> bool {
+        let is_builtin = name == SKILL || BUILTIN_TOOLS.contains(&name);
+        name == READ_OUTPUT || (is_builtin && self.specs.iter().any(|spec| spec.name == name))
     }
 
-    pub(super) fn check_own_tool(&self, call: &ToolCall) -> Result<(), String> {
+    pub(super) fn check_builtin_tool(&self, call: &ToolCall) -> Result<(), String> {
         match call.name.as_str() {
-            READ_OUTPUT => read::<ReadOutput>(call).map(drop),
-            SKILL => read::<ReadSkill>(call).map(drop),
-            "put_artifact" => read::<PutArtifact>(call).map(drop),
-            "ask_user" => read::<AskUser>(call).map(drop),
-            "delegate" => read::<Delegate>(call).map(drop),
-            "recall" => read::<Recall>(call).map(drop),
+            READ_OUTPUT => parse_input::<ReadOutput>(call).map(drop),
+            SKILL => parse_input::<ReadSkill>(call).map(drop),
+            "put_artifact" => parse_input::<PutArtifact>(call).map(drop),
+            "ask_user" => parse_input::<AskUser>(call).map(drop),
+            "delegate" => parse_input::<Delegate>(call).map(drop),
+            "recall" => parse_input::<Recall>(call).map(drop),
             HANDOFF_TOOL => self.check_handoff(call).map(drop),
-            _ => read::<GraftFrom>(call).map(drop),
+            _ => parse_input::<GraftFrom>(call).map(drop),
         }
     }
 
     /// Run a call whose input was checked. Errors that the model can correct become the call's output; others end
     /// the turn.
-    pub(super) async fn run_own_tool(&self, call: &ToolCall) -> Result<ToolOutput> {
-        let misread = |why: String| EngineError::Invalid { what: "a tool's input", why };
+    pub(super) async fn run_builtin_tool(&self, call: &ToolCall) -> Result<ToolOutput> {
+        let invalid_input = |why: String| EngineError::Invalid { what: "a tool's input", why };
         match call.name.as_str() {
-            READ_OUTPUT => self.read_output(read(call).map_err(misread)?).await,
-            SKILL => self.read_skill(read(call).map_err(misread)?).await,
-            "put_artifact" => self.put_artifact(read(call).map_err(misread)?).await,
-            "delegate" => self.delegate(read(call).map_err(misread)?).await,
-            "recall" => self.recall(read(call).map_err(misread)?).await,
-            "graft" => self.graft(read(call).map_err(misread)?).await,
+            READ_OUTPUT => self.read_output(parse_input(call).map_err(invalid_input)?).await,
+            SKILL => self.read_skill(parse_input(call).map_err(invalid_input)?).await,
+            "put_artifact" => self.put_artifact(parse_input(call).map_err(invalid_input)?).await,
+            "delegate" => self.delegate(parse_input(call).map_err(invalid_input)?).await,
+            "recall" => self.recall(parse_input(call).map_err(invalid_input)?).await,
+            "graft" => self.graft(parse_input(call).map_err(invalid_input)?).await,
             HANDOFF_TOOL => self.hand_off(call).await,
             other => Ok(ToolOutput::error(format!("{other} is answered by the user, not by the engine."))),
         }
@@ -263,7 +263,7 @@ impl TurnContext {
     async fn recall(&self, input: Recall) -> Result<ToolOutput> {
         let limit = input.limit.unwrap_or(HITS_MAX).clamp(1, HITS_MAX);
         let summary = self.engine.summary(&self.scope, &self.session).await?;
-        let whose = self.engine.tellable(&self.scope, &summary);
+        let whose = self.engine.allowed_memories(&self.scope, &summary);
         let recollection = self.engine.recollect(&self.scope, &input.query, whose, limit).await?;
         let mut text = String::new();
         if !recollection.found.is_empty() {
@@ -323,7 +323,7 @@ impl TurnContext {
         let mut agent = self.agent.clone();
         agent.tools.retain(|tool| tool != "delegate");
         let summary = self.engine.summary(&self.scope, &self.session).await?;
-        if self.engine.tellable(&self.scope, &summary) == Whose::Only(Belongs::Tenant) {
+        if self.engine.allowed_memories(&self.scope, &summary) == Whose::Only(Belongs::Tenant) {
             // Other users read the answer, so the sub-session must not use memories or sessions that they may
             // not see.
             agent.memory = Some(MemoryUse::NONE);
@@ -336,10 +336,10 @@ impl TurnContext {
         let start = StartOptions { open, agent: agent.clone(), ..StartOptions::default() };
         let (child, _) = Box::pin(self.engine.start(&self.scope, start)).await?;
         self.engine.share_models(&self.scope, &self.session, &child, &agent).await?;
-        let guard = CancelOnDrop { stage: self, child: Some(child.clone()) };
+        let guard = CancelOnDrop { context: self, child: Some(child.clone()) };
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
-        let words = vec![Part::text(input.task)];
-        let sent = Box::pin(self.engine.send(&self.scope, &child, words, options)).await?;
+        let parts = vec![Part::text(input.task)];
+        let sent = Box::pin(self.engine.send(&self.scope, &child, parts, options)).await?;
         let Sent::Started(running) = sent else {
             return Ok(ToolOutput::error("The sub-session is busy."));
         };
@@ -364,9 +364,9 @@ fn delegated(child: &SessionId, report: TurnReport) -> ToolOutput {
     }
 }
 
-/// Cancels the sub-session when the turn that started it ends.
+/// Cancels the sub-session's turn if the delegating call is dropped, for example when its turn is cancelled.
 struct CancelOnDrop<'a> {
-    stage: &'a TurnContext,
+    context: &'a TurnContext,
     child: Option<SessionId>,
 }
 
@@ -379,7 +379,7 @@ impl CancelOnDrop<'_> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Some(child) = self.child.take() else { return };
-        let (engine, scope) = (self.stage.engine.clone(), self.stage.scope.clone());
+        let (engine, scope) = (self.context.engine.clone(), self.context.scope.clone());
         tokio::spawn(async move {
             if let Err(error) = engine.cancel(&scope, &child).await {
                 tracing::debug!(session = %child, %error, "the sub-session had already ended");
@@ -391,8 +391,8 @@ impl Drop for CancelOnDrop<'_> {
 /// Read `limit` lines of a blob after skipping the first `skip`. The rest of the blob is not read.
 async fn read_lines(mut reader: BlobReader, mut skip: usize, limit: usize) -> Result<Vec<u8>> {
     let (mut found, mut lines) = (Vec::new(), 0);
-    while let Some(piece) = reader.next().await? {
-        for line in piece.split_inclusive(|byte| *byte == b'\n') {
+    while let Some(chunk) = reader.next().await? {
+        for line in chunk.split_inclusive(|byte| *byte == b'\n') {
             if lines == limit || found.len() >= READ_BYTES_MAX {
                 return Ok(found);
             }

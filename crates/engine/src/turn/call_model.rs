@@ -6,30 +6,30 @@ use std::collections::BTreeMap;
 use futures_util::StreamExt;
 use sapwood_core::agent::{ChainLink, OnExceed};
 use sapwood_core::entry::Stop;
-use sapwood_core::port::model::{ModelError, Piece, Reply, Request};
+use sapwood_core::port::model::{ModelError, Reply, ReplyEvent, Request};
 use sapwood_core::port::store::Until;
 use sapwood_core::project::context::Context;
 use sapwood_core::retry::{Retry, decide_retry};
-use sapwood_core::turn::confidence::Filter;
+use sapwood_core::turn::confidence::RatingFilter;
 use sapwood_core::turn::{Answer, Input};
 use sapwood_core::{EntryId, Part};
 use tracing::Instrument;
 
 use super::TurnContext;
-use super::hooks::Gate;
+use super::hooks::HookGate;
 use crate::Result;
-use crate::fragments::News;
+use crate::fragments::FragmentKind;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
 /// Assumed maximum output tokens if neither the agent nor the model's facts set a maximum.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
-/// Longest error message that is kept.
+/// Maximum length of a stored error message, in characters.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
 /// A failed call, and whether any output had been shown.
-struct Failed {
+struct FailedCall {
     error: ModelError,
-    has_begun: bool,
+    has_output: bool,
 }
 
 impl TurnContext {
@@ -49,15 +49,15 @@ impl TurnContext {
             return Ok(full);
         }
         match self.ask_before_model(&context, leaf).await? {
-            Gate::Pass(system) => self.ask_chain(&context, system.as_deref(), leaf).await,
-            Gate::Done(input) => Ok(input),
+            HookGate::Pass(system) => self.call_chain(&context, system.as_deref(), leaf).await,
+            HookGate::Done(input) => Ok(input),
         }
     }
 
     /// Check the budget: stop the call if the cost so far plus the worst case of this call exceeds the cap.
     async fn check_budget(&self, context: &Context) -> Result<Option<Input>> {
         let Some(budget) = self.agent.budget else { return Ok(None) };
-        if self.with_now(|now| now.is_budget_waived) {
+        if self.with_progress(|progress| progress.is_budget_waived) {
             return Ok(None);
         }
         let spent = self.engine.store.summary(&self.scope, &self.session).await?.spend.total().cost_nano_usd;
@@ -77,7 +77,7 @@ impl TurnContext {
             OnExceed::Fail => Some(Input::OverBudget { question: text, ask: false }),
             OnExceed::Ask => Some(Input::OverBudget { question: format!("{text} Continue?"), ask: true }),
             OnExceed::Warn => {
-                self.tell(News::OverBudget { text });
+                self.send_fragment(FragmentKind::OverBudget { text });
                 None
             }
         })
@@ -93,67 +93,67 @@ impl TurnContext {
             let asked = self.agent.max_tokens.map(u64::from);
             let output = asked.or(facts.output_tokens_max).unwrap_or(OUTPUT_TOKENS_ASSUMED);
             let price = facts.price.unwrap_or_default();
-            let dearest_input = price.input.max(price.cache_write);
-            dearest_input.saturating_mul(input).saturating_add(price.output.saturating_mul(output))
+            let highest_input = price.input.max(price.cache_write);
+            highest_input.saturating_mul(input).saturating_add(price.output.saturating_mul(output))
         };
         self.chain.iter().map(cost).max().unwrap_or_default()
     }
 
-    async fn ask_chain(
+    async fn call_chain(
         &self,
         context: &Context,
         system: Option<&str>,
         leaf: Option<EntryId>,
     ) -> Result<Input> {
-        let mut last = None;
+        let mut last_error = None;
         for (at, link) in self.chain.iter().enumerate() {
-            match self.ask_link(link, context, system).await? {
+            match self.call_link(link, context, system).await? {
                 Ok(()) => {
-                    self.tell_answer(&link.model).await;
+                    self.notify_answer(&link.model).await;
                     return Ok(self.answered(&link.model, leaf));
                 }
-                Err(Failed { error, has_begun }) => {
-                    let is_final = has_begun || matches!(error, ModelError::Overflow { .. });
+                Err(FailedCall { error, has_output }) => {
+                    let is_final = has_output || matches!(error, ModelError::Overflow { .. });
                     tracing::warn!(session = %self.session, model = %link.model, %error, "a model call failed");
-                    last = Some(error);
+                    last_error = Some(error);
                     if is_final {
                         break;
                     }
                 }
             }
-            if let (Some(next), Some(error)) = (self.chain.get(at + 1), &last) {
+            if let (Some(next), Some(error)) = (self.chain.get(at + 1), &last_error) {
                 let (from, to) = (link.model.clone(), next.model.clone());
-                self.tell(News::Failover { from, to, why: error.to_string() });
+                self.send_fragment(FragmentKind::Failover { from, to, why: error.to_string() });
             }
         }
-        let code = last.as_ref().map_or("model.none", ModelError::code).to_owned();
-        let words = last.map_or_else(|| "no model is configured".to_owned(), |error| error.to_string());
-        let message = words.chars().take(MESSAGE_CHARS_MAX).collect();
-        let partial = self.broken(Stop::Error);
+        let code = last_error.as_ref().map_or("model.none", ModelError::code).to_owned();
+        let text = last_error.map_or_else(|| "no model is configured".to_owned(), |error| error.to_string());
+        let message = text.chars().take(MESSAGE_CHARS_MAX).collect();
+        let partial = self.partial_answer(Stop::Error);
         Ok(Input::ModelFailed { code, message, partial })
     }
 
     /// Try one model, with as many retries as its chain link and the failure allow.
-    async fn ask_link(
+    async fn call_link(
         &self,
         link: &ChainLink,
         context: &Context,
         system: Option<&str>,
-    ) -> Result<Result<(), Failed>> {
+    ) -> Result<Result<(), FailedCall>> {
         let request = self.request(&link.model, context, system).await?;
         let mut attempt = 1;
         loop {
-            self.with_now(|now| {
-                now.reply = Reply::default();
-                now.told = 0;
-                now.model.clone_from(&link.model);
+            self.with_progress(|progress| {
+                progress.reply = Reply::default();
+                progress.chunks_sent = 0;
+                progress.model.clone_from(&link.model);
             });
             let Err(failed) = self.attempt(&request).await else { return Ok(Ok(())) };
             let chance = self.engine.clock.random() as u64;
             match decide_retry(&failed.error, attempt, link.max_attempts, chance) {
-                Retry::Wait { ms } if !failed.has_begun => {
+                Retry::Wait { ms } if !failed.has_output => {
                     let (model, why) = (link.model.clone(), failed.error.to_string());
-                    self.tell(News::Retrying { model, after_ms: ms, why });
+                    self.send_fragment(FragmentKind::Retrying { model, after_ms: ms, why });
                     tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
                 }
                 Retry::Wait { .. } | Retry::GiveUp => return Ok(Err(failed)),
@@ -163,64 +163,68 @@ impl TurnContext {
     }
 
     /// Make one attempt, with a trace span.
-    async fn attempt(&self, request: &Request) -> Result<(), Failed> {
+    async fn attempt(&self, request: &Request) -> Result<(), FailedCall> {
         let span = model_span(Some(&self.session), &request.model);
-        let came = self.stream(request).instrument(span.clone()).await;
-        if let Some(usage) = self.with_now(|now| now.reply.usage) {
+        let result = self.stream(request).instrument(span.clone()).await;
+        if let Some(usage) = self.with_progress(|progress| progress.reply.usage) {
             record_usage(&span, usage);
         }
-        match &came {
+        match &result {
             Ok(()) => record_answer(&span, &request.model),
             Err(failed) => record_failure(&span, failed.error.code()),
         }
-        came
+        result
     }
 
-    async fn stream(&self, request: &Request) -> Result<(), Failed> {
-        let before = |error| Failed { error, has_begun: false };
-        let mut pieces = self.backends.model.call(request).await.map_err(before)?;
-        let mut filter = Filter::default();
+    async fn stream(&self, request: &Request) -> Result<(), FailedCall> {
+        let before = |error| FailedCall { error, has_output: false };
+        let mut events = self.backends.model.call(request).await.map_err(before)?;
+        let mut filter = RatingFilter::default();
         loop {
-            let has_begun = self.with_now(|now| !now.reply.is_empty());
-            let Some(piece) = pieces.next().await else { break };
-            let piece = piece.map_err(|error| Failed { error, has_begun })?;
-            self.show(&piece, &mut filter);
-            let taken = self.with_now(|now| now.reply.apply(piece));
-            taken.map_err(|error| Failed { error: error.of_model(&request.model), has_begun })?;
+            let has_output = self.with_progress(|progress| !progress.reply.is_empty());
+            let Some(event) = events.next().await else { break };
+            let event = event.map_err(|error| FailedCall { error, has_output })?;
+            self.send_chunk(&event, &mut filter);
+            let applied = self.with_progress(|progress| progress.reply.apply(event));
+            applied.map_err(|error| FailedCall { error: error.of_model(&request.model), has_output })?;
         }
-        match self.with_now(|now| (now.reply.stop, !now.reply.is_empty())) {
+        match self.with_progress(|progress| (progress.reply.stop, !progress.reply.is_empty())) {
             (Some(_), _) => Ok(()),
-            (None, has_begun) => {
+            (None, has_output) => {
                 let why = "the stream ended without a stop reason".to_owned();
-                Err(Failed { error: ModelError::Cut { model: request.model.clone(), why }, has_begun })
+                Err(FailedCall { error: ModelError::Cut { model: request.model.clone(), why }, has_output })
             }
         }
     }
 
-    fn show(&self, piece: &Piece, filter: &mut Filter) {
-        match piece {
-            Piece::Text(text) if self.agent.confidence.is_some() => {
+    fn send_chunk(&self, event: &ReplyEvent, filter: &mut RatingFilter) {
+        match event {
+            ReplyEvent::Text(text) if self.agent.confidence.is_some() => {
                 let text = filter.push(text);
                 if !text.is_empty() {
-                    self.tell(News::Token { text });
+                    self.send_fragment(FragmentKind::Token { text });
                 }
             }
-            Piece::Text(text) => self.tell(News::Token { text: text.clone() }),
-            Piece::Reasoning(text) => self.tell(News::Reasoning { text: text.clone() }),
-            Piece::CallBegan { call_id, name, .. } => {
-                self.tell(News::ToolCall { call_id: call_id.clone(), name: name.clone() });
+            ReplyEvent::Text(text) => self.send_fragment(FragmentKind::Token { text: text.clone() }),
+            ReplyEvent::Reasoning(text) => self.send_fragment(FragmentKind::Reasoning { text: text.clone() }),
+            ReplyEvent::CallBegan { call_id, name, .. } => {
+                self.send_fragment(FragmentKind::ToolCall { call_id: call_id.clone(), name: name.clone() });
             }
-            Piece::ReasoningEnd { .. } | Piece::CallInput { .. } | Piece::Usage(_) | Piece::Stop(_) => {}
+            ReplyEvent::ReasoningEnd { .. }
+            | ReplyEvent::CallInput { .. }
+            | ReplyEvent::Usage(_)
+            | ReplyEvent::Stop(_) => {}
         }
     }
 
     fn answered(&self, model: &str, leaf: Option<EntryId>) -> Input {
-        let (parts, usage, stop) =
-            self.with_now(|now| (now.reply.parts(), now.reply.usage, now.reply.stop.unwrap_or_default()));
+        let (parts, usage, stop) = self.with_progress(|progress| {
+            (progress.reply.parts(), progress.reply.usage, progress.reply.stop.unwrap_or_default())
+        });
         let parts = unique_calls(parts);
         let calls = parts.iter().filter_map(Part::as_tool_call);
-        let fault = |(at, call)| self.fault(call).map(|why| (at, why));
-        let faults: BTreeMap<usize, String> = calls.enumerate().filter_map(fault).collect();
+        let input_error = |(at, call)| self.input_error(call).map(|why| (at, why));
+        let faults: BTreeMap<usize, String> = calls.enumerate().filter_map(input_error).collect();
         let price = self.backends.model.facts(model).price;
         let cost_nano_usd = price.map(|price| price.cost_nano_usd(&usage.unwrap_or_default()));
         let answer = Answer { parts, model: model.to_owned(), usage, cost_nano_usd, stop };
@@ -229,8 +233,9 @@ impl TurnContext {
 
     /// The partial answer of a call that will not be finished. Its tool calls are dropped because they may be
     /// incomplete.
-    pub(super) fn broken(&self, stop: Stop) -> Option<Answer> {
-        let (reply, model) = self.with_now(|now| (std::mem::take(&mut now.reply), now.model.clone()));
+    pub(super) fn partial_answer(&self, stop: Stop) -> Option<Answer> {
+        let (reply, model) =
+            self.with_progress(|progress| (std::mem::take(&mut progress.reply), progress.model.clone()));
         let (parts, usage) = (reply.parts_without_calls(), reply.usage);
         if parts.is_empty() && usage.is_none() {
             return None;

@@ -3,7 +3,7 @@
 
 use sapwood_core::content::ToolCall;
 use sapwood_core::flow::assignment::HandoffTarget;
-use sapwood_core::flow::prompts::owed_text;
+use sapwood_core::flow::prompts::required_handoffs_text;
 use sapwood_core::flow::{Assignment, HANDOFF_TOOL, Handoff, REPAIRS_MAX};
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::json;
@@ -13,7 +13,7 @@ use super::builtin_tools::{PutArtifact, spec};
 use crate::Result;
 
 /// The spec of the handoff tool, if the role has to use it.
-pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
+pub(super) fn handoff_spec(assignment: &Assignment) -> Option<ToolSpec> {
     let text = json!({"type": "string"});
     let target = json!({
         "type": "object", "required": ["node", "artifact"], "additionalProperties": false,
@@ -21,31 +21,31 @@ pub(super) fn handoff_spec(post: &Assignment) -> Option<ToolSpec> {
     });
     let about = format!(
         "End your work on node {}. Give exactly one of targets, closed, prompt and wait. Here: {}.",
-        post.node,
-        post.targets_text()
+        assignment.node,
+        assignment.targets_text()
     );
     let properties =
         json!({"targets": {"type": "array", "items": target}, "closed": text, "prompt": text, "wait": text});
-    post.has_tool().then(|| spec(HANDOFF_TOOL, &about, Touch::Reads, Replay::Safe, properties, &[]))
+    assignment.has_tool().then(|| spec(HANDOFF_TOOL, &about, Touch::Reads, Replay::Safe, properties, &[]))
 }
 
 impl TurnContext {
     /// Check a handoff without reading the session, before an approval is requested.
     pub(super) fn check_handoff(&self, call: &ToolCall) -> Result<Handoff, String> {
         let handoff = Handoff::of_call(call)?;
-        match &self.post {
-            Some(post) => post.check(&handoff).map(|()| handoff),
+        match &self.assignment {
+            Some(assignment) => assignment.check(&handoff).map(|()| handoff),
             None => Err("this session is not working on a flow node".to_owned()),
         }
     }
 
     pub(super) async fn hand_off(&self, call: &ToolCall) -> Result<ToolOutput> {
-        let (handoff, post) = match (self.check_handoff(call), &self.post) {
-            (Ok(handoff), Some(post)) => (handoff, post),
+        let (handoff, assignment) = match (self.check_handoff(call), &self.assignment) {
+            (Ok(handoff), Some(assignment)) => (handoff, assignment),
             (Err(why), _) => return Ok(ToolOutput::error(why)),
             (Ok(_), None) => return Ok(ToolOutput::error("this session is not working on a flow node")),
         };
-        let mut visit = self.engine.visit_of(&self.scope, &self.session, post).await?;
+        let mut visit = self.engine.visit_of(&self.scope, &self.session, assignment).await?;
         if visit.faults >= REPAIRS_MAX {
             return Ok(ToolOutput::error(format!(
                 "The node has failed after {REPAIRS_MAX} invalid handoffs."
@@ -57,9 +57,9 @@ impl TurnContext {
             }
         }
         visit.handed.push(handoff);
-        let what_next = match post.is_ended_by(&visit.handed) {
+        let what_next = match assignment.is_ended_by(&visit.handed) {
             true => "The node is handed off. Summarize your work in one sentence, then stop.".to_owned(),
-            false => owed_text(post, &visit.handed),
+            false => required_handoffs_text(assignment, &visit.handed),
         };
         Ok(ToolOutput::text(what_next))
     }
@@ -73,8 +73,8 @@ impl TurnContext {
             return Ok(None);
         }
         let artifacts = self.engine.artifacts(&self.scope, &self.session).await?;
-        let is_there = artifacts.named(artifact).is_some();
-        Ok((!is_there).then(|| {
+        let exists = artifacts.named(artifact).is_some();
+        Ok((!exists).then(|| {
             format!("No artifact `{artifact}` to hand to {node}: pass its text as content, or put it first.")
         }))
     }

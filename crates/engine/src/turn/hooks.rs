@@ -17,14 +17,14 @@ use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
 use serde_json::{Value, json};
 
 use super::TurnContext;
-use crate::hook::{At, Said, text_of};
+use crate::hook::{EventLocation, HookDecision, text_of};
 use crate::{Engine, EngineError, Result};
 
-/// The kind of approvals about confidence.
+/// The approval kind for answers with low confidence.
 const CONFIDENCE: &str = "confidence";
 
 /// Either continue, with the input that hooks may have changed, or stop with a result.
-pub(super) enum Gate<P, D> {
+pub(super) enum HookGate<P, D> {
     Pass(P),
     Done(D),
 }
@@ -35,54 +35,57 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        words: Vec<Part>,
+        parts: Vec<Part>,
     ) -> Result<Vec<Part>> {
         if !self.has_hooks(HookName::BeforeSend) {
-            return Ok(words);
+            return Ok(parts);
         }
         // Check that the session exists before any hook is called.
         self.store.summary(scope, session).await?;
-        let about = || json!({"text": joined_text(&words)});
-        match self.ask_hooks(HookName::BeforeSend, At::new(scope, session), about).await? {
-            Said::Changed(data) => {
-                let rest = words.into_iter().filter(|part| !matches!(part, Part::Text(_)));
+        let about = || json!({"text": joined_text(&parts)});
+        match self.ask_hooks(HookName::BeforeSend, EventLocation::new(scope, session), about).await? {
+            HookDecision::Changed(data) => {
+                let rest = parts.into_iter().filter(|part| !matches!(part, Part::Text(_)));
                 Ok(text_of(&data, "text").map(Part::text).into_iter().chain(rest).collect())
             }
-            Said::GoOn | Said::Supplied { .. } => Ok(words),
+            HookDecision::Continue | HookDecision::Supplied { .. } => Ok(parts),
         }
     }
 }
 
 impl TurnContext {
-    fn here(&self) -> At<'_> {
-        At { scope: &self.scope, session: &self.session, turn: Some(self.turn) }
+    fn location(&self) -> EventLocation<'_> {
+        EventLocation { scope: &self.scope, session: &self.session, turn: Some(self.turn) }
     }
 
-    async fn tell_hooks(&self, name: HookName, data: impl FnOnce() -> Value) {
+    async fn notify_hooks(&self, name: HookName, data: impl FnOnce() -> Value) {
         self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
     /// Mark the turn as new, so that its hooks are called.
-    pub(super) fn begin_with(&self, words: &[Part]) {
+    pub(super) fn set_initial_input(&self, parts: &[Part]) {
         if self.engine.has_hooks(HookName::BeforeTurn) {
-            self.with_now(|now| now.begins_with = Some(joined_text(words)));
+            self.with_progress(|progress| progress.initial_input = Some(joined_text(parts)));
         }
     }
 
-    /// Also mark a turn that was interrupted before the model answered: the hooks may not have been asked yet.
-    pub(super) fn begin_again(&self, entries: &[Entry]) {
-        let said = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
-        if let (Some(words), None) = (said(Kind::UserMessage), said(Kind::AssistantMessage)) {
-            self.begin_with(words.body.parts());
+    /// Like [`Self::set_initial_input`], for a turn that was interrupted before the model answered: its hooks may not
+    /// have been called yet.
+    pub(super) fn restore_initial_input(&self, entries: &[Entry]) {
+        let first_of = |kind: Kind| entries.iter().find(|entry| entry.meta.kind == kind);
+        if let (Some(message), None) = (first_of(Kind::UserMessage), first_of(Kind::AssistantMessage)) {
+            self.set_initial_input(message.body.parts());
         }
     }
 
     /// Ask the hooks about a new turn. A refusal ends the turn like a failure, with the reason as its
     /// message.
     pub(super) async fn ask_before_turn(&self) -> Result<Option<Input>> {
-        let Some(words) = self.with_now(|now| now.begins_with.take()) else { return Ok(None) };
-        let about = || json!({"text": event_text(&words), "agent": self.agent.id});
-        match self.engine.ask_hooks(HookName::BeforeTurn, self.here(), about).await {
+        let Some(input) = self.with_progress(|progress| progress.initial_input.take()) else {
+            return Ok(None);
+        };
+        let about = || json!({"text": event_text(&input), "agent": self.agent.id});
+        match self.engine.ask_hooks(HookName::BeforeTurn, self.location(), about).await {
             Ok(_) => Ok(None),
             Err(error) => Ok(Some(refusal(error)?)),
         }
@@ -93,18 +96,18 @@ impl TurnContext {
         &self,
         context: &Context,
         leaf: Option<EntryId>,
-    ) -> Result<Gate<Option<String>, Input>> {
+    ) -> Result<HookGate<Option<String>, Input>> {
         let system = self.system(context);
         let model = self.chain.first().map(|link| link.model.as_str());
         let about = || json!({"model": model, "system": system, "messages": context.messages.len()});
-        match self.engine.ask_hooks(HookName::BeforeModel, self.here(), about).await {
-            Ok(Said::GoOn) => Ok(Gate::Pass(system)),
-            Ok(Said::Changed(data)) => Ok(Gate::Pass(text_of(&data, "system"))),
-            Ok(Said::Supplied { by, data }) => {
+        match self.engine.ask_hooks(HookName::BeforeModel, self.location(), about).await {
+            Ok(HookDecision::Continue) => Ok(HookGate::Pass(system)),
+            Ok(HookDecision::Changed(data)) => Ok(HookGate::Pass(text_of(&data, "system"))),
+            Ok(HookDecision::Supplied { by, data }) => {
                 let text = text_of(&data, "text").unwrap_or_default();
-                Ok(Gate::Done(supplied_answer(&by, text, leaf)))
+                Ok(HookGate::Done(supplied_answer(&by, text, leaf)))
             }
-            Err(error) => Ok(Gate::Done(refusal(error)?)),
+            Err(error) => Ok(HookGate::Done(refusal(error)?)),
         }
     }
 
@@ -113,31 +116,31 @@ impl TurnContext {
     pub(super) async fn ask_before_tool<'a>(
         &self,
         call: &'a ToolCall,
-    ) -> Result<Gate<Cow<'a, ToolCall>, ToolOutput>> {
+    ) -> Result<HookGate<Cow<'a, ToolCall>, ToolOutput>> {
         let about = || json!({"tool": call.name, "call_id": call.call_id, "input": call.input.to_value()});
-        match self.engine.ask_hooks(HookName::BeforeTool, self.here(), about).await {
-            Ok(Said::GoOn) => Ok(Gate::Pass(Cow::Borrowed(call))),
-            Ok(Said::Changed(data)) if self.runs_unasked(&call.name) => {
+        match self.engine.ask_hooks(HookName::BeforeTool, self.location(), about).await {
+            Ok(HookDecision::Continue) => Ok(HookGate::Pass(Cow::Borrowed(call))),
+            Ok(HookDecision::Changed(data)) if self.runs_without_approval(&call.name) => {
                 let input = Json::from_value(&data["input"]);
-                Ok(Gate::Pass(Cow::Owned(ToolCall { input, ..call.clone() })))
+                Ok(HookGate::Pass(Cow::Owned(ToolCall { input, ..call.clone() })))
             }
-            Ok(Said::Changed(_)) => {
+            Ok(HookDecision::Changed(_)) => {
                 let why = "The call was not run: a hook tried to change it after the user had approved it.";
-                Ok(Gate::Done(ToolOutput::error(why)))
+                Ok(HookGate::Done(ToolOutput::error(why)))
             }
-            Ok(Said::Supplied { data, .. }) => {
+            Ok(HookDecision::Supplied { data, .. }) => {
                 let text = text_of(&data, "text").unwrap_or_default();
                 let is_error = data["is_error"].as_bool().unwrap_or_default();
-                Ok(Gate::Done(if is_error { ToolOutput::error(text) } else { ToolOutput::text(text) }))
+                Ok(HookGate::Done(if is_error { ToolOutput::error(text) } else { ToolOutput::text(text) }))
             }
             Err(EngineError::HookRefused { hook, reason, .. }) => {
-                Ok(Gate::Done(ToolOutput::error(format!("Hook {hook} refused this call: {reason}"))))
+                Ok(HookGate::Done(ToolOutput::error(format!("Hook {hook} refused this call: {reason}"))))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn runs_unasked(&self, tool: &str) -> bool {
+    fn runs_without_approval(&self, tool: &str) -> bool {
         if tool == HANDOFF_TOOL {
             // A handoff is read from the logged call, which a user may have approved.
             return false;
@@ -146,9 +149,10 @@ impl TurnContext {
         spec.is_some_and(|spec| decide(spec, self.agent.approvals, self.agent.fs_scope) == Decision::Run)
     }
 
-    pub(super) async fn tell_answer(&self, model: &str) {
-        self.tell_hooks(HookName::AfterModel, || {
-            let (parts, usage) = self.with_now(|now| (now.reply.parts(), now.reply.usage));
+    pub(super) async fn notify_answer(&self, model: &str) {
+        self.notify_hooks(HookName::AfterModel, || {
+            let (parts, usage) =
+                self.with_progress(|progress| (progress.reply.parts(), progress.reply.usage));
             let calls: Vec<&str> =
                 parts.iter().filter_map(Part::as_tool_call).map(|call| call.name.as_str()).collect();
             json!({"model": model, "text": event_text(&joined_text(&parts)), "calls": calls, "usage": usage})
@@ -156,8 +160,8 @@ impl TurnContext {
         .await;
     }
 
-    pub(super) async fn tell_result(&self, call: &ToolCall, output: &ToolOutput) {
-        self.tell_hooks(HookName::AfterTool, || {
+    pub(super) async fn notify_tool_result(&self, call: &ToolCall, output: &ToolOutput) {
+        self.notify_hooks(HookName::AfterTool, || {
             let texts = output.parts.iter().filter_map(|part| match part {
                 OutputPart::Text(text) => Some(text.as_str()),
                 OutputPart::Media { .. } => None,
@@ -169,11 +173,11 @@ impl TurnContext {
         .await;
     }
 
-    pub(super) async fn tell_pressure(&self, pressure: &Pressure) {
+    pub(super) async fn notify_pressure(&self, pressure: &Pressure) {
         if pressure.level == Level::Green {
             return;
         }
-        self.tell_hooks(HookName::OnPressure, || {
+        self.notify_hooks(HookName::OnPressure, || {
             json!({
                 "level": pressure.level.as_str(), "used_tokens": pressure.used_tokens,
                 "window_tokens": pressure.budget_tokens,
@@ -183,13 +187,13 @@ impl TurnContext {
     }
 
     /// The hook events for these entries, sent once the entries are durable.
-    pub(super) fn news_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
+    pub(super) fn hook_events_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
         let listens = |name| self.engine.has_hooks(name);
         if !listens(HookName::AfterCompact) && !listens(HookName::OnLowConfidence) {
             return Vec::new();
         }
         let low = self.agent.confidence.map(|confidence| confidence.ask_below);
-        let news = |body: &Body| match body {
+        let event_of = |body: &Body| match body {
             Body::Compaction(compaction) => {
                 Some((HookName::AfterCompact, crate::hook::compacted(compaction)))
             }
@@ -202,29 +206,29 @@ impl TurnContext {
             }
             _ => None,
         };
-        bodies.iter().filter_map(news).collect()
+        bodies.iter().filter_map(event_of).collect()
     }
 
-    pub(super) async fn tell_news(&self, news: Vec<(HookName, Value)>) {
-        for (name, data) in news {
-            self.tell_hooks(name, || data).await;
+    pub(super) async fn notify_events(&self, events: Vec<(HookName, Value)>) {
+        for (name, data) in events {
+            self.notify_hooks(name, || data).await;
         }
     }
 
-    pub(super) async fn tell_end(&self, ended: &TurnEnded) {
+    pub(super) async fn notify_end(&self, ended: &TurnEnded) {
         if ended.outcome == Outcome::Failed {
             let code = ended.code.as_deref().unwrap_or("turn.failed");
-            self.tell_error(code, ended.message.as_deref().unwrap_or_default()).await;
+            self.notify_error(code, ended.message.as_deref().unwrap_or_default()).await;
         }
-        self.tell_hooks(HookName::AfterTurn, || {
-            let said = self.with_now(|now| now.said.clone());
-            json!({"outcome": ended.outcome, "code": ended.code, "text": event_text(&said)})
+        self.notify_hooks(HookName::AfterTurn, || {
+            let text = self.with_progress(|progress| progress.latest_text.clone());
+            json!({"outcome": ended.outcome, "code": ended.code, "text": event_text(&text)})
         })
         .await;
     }
 
-    pub(super) async fn tell_error(&self, code: &str, message: &str) {
-        self.tell_hooks(HookName::OnError, || json!({"code": code, "message": event_text(message)})).await;
+    pub(super) async fn notify_error(&self, code: &str, message: &str) {
+        self.notify_hooks(HookName::OnError, || json!({"code": code, "message": event_text(message)})).await;
     }
 }
 

@@ -18,8 +18,8 @@ mod turn_context;
 pub use send::{
     IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
 };
-pub use status::TurnLook;
-pub use take_over::Keeper;
+pub use status::TurnSnapshot;
+pub use take_over::TakeoverTask;
 pub(crate) use turn_context::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ use sapwood_core::{Body, EntryId, Scope, Seq, SessionId, TurnId};
 
 use crate::Engine;
 use crate::backends::Backends;
-use crate::fragments::{Fragment, News};
+use crate::fragments::{Fragment, FragmentKind};
 
 /// Default number of attempts per model.
 const ATTEMPTS_DEFAULT: u32 = 3;
@@ -59,20 +59,20 @@ pub(crate) struct TurnContext {
     instructions: Option<String>,
     thinking: Option<Thinking>,
     fence: u64,
-    /// Open while this context is alive.
+    /// The trace span of the turn, open until this context is dropped.
     span: tracing::Span,
     trace_id: String,
     /// The flow node that the session is working on.
-    post: Option<Assignment>,
+    assignment: Option<Assignment>,
     /// Entries that apply the session's configuration on the path, and the notice for the caller.
     changes: Vec<Body>,
     notice: Option<String>,
-    now: Mutex<Now>,
+    progress: Mutex<TurnProgress>,
 }
 
 /// Mutable state of a running turn.
 #[derive(Default)]
-struct Now {
+struct TurnProgress {
     /// The current or latest streamed answer, and its model.
     reply: Reply,
     model: String,
@@ -82,31 +82,32 @@ struct Now {
     is_budget_waived: bool,
     /// The latest reported pressure level.
     level: Option<Level>,
-    has_made_room: bool,
+    /// Whether a compaction was already tried for the next answer.
+    has_tried_compaction: bool,
     /// The latest text from the model.
-    said: String,
+    latest_text: String,
     /// The input of a new turn, until its first model call.
-    begins_with: Option<String>,
-    /// Number of fragments sent for the current reply.
-    told: u32,
+    initial_input: Option<String>,
+    /// Number of chunks of the current reply sent as fragments.
+    chunks_sent: u32,
 }
 
 impl TurnContext {
     /// Access the mutable state. The closure cannot await, so the lock is never held across an await.
-    fn with_now<T>(&self, look: impl FnOnce(&mut Now) -> T) -> T {
-        look(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_progress<T>(&self, access: impl FnOnce(&mut TurnProgress) -> T) -> T {
+        access(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn tell(&self, news: News) {
-        let is_piece = news.is_piece();
-        let (after, place) = self.with_now(|now| {
-            let place = is_piece.then_some(now.told);
-            now.told += u32::from(is_piece);
-            (now.head, place)
+    fn send_fragment(&self, kind: FragmentKind) {
+        let is_chunk = kind.is_reply_chunk();
+        let (after, index) = self.with_progress(|progress| {
+            let index = is_chunk.then_some(progress.chunks_sent);
+            progress.chunks_sent += u32::from(is_chunk);
+            (progress.head, index)
         });
         let (at, session) = (self.engine.clock.now(), self.session.clone());
-        let fragment = Fragment { news, session, at, after, turn: Some(self.turn), place };
-        self.engine.live.tell(&self.scope.tenant, fragment);
+        let fragment = Fragment { kind, session, at, after, turn: Some(self.turn), index };
+        self.engine.fragments.send(&self.scope.tenant, fragment);
     }
 
     fn rules(&self) -> Rules {
@@ -119,7 +120,7 @@ impl TurnContext {
             confidence: self.agent.confidence,
             tools: self.specs.clone(),
             trace_id: Some(self.trace_id.clone()),
-            post: self.post.clone(),
+            assignment: self.assignment.clone(),
         }
     }
 }

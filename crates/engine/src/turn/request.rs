@@ -25,7 +25,7 @@ impl TurnContext {
         system: Option<&str>,
     ) -> Result<Request> {
         let media = self.load_media(context).await?;
-        let signatures = self.with_now(|now| now.signatures.clone());
+        let signatures = self.with_progress(|progress| progress.signatures.clone());
         let messages = context.messages.iter().map(|message| message_of(message, &media, &signatures));
         Ok(Request {
             model: model.to_owned(),
@@ -50,19 +50,19 @@ impl TurnContext {
     /// Load the newest media, up to the limit.
     async fn load_media(&self, context: &Context) -> Result<HashMap<BlobHash, Arc<[u8]>>> {
         let mut loaded: HashMap<BlobHash, Arc<[u8]>> = HashMap::new();
-        let mut left_bytes = MEDIA_BYTES_MAX;
+        let mut remaining_bytes = MEDIA_BYTES_MAX;
         let newest_first = context.messages.iter().rev().flat_map(|message| message.parts.iter());
         for part in newest_first {
             let Part::Media(media) = part else { continue };
-            if loaded.contains_key(&media.blob) || media.bytes > left_bytes {
+            if loaded.contains_key(&media.blob) || media.bytes > remaining_bytes {
                 continue;
             }
-            // The size that an entry states for a blob may be wrong.
-            if self.engine.store.blob_size(&self.scope, media.blob).await? > left_bytes {
+            // The size recorded in the entry may be wrong.
+            if self.engine.store.blob_size(&self.scope, media.blob).await? > remaining_bytes {
                 continue;
             }
             let bytes = self.engine.store.get_blob(&self.scope, media.blob).await?;
-            left_bytes = left_bytes.saturating_sub(bytes.len() as u64);
+            remaining_bytes = remaining_bytes.saturating_sub(bytes.len() as u64);
             loaded.insert(media.blob, bytes.into());
         }
         Ok(loaded)
@@ -102,12 +102,12 @@ fn part_of(part: &Part, media: &Media, signature: Option<&Signature>) -> Request
             Some(bytes) => {
                 RequestPart::Media { mime: blob.mime.clone(), name: blob.name.clone(), bytes: bytes.clone() }
             }
-            None => RequestPart::Text(left_out(blob)),
+            None => RequestPart::Text(placeholder(blob)),
         },
     }
 }
 
-fn left_out(blob: &BlobRef) -> String {
+fn placeholder(blob: &BlobRef) -> String {
     let name = blob.name.as_deref().unwrap_or("unnamed");
     format!("[{} {name}, {} bytes, omitted from this request]", blob.mime, blob.bytes)
 }

@@ -14,7 +14,7 @@ use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
 use super::TurnContext;
 use super::send::OnWait;
-use crate::fragments::News;
+use crate::fragments::FragmentKind;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::{EngineError, Result};
@@ -28,25 +28,25 @@ pub(super) enum Author {
     Agent,
 }
 
-type Work = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
+type EffectTasks = FuturesUnordered<BoxFuture<'static, Result<Input>>>;
 
 /// Run a turn until it ends, or until it waits for an answer and `on_wait` is [`OnWait::Leave`].
 pub(super) async fn run_turn(
-    stage: &Arc<TurnContext>,
+    context: &Arc<TurnContext>,
     machine: &mut Machine,
     first: TurnStep,
     inbox: &mut Inbox,
     hold: &mut Hold,
     on_wait: OnWait,
 ) -> Result<()> {
-    let mut work = Work::new();
+    let mut work = EffectTasks::new();
     let mut step = first;
-    let limit = tokio::time::sleep(Duration::from_secs(u64::from(stage.agent.limits.wall_time_s)));
+    let limit = tokio::time::sleep(Duration::from_secs(u64::from(context.agent.limits.wall_time_s)));
     tokio::pin!(limit);
     loop {
-        stage.append(step.entries).await?;
+        context.append(step.entries).await?;
         for effect in step.effects {
-            stage.perform(effect, &work, machine);
+            context.perform(effect, &work, machine);
         }
         let waits = work.is_empty() && !machine.state().waiting_for().is_empty();
         if machine.state().ended.is_some() || (waits && on_wait == OnWait::Leave) {
@@ -55,41 +55,43 @@ pub(super) async fn run_turn(
         // Biased, so that simulations are reproducible. A lost lease is checked first.
         let input = tokio::select! {
             biased;
-            () = hold.lost() => return Err(EngineError::LeaseLost { session: stage.session.clone() }),
+            () = hold.lost() => return Err(EngineError::LeaseLost { session: context.session.clone() }),
             input = inbox.next() => input?,
             () = &mut limit => Input::TimeOver { partial: None },
             Some(input) = work.next() => input?,
         };
-        step = machine.advance(stage.complete(input, &mut work));
+        step = machine.advance(context.complete(input, &mut work));
     }
 }
 
 impl TurnContext {
     /// Start an effect; its result is delivered through `work`.
-    fn perform(self: &Arc<Self>, effect: Effect, work: &Work, machine: &Machine) {
-        self.with_now(|now| now.is_budget_waived = machine.state().is_budget_waived);
-        let stage = self.clone();
+    fn perform(self: &Arc<Self>, effect: Effect, work: &EffectTasks, machine: &Machine) {
+        self.with_progress(|progress| progress.is_budget_waived = machine.state().is_budget_waived);
+        let context = self.clone();
         match effect {
-            Effect::CallModel => work.push(Box::pin(async move { stage.call_model().await })),
-            Effect::RunTool(call) => work.push(Box::pin(async move { stage.run_tool(&call).await })),
-            Effect::Compact(trigger) => work.push(Box::pin(async move { stage.compact(trigger).await })),
+            Effect::CallModel => work.push(Box::pin(async move { context.call_model().await })),
+            Effect::RunTool(call) => work.push(Box::pin(async move { context.run_tool(&call).await })),
+            Effect::Compact(trigger) => work.push(Box::pin(async move { context.compact(trigger).await })),
             Effect::AwaitPerson => {
                 let waiting = machine.state().waiting_for();
-                self.tell(News::Waiting { approvals: waiting.into_iter().map(str::to_owned).collect() });
+                self.send_fragment(FragmentKind::Waiting {
+                    approvals: waiting.into_iter().map(str::to_owned).collect(),
+                });
             }
         }
     }
 
     /// On a cancel or timeout, stop running effects and add the partial answer to the input.
-    fn complete(&self, input: Input, work: &mut Work) -> Input {
+    fn complete(&self, input: Input, work: &mut EffectTasks) -> Input {
         match input {
             Input::Cancelled { .. } => {
                 work.clear();
-                Input::Cancelled { partial: self.broken(Stop::Aborted) }
+                Input::Cancelled { partial: self.partial_answer(Stop::Aborted) }
             }
             Input::TimeOver { .. } => {
                 work.clear();
-                Input::TimeOver { partial: self.broken(Stop::Aborted) }
+                Input::TimeOver { partial: self.partial_answer(Stop::Aborted) }
             }
             other => other,
         }
@@ -102,7 +104,7 @@ impl TurnContext {
 
     pub(super) async fn append_as(
         &self,
-        voice: Author,
+        author: Author,
         bodies: Vec<Body>,
         audit: Option<AuditNote>,
     ) -> Result<()> {
@@ -112,40 +114,40 @@ impl TurnContext {
         let now = self.engine.clock.now();
         let answer_at = bodies.iter().position(|body| body.kind() == Kind::AssistantMessage);
         if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
-            self.with_now(|now| now.said = answer);
+            self.with_progress(|progress| progress.latest_text = answer);
         }
-        let news = self.news_of(&bodies);
-        let speakers = self.speakers_of(&bodies).await?;
-        let draft = |(body, speaker): (Body, Option<Principal>)| {
-            let draft = self.draft(voice, now, body);
-            Draft { by: speaker.or(draft.by), ..draft }
+        let events = self.hook_events_of(&bodies);
+        let senders = self.senders_of(&bodies).await?;
+        let draft = |(body, sender): (Body, Option<Principal>)| {
+            let draft = self.draft(author, now, body);
+            Draft { by: sender.or(draft.by), ..draft }
         };
-        let drafts = bodies.into_iter().zip(speakers).map(draft).collect();
+        let drafts = bodies.into_iter().zip(senders).map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
         (append.fence, append.audit) = (Some(self.fence), audit);
         let appended = self.engine.append(&self.scope, append).await?;
-        self.remember(&appended, answer_at);
-        self.tell_news(news).await;
+        self.record_append(&appended, answer_at);
+        self.notify_events(events).await;
         Ok(())
     }
 
     /// Queued input keeps its original sender, not the principal of the turn that consumes it.
-    async fn speakers_of(&self, bodies: &[Body]) -> Result<Vec<Option<Principal>>> {
-        let mut speakers = Vec::with_capacity(bodies.len());
-        let mut speaker = None;
+    async fn senders_of(&self, bodies: &[Body]) -> Result<Vec<Option<Principal>>> {
+        let mut senders = Vec::with_capacity(bodies.len());
+        let mut sender = None;
         for body in bodies {
             if let Body::InputTaken(taken) = body {
                 let id = taken.input.to_string();
                 let sent = self.engine.store.find_entries(&self.scope, &self.session, &id).await?;
-                speaker = sent.into_iter().next().map(|record| record.meta.by);
+                sender = sent.into_iter().next().map(|record| record.meta.by);
             }
-            speakers.push(if body.kind() == Kind::UserMessage { speaker.take() } else { None });
+            senders.push(if body.kind() == Kind::UserMessage { sender.take() } else { None });
         }
-        Ok(speakers)
+        Ok(senders)
     }
 
-    fn draft(&self, voice: Author, now: TimestampMs, body: Body) -> Draft {
-        let by = match (voice, body.kind()) {
+    fn draft(&self, author: Author, now: TimestampMs, body: Body) -> Draft {
+        let by = match (author, body.kind()) {
             (_, Kind::UserMessage | Kind::TurnStarted | Kind::InputTaken) => None,
             (Author::Agent, _) | (Author::Caller, Kind::Round) => {
                 self.agent.id.parse().ok().map(Principal::Agent)
@@ -155,16 +157,16 @@ impl TurnContext {
         Draft { by, ..Draft::new(now, body).in_turn(self.turn) }
     }
 
-    /// Remember the head for fragments, and an answer's signatures for the rest of the turn.
-    fn remember(&self, appended: &Appended, answer_at: Option<usize>) {
-        self.with_now(|now| {
-            now.head = appended.head.seq;
+    /// Record the head for fragments, and an answer's signatures for the rest of the turn.
+    fn record_append(&self, appended: &Appended, answer_at: Option<usize>) {
+        self.with_progress(|progress| {
+            progress.head = appended.head.seq;
             let Some((_, id)) = answer_at.and_then(|at| appended.entries.get(at)) else { return };
-            now.has_made_room = false;
-            let reply = std::mem::take(&mut now.reply);
+            progress.has_tried_compaction = false;
+            let reply = std::mem::take(&mut progress.reply);
             let signatures = reply.signatures();
             if !signatures.is_empty() {
-                now.signatures.insert(*id, signatures);
+                progress.signatures.insert(*id, signatures);
             }
         });
     }

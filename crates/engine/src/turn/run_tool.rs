@@ -12,9 +12,9 @@ use tracing::Instrument;
 
 use super::TurnContext;
 use super::builtin_tools::READ_OUTPUT;
-use super::hooks::Gate;
+use super::hooks::HookGate;
 use crate::Result;
-use crate::fragments::News;
+use crate::fragments::FragmentKind;
 use crate::spans::{record_failure, record_tool_failure, tool_span};
 
 /// Output over either limit is stored in a blob.
@@ -27,7 +27,7 @@ impl TurnContext {
     /// Run a call, with a trace span.
     pub(super) async fn run_tool(&self, call: &ToolCall) -> Result<Input> {
         let span = tool_span(&self.session, call);
-        let done = self.run_and_settle(call).instrument(span.clone()).await;
+        let done = self.run_and_store(call).instrument(span.clone()).await;
         match &done {
             Ok(result) if result.is_error => record_tool_failure(&span),
             Ok(_) => {}
@@ -36,15 +36,18 @@ impl TurnContext {
         Ok(Input::ToolDone(done?))
     }
 
-    async fn run_and_settle(&self, call: &ToolCall) -> Result<ToolResult> {
-        self.tell(News::ToolRunning { call_id: call.call_id.clone(), name: call.name.clone() });
+    async fn run_and_store(&self, call: &ToolCall) -> Result<ToolResult> {
+        self.send_fragment(FragmentKind::ToolRunning {
+            call_id: call.call_id.clone(),
+            name: call.name.clone(),
+        });
         let started = Instant::now();
         let output = match self.ask_before_tool(call).await? {
-            Gate::Pass(call) => self.run_checked(&call).await?,
-            Gate::Done(output) => output,
+            HookGate::Pass(call) => self.run_checked(&call).await?,
+            HookGate::Done(output) => output,
         };
-        self.tell_result(call, &output).await;
-        let (parts, full) = self.settle(output.parts).await?;
+        self.notify_tool_result(call, &output).await;
+        let (parts, full) = self.store_output(output.parts).await?;
         Ok(ToolResult {
             call_id: call.call_id.clone(),
             tool: Some(call.name.clone()),
@@ -57,21 +60,21 @@ impl TurnContext {
     }
 
     async fn run_checked(&self, call: &ToolCall) -> Result<ToolOutput> {
-        Ok(match self.fault(call) {
-            Some(fault) => ToolOutput::error(format!("Invalid tool input: {fault}")),
-            None if self.is_own_tool(&call.name) => self.run_own_tool(call).await?,
+        Ok(match self.input_error(call) {
+            Some(input_error) => ToolOutput::error(format!("Invalid tool input: {input_error}")),
+            None if self.is_builtin_tool(&call.name) => self.run_builtin_tool(call).await?,
             None => self.toolbox.run(call).await,
         })
     }
 
     /// Return why the input is invalid. Unknown tools are refused by the state machine.
-    pub(super) fn fault(&self, call: &ToolCall) -> Option<String> {
+    pub(super) fn input_error(&self, call: &ToolCall) -> Option<String> {
         let is_callers = |spec: &ToolSpec| spec.name == call.name && spec.touch == Touch::Callers;
         if self.specs.iter().any(is_callers) {
             return None;
         }
-        if self.is_own_tool(&call.name) {
-            return self.check_own_tool(call).err();
+        if self.is_builtin_tool(&call.name) {
+            return self.check_builtin_tool(call).err();
         }
         if !self.toolbox.specs().iter().any(|spec| spec.name == call.name) {
             return None;
@@ -79,7 +82,7 @@ impl TurnContext {
         self.toolbox.check(call).err()
     }
 
-    async fn settle(&self, output: Vec<OutputPart>) -> Result<(Vec<Part>, Option<BlobRef>)> {
+    async fn store_output(&self, output: Vec<OutputPart>) -> Result<(Vec<Part>, Option<BlobRef>)> {
         let mut parts = Vec::with_capacity(output.len());
         let mut full = None;
         for part in output {
@@ -89,7 +92,7 @@ impl TurnContext {
                     let blob = self.engine.store.put_blob(&self.scope, bytes).await?;
                     parts.push(Part::Media(BlobRef { blob, mime, name, bytes: size, duration_ms: None }));
                 }
-                OutputPart::Text(text) if is_big(&text) => {
+                OutputPart::Text(text) if is_large(&text) => {
                     let bytes = text.len() as u64;
                     let shown = head_and_tail(&text);
                     let blob = self.engine.store.put_blob(&self.scope, text.into_bytes()).await?;
@@ -104,16 +107,16 @@ impl TurnContext {
     }
 }
 
-fn is_big(text: &str) -> bool {
+fn is_large(text: &str) -> bool {
     text.len() > OUTPUT_BYTES_MAX || text.lines().nth(OUTPUT_LINES_MAX).is_some()
 }
 
 fn head_and_tail(text: &str) -> String {
     let head = &text[..text.floor_char_boundary(END_BYTES.min(text.len() / 2))];
     let tail = &text[text.ceil_char_boundary(text.len() - END_BYTES.min(text.len() / 2))..];
-    let left_out = text.len() - head.len() - tail.len();
+    let omitted_bytes = text.len() - head.len() - tail.len();
     let lines = text.lines().count();
-    format!("{head}\n[… {left_out} of {} bytes omitted, {lines} lines in total …]\n{tail}", text.len())
+    format!("{head}\n[… {omitted_bytes} of {} bytes omitted, {lines} lines in total …]\n{tail}", text.len())
 }
 
 #[cfg(test)]
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn output_with_many_short_lines_is_large() {
-        assert!(is_big(&"x\n".repeat(OUTPUT_LINES_MAX + 1)));
-        assert!(!is_big(&"x\n".repeat(OUTPUT_LINES_MAX)));
+        assert!(is_large(&"x\n".repeat(OUTPUT_LINES_MAX + 1)));
+        assert!(!is_large(&"x\n".repeat(OUTPUT_LINES_MAX)));
     }
 }

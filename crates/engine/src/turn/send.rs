@@ -21,7 +21,7 @@ use tracing::Instrument;
 
 use super::TurnContext;
 use super::run::{Author, run_turn};
-use super::turn_context::{Entrance, check_limits, check_variables, settings_of};
+use super::turn_context::{TurnParameters, check_limits, check_variables, settings_of};
 use crate::backends::Backends;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
@@ -75,11 +75,11 @@ pub struct Opening {
     /// Fail with a conflict unless this is the leaf.
     pub expected_leaf: Option<Seq>,
     /// The flow assignment, if a flow starts the turn.
-    pub post: Option<Assignment>,
+    pub assignment: Option<Assignment>,
 }
 
 impl Opening {
-    fn of_words(parts: Vec<Part>) -> Self {
+    fn of_parts(parts: Vec<Part>) -> Self {
         Self { bodies: vec![UserMessage { parts, origin: None }.into()], ..Self::default() }
     }
 
@@ -89,7 +89,7 @@ impl Opening {
     }
 
     /// The user input among the bodies.
-    fn words(&self) -> Option<&[Part]> {
+    fn user_parts(&self) -> Option<&[Part]> {
         self.bodies.iter().find(|body| body.kind() == Kind::UserMessage).map(Body::parts)
     }
 }
@@ -122,7 +122,7 @@ pub struct TurnReport {
     pub waiting: Vec<PendingApproval>,
     /// The latest text from the model.
     pub text: String,
-    /// A notice for the caller about how the turn ran: see [`Running::notice`].
+    /// See [`Running::notice`].
     pub notice: Option<String>,
 }
 
@@ -167,8 +167,8 @@ impl Engine {
         let (title, id) = (open.title.clone(), open.agent.clone());
         let (session, created) = self.create(scope, open).await?;
         if created == Created::New || self.is_unfinished(scope, &session, &agent).await? {
-            let told = self.told(scope, &agent).await;
-            let bodies = settings_of(&agent, cwd, options.variables, told);
+            let memories = self.memory_prompt(scope, &agent).await;
+            let bodies = settings_of(&agent, cwd, options.variables, memories);
             let now = self.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             let expect = Expect::Head(Seq::ZERO);
@@ -177,7 +177,7 @@ impl Engine {
                 Err(EngineError::Store(StoreError::Conflict { .. })) => return Ok((session, created)),
                 appended => appended?,
             };
-            self.tell_start(scope, &session, title, id).await;
+            self.notify_start(scope, &session, title, id).await;
         }
         if created == Created::Existed {
             self.note_open(scope, &session).await?;
@@ -187,8 +187,8 @@ impl Engine {
 
     /// Whether a process created this session for this agent and died before it wrote the agent.
     async fn is_unfinished(&self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<bool> {
-        let looked = self.store.summary(scope, session).await?;
-        Ok(looked.head.seq == Seq::ZERO && looked.agent.as_deref() == Some(agent.id.as_str()))
+        let summary = self.store.summary(scope, session).await?;
+        Ok(summary.head.seq == Seq::ZERO && summary.agent.as_deref() == Some(agent.id.as_str()))
     }
 
     /// Send input to a session and run the turn that it starts.
@@ -196,21 +196,21 @@ impl Engine {
         &self,
         scope: &Scope,
         session: &SessionId,
-        words: Vec<Part>,
+        parts: Vec<Part>,
         options: SendOptions,
     ) -> Result<Sent> {
-        if words.is_empty() {
+        if parts.is_empty() {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
         self.backends()?;
-        let words = self.ask_before_send(scope, session, words).await?;
+        let parts = self.ask_before_send(scope, session, parts).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
-                return self.send_later(scope, session, words, options.if_running).await;
+                return self.queue_or_refuse(scope, session, parts, options.if_running).await;
             }
             hold => hold?,
         };
-        self.begin_turn(scope, session, hold, Opening::of_words(words), options.on_wait)
+        self.begin_turn(scope, session, hold, Opening::of_parts(parts), options.on_wait)
             .await
             .map(Sent::Started)
     }
@@ -229,8 +229,8 @@ impl Engine {
         }
         for body in &mut opening.bodies {
             if let Body::UserMessage(message) = body {
-                let words = std::mem::take(&mut message.parts);
-                message.parts = self.ask_before_send(scope, session, words).await?;
+                let parts = std::mem::take(&mut message.parts);
+                message.parts = self.ask_before_send(scope, session, parts).await?;
             }
         }
         let hold = match self.hold_to_send(scope, session).await {
@@ -272,7 +272,7 @@ impl Engine {
         }
     }
 
-    async fn send_later(
+    async fn queue_or_refuse(
         &self,
         scope: &Scope,
         session: &SessionId,
@@ -303,7 +303,7 @@ impl Engine {
         session: &SessionId,
         hold: &Hold,
         opening: Opening,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedTurn> {
         let summary = self.settled_summary(scope, session).await?;
         if let Some(turn) = summary.open_turn {
             return Err(EngineError::TurnOpen { session: session.clone(), turn });
@@ -314,15 +314,22 @@ impl Engine {
             return Err(StoreError::Conflict { expected, actual }.into());
         }
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let (terms, post) = (opening.terms.clone(), opening.post.clone());
-        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post };
-        let stage = self.set_stage(scope, &summary, self.backends()?, entrance).await?;
-        check_limits(&summary, &stage.agent)?;
-        opening.words().into_iter().for_each(|words| stage.begin_with(words));
-        let bodies = stage.changes.iter().cloned().chain(opening.into_bodies()).collect();
-        let (machine, step) = Machine::begin_with(stage.rules(), bodies, None);
+        let (terms, assignment) = (opening.terms.clone(), opening.assignment.clone());
+        let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment };
+        let context = self.build_turn_context(scope, &summary, self.backends()?, parameters).await?;
+        check_limits(&summary, &context.agent)?;
+        opening.user_parts().into_iter().for_each(|parts| context.set_initial_input(parts));
+        let bodies = context.changes.iter().cloned().chain(opening.into_bodies()).collect();
+        let (machine, step) = Machine::begin_with(context.rules(), bodies, None);
         let audit = edit_by_other(scope, &summary, "turn");
-        Prepared::new(stage, machine, step, summary.head.seq, Opened { voice: Author::Caller, audit }).await
+        PreparedTurn::new(
+            context,
+            machine,
+            step,
+            summary.head.seq,
+            FirstEntries { author: Author::Caller, audit },
+        )
+        .await
     }
 
     /// Resume a turn whose process died or stopped, or start a turn from queued input. Returns `None` if there is
@@ -373,8 +380,8 @@ impl Engine {
         self.send_opening(scope, session, opening, on_wait).await.map(Some)
     }
 
-    /// Return the summary, after computing the authority if an earlier version left it unset: an imported turn is
-    /// never open.
+    /// Return the summary. If an earlier version of the store left the authority unset, compute the authority first,
+    /// because an imported turn must not count as open.
     pub(super) async fn settled_summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
         let summary = self.store.summary(scope, session).await?;
         if summary.authority.is_some() {
@@ -426,7 +433,7 @@ impl Engine {
         session: &SessionId,
         backends: Backends,
         hold: &Hold,
-    ) -> Result<Option<Prepared>> {
+    ) -> Result<Option<PreparedTurn>> {
         let summary = self.settled_summary(scope, session).await?;
         let Some(turn) = summary.open_turn else {
             return self.prepare_queued(scope, &summary, backends, hold.fence).await;
@@ -436,18 +443,18 @@ impl Engine {
         let before = self.entry_before(scope, session, &entries).await?;
         let bodies = entries.iter().map(|entry| &entry.body);
         let terms = Terms::of(bodies.clone());
-        let entrance = Entrance { fence: hold.fence, turn, terms: &terms, post: None };
-        let stage = self.set_stage(scope, &summary, backends, entrance).await?;
-        stage.begin_again(&entries);
+        let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment: None };
+        let context = self.build_turn_context(scope, &summary, backends, parameters).await?;
+        context.restore_initial_input(&entries);
         let (mut machine, mut step) =
-            Machine::recover(stage.rules(), bodies, stage.agent.on_interrupt, before);
-        step.entries.splice(..0, stage.changes.iter().cloned());
+            Machine::recover(context.rules(), bodies, context.agent.on_interrupt, before);
+        step.entries.splice(..0, context.changes.iter().cloned());
         let steered = self.queued(scope, session).await?.into_iter();
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
-        let opened = Opened { voice: Author::Agent, audit: None };
-        Ok(Some(Prepared::new(stage, machine, step, last, opened).await?))
+        let first_entries = FirstEntries { author: Author::Agent, audit: None };
+        Ok(Some(PreparedTurn::new(context, machine, step, last, first_entries).await?))
     }
 
     /// Prepare the next queued input as a turn.
@@ -457,21 +464,21 @@ impl Engine {
         summary: &Summary,
         backends: Backends,
         fence: u64,
-    ) -> Result<Option<Prepared>> {
+    ) -> Result<Option<PreparedTurn>> {
         let Some((id, queued)) = self.queued(scope, &summary.id).await?.into_iter().next() else {
             return Ok(None);
         };
         let turn = TurnId::mint(self.clock.now(), self.clock.random());
-        let entrance = Entrance { fence, turn, terms: &Terms::default(), post: None };
-        let stage = self.set_stage(scope, summary, backends, entrance).await?;
-        check_limits(summary, &stage.agent)?;
-        stage.begin_with(&queued.parts);
-        let words = UserMessage { parts: queued.parts, origin: None };
-        let bodies = stage.changes.iter().cloned().chain([words.into()]).collect();
-        let (machine, step) = Machine::begin_with(stage.rules(), bodies, Some(id));
+        let parameters = TurnParameters { fence, turn, terms: &Terms::default(), assignment: None };
+        let context = self.build_turn_context(scope, summary, backends, parameters).await?;
+        check_limits(summary, &context.agent)?;
+        context.set_initial_input(&queued.parts);
+        let message = UserMessage { parts: queued.parts, origin: None };
+        let bodies = context.changes.iter().cloned().chain([message.into()]).collect();
+        let (machine, step) = Machine::begin_with(context.rules(), bodies, Some(id));
         // The sender's audit line was written when the input was queued.
-        let opened = Opened { voice: Author::Caller, audit: None };
-        Ok(Some(Prepared::new(stage, machine, step, summary.head.seq, opened).await?))
+        let first_entries = FirstEntries { author: Author::Caller, audit: None };
+        Ok(Some(PreparedTurn::new(context, machine, step, summary.head.seq, first_entries).await?))
     }
 
     /// All entries of a turn and the messages to it, in order; empty for an unknown turn. Imported entries that
@@ -519,12 +526,12 @@ impl Engine {
         self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
     }
 
-    /// Request the end of the open turn. The process that runs the turn ends it; a turn without a process ends when
+    /// Request cancellation of the open turn. The process that runs the turn ends it; a turn without a process ends when
     /// it is resumed.
     pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
-        let looked = self.store.summary(scope, session).await?;
-        let turn = looked.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })?;
-        let audit = edit_by_other(scope, &looked, "cancel");
+        let summary = self.store.summary(scope, session).await?;
+        let turn = summary.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })?;
+        let audit = edit_by_other(scope, &summary, "cancel");
         self.append_to_turn(scope, session, turn, CancelAsked { turn }.into(), audit).await?;
         Ok(turn)
     }
@@ -536,7 +543,7 @@ impl Engine {
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
-    /// Request the end of this turn only, even if another turn is open by now.
+    /// Request cancellation of this turn only, even if another turn is open by now.
     pub async fn cancel_turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
         let now = self.clock.now();
         let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
@@ -567,13 +574,13 @@ impl Engine {
         draft: Draft,
     ) -> Result<Appended> {
         for _ in 0..TRIES_MAX {
-            let looked = self.store.summary(scope, session).await?;
-            if looked.open_turn != Some(turn) {
+            let summary = self.store.summary(scope, session).await?;
+            if summary.open_turn != Some(turn) {
                 return Err(EngineError::TurnEnded { session: session.clone(), turn });
             }
             let append = Append {
-                expect: Expect::Head(looked.head.seq),
-                audit: edit_by_other(scope, &looked, what),
+                expect: Expect::Head(summary.head.seq),
+                audit: edit_by_other(scope, &summary, what),
                 ..Append::new(session.clone(), self.clock.now(), vec![draft.clone()])
             };
             match self.append(scope, append).await {
@@ -621,9 +628,9 @@ impl Engine {
         if !waiting.iter().any(|pending| pending.approval == approval) {
             return Err(unknown());
         }
-        let looked = self.store.summary(scope, &session).await?;
-        let turn = looked.open_turn.ok_or_else(unknown)?;
-        let audit = edit_by_other(scope, &looked, "answer");
+        let summary = self.store.summary(scope, &session).await?;
+        let turn = summary.open_turn.ok_or_else(unknown)?;
+        let audit = edit_by_other(scope, &summary, "answer");
         let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
         self.append_to_turn(scope, &session, turn, answered.into(), audit).await?;
         Ok(session)
@@ -662,61 +669,62 @@ pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingA
 }
 
 /// A turn that is ready to run.
-struct Prepared {
-    stage: Arc<TurnContext>,
+struct PreparedTurn {
+    context: Arc<TurnContext>,
     machine: Machine,
     step: TurnStep,
     inbox: Inbox,
 }
 
 /// The author of a turn's first entries, and their audit line.
-struct Opened {
-    voice: Author,
+struct FirstEntries {
+    author: Author,
     audit: Option<AuditNote>,
 }
 
-impl Prepared {
+impl PreparedTurn {
     /// Create a turn. Its first step is durable when this returns, so the input cannot be lost.
     async fn new(
-        stage: Arc<TurnContext>,
+        context: Arc<TurnContext>,
         machine: Machine,
         mut step: TurnStep,
         after: Seq,
-        Opened { voice, audit }: Opened,
+        FirstEntries { author, audit }: FirstEntries,
     ) -> Result<Self> {
-        let inbox = Inbox::open(&stage.engine, &stage.scope, &stage.session, stage.turn, after).await?;
-        stage.append_as(voice, std::mem::take(&mut step.entries), audit).await?;
-        Ok(Self { stage, machine, step, inbox })
+        let inbox =
+            Inbox::open(&context.engine, &context.scope, &context.session, context.turn, after).await?;
+        context.append_as(author, std::mem::take(&mut step.entries), audit).await?;
+        Ok(Self { context, machine, step, inbox })
     }
 
-    /// Run the turn as a separate task, then any queued input.
+    /// Run the turn, and then turns for queued input, in a separate task.
     fn spawn(self, mut hold: Hold, on_wait: OnWait) -> Running {
-        let (tell, report) = oneshot::channel();
-        let (session, notice) = (self.stage.session.clone(), self.stage.notice.clone());
-        let running = Running { session, turn: self.stage.turn, notice, report };
+        let (report_sender, report) = oneshot::channel();
+        let (session, notice) = (self.context.session.clone(), self.context.notice.clone());
+        let running = Running { session, turn: self.context.turn, notice, report };
         tokio::spawn(async move {
-            let (engine, backends) = (self.stage.engine.clone(), self.stage.backends.clone());
-            let (scope, session) = (self.stage.scope.clone(), self.stage.session.clone());
-            let mut tell = Some(tell);
+            let (engine, backends) = (self.context.engine.clone(), self.context.backends.clone());
+            let (scope, session) = (self.context.scope.clone(), self.context.session.clone());
+            let mut report_sender = Some(report_sender);
             let mut next = Some(self);
             while let Some(prepared) = next.take() {
-                let span = prepared.stage.span.clone();
+                let span = prepared.context.span.clone();
                 let report = prepared.run(&mut hold, on_wait).instrument(span).await;
                 let has_ended = matches!(&report, Ok(report) if report.ended.is_some());
                 if has_ended {
-                    next = engine.take_next(&scope, &session, &backends, hold.fence).await;
+                    next = engine.prepare_next(&scope, &session, &backends, hold.fence).await;
                 }
                 if next.is_none() {
                     // Release the session before reporting the end, so that the caller can continue
                     // immediately.
                     hold.release().await;
-                    if let Some(tell) = tell.take() {
-                        let _ = tell.send(report);
+                    if let Some(report_sender) = report_sender.take() {
+                        let _ = report_sender.send(report);
                     }
                     return;
                 }
-                if let Some(tell) = tell.take() {
-                    let _ = tell.send(report);
+                if let Some(report_sender) = report_sender.take() {
+                    let _ = report_sender.send(report);
                 }
             }
         });
@@ -724,34 +732,34 @@ impl Prepared {
     }
 
     async fn run(self, hold: &mut Hold, on_wait: OnWait) -> Result<TurnReport> {
-        let Self { stage, mut machine, step, mut inbox } = self;
-        let ran = run_turn(&stage, &mut machine, step, &mut inbox, hold, on_wait).await;
+        let Self { context, mut machine, step, mut inbox } = self;
+        let ran = run_turn(&context, &mut machine, step, &mut inbox, hold, on_wait).await;
         if let Err(error) = &ran {
-            record_failure(&stage.span, error.code());
-            stage.tell_error(error.code(), &error.to_string()).await;
+            record_failure(&context.span, error.code());
+            context.notify_error(error.code(), &error.to_string()).await;
         }
         ran?;
         let ended = machine.state().ended.clone();
         if let Some(ended) = &ended {
-            record_end(&stage.span, ended);
-            stage.tidy_up().await;
-            stage.tell_end(ended).await;
+            record_end(&context.span, ended);
+            context.compact_after_turn().await;
+            context.notify_end(ended).await;
         }
-        let waiting = stage.engine.approvals(&stage.scope, &stage.session).await?;
-        let text = stage.with_now(|now| now.said.clone());
-        let notice = stage.notice.clone();
-        Ok(TurnReport { turn: stage.turn, ended, waiting, text, notice })
+        let waiting = context.engine.approvals(&context.scope, &context.session).await?;
+        let text = context.with_progress(|progress| progress.latest_text.clone());
+        let notice = context.notice.clone();
+        Ok(TurnReport { turn: context.turn, ended, waiting, text, notice })
     }
 }
 
 impl Engine {
-    async fn take_next(
+    async fn prepare_next(
         &self,
         scope: &Scope,
         session: &SessionId,
         backends: &Backends,
         fence: u64,
-    ) -> Option<Prepared> {
+    ) -> Option<PreparedTurn> {
         let summary = self.store.summary(scope, session).await.ok()?;
         match self.prepare_queued(scope, &summary, backends.clone(), fence).await {
             Ok(next) => next,

@@ -9,7 +9,7 @@ use crate::{Engine, Result};
 
 /// The state of a turn, derived from its entries.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TurnLook {
+pub struct TurnSnapshot {
     pub turn: TurnId,
     pub started_at: TimestampMs,
     pub ended: Option<(TimestampMs, TurnEnded)>,
@@ -19,26 +19,31 @@ pub struct TurnLook {
 }
 
 impl Engine {
-    /// Returns `None` if the session has no such turn.
-    pub async fn turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Option<TurnLook>> {
+    /// The state of a turn, or `None` if the session has no such turn.
+    pub async fn turn(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+    ) -> Result<Option<TurnSnapshot>> {
         let entries = self.turn_entries(scope, session, turn).await?;
         let Some(started) = entries.first().filter(|entry| matches!(entry.body, Body::TurnStarted(_))) else {
             return Ok(None);
         };
-        let mut look =
-            TurnLook { turn, started_at: started.meta.at, ended: None, text: None, waiting: Vec::new() };
+        let mut snapshot =
+            TurnSnapshot { turn, started_at: started.meta.at, ended: None, text: None, waiting: Vec::new() };
         for entry in &entries {
             match &entry.body {
                 Body::AssistantMessage(_) => {
-                    look.text = Some(entry.body.text()).filter(|text| !text.is_empty()).or(look.text);
+                    snapshot.text = Some(entry.body.text()).filter(|text| !text.is_empty()).or(snapshot.text);
                 }
-                Body::TurnEnded(ended) => look.ended = Some((entry.meta.at, ended.clone())),
+                Body::TurnEnded(ended) => snapshot.ended = Some((entry.meta.at, ended.clone())),
                 _ => {}
             }
         }
-        if look.ended.is_none() {
-            look.waiting = pending_of(session, &entries);
+        if snapshot.ended.is_none() {
+            snapshot.waiting = pending_of(session, &entries);
         }
-        Ok(Some(look))
+        Ok(Some(snapshot))
     }
 }

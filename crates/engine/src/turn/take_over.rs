@@ -20,24 +20,24 @@ use crate::flow::RunStatus;
 use crate::{Engine, EngineError, Result};
 
 /// Search interval. After a server dies, its turns pause for this interval plus the lease TTL.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1_000);
-/// Turns taken over per search.
-const TAKEN_MAX: usize = 16;
+const SEARCH_INTERVAL: Duration = Duration::from_millis(1_000);
+/// Maximum number of turns taken over per search.
+const TURNS_TAKEN_OVER_MAX: usize = 16;
 /// Maximum number of takeovers of the same turn or run by one process.
-const TRIES_MAX: u32 = 3;
-/// Turn searches between two run searches.
-const LOOKS_PER_RUN_LOOK: u64 = 10;
-/// Runs checked per tenant, newest first.
+const ATTEMPTS_MAX: u32 = 3;
+/// Number of turn searches per run search.
+const TURN_SEARCHES_PER_RUN_SEARCH: u64 = 10;
+/// Maximum number of runs checked per tenant, newest first.
 const RUNS_MAX: usize = 50;
-/// Sessions checked per tenant, newest first, if the store cannot list open turns.
-const LOOKED_THROUGH_MAX: usize = 200;
-/// Turns and runs remembered for [`TRIES_MAX`]; when the limit is reached, all are forgotten.
-const REMEMBERED_MAX: usize = 10_000;
+/// Maximum number of sessions checked per tenant, newest first, if the store cannot list open turns.
+const SESSIONS_CHECKED_MAX: usize = 200;
+/// Maximum number of turns and runs with an attempt count. When the limit is reached, all counts are cleared.
+const COUNTED_MAX: usize = 10_000;
 
 /// Background task that takes over abandoned turns and runs. Dropping it stops the search.
-pub struct Keeper(JoinHandle<()>);
+pub struct TakeoverTask(JoinHandle<()>);
 
-impl Drop for Keeper {
+impl Drop for TakeoverTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -45,15 +45,15 @@ impl Drop for Keeper {
 
 /// Number of takeovers by this process, by turn or run id.
 #[derive(Default)]
-struct Tries(HashMap<String, u32>);
+struct AttemptCounts(HashMap<String, u32>);
 
-impl Tries {
-    fn are_left(&self, what: impl ToString) -> bool {
-        self.0.get(&what.to_string()).is_none_or(|tries| *tries < TRIES_MAX)
+impl AttemptCounts {
+    fn has_left(&self, what: impl ToString) -> bool {
+        self.0.get(&what.to_string()).is_none_or(|attempts| *attempts < ATTEMPTS_MAX)
     }
 
     fn count(&mut self, what: impl ToString) {
-        if self.0.len() >= REMEMBERED_MAX {
+        if self.0.len() >= COUNTED_MAX {
             self.0.clear();
         }
         *self.0.entry(what.to_string()).or_default() += 1;
@@ -62,43 +62,44 @@ impl Tries {
 
 impl Engine {
     /// Start searching for abandoned turns and runs.
-    pub fn keep_turns(&self) -> Result<Keeper> {
+    pub fn start_takeover_task(&self) -> Result<TakeoverTask> {
         self.backends()?;
         let engine = self.clone();
-        Ok(Keeper(tokio::spawn(async move {
-            let mut tries = Tries::default();
-            for look in 0_u64.. {
-                let mut looked = engine.take_over_turns(&mut tries).await;
-                if look.is_multiple_of(LOOKS_PER_RUN_LOOK) {
-                    looked = looked.and(engine.take_over_runs(&mut tries).await);
+        Ok(TakeoverTask(tokio::spawn(async move {
+            let mut attempts = AttemptCounts::default();
+            for search in 0_u64.. {
+                let mut result = engine.take_over_turns(&mut attempts).await;
+                if search.is_multiple_of(TURN_SEARCHES_PER_RUN_SEARCH) {
+                    result = result.and(engine.take_over_runs(&mut attempts).await);
                 }
-                if let Err(error) = looked {
+                if let Err(error) = result {
                     tracing::warn!(%error, "failed to search for abandoned turns");
                 }
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                tokio::time::sleep(SEARCH_INTERVAL).await;
             }
         })))
     }
 
-    async fn take_over_turns(&self, tries: &mut Tries) -> Result<()> {
-        for (tenant, session) in self.abandoned_turns().await?.into_iter().take(TAKEN_MAX) {
-            report(&session, self.take_over_turn(&tenant, &session, tries).await);
+    async fn take_over_turns(&self, attempts: &mut AttemptCounts) -> Result<()> {
+        for (tenant, session) in self.abandoned_turns().await?.into_iter().take(TURNS_TAKEN_OVER_MAX) {
+            report(&session, self.take_over_turn(&tenant, &session, attempts).await);
         }
         Ok(())
     }
 
     /// Take over open runs that no process holds.
-    async fn take_over_runs(&self, tries: &mut Tries) -> Result<()> {
+    async fn take_over_runs(&self, attempts: &mut AttemptCounts) -> Result<()> {
         for tenant in self.store.list_tenants().await? {
             let operator = Scope::operator(tenant.clone(), Principal::System);
             let runs = self.list_flows(&operator, RUNS_MAX, None).await?.items;
-            for row in runs.into_iter().filter(|row| row.status == RunStatus::Open).take(TAKEN_MAX) {
+            for row in runs.into_iter().filter(|row| row.status == RunStatus::Open).take(TURNS_TAKEN_OVER_MAX)
+            {
                 let owner = self.store.summary(&operator, &row.run).await.map(|summary| summary.owner);
-                let taken = match owner {
-                    Ok(owner) => self.take_over_run(&scope_of(&tenant, owner), &row.run, tries).await,
+                let takeover = match owner {
+                    Ok(owner) => self.take_over_run(&scope_of(&tenant, owner), &row.run, attempts).await,
                     Err(error) => Err(error.into()),
                 };
-                report(&row.run, taken);
+                report(&row.run, takeover);
             }
         }
         Ok(())
@@ -106,13 +107,13 @@ impl Engine {
 
     /// Sessions with an open turn that no process holds. Without store support, held sessions are included.
     async fn abandoned_turns(&self) -> Result<Vec<(TenantId, SessionId)>> {
-        if let Some(found) = self.store.abandoned_turns(TAKEN_MAX).await? {
+        if let Some(found) = self.store.abandoned_turns(TURNS_TAKEN_OVER_MAX).await? {
             return Ok(found);
         }
         let mut found = Vec::new();
         for tenant in self.store.list_tenants().await? {
             let scope = Scope::operator(tenant.clone(), Principal::System);
-            let filter = ListFilter { limit: LOOKED_THROUGH_MAX, ..ListFilter::default() };
+            let filter = ListFilter { limit: SESSIONS_CHECKED_MAX, ..ListFilter::default() };
             let sessions = self.store.list(&scope, &filter).await?.items;
             let open = sessions.into_iter().filter(|summary| summary.open_turn.is_some());
             found.extend(open.map(|summary| (tenant.clone(), summary.id)));
@@ -124,50 +125,55 @@ impl Engine {
         &self,
         tenant: &TenantId,
         session: &SessionId,
-        tries: &mut Tries,
-    ) -> Result<Taken> {
+        attempts: &mut AttemptCounts,
+    ) -> Result<Takeover> {
         let operator = Scope::operator(tenant.clone(), Principal::System);
         let summary = self.settled_summary(&operator, session).await?;
-        let Some(turn) = summary.open_turn.filter(|turn| tries.are_left(turn)) else {
-            return Ok(Taken::Nothing);
+        let Some(turn) = summary.open_turn.filter(|turn| attempts.has_left(turn)) else {
+            return Ok(Takeover::Skipped);
         };
         let entries = self.turn_entries(&operator, session, turn).await?;
         let Some(began) = entries.iter().find(|entry| entry.meta.kind == Kind::TurnStarted) else {
-            return Ok(Taken::Nothing);
+            return Ok(Takeover::Skipped);
         };
         if !super::send::pending_of(session, &entries).is_empty() {
-            return Ok(Taken::Nothing);
+            return Ok(Takeover::Skipped);
         }
         let scope = scope_of(tenant, began.meta.by.clone());
         if let Some(run) = self.run_of(&operator, session).await?
             && self.run_status(&scope, &run).await? == RunStatus::Open
-            && self.take_over_run(&scope, &run, tries).await? == Taken::Up
+            && self.take_over_run(&scope, &run, attempts).await? == Takeover::Done
         {
-            return Ok(Taken::Up);
+            return Ok(Takeover::Done);
         }
         let hold = self.take_hold(&scope, session).await?;
-        tries.count(turn);
+        attempts.count(turn);
         let running = self.resume_held(&scope, session, hold, OnWait::Stay).await?;
-        Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
+        Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 
     /// Take over an open run.
-    async fn take_over_run(&self, scope: &Scope, run: &SessionId, tries: &mut Tries) -> Result<Taken> {
-        if !tries.are_left(run) {
-            return Ok(Taken::Nothing);
+    async fn take_over_run(
+        &self,
+        scope: &Scope,
+        run: &SessionId,
+        attempts: &mut AttemptCounts,
+    ) -> Result<Takeover> {
+        if !attempts.has_left(run) {
+            return Ok(Takeover::Skipped);
         }
         let hold = self.take_hold(scope, run).await?;
-        tries.count(run);
-        let running = self.carry_on(scope, run, hold).await?;
-        Ok(running.map_or(Taken::Nothing, |_| Taken::Up))
+        attempts.count(run);
+        let running = self.resume_flow_held(scope, run, hold).await?;
+        Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 }
 
 /// The result of a takeover attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Up,
-    Nothing,
+enum Takeover {
+    Done,
+    Skipped,
 }
 
 /// Act with the current rights of the principal who started the turn, not with those at its start.
@@ -178,10 +184,10 @@ fn scope_of(tenant: &TenantId, principal: Principal) -> Scope {
     }
 }
 
-fn report(session: &SessionId, taken: Result<Taken>) {
-    match taken {
-        Ok(Taken::Up) => tracing::info!(%session, "took over an abandoned turn or run"),
-        Ok(Taken::Nothing) => {}
+fn report(session: &SessionId, takeover: Result<Takeover>) {
+    match takeover {
+        Ok(Takeover::Done) => tracing::info!(%session, "took over an abandoned turn or run"),
+        Ok(Takeover::Skipped) => {}
         // Another process was faster, or the session was erased.
         Err(EngineError::Store(StoreError::Leased { .. } | StoreError::NoSession { .. })) => {}
         // An imported run was not abandoned by a local process.

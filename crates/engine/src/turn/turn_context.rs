@@ -9,7 +9,7 @@ use sapwood_core::content::Json;
 use sapwood_core::entry::{Body, ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 use sapwood_core::flow::{Assignment, HANDOFF_TOOL};
 use sapwood_core::port::model::Thinking;
-use sapwood_core::port::tool::Grant;
+use sapwood_core::port::tool::ToolGrant;
 use sapwood_core::pressure::Pressure;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::secret_shape::looks_like_key;
@@ -18,34 +18,34 @@ use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::auto_compact::budget_tokens;
-use super::builtin_tools::{OWN_TOOLS, own_specs, skill_spec};
+use super::builtin_tools::{BUILTIN_TOOLS, builtin_specs, skill_spec};
 use super::handoff::handoff_spec;
-use super::{ATTEMPTS_DEFAULT, Now, TurnContext};
+use super::{ATTEMPTS_DEFAULT, TurnContext, TurnProgress};
 use crate::authority::Configured;
 use crate::backends::Backends;
-use crate::pressure::Situation;
+use crate::pressure::PressureOptions;
 use crate::spans::turn_span;
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
-/// The parameters under which a turn starts.
-pub(super) struct Entrance<'t> {
+/// Parameters of a turn that is started or resumed.
+pub(super) struct TurnParameters<'t> {
     pub fence: u64,
     pub turn: TurnId,
     pub terms: &'t Terms,
     /// The flow assignment, if known.
-    pub post: Option<Assignment>,
+    pub assignment: Option<Assignment>,
 }
 
 impl Engine {
-    pub(super) async fn set_stage(
+    pub(super) async fn build_turn_context(
         &self,
         scope: &Scope,
         summary: &Summary,
         backends: Backends,
-        entrance: Entrance<'_>,
+        parameters: TurnParameters<'_>,
     ) -> Result<Arc<TurnContext>> {
-        let Entrance { fence, turn, terms, post } = entrance;
+        let TurnParameters { fence, turn, terms, assignment } = parameters;
         let session = summary.id.clone();
         let mut configured = self.configuration(scope, summary).await?;
         let mut agent = agent_of(&configured.settings)?;
@@ -59,16 +59,16 @@ impl Engine {
         let skills = self.cards_of(&session, &settings.skills).await;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
-            specs.extend(own_specs(&agent));
+            specs.extend(builtin_specs(&agent));
         }
         specs.extend((!skills.is_empty()).then(skill_spec));
-        let post = self.post_for(scope, &session, &agent, post).await?;
-        specs.extend(post.as_ref().and_then(handoff_spec));
+        let assignment = self.assignment_for(scope, &session, &agent, assignment).await?;
+        specs.extend(assignment.as_ref().and_then(handoff_spec));
         specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));
         specs.extend(terms.tools.iter().map(CallersTool::spec));
         let span = turn_span(&session, &agent);
         let trace_id = self.trace_id(&span);
-        let now = Mutex::new(Now { head: summary.head.seq, ..Now::default() });
+        let progress = Mutex::new(TurnProgress { head: summary.head.seq, ..TurnProgress::default() });
         let (engine, scope) = (self.clone(), scope.clone());
         Ok(Arc::new(TurnContext {
             engine,
@@ -86,16 +86,16 @@ impl Engine {
             fence,
             span,
             trace_id,
-            post,
+            assignment,
             changes,
             notice,
-            now,
+            progress,
         }))
     }
 
-    /// The flow node that the session is working on. Only flow agents have the handoff tool, so others skip
-    /// the lookup.
-    async fn post_for(
+    /// The flow node that the session is working on. Only flow agents have the handoff tool, so sessions of other
+    /// agents skip the lookup.
+    async fn assignment_for(
         &self,
         scope: &Scope,
         session: &SessionId,
@@ -103,8 +103,10 @@ impl Engine {
         given: Option<Assignment>,
     ) -> Result<Option<Assignment>> {
         match given {
-            Some(post) => Ok(Some(post)),
-            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => self.post_of(scope, session).await,
+            Some(assignment) => Ok(Some(assignment)),
+            None if agent.tools.iter().any(|tool| tool == HANDOFF_TOOL) => {
+                self.assignment_of(scope, session).await
+            }
             None => Ok(None),
         }
     }
@@ -141,8 +143,8 @@ impl Engine {
         };
         let budget_tokens = chain.first().and_then(|link| budget_tokens(&backends, &agent, &link.model));
         let thresholds = agent.pressure.unwrap_or(self.thresholds);
-        let situation = Situation { budget_tokens, thresholds, ..Situation::default() };
-        self.pressure(scope, session, &situation).await
+        let options = PressureOptions { budget_tokens, thresholds, ..PressureOptions::default() };
+        self.pressure(scope, session, &options).await
     }
 
     /// The agent and the chain of allowed models for the next answer.
@@ -189,10 +191,10 @@ pub(crate) fn settings_of(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,
-    told: Option<String>,
+    memories: Option<String>,
 ) -> Vec<Body> {
     let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
-    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(told).collect();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(memories).collect();
     let changed = ContextChanged {
         system: (!system.is_empty()).then(|| system.join("\n\n")),
         cwd,
@@ -224,8 +226,8 @@ fn agent_of(settings: &Settings) -> Result<Agent> {
 /// The models to call: the session's current model, else the agent's, else the default; then the agent's
 /// fallback chain.
 fn chain_of(settings: &Settings, agent: &Agent, backends: &Backends) -> Vec<ChainLink> {
-    let asked = settings.model_asked.clone().or_else(|| agent.model.clone());
-    let model = asked.unwrap_or_else(|| backends.default_model.clone());
+    let requested = settings.model_asked.clone().or_else(|| agent.model.clone());
+    let model = requested.unwrap_or_else(|| backends.default_model.clone());
     let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
     let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
     std::iter::once(first.clone()).chain(rest).collect()
@@ -241,14 +243,14 @@ fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
     }
 }
 
-fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Agent) -> Grant {
-    let is_ours = |tool: &&String| !OWN_TOOLS.contains(&tool.as_str());
-    Grant {
+fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Agent) -> ToolGrant {
+    let is_external = |tool: &&String| !BUILTIN_TOOLS.contains(&tool.as_str());
+    ToolGrant {
         tenant: scope.tenant.clone(),
         session: session.clone(),
         cwd: settings.cwd.clone(),
         fs_scope: agent.fs_scope,
-        tools: agent.tools.iter().filter(is_ours).cloned().collect(),
+        tools: agent.tools.iter().filter(is_external).cloned().collect(),
         allowed_commands: agent.allowed_commands.clone(),
         allowed_hosts: agent.allowed_hosts.clone(),
         mcp_servers: agent.mcp_servers.clone(),

@@ -1,4 +1,4 @@
-//! Tool names by call id, for results without a tool name: Claude Code and Codex name the tool only in the
+//! Tool names by call id. Needed for results without a tool name: Claude Code and Codex write the name only in the
 //! call.
 
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use sapwood_core::entry::ToolResult;
 const NAMES_MAX: usize = 10_000;
 
 #[derive(Default)]
-pub(super) struct Calls {
+pub(super) struct ToolNames {
     names: HashMap<String, String>,
 }
 
-impl Calls {
-    /// Remember the calls of a message.
-    pub(super) fn learn(&mut self, body: &Body) {
+impl ToolNames {
+    /// Store the tool names of a message's calls.
+    pub(super) fn record(&mut self, body: &Body) {
         for call in body.parts().iter().filter_map(Part::as_tool_call) {
             if self.names.len() >= NAMES_MAX {
                 self.names.clear();
@@ -26,7 +26,7 @@ impl Calls {
         }
     }
 
-    /// Return the tool of a result, if its name is known.
+    /// Return the tool name of a result, if known.
     pub(super) fn tool_of<'a>(&'a self, result: &'a ToolResult) -> Option<&'a str> {
         let own = result.tool.as_deref().filter(|tool| !tool.is_empty());
         own.or_else(|| self.names.get(&result.call_id).map(String::as_str).filter(|name| !name.is_empty()))

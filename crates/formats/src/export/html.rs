@@ -1,8 +1,8 @@
 //! The active path as one HTML file without network access or scripts, safe to open for any transcript.
 //!
 //! All session content is escaped. Markdown is rendered, but HTML inside it stays text. Links are limited to
-//! http, https and mailto. Images are named instead of loaded. A content security policy in the file forbids
-//! everything else.
+//! http, https and mailto. Images in Markdown become text with their address, so nothing is loaded. A content
+//! security policy in the file forbids everything else.
 
 use std::fmt::Write;
 
@@ -12,8 +12,8 @@ use sapwood_core::content::{BlobRef, Part};
 use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
-use super::calls::Calls;
-use super::messages::{Blobs, name_of};
+use super::calls::ToolNames;
+use super::messages::{Blobs, describe_media};
 use super::without_controls;
 use crate::import::text::{encode_base64, write_rfc3339};
 
@@ -43,16 +43,16 @@ pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
         escape(summary.id.as_str()),
         write_rfc3339(summary.created_at),
     );
-    let mut calls = Calls::default();
+    let mut calls = ToolNames::default();
     for entry in path {
-        calls.learn(&entry.body);
+        calls.record(&entry.body);
         write_entry(&mut page, entry, &calls, blobs);
     }
     page.push_str("</main>\n</body>\n</html>\n");
     without_controls(page)
 }
 
-fn write_entry(page: &mut String, entry: &Entry, calls: &Calls, blobs: &Blobs) {
+fn write_entry(page: &mut String, entry: &Entry, calls: &ToolNames, blobs: &Blobs) {
     match &entry.body {
         Body::UserMessage(user) => section(page, "user", "User", &user.parts, blobs),
         Body::AssistantMessage(answer) => section(page, "assistant", "Assistant", &answer.parts, blobs),
@@ -119,7 +119,7 @@ fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>, blob
     page.push_str("</details></section>\n");
 }
 
-/// Embed images of types that cannot contain active content, and name all other media.
+/// Embed images whose types cannot contain active content. Describe all other media in text.
 fn write_media(page: &mut String, media: &BlobRef, blobs: &Blobs) {
     let safe = ["image/png", "image/jpeg", "image/gif", "image/webp"].contains(&media.mime.as_str());
     let _ = match blobs.get(&media.blob).filter(|_| safe) {
@@ -127,7 +127,7 @@ fn write_media(page: &mut String, media: &BlobRef, blobs: &Blobs) {
             let alt = escape(media.name.as_deref().unwrap_or("image"));
             writeln!(page, "<img alt=\"{alt}\" src=\"data:{};base64,{}\">", media.mime, encode_base64(bytes))
         }
-        None => writeln!(page, "<p>{}</p>", escape(&name_of(media))),
+        None => writeln!(page, "<p>{}</p>", escape(&describe_media(media))),
     };
 }
 
@@ -136,7 +136,7 @@ fn render_markdown(page: &mut String, text: &str) {
     html::push_html(page, parser.map(make_safe));
 }
 
-/// Turn HTML into text, restrict links to web pages and mail, and replace images with their address.
+/// Convert HTML to text, restrict links to web pages and mail, and replace images with their address.
 fn make_safe(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(raw) | Event::InlineHtml(raw) => Event::Text(raw),
@@ -164,8 +164,8 @@ fn safe_link(link: CowStr<'_>) -> CowStr<'_> {
 
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
+    for ch in text.chars() {
+        match ch {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),

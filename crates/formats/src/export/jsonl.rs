@@ -1,12 +1,12 @@
 //! Lossless export as Sapwood's JSONL: a header, then one line per entry in seq order. The file of a fork
 //! includes its shared entries, so every file is self-contained.
 //!
-//! Media is written before the first entry that refers to it, in lines of type `blob`. Each line has the hash
-//! and up to [`PIECE_BYTES_MAX`] bytes in base64.
+//! Media is written before the first entry that refers to it, in lines of type `blob`. Each line contains the hash
+//! and up to [`CHUNK_BYTES_MAX`] bytes in base64.
 //!
 //! Memory: constant, plus 32 bytes per blob. A line references its parent by id, and the parent of every entry is
-//! the current leaf. The leaf is the last entry in the tree, unless a `leaf_moved` set another leaf. So no table
-//! from seq to id is needed.
+//! the current leaf. The leaf is the last entry in the tree, unless a `leaf_moved` set another leaf. Therefore the
+//! exporter needs no table from seq to id.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -20,11 +20,11 @@ use crate::header::Header;
 use crate::import::text::encode_base64;
 
 /// Maximum number of blob bytes in one line.
-pub const PIECE_BYTES_MAX: usize = 3 << 20;
+pub const CHUNK_BYTES_MAX: usize = 3 << 20;
 
-/// Return the number of lines needed for a blob of this size.
-pub fn pieces_of(bytes: u64) -> u64 {
-    bytes.div_ceil(PIECE_BYTES_MAX as u64).max(1)
+/// Return the number of chunks, and thus lines, of a blob of this size.
+pub fn chunk_count(bytes: u64) -> u64 {
+    bytes.div_ceil(CHUNK_BYTES_MAX as u64).max(1)
 }
 
 /// Writes one session. The writer should be buffered.
@@ -67,7 +67,7 @@ impl<W: Write> Exporter<W> {
     /// Return the blobs that must be written before a record.
     pub fn missing_blobs(&self, record: &Record) -> Result<Vec<BlobHash>, ExportError> {
         // Most bodies reference no blob, so skip decoding them.
-        if !names_blob(&record.body) {
+        if !mentions_blob(&record.body) {
             return Ok(Vec::new());
         }
         let body =
@@ -79,19 +79,19 @@ impl<W: Write> Exporter<W> {
     }
 
     /// Write one chunk of a blob that the next record refers to. Chunks are written in order and numbered
-    /// from one. Each except the last has [`PIECE_BYTES_MAX`] bytes. An empty blob also has one chunk.
-    pub fn blob_piece(
+    /// from 1. Each chunk except the last has [`CHUNK_BYTES_MAX`] bytes. An empty blob also has one chunk.
+    pub fn blob_chunk(
         &mut self,
         blob: BlobHash,
-        (piece, pieces): (u64, u64),
+        (number, count): (u64, u64),
         bytes: &[u8],
     ) -> Result<(), ExportError> {
         let data = encode_base64(bytes);
         let line = format!(
-            "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{piece},\"pieces\":{pieces},\"data\":\"{data}\"}}\n"
+            "{{\"type\":\"blob\",\"blob\":\"{blob}\",\"piece\":{number},\"pieces\":{count},\"data\":\"{data}\"}}\n"
         );
         self.out.write_all(line.as_bytes())?;
-        if piece == pieces {
+        if number == count {
             self.blobs.insert(blob);
         }
         Ok(())
@@ -105,12 +105,12 @@ impl<W: Write> Exporter<W> {
         }
         let parent_id = self.parent_of(record)?;
         self.buffer.clear();
-        // The body of a membership records whether it is valid in this store, which an export must not
-        // contain.
+        // The body of a membership records whether the membership is valid in this store. An export must not
+        // contain that field.
         if record.version == LOG_VERSION && meta.kind != Kind::MemberChanged {
             jsonl::write_line(record, parent_id, &mut self.buffer);
         } else {
-            jsonl::write_line(&renewed(record)?, parent_id, &mut self.buffer);
+            jsonl::write_line(&upgraded(record)?, parent_id, &mut self.buffer);
         }
         self.out.write_all(&self.buffer)?;
         self.last = meta.seq;
@@ -149,8 +149,8 @@ impl<W: Write> Exporter<W> {
     }
 }
 
-/// Convert a record to the current format version. A membership loses the field that is local to this store.
-fn renewed(record: &Record) -> Result<Record, ExportError> {
+/// Convert a record to the current format version. In a membership, clear the field that is local to this store.
+fn upgraded(record: &Record) -> Result<Record, ExportError> {
     let unreadable = |source| ExportError::Unreadable { seq: record.meta.seq, source };
     let mut body = record.decode().map_err(unreadable)?;
     if let Body::MemberChanged(changed) = &mut body {
@@ -159,6 +159,6 @@ fn renewed(record: &Record) -> Result<Record, ExportError> {
     Ok(Record { meta: record.meta.clone(), version: LOG_VERSION, body: codec::encode(&body) })
 }
 
-fn names_blob(body: &[u8]) -> bool {
+fn mentions_blob(body: &[u8]) -> bool {
     body.windows(7).any(|window| window == b"\"blob\":")
 }

@@ -1,5 +1,5 @@
-//! The active path as Markdown, for people. Tool calls and results are in code fences that their content
-//! cannot close.
+//! The active path as Markdown for human readers. Tool calls and results are written in code fences that their
+//! content cannot close.
 
 use std::fmt::Write;
 
@@ -8,8 +8,8 @@ use sapwood_core::content::Part;
 use sapwood_core::entry::{Entry, ToolResult};
 use sapwood_core::project::summary::Summary;
 
-use super::calls::Calls;
-use super::messages::name_of;
+use super::calls::ToolNames;
+use super::messages::describe_media;
 use super::without_controls;
 use crate::import::text::write_rfc3339;
 
@@ -23,15 +23,15 @@ pub fn page(summary: &Summary, path: &[Entry]) -> String {
         let _ = write!(page, ", model `{}`", one_line(model));
     }
     page.push_str(".\n");
-    let mut calls = Calls::default();
+    let mut calls = ToolNames::default();
     for entry in path {
-        calls.learn(&entry.body);
+        calls.record(&entry.body);
         write_entry(&mut page, entry, &calls);
     }
     without_controls(page)
 }
 
-fn write_entry(page: &mut String, entry: &Entry, calls: &Calls) {
+fn write_entry(page: &mut String, entry: &Entry, calls: &ToolNames) {
     match &entry.body {
         Body::UserMessage(user) => section(page, "User", &user.parts),
         Body::AssistantMessage(answer) => section(page, "Assistant", &answer.parts),
@@ -63,7 +63,7 @@ fn section(page: &mut String, name: &str, parts: &[Part]) {
                 fence(page, "json", call.input.get());
             }
             Part::Media(media) => {
-                let _ = write!(page, "\n{}\n", name_of(media));
+                let _ = write!(page, "\n{}\n", describe_media(media));
             }
         }
     }
@@ -75,16 +75,16 @@ fn write_result(page: &mut String, result: &ToolResult, tool: Option<&str>) {
     for part in &result.parts {
         match part {
             Part::Media(media) => {
-                let _ = write!(page, "\n{}\n", name_of(media));
+                let _ = write!(page, "\n{}\n", describe_media(media));
             }
             part => fence(page, "", part.as_text().unwrap_or_default()),
         }
     }
 }
 
-/// Write a code fence that is longer than any in the text.
+/// Write text in a code fence that is longer than any fence in the text.
 fn fence(page: &mut String, kind: &str, text: &str) {
-    let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);
+    let longest = text.split(|ch| ch != '`').map(str::len).max().unwrap_or(0);
     let ticks = "`".repeat(longest.max(2) + 1);
     let _ = write!(page, "\n{ticks}{kind}\n{}\n{ticks}\n", text.trim_end_matches('\n'));
 }
@@ -97,5 +97,5 @@ fn quote(page: &mut String, name: &str, text: &str) {
 }
 
 fn one_line(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() || letter == '`' { ' ' } else { letter }).collect()
+    text.chars().map(|ch| if ch.is_control() || ch == '`' { ' ' } else { ch }).collect()
 }

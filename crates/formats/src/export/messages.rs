@@ -1,4 +1,4 @@
-//! The context as plain messages, in the shapes of the OpenAI and Anthropic APIs. Reasoning is left out: both
+//! The context as plain messages in the formats of the OpenAI and Anthropic APIs. Reasoning is omitted, because both
 //! APIs accept it only with the vendor's signature, which is never stored (I12).
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ fn openai_message(message: &Message, blobs: &Blobs) -> Value {
         Role::System => json!({ "role": "system", "content": message.text() }),
         Role::Tool => {
             let call_id = message.answers.as_ref().map_or("", |answers| answers.call_id.as_str());
-            json!({ "role": "tool", "tool_call_id": call_id, "content": words(&message.parts) })
+            json!({ "role": "tool", "tool_call_id": call_id, "content": plain_text(&message.parts) })
         }
         Role::Assistant => {
             let calls: Vec<Value> = message.parts.iter().filter_map(Part::as_tool_call).map(|call| {
@@ -54,7 +54,7 @@ fn openai_content(parts: &[Part], blobs: &Blobs) -> Value {
             Some(data) => {
                 json!({ "type": "image_url", "image_url": { "url": format!("data:{};base64,{data}", media.mime) } })
             }
-            None => json!({ "type": "text", "text": name_of(media) }),
+            None => json!({ "type": "text", "text": describe_media(media) }),
         }),
         Part::Reasoning(_) | Part::ToolCall(_) => None,
     };
@@ -113,7 +113,7 @@ fn anthropic_block(part: &Part, blobs: &Blobs) -> Option<Value> {
             Some(data) => {
                 json!({ "type": "image", "source": { "type": "base64", "media_type": media.mime, "data": data } })
             }
-            None => json!({ "type": "text", "text": name_of(media) }),
+            None => json!({ "type": "text", "text": describe_media(media) }),
         }),
         Part::Reasoning(_) => None,
     }
@@ -125,17 +125,17 @@ fn image_data(media: &BlobRef, blobs: &Blobs) -> Option<String> {
     blobs.get(&media.blob).filter(|_| known).map(|bytes| encode_base64(bytes))
 }
 
-pub(super) fn name_of(media: &BlobRef) -> String {
+pub(super) fn describe_media(media: &BlobRef) -> String {
     let name = media.name.as_deref().unwrap_or("unnamed");
     format!("[{}: {name}, {} bytes, {}]", media.mime, media.bytes, media.blob)
 }
 
-/// Render parts as text.
-pub(super) fn words(parts: &[Part]) -> String {
-    let word = |part: &Part| match part {
+/// Join the text parts, and describe media in text. Reasoning and tool calls are omitted.
+pub(super) fn plain_text(parts: &[Part]) -> String {
+    let text_of = |part: &Part| match part {
         Part::Text(text) => Some(text.text.clone()),
-        Part::Media(media) => Some(name_of(media)),
+        Part::Media(media) => Some(describe_media(media)),
         Part::Reasoning(_) | Part::ToolCall(_) => None,
     };
-    parts.iter().filter_map(word).collect::<Vec<_>>().join("\n")
+    parts.iter().filter_map(text_of).collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 //! Session exports, one module per format. [`jsonl`] and [`tree`] write the whole log record by record, so memory
 //! use stays constant. [`messages`] writes the context that a model would receive. The other modules write the
-//! active path, for people or other programs.
+//! active path, for human readers or other programs.
 
 mod calls;
 pub mod html;
@@ -15,18 +15,18 @@ use sapwood_core::entry::codec::CodecError;
 
 /// Placeholder for a compaction without a summary, in formats that require a summary. Imports recognise the
 /// placeholder.
-pub(crate) const LEFT_OUT: &str = "(Earlier messages were left out.)";
+pub(crate) const OMITTED_SUMMARY: &str = "(Earlier messages were left out.)";
 
 /// Remove control characters that a terminal would interpret. Carriage returns become line breaks, and other
 /// control characters become U+FFFD.
 pub(crate) fn without_controls(page: String) -> String {
-    let is_fine = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let is_fine = |ch: char| !ch.is_control() || matches!(ch, '\n' | '\t');
     if page.chars().all(is_fine) {
         return page;
     }
-    let shown = |letter: char| match letter {
+    let shown = |ch: char| match ch {
         '\r' => '\n',
-        letter if is_fine(letter) => letter,
+        ch if is_fine(ch) => ch,
         _ => '\u{fffd}',
     };
     page.replace("\r\n", "\n").chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! The active path as a role's `transcript.json`: the current conversation, and the messages that each
+//! The active path as a role's `transcript.json`. It contains the current conversation, and the messages that each
 //! compaction replaced.
 
 use sapwood_core::content::Part;
@@ -7,35 +7,35 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Seq};
 use serde_json::{Value, json};
 
-use super::LEFT_OUT;
-use super::calls::Calls;
-use super::tree::plain;
+use super::OMITTED_SUMMARY;
+use super::calls::ToolNames;
+use super::messages::plain_text;
 use crate::import::text::write_rfc3339;
 
 /// Build the transcript. `path` is the active path from its root, oldest first.
 pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
-    let said = messages_of(path);
+    let messages = messages_of(path);
     let mut history: Vec<Value> = Vec::new();
     let mut archives: Vec<Value> = Vec::new();
     let mut system = None;
-    for (place, entry) in path.iter().enumerate() {
+    for (index, entry) in path.iter().enumerate() {
         match &entry.body {
             Body::ContextChanged(changed) => system = changed.system.clone().or(system),
             Body::Compaction(compaction) => {
-                let text = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
+                let text = compaction.summary.as_deref().unwrap_or(OMITTED_SUMMARY);
                 let replacement = json!({ "role": "user", "content": text });
                 archives.push(json!({
                     "id": entry.meta.id, "trigger": if compaction.trigger == Trigger::Manual { "manual" } else { "auto" },
                     "nodeId": "", "compactedAt": write_rfc3339(entry.meta.at),
                     "archivedTranscriptHistory": std::mem::take(&mut history), "replacementMessage": replacement,
                 }));
-                // The first kept entry may not be a message (e.g. a setting), so use its position on the
+                // The first kept entry may not be a message (it may be a setting), so use its position on the
                 // path.
-                let first = compaction.first_kept.and_then(|id| place_of(&path[..place], id));
-                let kept = said[first.unwrap_or(place)..place].iter().flatten().cloned();
+                let first = compaction.first_kept.and_then(|id| position_of(&path[..index], id));
+                let kept = messages[first.unwrap_or(index)..index].iter().flatten().cloned();
                 history.extend(std::iter::once(replacement).chain(kept));
             }
-            _ => history.extend(said[place].clone()),
+            _ => history.extend(messages[index].clone()),
         }
     }
     let mut document = json!({
@@ -51,7 +51,7 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
     document
 }
 
-/// The state of a role in a flow, beyond its session.
+/// The position of a role in a flow, which its session does not record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleAt {
     pub role: String,
@@ -74,21 +74,21 @@ pub fn role_transcript(summary: &Summary, path: &[Entry], at: &RoleAt) -> Value 
     document
 }
 
-fn place_of(path: &[Entry], id: EntryId) -> Option<usize> {
+fn position_of(path: &[Entry], id: EntryId) -> Option<usize> {
     path.iter().rposition(|entry| entry.meta.id == id)
 }
 
 /// Convert the entries of a path to messages; `None` for an entry that is not a message.
 fn messages_of(path: &[Entry]) -> Vec<Option<Value>> {
-    let mut calls = Calls::default();
+    let mut calls = ToolNames::default();
     let message = |entry: &Entry| {
-        calls.learn(&entry.body);
+        calls.record(&entry.body);
         message_of(&entry.body, &calls)
     };
     path.iter().map(message).collect()
 }
 
-fn message_of(body: &Body, calls: &Calls) -> Option<Value> {
+fn message_of(body: &Body, calls: &ToolNames) -> Option<Value> {
     match body {
         Body::AssistantMessage(answer) if answer.stop == Stop::Error => None,
         Body::AssistantMessage(answer) => {
@@ -107,10 +107,10 @@ fn message_of(body: &Body, calls: &Calls) -> Option<Value> {
         }
         Body::ToolResult(result) => Some(json!({
             "role": "tool_result", "callId": result.call_id, "toolName": calls.tool_of(result).unwrap_or_default(),
-            "content": plain(&result.parts), "isError": result.is_error,
+            "content": plain_text(&result.parts), "isError": result.is_error,
         })),
-        Body::UserMessage(user) => Some(json!({ "role": "user", "content": plain(&user.parts) })),
-        Body::CustomMessage(custom) => Some(json!({ "role": "user", "content": plain(&custom.parts) })),
+        Body::UserMessage(user) => Some(json!({ "role": "user", "content": plain_text(&user.parts) })),
+        Body::CustomMessage(custom) => Some(json!({ "role": "user", "content": plain_text(&custom.parts) })),
         Body::SystemNote(note) => Some(json!({ "role": "user", "content": note.text })),
         Body::BranchSummary(branch) => Some(json!({ "role": "user", "content": branch.summary })),
         _ => None,

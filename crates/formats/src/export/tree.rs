@@ -1,9 +1,9 @@
-//! The whole tree as pi's or operator's session file: the same records under different names. A record's id
-//! is its seq in eight hexadecimal digits. Compactions and labels refer to entry ids, so a table from entry
-//! ids to seqs is kept, with 16 bytes per entry.
+//! The whole tree as pi's or operator's session file. Both formats have the same records with different key names. A
+//! record's id is its seq in eight hexadecimal digits. Compactions and labels refer to entry ids, so the exporter
+//! stores a table from entry ids to seqs, with 16 bytes per entry.
 //!
-//! pi treats the last line as the leaf, so an extra line is written at the end if the log's last entry is not
-//! the leaf. operator has `leaf` records. Entries without a counterpart are written as extension data.
+//! pi treats the last line as the leaf. If the log's last entry is not the leaf, the exporter therefore writes an extra
+//! line at the end. operator has `leaf` records. Entries without a counterpart are written as extension data.
 
 use std::io::Write;
 
@@ -13,22 +13,22 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
-use super::calls::Calls;
-use super::messages::{Blobs, name_of, words};
-use super::{ExportError, LEFT_OUT};
+use super::calls::ToolNames;
+use super::messages::{Blobs, describe_media};
+use super::{ExportError, OMITTED_SUMMARY};
 use crate::import::pi::Dialect;
 use crate::import::text::{encode_base64, write_rfc3339};
 
 pub struct Exporter<W> {
     out: W,
     dialect: Dialect,
-    /// Kept until the first entry, which may contain the instructions for operator's header.
+    /// Buffered until the first entry, which may contain the instructions for operator's header.
     header: Option<Value>,
     ids: Vec<EntryId>,
-    calls: Calls,
+    calls: ToolNames,
     leaf: Option<Seq>,
     /// The leaf that a reader would infer from the lines so far.
-    shown: Option<Seq>,
+    inferred_leaf: Option<Seq>,
     last_at: TimestampMs,
 }
 
@@ -39,9 +39,9 @@ impl<W: Write> Exporter<W> {
             dialect,
             header: None,
             ids: Vec::new(),
-            calls: Calls::default(),
+            calls: ToolNames::default(),
             leaf: None,
-            shown: None,
+            inferred_leaf: None,
             last_at: TimestampMs::default(),
         }
     }
@@ -74,7 +74,7 @@ impl<W: Write> Exporter<W> {
         self.write(&header)
     }
 
-    /// Write the next record, in order. `blobs` has the bytes of the media to embed.
+    /// Write the next record. Records must be in order. `blobs` contains the bytes of the media to embed.
     pub fn line(&mut self, record: &Record, blobs: &Blobs) -> Result<(), ExportError> {
         let seq = record.meta.seq;
         let entry = record.clone().into_entry().map_err(|source| ExportError::Unreadable { seq, source })?;
@@ -87,7 +87,7 @@ impl<W: Write> Exporter<W> {
                 if self.dialect == Dialect::Operator {
                     let target = self.leaf.map(id_of);
                     self.record(&entry, "leaf", json!({ "target_id": target }))?;
-                    self.shown = self.leaf;
+                    self.inferred_leaf = self.leaf;
                 }
                 return Ok(());
             }
@@ -98,16 +98,16 @@ impl<W: Write> Exporter<W> {
         }
         if entry.meta.kind.stance() == Stance::InTree {
             self.leaf = Some(seq);
-            self.shown = Some(seq);
+            self.inferred_leaf = Some(seq);
         } else {
-            self.shown = entry.meta.parent;
+            self.inferred_leaf = entry.meta.parent;
         }
         Ok(())
     }
 
     pub fn finish(mut self) -> Result<W, ExportError> {
         self.write_header(None)?;
-        if self.dialect == Dialect::Pi && self.shown != self.leaf {
+        if self.dialect == Dialect::Pi && self.inferred_leaf != self.leaf {
             let at = write_rfc3339(self.last_at);
             let next = Seq(u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1));
             self.write(&json!({
@@ -145,12 +145,12 @@ impl<W: Write> Exporter<W> {
                 json!({ "message": { "role": "user", "content": blocks(&user.parts, blobs, self.dialect), "timestamp": at } }),
             ),
             Body::AssistantMessage(answer) => {
-                self.calls.learn(body);
+                self.calls.record(body);
                 ("message", json!({ "message": self.assistant(answer, at, blobs) }))
             }
             Body::ToolResult(result) => {
                 let name = self.calls.tool_of(result).unwrap_or("unknown").to_owned();
-                let mut message = json!({ "role": self.word("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
+                let mut message = json!({ "role": self.value_name("toolResult"), "content": blocks(&result.parts, blobs, self.dialect), "timestamp": at });
                 message[self.key("toolCallId")] = json!(result.call_id);
                 message[self.key("toolName")] = json!(name);
                 message[self.key("isError")] = json!(result.is_error);
@@ -169,7 +169,7 @@ impl<W: Write> Exporter<W> {
             }
             Body::Compaction(compaction) => {
                 let kept = compaction.first_kept.and_then(|id| self.seq_of(id)).unwrap_or(entry.meta.seq);
-                let summary = compaction.summary.as_deref().unwrap_or(LEFT_OUT);
+                let summary = compaction.summary.as_deref().unwrap_or(OMITTED_SUMMARY);
                 let mut fields = json!({ "summary": summary, "firstKeptEntryId": id_of(kept), "tokensBefore": compaction.tokens_before.unwrap_or(0) });
                 self.put_files(&mut fields, &compaction.details);
                 ("compaction", fields)
@@ -223,7 +223,7 @@ impl<W: Write> Exporter<W> {
         let stop = match answer.stop {
             Stop::Stop => "stop",
             Stop::Length => "length",
-            Stop::ToolUse => self.word("toolUse"),
+            Stop::ToolUse => self.value_name("toolUse"),
             Stop::ContentFilter | Stop::Error => "error",
             Stop::Aborted => "aborted",
         };
@@ -254,15 +254,15 @@ impl<W: Write> Exporter<W> {
     }
 
     fn seq_of(&self, id: EntryId) -> Option<Seq> {
-        let place = self.ids.binary_search(&id).ok()?;
-        u32::try_from(place + 1).ok().map(Seq)
+        let index = self.ids.binary_search(&id).ok()?;
+        u32::try_from(index + 1).ok().map(Seq)
     }
 
     fn key(&self, name: &str) -> String {
         dialect_name(self.dialect, name)
     }
 
-    fn word(&self, name: &'static str) -> &'static str {
+    fn value_name(&self, name: &'static str) -> &'static str {
         match (self.dialect, name) {
             (Dialect::Operator, "toolResult") => "tool_result",
             (Dialect::Operator, "toolUse") => "tool_use",
@@ -277,11 +277,11 @@ fn dialect_name(dialect: Dialect, name: &str) -> String {
         return name.to_owned();
     }
     let mut snake = String::with_capacity(name.len() + 4);
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() {
+    for ch in name.chars() {
+        if ch.is_ascii_uppercase() {
             snake.push('_');
         }
-        snake.push(letter.to_ascii_lowercase());
+        snake.push(ch.to_ascii_lowercase());
     }
     snake
 }
@@ -298,7 +298,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
         Part::ToolCall(call) => {
             let (input, mut block) = (call.input.to_value(), json!({ "type": call_type }));
             (block["id"], block["name"]) = (json!(call.call_id), json!(call.name));
-            // Both formats accept only an object. The mark records for an import that the input was not an object.
+            // Both formats accept only an object as arguments. `bareInput` tells an import to unwrap the object.
             match input.is_object() {
                 true => block["arguments"] = input,
                 false => {
@@ -314,7 +314,7 @@ fn blocks(parts: &[Part], blobs: &Blobs, dialect: Dialect) -> Vec<Value> {
                 image[dialect_name(dialect, "mimeType")] = json!(media.mime);
                 image
             }
-            None => json!({ "type": "text", "text": name_of(media) }),
+            None => json!({ "type": "text", "text": describe_media(media) }),
         },
     };
     parts.iter().map(block).collect()
@@ -332,9 +332,4 @@ fn provider_of(model: &str) -> (&str, &str) {
         _ => "unknown",
     };
     (provider, model)
-}
-
-/// Render parts as text, because a role's transcript contains only text.
-pub(super) fn plain(parts: &[Part]) -> String {
-    words(parts)
 }

@@ -1,4 +1,4 @@
-//! Content blocks of messages: the shapes of Anthropic, OpenAI and pi in one tolerant type. Unknown keys are
+//! Content blocks of messages. One lenient type reads the formats of Anthropic, OpenAI and pi. Unknown keys are
 //! ignored, including vendor signatures, so signatures are never stored (I12).
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::Trouble;
+use super::ProblemKind;
 use super::steps::StepBatch;
 use super::text::{arguments_json, decode_base64, decode_data_url, input_json, keep_json};
 use crate::message::PARTS_MAX;
@@ -32,7 +32,7 @@ pub(super) fn part_bytes(part: &Part) -> usize {
 #[derive(Debug, Default)]
 pub(super) enum Content<'a> {
     #[default]
-    Nothing,
+    Empty,
     Text(String),
     Blocks(Vec<Block<'a>>),
 }
@@ -52,8 +52,7 @@ pub(super) struct Block<'a> {
     pub input: Option<&'a RawValue>,
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
-    /// Set by an export if the arguments were wrapped in an object, because pi and operator accept nothing
-    /// else.
+    /// Set by an export if it wrapped the arguments in an object, because pi and operator accept only objects.
     #[serde(alias = "bareInput")]
     bare_input: Flag,
     #[serde(alias = "tool_call_id", alias = "toolCallId")]
@@ -62,7 +61,7 @@ pub(super) struct Block<'a> {
     pub content: Content<'a>,
     pub is_error: Option<bool>,
     #[serde(borrow)]
-    pub source: Option<Source<'a>>,
+    pub source: Option<MediaSource<'a>>,
     #[serde(borrow)]
     pub data: Option<Cow<'a, str>>,
     #[serde(alias = "mimeType", alias = "media_type", alias = "mime")]
@@ -73,14 +72,14 @@ pub(super) struct Block<'a> {
     pub file_name: Option<String>,
     #[serde(borrow)]
     pub url: Option<Cow<'a, str>>,
-    title: Words,
-    tool_name: Words,
-    error_code: Words,
-    stdout: Words,
-    stderr: Words,
+    title: LenientString,
+    tool_name: LenientString,
+    error_code: LenientString,
+    stdout: LenientString,
+    stderr: LenientString,
 }
 
-/// Whether the value is exactly `true`.
+/// Whether the value is exactly `true`. Any other value is `false`, not an error.
 #[derive(Debug, Default)]
 struct Flag(bool);
 
@@ -101,20 +100,20 @@ fn bare_input(raw: &RawValue) -> Json {
     inner.and_then(|wrapped| keep_json(wrapped.input.get())).unwrap_or_else(|| input_json(Some(raw)))
 }
 
-/// A string, ignoring other types that may occur under the same key.
+/// A string. A value of another type is ignored, because sources use the same key for several types.
 #[derive(Debug, Default)]
-struct Words(Option<String>);
+struct LenientString(Option<String>);
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for LenientString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&'de RawValue>::deserialize(deserializer)?;
-        Ok(Words(serde_json::from_str(raw.get()).ok()))
+        Ok(LenientString(serde_json::from_str(raw.get()).ok()))
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Source<'a> {
+pub(super) struct MediaSource<'a> {
     #[serde(borrow)]
     data: Option<Cow<'a, str>>,
     media_type: Option<String>,
@@ -162,7 +161,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
         Ok(Content::Text(text))
     }
     fn visit_unit<E>(self) -> Result<Content<'a>, E> {
-        Ok(Content::Nothing)
+        Ok(Content::Empty)
     }
     fn visit_bool<E>(self, flag: bool) -> Result<Content<'a>, E> {
         Ok(Content::Text(flag.to_string()))
@@ -181,7 +180,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content<'a>, A::Error> {
         let mut blocks = Vec::new();
-        while let Some(Piece(block)) = seq.next_element::<Piece<'a>>()? {
+        while let Some(BlockElement(block)) = seq.next_element::<BlockElement<'a>>()? {
             if blocks.len() >= PARTS_MAX {
                 return Err(serde::de::Error::custom(format!("the content has more than {PARTS_MAX} parts")));
             }
@@ -192,13 +191,13 @@ impl<'de: 'a, 'a> Visitor<'de> for ContentVisitor<'a> {
 }
 
 /// An element of an array of blocks: a block, or plain text.
-struct Piece<'a>(Block<'a>);
+struct BlockElement<'a>(Block<'a>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BlockElement<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let content = Content::deserialize(deserializer)?;
-        Ok(Piece(match content {
-            Content::Nothing => Block::default(),
+        Ok(BlockElement(match content {
+            Content::Empty => Block::default(),
             Content::Text(text) => {
                 Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() }
             }
@@ -210,7 +209,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Piece<'a> {
 impl<'a> Content<'a> {
     pub(super) fn into_blocks(self) -> Vec<Block<'a>> {
         match self {
-            Content::Nothing => Vec::new(),
+            Content::Empty => Vec::new(),
             Content::Text(text) => {
                 vec![Block { kind: Cow::Borrowed("text"), text: Some(text), ..Block::default() }]
             }
@@ -219,8 +218,8 @@ impl<'a> Content<'a> {
     }
 
     /// Convert to the parts of a message. Empty blocks are dropped.
-    pub(super) fn into_parts(self, harvest: &mut StepBatch) -> Vec<Part> {
-        self.into_blocks().into_iter().filter_map(|block| block.into_part(harvest)).collect()
+    pub(super) fn into_parts(self, batch: &mut StepBatch) -> Vec<Part> {
+        self.into_blocks().into_iter().filter_map(|block| block.into_part(batch)).collect()
     }
 }
 
@@ -230,7 +229,7 @@ impl Block<'_> {
     }
 
     /// Convert to a part. A block without an equivalent is reported.
-    pub(super) fn into_part(self, harvest: &mut StepBatch) -> Option<Part> {
+    pub(super) fn into_part(self, batch: &mut StepBatch) -> Option<Part> {
         match self.kind.as_ref() {
             "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => {
                 self.text.filter(|text| !text.is_empty()).map(Part::text)
@@ -248,7 +247,7 @@ impl Block<'_> {
                 let (name, input) = (self.name.unwrap_or_default(), input_json(self.input));
                 Some(Part::text(format!("[{name}: {}]", input.get())))
             }
-            kind if kind.ends_with("_tool_result") => Some(Part::text(self.told_result())),
+            kind if kind.ends_with("_tool_result") => Some(Part::text(self.result_text())),
             "tool_reference" => {
                 self.tool_name.0.or(self.name).map(|tool| Part::text(format!("[tool: {tool}]")))
             }
@@ -264,59 +263,59 @@ impl Block<'_> {
                 Some(Part::tool_call(self.id.unwrap_or_default(), self.name.unwrap_or_default(), input))
             }
             "image" | "document" | "image_url" | "input_image" | "audio" | "file" | "input_file"
-            | "video" => self.into_media(harvest),
+            | "video" => self.into_media(batch),
             "" => None,
             other => {
                 let why = format!(
                     "a block of type {:?} is not supported",
                     other.chars().take(40).collect::<String>()
                 );
-                harvest.report(Trouble::LeftOut { why });
+                batch.report(ProblemKind::PartSkipped { why });
                 None
             }
         }
     }
 
-    /// Describe the result of a call that the provider ran: titles, addresses and any text.
-    fn told_result(self) -> String {
-        let what = self.kind.trim_end_matches("_tool_result").to_owned();
-        let mut told = Vec::new();
+    /// Render the result of a call that the provider ran as text: titles, addresses, and all text in the blocks.
+    fn result_text(self) -> String {
+        let tool = self.kind.trim_end_matches("_tool_result").to_owned();
+        let mut texts = Vec::new();
         for block in self.content.into_blocks() {
-            block.tell(&mut told);
+            block.collect_text(&mut texts);
         }
         let word = if self.is_error == Some(true) { "error" } else { "result" };
-        format!("[{what} {word}]\n{}", told.join("\n")).trim_end().to_owned()
+        format!("[{tool} {word}]\n{}", texts.join("\n")).trim_end().to_owned()
     }
 
-    fn tell(self, told: &mut Vec<String>) {
+    fn collect_text(self, texts: &mut Vec<String>) {
         let link = self.url.map(Cow::into_owned);
         let about: Vec<String> = [self.title.0, link].into_iter().flatten().collect();
         let about = Some(about.join(": ")).filter(|about| !about.is_empty());
-        let is_text = |source: &Source<'_>| source.media_type.as_deref() == Some("text/plain");
+        let is_text = |source: &MediaSource<'_>| source.media_type.as_deref() == Some("text/plain");
         let page = self.source.filter(is_text).and_then(|source| source.data).map(Cow::into_owned);
-        let words = [about, self.error_code.0, self.text, self.stdout.0, self.stderr.0, page];
-        told.extend(words.into_iter().flatten().filter(|words| !words.is_empty()));
+        let candidates = [about, self.error_code.0, self.text, self.stdout.0, self.stderr.0, page];
+        texts.extend(candidates.into_iter().flatten().filter(|text| !text.is_empty()));
         for block in self.content.into_blocks() {
-            block.tell(told);
+            block.collect_text(texts);
         }
     }
 
-    fn into_media(self, harvest: &mut StepBatch) -> Option<Part> {
+    fn into_media(self, batch: &mut StepBatch) -> Option<Part> {
         let source = self.source.unwrap_or_default();
         let mime = source.media_type.or(self.mime_type);
         let link = self.image_url.map(|url| url.0).or(self.url);
         if let Some((mime, bytes)) = link.as_deref().and_then(decode_data_url) {
-            return Some(harvest.media(mime, bytes, self.file_name));
+            return Some(batch.media(mime, bytes, self.file_name));
         }
         if let Some(data) = source.data.or(self.data) {
             if let Some(bytes) = decode_base64(&data) {
                 let mime = mime.as_deref().unwrap_or("application/octet-stream");
-                return Some(harvest.media(mime, bytes, self.file_name));
+                return Some(batch.media(mime, bytes, self.file_name));
             }
-            harvest.report(Trouble::LeftOut { why: "the media is not valid base64".to_owned() });
+            batch.report(ProblemKind::PartSkipped { why: "the media is not valid base64".to_owned() });
             return None;
         }
-        // Media stored elsewhere: keep its link or file name as text.
+        // The media is stored elsewhere. Import its link or file name as text.
         let link = source.url.or(link.map(Cow::into_owned)).or(self.file_name);
         link.map(|link| Part::text(format!("[{}: {link}]", self.kind)))
     }

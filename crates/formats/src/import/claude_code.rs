@@ -12,8 +12,8 @@
 //! - `forkedFrom` marks a record copied from another session, where its usage is counted.
 //! - An `attachment` of type `queued_command` is a message that the user sent while the agent was working.
 //! - A record with a known `uuid` is skipped: resumed sessions repeat some records.
-//! - `isSidechain` marks a subagent's conversation: in the tree, but not on the main path. `isMeta` records,
-//!   titles, snapshots and all other records are kept outside the tree.
+//! - `isSidechain` marks a subagent's conversation, which is in the tree, but not on the main path. `isMeta` records,
+//!   titles, snapshots and all other records are stored outside the tree.
 //!
 //! Memory: one response, and about 12 bytes per record and per response.
 
@@ -31,18 +31,19 @@ use serde::Deserialize;
 use super::blocks::{Block, Content, part_bytes};
 use super::messages::user_bodies;
 use super::steps::{
-    Act, By, Earlier, Name, Path, RecordKey, StepBatch, Under, believable, lineage, model_name, usage_beyond,
+    Author, EarlierEntries, PathKind, RecordKey, RecordRef, StepAction, StepBatch, StepParent, lineage,
+    model_name, plausible_usage, usage_since,
 };
 use super::text::Time;
-use super::{Format, Reader, Trouble, keep_record, read_json_line};
+use super::{Format, ProblemKind, Reader, keep_record, read_json_line};
 
 /// Maximum number of records buffered while a response may continue.
-const HELD_MAX: usize = 4_096;
+const PENDING_MAX: usize = 4_096;
 /// Maximum size of a response and the records buffered with it.
-const JOINED_BYTES_MAX: usize = 8 << 20;
-/// Ids are kept in memory. An id longer than this is replaced by its hash.
+const RESPONSE_BYTES_MAX: usize = 8 << 20;
+/// Maximum length of an id in memory. A longer id is replaced by its hash.
 const ID_BYTES_MAX: usize = 256;
-/// The provider of the models.
+/// The provider in model names.
 const PROVIDER: &str = "anthropic";
 /// Number of responses whose usage is remembered, in case one continues after other records.
 const COUNTED_MAX: usize = 64;
@@ -52,7 +53,7 @@ const FIRST_PART: usize = 2;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Record<'a> {
+struct ClaudeRecord<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     uuid: Option<String>,
@@ -73,18 +74,18 @@ struct Record<'a> {
     #[serde(borrow)]
     attachment: Option<Attachment<'a>>,
     #[serde(borrow)]
-    message: Option<Message<'a>>,
+    message: Option<ClaudeMessage<'a>>,
 }
 
-impl Record<'_> {
+impl ClaudeRecord<'_> {
     fn shorten_ids(&mut self) {
         let message = self.message.as_mut().and_then(|message| message.id.as_mut());
         let ids = [&mut self.uuid, &mut self.parent_uuid, &mut self.logical_parent_uuid];
         if let Some(metadata) = &mut self.compact_metadata {
-            metadata.preserved_segment = Some(metadata.take_kept());
+            metadata.preserved_segment = Some(metadata.take_segment());
         }
         let kept = self.compact_metadata.as_mut().and_then(|metadata| metadata.preserved_segment.as_mut());
-        let kept = kept.into_iter().flat_map(Preserved::uuids);
+        let kept = kept.into_iter().flat_map(PreservedSegment::uuids);
         let ids = ids.into_iter().chain(kept).flatten().chain(message);
         let long = ids.filter(|id| id.len() > ID_BYTES_MAX);
         for id in long {
@@ -99,34 +100,34 @@ struct CompactMetadata {
     trigger: Option<String>,
     pre_tokens: Option<u64>,
     post_tokens: Option<u64>,
-    preserved_segment: Option<Preserved>,
+    preserved_segment: Option<PreservedSegment>,
     preserved_messages: Option<PreservedMessages>,
 }
 
 impl CompactMetadata {
-    /// Take the kept segment, in either notation.
-    fn take_kept(&mut self) -> Preserved {
-        let told = self.preserved_messages.take().map(Preserved::from);
-        self.preserved_segment.take().or(told).unwrap_or_default()
+    /// Take the kept segment from either key.
+    fn take_segment(&mut self) -> PreservedSegment {
+        let listed = self.preserved_messages.take().map(PreservedSegment::from);
+        self.preserved_segment.take().or(listed).unwrap_or_default()
     }
 }
 
 /// The segment that a compaction keeps: its first and last record, and the record before it.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Preserved {
+struct PreservedSegment {
     head_uuid: Option<String>,
     anchor_uuid: Option<String>,
     tail_uuid: Option<String>,
 }
 
-impl Preserved {
+impl PreservedSegment {
     fn uuids(&mut self) -> [&mut Option<String>; 3] {
         [&mut self.head_uuid, &mut self.anchor_uuid, &mut self.tail_uuid]
     }
 }
 
-/// The same segment as a list of records.
+/// The kept segment as a list of records.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct PreservedMessages {
@@ -134,7 +135,7 @@ struct PreservedMessages {
     uuids: Vec<String>,
 }
 
-impl From<PreservedMessages> for Preserved {
+impl From<PreservedMessages> for PreservedSegment {
     fn from(mut kept: PreservedMessages) -> Self {
         let tail_uuid = kept.uuids.pop();
         let head_uuid = kept.uuids.into_iter().next().or_else(|| tail_uuid.clone());
@@ -159,18 +160,18 @@ struct Attachment<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Message<'a> {
+struct ClaudeMessage<'a> {
     id: Option<String>,
     model: Option<String>,
     #[serde(borrow)]
     content: Content<'a>,
     stop_reason: Option<String>,
-    usage: Option<Counts>,
+    usage: Option<ClaudeUsage>,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(default)]
-struct Counts {
+struct ClaudeUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
@@ -178,24 +179,24 @@ struct Counts {
 }
 
 /// A response of the model that may still continue.
-struct Response {
+struct OpenResponse {
     message_id: String,
     first: String,
     uuids: Vec<String>,
     /// The usage reported by each record.
-    took: Vec<Option<Usage>>,
+    reported_usage: Vec<Option<Usage>>,
     /// Whether the response was copied from another session, where its usage is counted.
     is_copied: bool,
-    under: Under,
+    under: StepParent,
     at: Option<TimestampMs>,
     line: u64,
     bytes: usize,
     message: AssistantMessage,
-    held: Vec<PendingResponse>,
+    pending: Vec<PendingRecord>,
 }
 
 /// A record attached to a response that may still continue.
-struct PendingResponse {
+struct PendingRecord {
     uuid: String,
     bodies: Vec<Body>,
     at: Option<TimestampMs>,
@@ -204,42 +205,42 @@ struct PendingResponse {
 
 pub struct Importer {
     name: String,
-    main: Option<Response>,
-    side: Option<Response>,
+    main: Option<OpenResponse>,
+    side: Option<OpenResponse>,
     /// Responses whose usage was counted.
     counted: HashSet<u64, foldhash::fast::RandomState>,
     /// Usage of the latest counted responses.
-    lately: VecDeque<(u64, Usage)>,
+    recent_usage: VecDeque<(u64, Usage)>,
     /// Records that were already read.
     seen: HashSet<u64, foldhash::fast::RandomState>,
-    /// The latest boundary on the main path, until its summary is read.
+    /// The latest compaction boundary on the main path, until its summary is read.
     main_boundary: Option<(String, CompactMetadata)>,
-    /// The latest boundary on a subagent's path, until its summary is read.
+    /// The latest compaction boundary on a subagent's path, until its summary is read.
     side_boundary: Option<(String, CompactMetadata)>,
     /// Whether this is a subagent's own file, whose side path is the main path.
-    is_helper: bool,
+    is_subagent: bool,
     loose: u64,
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| {
-            let mut record: Record<'_> = serde_json::from_slice(line)?;
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| {
+            let mut record: ClaudeRecord<'_> = serde_json::from_slice(line)?;
             record.shorten_ids();
-            harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
-            self.open(&record, harvest);
-            self.take(record, line, harvest);
+            batch.at = record.timestamp.and_then(|time| time.0).or(batch.at);
+            self.open(&record, batch);
+            self.take(record, line, batch);
             Ok(())
         });
     }
 
-    fn finish(&mut self, harvest: &mut StepBatch) {
-        for path in [Path::Side, Path::Main] {
-            self.close(path, harvest);
+    fn finish(&mut self, batch: &mut StepBatch) {
+        for path in [PathKind::Side, PathKind::Main] {
+            self.close(path, batch);
         }
-        if harvest.session.is_none() {
-            // Titles and snapshots alone are not a conversation. Claude Code leaves many such files.
-            harvest.steps.clear();
+        if batch.session.is_none() {
+            // Titles and snapshots alone are not a conversation. Claude Code creates many such files.
+            batch.steps.clear();
         }
     }
 }
@@ -253,113 +254,117 @@ impl Importer {
             main: None,
             side: None,
             counted: HashSet::default(),
-            lately: VecDeque::new(),
+            recent_usage: VecDeque::new(),
             seen: HashSet::default(),
             main_boundary: None,
             side_boundary: None,
-            is_helper: false,
+            is_subagent: false,
             loose: 0,
         }
     }
 
-    fn open(&mut self, record: &Record<'_>, harvest: &mut StepBatch) {
-        let Some(session) = record.session_id.as_deref().filter(|_| harvest.session.is_none()) else {
+    fn open(&mut self, record: &ClaudeRecord<'_>, batch: &mut StepBatch) {
+        let Some(session) = record.session_id.as_deref().filter(|_| batch.session.is_none()) else {
             return;
         };
         if record.uuid.is_none() {
             return;
         }
-        let helper = record.agent_id.as_deref().filter(|_| record.is_sidechain == Some(true));
-        self.is_helper = helper.is_some();
+        let subagent = record.agent_id.as_deref().filter(|_| record.is_sidechain == Some(true));
+        self.is_subagent = subagent.is_some();
         let named: Option<sapwood_core::EntryId> = self.name.parse().ok();
-        let id = match (helper, named) {
+        let id = match (subagent, named) {
             (Some(agent), _) => format!("{session}:agent-{agent}"),
             (None, Some(_)) => self.name.clone(),
             (None, None) => session.to_owned(),
         };
-        let new = harvest.open(Format::ClaudeCode, &id, record.timestamp.and_then(|time| time.0));
+        let new = batch.open(Format::ClaudeCode, &id, record.timestamp.and_then(|time| time.0));
         new.cwd.clone_from(&record.cwd);
         let source = record.forked_from.as_ref().and_then(|from| from.session_id.as_deref());
-        let parent = if helper.is_some() { Some(session) } else { source.filter(|source| *source != id) };
+        let parent = if subagent.is_some() { Some(session) } else { source.filter(|source| *source != id) };
         new.parent = parent.map(|parent| lineage(Format::ClaudeCode, parent));
     }
 
-    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
-        let Some(uuid) = record.uuid.clone() else { return self.take_loose(record, line, harvest) };
+    fn take(&mut self, record: ClaudeRecord<'_>, line: &[u8], batch: &mut StepBatch) {
+        let Some(uuid) = record.uuid.clone() else { return self.take_loose(record, line, batch) };
         if !self.seen.insert(short_hash(&uuid)) {
-            return harvest.report(Trouble::Repeated);
+            return batch.report(ProblemKind::DuplicateRecord);
         }
-        let path = if record.is_sidechain == Some(true) && !self.is_helper { Path::Side } else { Path::Main };
+        let path = if record.is_sidechain == Some(true) && !self.is_subagent {
+            PathKind::Side
+        } else {
+            PathKind::Main
+        };
         if record.kind == "system" && record.subtype.as_deref() == Some("compact_boundary") {
-            return self.take_boundary(&uuid, record, path, harvest);
+            return self.take_boundary(&uuid, record, path, batch);
         }
         let parent = record.parent_uuid.as_deref();
-        let under = parent.map_or(Under::Root, |parent| Under::RecordKey(RecordKey::of(parent)));
+        let under = parent.map_or(StepParent::Root, |parent| StepParent::RecordKey(RecordKey::of(parent)));
         let is_meta = record.is_meta == Some(true) && record.is_compact_summary != Some(true);
         let queued = record.attachment.filter(|attachment| attachment.kind == "queued_command");
         match (record.kind.as_ref(), record.message, queued) {
             ("assistant", Some(message), _) if !is_meta => {
                 let failed = record.is_api_error_message == Some(true);
-                self.take_answer(uuid, under, path, message, failed, harvest);
+                self.take_answer(uuid, under, path, message, failed, batch);
                 if let Some(open) = self.response(path).as_mut().filter(|_| record.forked_from.is_some()) {
                     open.is_copied = true;
                 }
             }
             ("user", Some(message), _) if record.is_compact_summary == Some(true) => {
-                self.close(path, harvest);
-                self.take_summary(&uuid, under, path, message, harvest);
+                self.close(path, batch);
+                self.take_summary(&uuid, under, path, message, batch);
             }
             ("user", Some(message), _) if !is_meta => {
-                self.take_user(uuid, under, parent, path, message.content, harvest);
+                self.take_user(uuid, under, parent, path, message.content, batch);
             }
             ("attachment", _, Some(queued)) if !is_meta => {
-                self.take_user(uuid, under, parent, path, queued.prompt, harvest);
+                self.take_user(uuid, under, parent, path, queued.prompt, batch);
             }
             (kind, ..) => {
-                keep_record(Format::ClaudeCode, kind, RecordKey::of(&uuid).part(1), line, harvest);
-                let held = PendingResponse { uuid, bodies: Vec::new(), at: harvest.at, line: harvest.line };
-                self.hold_or_add(held, under, parent, path, harvest);
+                keep_record(Format::ClaudeCode, kind, RecordKey::of(&uuid).part(1), line, batch);
+                let pending = PendingRecord { uuid, bodies: Vec::new(), at: batch.at, line: batch.line };
+                self.buffer_or_add(pending, under, parent, path, batch);
             }
         }
     }
 
-    fn take_boundary(&mut self, uuid: &str, record: Record<'_>, path: Path, harvest: &mut StepBatch) {
-        self.close(path, harvest);
+    fn take_boundary(&mut self, uuid: &str, record: ClaudeRecord<'_>, path: PathKind, batch: &mut StepBatch) {
+        self.close(path, batch);
         *self.boundary(path) = Some((uuid.to_owned(), record.compact_metadata.unwrap_or_default()));
         let under = record.logical_parent_uuid.or(record.parent_uuid);
-        harvest.alias(
+        batch.alias(
             RecordKey::of(uuid),
-            under.map_or(Under::Leaf, |uuid| Under::RecordKey(RecordKey::of(&uuid))),
+            under.map_or(StepParent::Leaf, |uuid| StepParent::RecordKey(RecordKey::of(&uuid))),
             path,
         );
     }
 
-    /// Add a record outside the tree: a title, a file snapshot, …
-    fn take_loose(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
+    /// Add a record without a `uuid` outside the tree: a title, a file snapshot, …
+    fn take_loose(&mut self, record: ClaudeRecord<'_>, line: &[u8], batch: &mut StepBatch) {
         self.loose += 1;
         let key = RecordKey::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
         let kind = if record.kind.is_empty() { "record" } else { record.kind.as_ref() };
-        keep_record(Format::ClaudeCode, kind, key, line, harvest);
+        keep_record(Format::ClaudeCode, kind, key, line, batch);
         if let Some(title) = record.custom_title.filter(|title| !title.trim().is_empty()) {
-            harvest.note(key.part(1), SessionNamed { title });
+            batch.note(key.part(1), SessionNamed { title });
         }
     }
 
     fn take_answer(
         &mut self,
         uuid: String,
-        under: Under,
-        path: Path,
-        message: Message<'_>,
+        under: StepParent,
+        path: PathKind,
+        message: ClaudeMessage<'_>,
         failed: bool,
-        harvest: &mut StepBatch,
+        batch: &mut StepBatch,
     ) {
         let message_id = message.id.unwrap_or_else(|| uuid.clone());
-        let goes_on = self.response(path).as_ref().is_some_and(|open| {
-            open.message_id == message_id && open.bytes < JOINED_BYTES_MAX && open.uuids.len() < HELD_MAX
+        let continues = self.response(path).as_ref().is_some_and(|open| {
+            open.message_id == message_id && open.bytes < RESPONSE_BYTES_MAX && open.uuids.len() < PENDING_MAX
         });
-        if !goes_on {
-            self.close(path, harvest);
+        if !continues {
+            self.close(path, batch);
             let empty = AssistantMessage {
                 parts: Vec::new(),
                 model: None,
@@ -367,21 +372,21 @@ impl Importer {
                 cost_nano_usd: None,
                 stop: Stop::Stop,
             };
-            *self.response(path) = Some(Response {
+            *self.response(path) = Some(OpenResponse {
                 message_id,
                 first: uuid.clone(),
                 uuids: Vec::new(),
-                took: Vec::new(),
+                reported_usage: Vec::new(),
                 is_copied: false,
                 under,
-                at: harvest.at,
-                line: harvest.line,
+                at: batch.at,
+                line: batch.line,
                 bytes: 0,
                 message: empty,
-                held: Vec::new(),
+                pending: Vec::new(),
             });
         }
-        let parts = message.content.into_parts(harvest);
+        let parts = message.content.into_parts(batch);
         let Some(open) = self.response(path) else { return };
         open.uuids.push(uuid);
         open.bytes += parts.iter().map(part_bytes).sum::<usize>();
@@ -390,7 +395,7 @@ impl Importer {
         let model = model.map(|model| model_name(Some(PROVIDER), &model));
         open.message.model = model.or(open.message.model.take());
         open.message.usage = message.usage.and_then(usage_of).or(open.message.usage);
-        open.took.push(open.message.usage);
+        open.reported_usage.push(open.message.usage);
         open.message.stop =
             if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
     }
@@ -398,67 +403,67 @@ impl Importer {
     fn take_user(
         &mut self,
         uuid: String,
-        under: Under,
+        under: StepParent,
         parent: Option<&str>,
-        path: Path,
+        path: PathKind,
         content: Content<'_>,
-        harvest: &mut StepBatch,
+        batch: &mut StepBatch,
     ) {
         let blocks = content.into_blocks();
         let only_results = !blocks.is_empty() && blocks.iter().all(Block::is_result);
-        let bodies = user_bodies(blocks, harvest).into_iter().map(without_commands).collect();
-        let held = PendingResponse { uuid, bodies, at: harvest.at, line: harvest.line };
+        let bodies = user_bodies(blocks, batch).into_iter().map(without_commands).collect();
+        let pending = PendingRecord { uuid, bodies, at: batch.at, line: batch.line };
         if only_results {
-            self.hold_or_add(held, under, parent, path, harvest);
+            self.buffer_or_add(pending, under, parent, path, batch);
         } else {
-            self.close(path, harvest);
-            add_held(held, under, path, harvest);
+            self.close(path, batch);
+            add_pending(pending, under, path, batch);
         }
     }
 
     /// Buffer a record whose parent is a response that may continue. Add any other record immediately.
-    fn hold_or_add(
+    fn buffer_or_add(
         &mut self,
-        held: PendingResponse,
-        under: Under,
+        pending: PendingRecord,
+        under: StepParent,
         parent: Option<&str>,
-        path: Path,
-        harvest: &mut StepBatch,
+        path: PathKind,
+        batch: &mut StepBatch,
     ) {
         if let Some(open) = self.response(path)
             && let Some(parent) = parent
-            && open.held.len() < HELD_MAX
+            && open.pending.len() < PENDING_MAX
             && (open.uuids.iter().any(|uuid| uuid == parent)
-                || open.held.iter().any(|held| held.uuid == parent))
+                || open.pending.iter().any(|pending| pending.uuid == parent))
         {
-            open.bytes += held.bodies.iter().flat_map(Body::parts).map(part_bytes).sum::<usize>();
-            open.held.push(held);
-            if open.bytes >= JOINED_BYTES_MAX {
-                self.close(path, harvest);
+            open.bytes += pending.bodies.iter().flat_map(Body::parts).map(part_bytes).sum::<usize>();
+            open.pending.push(pending);
+            if open.bytes >= RESPONSE_BYTES_MAX {
+                self.close(path, batch);
             }
             return;
         }
-        add_held(held, under, path, harvest);
+        add_pending(pending, under, path, batch);
     }
 
     fn take_summary(
         &mut self,
         uuid: &str,
-        under: Under,
-        path: Path,
-        message: Message<'_>,
-        harvest: &mut StepBatch,
+        under: StepParent,
+        path: PathKind,
+        message: ClaudeMessage<'_>,
+        batch: &mut StepBatch,
     ) {
         let (boundary, mut metadata) = self.boundary(path).take().unwrap_or_default();
-        let parts = message.content.into_parts(harvest);
-        let kept = metadata.take_kept();
+        let parts = message.content.into_parts(batch);
+        let kept = metadata.take_segment();
         if let (Some(anchor), Some(tail)) = (&kept.anchor_uuid, &kept.tail_uuid)
             && *anchor == boundary
         {
-            return add_rest(uuid, &boundary, tail, path, harvest.words(&parts), harvest);
+            return add_partial_summary(uuid, &boundary, tail, path, batch.text_only(&parts), batch);
         }
         let compaction = Compaction {
-            summary: Some(harvest.words(&parts)),
+            summary: Some(batch.text_only(&parts)),
             trigger: match metadata.trigger.as_deref() {
                 Some("manual") => Trigger::Manual,
                 Some("auto") => Trigger::Pressure,
@@ -469,116 +474,134 @@ impl Importer {
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
         let key = RecordKey::of(&format!("{uuid}/0"));
-        let Preserved { head_uuid, tail_uuid, .. } = kept;
-        let names = head_uuid.map_or_else(Vec::new, |head| {
+        let PreservedSegment { head_uuid, tail_uuid, .. } = kept;
+        let refs = head_uuid.map_or_else(Vec::new, |head| {
             let entries = [RecordKey::of(&head).part(FIRST_PART), RecordKey::of(&format!("{head}/0"))];
-            entries.map(Name::Entry).into_iter().chain([Name::Record(RecordKey::of(&head))]).collect()
+            entries
+                .map(RecordRef::Entry)
+                .into_iter()
+                .chain([RecordRef::Record(RecordKey::of(&head))])
+                .collect()
         });
-        let (body, by) = (compaction.into(), By::Agent);
-        harvest.step(key, Act::Add { body, under, by, path, names, earlier: Earlier::default() });
+        let (body, by) = (compaction.into(), Author::Agent);
+        batch.step(key, StepAction::Add { body, under, by, path, refs, earlier: EarlierEntries::default() });
         for uuid in tail_uuid.as_deref().into_iter().chain([uuid]) {
-            harvest.alias(RecordKey::of(uuid), Under::RecordKey(key), path);
+            batch.alias(RecordKey::of(uuid), StepParent::RecordKey(key), path);
         }
     }
 
-    fn boundary(&mut self, path: Path) -> &mut Option<(String, CompactMetadata)> {
+    fn boundary(&mut self, path: PathKind) -> &mut Option<(String, CompactMetadata)> {
         match path {
-            Path::Main => &mut self.main_boundary,
-            Path::Side => &mut self.side_boundary,
+            PathKind::Main => &mut self.main_boundary,
+            PathKind::Side => &mut self.side_boundary,
         }
     }
 
-    fn response(&mut self, path: Path) -> &mut Option<Response> {
+    fn response(&mut self, path: PathKind) -> &mut Option<OpenResponse> {
         match path {
-            Path::Main => &mut self.main,
-            Path::Side => &mut self.side,
+            PathKind::Main => &mut self.main,
+            PathKind::Side => &mut self.side,
         }
     }
 
-    /// Set the usage to count for a response. Returns whether the response continues one that was already
-    /// counted; in that case only the additional usage is left.
-    fn count(&mut self, response: &mut Response) -> bool {
+    /// Set the usage to count for a response. Returns whether the response continues a response that was already
+    /// counted. In that case, only the additional usage remains.
+    fn count(&mut self, response: &mut OpenResponse) -> bool {
         let id = short_hash(&response.message_id);
         let Some(usage) = response.message.usage.filter(|_| !response.is_copied) else {
             response.message.usage = None;
-            response.took.fill(None);
+            response.reported_usage.fill(None);
             return false;
         };
-        let before = self.lately.iter().position(|(counted, _)| *counted == id);
-        let before = before.and_then(|at| self.lately.remove(at)).map(|(_, usage)| usage);
-        self.lately.truncate(COUNTED_MAX - 1);
-        self.lately.push_front((id, usage));
+        let before = self.recent_usage.iter().position(|(counted, _)| *counted == id);
+        let before = before.and_then(|at| self.recent_usage.remove(at)).map(|(_, usage)| usage);
+        self.recent_usage.truncate(COUNTED_MAX - 1);
+        self.recent_usage.push_front((id, usage));
         if self.counted.insert(id) {
             return false;
         }
         // A response that is no longer remembered is a repetition, not a continuation.
         let before = before.unwrap_or(usage);
-        let beyond = |took: Usage| usage_beyond(took, before);
-        response.took.iter_mut().for_each(|took| *took = Some(took.map(beyond).unwrap_or_default()));
-        response.message.usage = believable(beyond(usage));
+        let increase = |reported_usage: Usage| usage_since(reported_usage, before);
+        response.reported_usage.iter_mut().for_each(|reported_usage| {
+            *reported_usage = Some(reported_usage.map(increase).unwrap_or_default())
+        });
+        response.message.usage = plausible_usage(increase(usage));
         true
     }
 
-    /// End the response, and add it with the records that waited for it.
-    fn close(&mut self, path: Path, harvest: &mut StepBatch) {
+    /// End the open response, and add it with its buffered records.
+    fn close(&mut self, path: PathKind, batch: &mut StepBatch) {
         let Some(mut response) = self.response(path).take() else { return };
-        let (at, line) = (harvest.at, harvest.line);
+        let (at, line) = (batch.at, batch.line);
         let continues = self.count(&mut response);
-        (harvest.at, harvest.line) = (response.at, response.line);
+        (batch.at, batch.line) = (response.at, response.line);
         let version = |records: usize| RecordKey::of(&format!("{}+{records}", response.first));
-        let key = version(response.took.len());
-        let shorter = (1..).zip(&response.took).map(|(records, took)| (version(records), *took));
-        let shorter = shorter.take(response.took.len().saturating_sub(1)).collect();
-        let earlier = Earlier { shorter, continues, ..Earlier::default() };
-        let (body, under, by) = (response.message.into(), response.under, By::Agent);
-        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        let last = add_results(response.held.iter_mut(), key, path, harvest);
-        (harvest.at, harvest.line) = (at, line);
+        let key = version(response.reported_usage.len());
+        let shorter = (1..)
+            .zip(&response.reported_usage)
+            .map(|(records, reported_usage)| (version(records), *reported_usage));
+        let shorter = shorter.take(response.reported_usage.len().saturating_sub(1)).collect();
+        let earlier = EarlierEntries { shorter, continues, ..EarlierEntries::default() };
+        let (body, under, by) = (response.message.into(), response.under, Author::Agent);
+        batch.step(key, StepAction::Add { body, under, by, path, refs: Vec::new(), earlier });
+        let last = add_results(response.pending.iter_mut(), key, path, batch);
+        (batch.at, batch.line) = (at, line);
         for uuid in &response.uuids {
-            harvest.alias(RecordKey::of(uuid).part(FIRST_PART), Under::RecordKey(key), Path::Side);
+            batch.alias(RecordKey::of(uuid).part(FIRST_PART), StepParent::RecordKey(key), PathKind::Side);
         }
-        let held = response.held.into_iter().map(|held| held.uuid);
-        for uuid in response.uuids.into_iter().chain(held) {
-            harvest.alias(RecordKey::of(&uuid), Under::RecordKey(last), path);
+        let pending = response.pending.into_iter().map(|pending| pending.uuid);
+        for uuid in response.uuids.into_iter().chain(pending) {
+            batch.alias(RecordKey::of(&uuid), StepParent::RecordKey(last), path);
         }
     }
 }
 
 /// Add a summary of the messages after `tail`. The conversation continues after the summary, and the summarised
 /// part becomes an abandoned branch.
-fn add_rest(uuid: &str, boundary: &str, tail: &str, path: Path, summary: String, harvest: &mut StepBatch) {
+fn add_partial_summary(
+    uuid: &str,
+    boundary: &str,
+    tail: &str,
+    path: PathKind,
+    summary: String,
+    batch: &mut StepBatch,
+) {
     let key = RecordKey::of(&format!("{uuid}/0"));
     let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
-    let (body, under, names) =
-        (body.into(), Under::RecordKey(RecordKey::of(tail)), vec![Name::Entry(RecordKey::of(boundary))]);
-    let (by, earlier) = (By::Agent, Earlier::default());
-    harvest.step(key, Act::Add { body, under, by, path, names, earlier });
-    harvest.alias(RecordKey::of(uuid), Under::RecordKey(key), path);
+    let (body, under, refs) = (
+        body.into(),
+        StepParent::RecordKey(RecordKey::of(tail)),
+        vec![RecordRef::Entry(RecordKey::of(boundary))],
+    );
+    let (by, earlier) = (Author::Agent, EarlierEntries::default());
+    batch.step(key, StepAction::Add { body, under, by, path, refs, earlier });
+    batch.alias(RecordKey::of(uuid), StepParent::RecordKey(key), path);
 }
 
-/// Add the records that waited for a response as a chain after it, and return the last one.
+/// Add the buffered records of a response as a chain after it, and return the key of the last entry.
 fn add_results<'a>(
-    waiting: impl Iterator<Item = &'a mut PendingResponse>,
+    waiting: impl Iterator<Item = &'a mut PendingRecord>,
     response: RecordKey,
-    path: Path,
-    harvest: &mut StepBatch,
+    path: PathKind,
+    batch: &mut StepBatch,
 ) -> RecordKey {
     let mut last = response;
-    for held in waiting {
-        (harvest.at, harvest.line) = (held.at, held.line);
-        for (number, body) in std::mem::take(&mut held.bodies).into_iter().enumerate() {
-            let key = RecordKey::of(&format!("{}/{number}", held.uuid));
-            let earlier = Earlier { answers: Some(response), ..Earlier::default() };
-            let (under, by) = (Under::RecordKey(last), by_of(&body));
-            harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
+    for pending in waiting {
+        (batch.at, batch.line) = (pending.at, pending.line);
+        for (number, body) in std::mem::take(&mut pending.bodies).into_iter().enumerate() {
+            let key = RecordKey::of(&format!("{}/{number}", pending.uuid));
+            let earlier = EarlierEntries { answers: Some(response), ..EarlierEntries::default() };
+            let (under, by) = (StepParent::RecordKey(last), by_of(&body));
+            batch.step(key, StepAction::Add { body, under, by, path, refs: Vec::new(), earlier });
             last = key;
         }
     }
     last
 }
 
-/// Convert Claude Code's record of a command to a custom message. The custom message is part of the context, but
-/// not a user message, so it is not shown as the session preview.
+/// Convert Claude Code's record of a command to a custom message. The custom message is part of the context, but it is
+/// not a user message and therefore cannot become the session preview.
 fn without_commands(body: Body) -> Body {
     const OPENINGS: &[&str] = &[
         "<command-name>",
@@ -590,9 +613,9 @@ fn without_commands(body: Body) -> Body {
         "<bash-stderr>",
     ];
     match body {
-        Body::UserMessage(said) if starts_with_any(&joined_text(&said.parts), OPENINGS) => {
+        Body::UserMessage(message) if starts_with_any(&joined_text(&message.parts), OPENINGS) => {
             let custom_type = format!("{}:command", Format::ClaudeCode.as_str());
-            CustomMessage { custom_type, parts: said.parts, display: true, details: None }.into()
+            CustomMessage { custom_type, parts: message.parts, display: true, details: None }.into()
         }
         other => other,
     }
@@ -602,28 +625,28 @@ fn starts_with_any(text: &str, openings: &[&str]) -> bool {
     openings.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
-/// Hash an id for lookups.
+/// Hash an id for the lookup tables.
 fn short_hash(id: &str) -> u64 {
     let mut short = [0; 8];
     short.copy_from_slice(&BlobHash::of(id.as_bytes()).as_bytes()[..8]);
     u64::from_le_bytes(short)
 }
 
-fn add_held(held: PendingResponse, under: Under, path: Path, harvest: &mut StepBatch) {
+fn add_pending(pending: PendingRecord, under: StepParent, path: PathKind, batch: &mut StepBatch) {
     let mut last = under;
-    for (number, body) in held.bodies.into_iter().enumerate() {
-        let key = RecordKey::of(&format!("{}/{number}", held.uuid));
-        harvest.add_on(path, key, last, by_of(&body), body);
-        last = Under::RecordKey(key);
+    for (number, body) in pending.bodies.into_iter().enumerate() {
+        let key = RecordKey::of(&format!("{}/{number}", pending.uuid));
+        batch.add_on(path, key, last, by_of(&body), body);
+        last = StepParent::RecordKey(key);
     }
-    harvest.alias(RecordKey::of(&held.uuid), last, path);
+    batch.alias(RecordKey::of(&pending.uuid), last, path);
 }
 
-fn by_of(body: &Body) -> By {
-    if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
+fn by_of(body: &Body) -> Author {
+    if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent }
 }
 
-fn usage_of(counts: Counts) -> Option<Usage> {
+fn usage_of(counts: ClaudeUsage) -> Option<Usage> {
     let usage = Usage {
         input: counts.input_tokens.unwrap_or(0),
         output: counts.output_tokens.unwrap_or(0),
@@ -631,7 +654,7 @@ fn usage_of(counts: Counts) -> Option<Usage> {
         cache_write: counts.cache_creation_input_tokens.unwrap_or(0),
         reasoning: 0,
     };
-    believable(usage)
+    plausible_usage(usage)
 }
 
 fn stop_of(reason: Option<&str>, message: &AssistantMessage) -> Stop {

@@ -1,4 +1,4 @@
-//! Detect the format of a file by features of its first lines that are unique to a format.
+//! Format detection: the first lines of a file have features that are unique to its format.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
     let mut values = lines.filter_map(|line| serde_json::from_slice::<Value>(line.trim_ascii()).ok());
     let first = values.next();
     let Some(first) = first.filter(Value::is_object) else { return detect_document(text) };
-    match of_first(&first) {
+    match guess_from_first(&first) {
         Guess::Sure(format) => Some(format),
         // Two formats share a header. The next line distinguishes them.
         Guess::Header => Some(match values.next() {
@@ -36,14 +36,14 @@ pub fn detect(beginning: &[u8]) -> Option<Format> {
             _ => Format::Sapwood,
         }),
         Guess::Session => {
-            let told = values.find_map(|line| dialect_of(&line));
-            Some(told.filter(|_| first.get("version").is_none()).unwrap_or(Format::Pi))
+            let dialect = values.find_map(|line| dialect_of(&line));
+            Some(dialect.filter(|_| first.get("version").is_none()).unwrap_or(Format::Pi))
         }
         Guess::Unknown => {
             let mut seen = vec![first];
             seen.extend(values);
             let headless = || seen.iter().filter(|line| is_operator(line)).find_map(dialect_of);
-            seen.iter().find_map(of_any).or_else(headless).or_else(|| detect_long(text))
+            seen.iter().find_map(detect_line).or_else(headless).or_else(|| detect_long(text))
         }
     }
 }
@@ -56,7 +56,7 @@ enum Guess {
     Unknown,
 }
 
-fn of_first(first: &Value) -> Guess {
+fn guess_from_first(first: &Value) -> Guess {
     let has = |key: &str| first.get(key).is_some();
     match first["type"].as_str() {
         Some("session_header") => Guess::Header,
@@ -73,7 +73,7 @@ fn of_first(first: &Value) -> Guess {
     }
 }
 
-fn of_any(line: &Value) -> Option<Format> {
+fn detect_line(line: &Value) -> Option<Format> {
     let has = |key: &str| line.get(key).is_some();
     match line["type"].as_str() {
         Some("session_meta" | "response_item" | "turn_context" | "event_msg" | "compacted")
@@ -94,13 +94,14 @@ fn of_any(line: &Value) -> Option<Format> {
 /// Distinguish records of pi and operator by the spelling of their keys. pi's oldest records have no such
 /// keys.
 fn dialect_of(line: &Value) -> Option<Format> {
-    const SNAKES: &[&str] = &["parent_id", "target_id", "first_kept_entry_id", "from_id", "custom_type"];
-    const CAMELS: &[&str] = &["parentId", "targetId", "firstKeptEntryId", "fromId", "customType"];
+    const SNAKE_CASE_KEYS: &[&str] =
+        &["parent_id", "target_id", "first_kept_entry_id", "from_id", "custom_type"];
+    const CAMEL_CASE_KEYS: &[&str] = &["parentId", "targetId", "firstKeptEntryId", "fromId", "customType"];
     let has_one = |keys: &[&str]| keys.iter().any(|key| line.get(*key).is_some());
     match line["type"].as_str() {
         Some("leaf" | "custom_info") => Some(Format::Operator),
-        _ if has_one(SNAKES) => Some(Format::Operator),
-        _ => has_one(CAMELS).then_some(Format::Pi),
+        _ if has_one(SNAKE_CASE_KEYS) => Some(Format::Operator),
+        _ => has_one(CAMEL_CASE_KEYS).then_some(Format::Pi),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Files that are one JSON document. A damaged document is read as far as it is valid: invalid UTF-8 is
-//! replaced, and a truncated or invalid document is cut after the last complete record and closed there.
+//! Files that are one JSON document. A damaged document is read up to the damage: invalid UTF-8 is replaced, and a
+//! truncated or invalid document is cut after the last complete record and closed there.
 
 use std::borrow::Cow;
 
@@ -7,90 +7,90 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::steps::StepBatch;
-use super::{LINE_BYTES_MAX, LineSplitter, PROBLEMS_MAX, Reader, Trouble, text};
+use super::{LINE_BYTES_MAX, LineSplitter, PROBLEMS_MAX, ProblemKind, Reader, text};
 
 /// Whether a line is a complete JSON value.
 pub(super) fn is_value(line: &[u8]) -> bool {
-    let line = without_mark(line).trim_ascii();
+    let line = strip_bom(line).trim_ascii();
     line.len() <= LINE_BYTES_MAX && !line.is_empty() && serde_json::from_slice::<IgnoredAny>(line).is_ok()
 }
 
 /// Strip a UTF-8 byte order mark.
-fn without_mark(bytes: &[u8]) -> &[u8] {
+fn strip_bom(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
-/// Where a document has its records. A damaged document is cut between two records, or between two keys of an
-/// object that contains them.
+/// The keys under which a document stores its records. A damaged document is cut between two records, or between two
+/// keys of an object that contains records.
 #[derive(Clone, Copy)]
 pub(super) struct Records {
     /// Keys whose arrays contain records.
-    pub of: &'static [&'static str],
+    pub keys: &'static [&'static str],
     /// Keys whose arrays contain objects that contain records.
-    pub inside: &'static [&'static str],
+    pub container_keys: &'static [&'static str],
 }
 
-/// Pass a document to `read`. If `read` fails, pass it the valid beginning of the document instead.
+/// Pass a document to `read`. If `read` fails, call `read` again with the valid beginning of the document.
 pub(super) fn read_document(
     bytes: &[u8],
     records: Records,
-    harvest: &mut StepBatch,
+    batch: &mut StepBatch,
     mut read: impl FnMut(&[u8], &mut StepBatch) -> Result<(), serde_json::Error>,
 ) {
-    harvest.line = 1;
-    let bytes = without_mark(bytes);
+    batch.line = 1;
+    let bytes = strip_bom(bytes);
     if bytes.trim_ascii().is_empty() {
         return;
     }
-    let bytes = mend(bytes, harvest);
-    let Err(error) = read(&bytes, harvest) else { return };
-    let mut salvage = Salvage { bytes: &bytes, at: 0, records, open: Vec::new(), good: None };
-    let fault = salvage.take_value(None).and_then(|()| salvage.expect_end());
-    let (line, why) = match fault {
-        Err(fault) => (line_at(&bytes, fault.at), fault.why),
+    let bytes = repair_lines(bytes, batch);
+    let Err(error) = read(&bytes, batch) else { return };
+    let mut finder = PrefixFinder { bytes: &bytes, at: 0, records, open: Vec::new(), valid_prefix: None };
+    let syntax_error = finder.take_value(None).and_then(|()| finder.expect_end());
+    let (line, why) = match syntax_error {
+        Err(syntax_error) => (line_at(&bytes, syntax_error.at), syntax_error.why),
         // Valid JSON, but not of the expected shape.
         Ok(()) => (error.line() as u64, Some(error.to_string())),
     };
-    if let Some(good) = salvage.good.take() {
-        // The error was already reported before the document was cut.
-        let _ = read(&good.closed(&bytes), harvest);
+    if let Some(valid_prefix) = finder.valid_prefix.take() {
+        // The error of the whole document is reported below.
+        let _ = read(&valid_prefix.closed(&bytes), batch);
     }
-    harvest.line = line;
-    harvest.report(why.map_or(Trouble::Torn, |why| Trouble::BadLine { why }));
+    batch.line = line;
+    batch.report(why.map_or(ProblemKind::Torn, |why| ProblemKind::BadLine { why }));
 }
 
-/// Read a file with one record per line that was mistaken for a document.
-pub(super) fn read_lines(bytes: &[u8], reader: &mut impl Reader, harvest: &mut StepBatch) {
+/// Read a file that was detected as a document but has one record per line.
+pub(super) fn read_lines(bytes: &[u8], reader: &mut impl Reader, batch: &mut StepBatch) {
     let mut lines = LineSplitter::default();
-    lines.push(bytes, |line, number| reader.push_line(line, number, harvest));
-    lines.finish(|line, number| reader.push_line(line, number, harvest));
+    lines.push(bytes, |line, number| reader.push_line(line, number, batch));
+    lines.finish(|line, number| reader.push_line(line, number, batch));
 }
 
-/// Whether a file with a damaged first line has one record per line: its second line must be JSON.
+/// Whether a file with a damaged first line has one record per line. If so, its second line is a JSON object.
 pub(super) fn has_lines(bytes: &[u8]) -> bool {
     let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
     lines.nth(1).is_some_and(|line| line.trim_ascii().starts_with(b"{") && is_value(line))
 }
 
-/// Replace invalid UTF-8 and report it by line. JSON strings have no line breaks, so an error affects only
-/// one line.
-fn mend<'a>(bytes: &'a [u8], harvest: &mut StepBatch) -> Cow<'a, [u8]> {
-    let mut mended: Option<Vec<u8>> = None;
+/// Replace invalid UTF-8 and unpaired surrogates, and report them by line. JSON strings have no line breaks, so an
+/// error affects only one line.
+fn repair_lines<'a>(bytes: &'a [u8], batch: &mut StepBatch) -> Cow<'a, [u8]> {
+    let mut repaired: Option<Vec<u8>> = None;
     let mut from = 0;
     for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        if let Some(good) = text::mend(line) {
-            harvest.line = number as u64 + 1;
-            if harvest.problems.len() < PROBLEMS_MAX {
-                harvest.report(Trouble::Mended { what: text::fault_of(line) });
+        if let Some(repaired_line) = text::repair(line) {
+            batch.line = number as u64 + 1;
+            if batch.problems.len() < PROBLEMS_MAX {
+                batch.report(ProblemKind::Repaired { what: text::damage_of(line) });
             }
-            mended.get_or_insert_with(|| bytes[..from].to_vec()).extend_from_slice(&good);
-        } else if let Some(mended) = &mut mended {
-            mended.extend_from_slice(line);
+            repaired.get_or_insert_with(|| bytes[..from].to_vec()).extend_from_slice(&repaired_line);
+        } else if let Some(repaired) = &mut repaired {
+            repaired.extend_from_slice(line);
         }
         from += line.len();
     }
-    harvest.line = 1;
-    mended.map_or(Cow::Borrowed(bytes), Cow::Owned)
+    batch.line = 1;
+    repaired.map_or(Cow::Borrowed(bytes), Cow::Owned)
 }
 
 fn line_at(bytes: &[u8], at: usize) -> u64 {
@@ -98,92 +98,92 @@ fn line_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The position where a document stops being valid. `why` is `None` if the document is truncated.
-struct Fault {
+struct SyntaxError {
     at: usize,
     why: Option<String>,
 }
 
 /// The length of a document's valid beginning, and the brackets that close it.
-struct Good {
+struct ValidPrefix {
     end: usize,
     closing: Vec<u8>,
 }
 
-impl Good {
+impl ValidPrefix {
     fn closed(&self, bytes: &[u8]) -> Vec<u8> {
         [&bytes[..self.end], &self.closing].concat()
     }
 }
 
-/// Walks through the containers of records. Each record is read as a whole.
-struct Salvage<'a> {
+/// Finds the valid beginning of a document. It descends only into containers of records and skips each record as a
+/// whole.
+struct PrefixFinder<'a> {
     bytes: &'a [u8],
     at: usize,
     records: Records,
-    /// Closing brackets of all open containers, innermost last. The depth is bounded, because containers are
-    /// found by key and cannot contain themselves.
+    /// Closing brackets of all open containers, innermost last. Bounded by [`CONTAINERS_MAX`].
     open: Vec<u8>,
-    good: Option<Good>,
+    valid_prefix: Option<ValidPrefix>,
 }
 
-/// Maximum nesting of record containers: objects in arrays of an object.
-const HOLDERS_MAX: usize = 8;
+/// Maximum nesting of record containers, which are objects in arrays of an object.
+const CONTAINERS_MAX: usize = 8;
 
-impl Salvage<'_> {
+impl PrefixFinder<'_> {
     /// Read the value of a key, or the document itself.
-    fn take_value(&mut self, key: Option<&str>) -> Result<(), Fault> {
+    fn take_value(&mut self, key: Option<&str>) -> Result<(), SyntaxError> {
         let is_root = self.open.is_empty();
-        let holds = key.is_some_and(|key| self.records.of.contains(&key));
-        let inside = key.is_some_and(|key| self.records.inside.contains(&key));
+        let has_records = key.is_some_and(|key| self.records.keys.contains(&key));
+        let is_container = key.is_some_and(|key| self.records.container_keys.contains(&key));
         match self.peek() {
-            Some(b'[') if is_root || holds || inside => self.take_array(inside),
+            Some(b'[') if is_root || has_records || is_container => self.take_array(is_container),
             Some(b'{') if is_root => self.take_object(),
             _ => self.skip_value(),
         }
     }
 
-    fn take_array(&mut self, inside: bool) -> Result<(), Fault> {
+    fn take_array(&mut self, is_container: bool) -> Result<(), SyntaxError> {
         self.enter(b']')?;
         while self.peek() != Some(b']') {
             match self.peek() {
-                Some(b'{') if inside => self.take_object()?,
+                Some(b'{') if is_container => self.take_object()?,
                 _ => self.skip_value()?,
             }
-            self.mark();
+            self.mark_valid();
             if self.peek() == Some(b',') {
                 self.at += 1;
             } else if self.peek() != Some(b']') {
-                return Err(self.fault("a comma or the array's end is missing"));
+                return Err(self.syntax_error("a comma or the array's end is missing"));
             }
         }
         self.leave();
         Ok(())
     }
 
-    fn take_object(&mut self) -> Result<(), Fault> {
+    fn take_object(&mut self) -> Result<(), SyntaxError> {
         self.enter(b'}')?;
         while self.peek() != Some(b'}') {
             let from = self.at;
             self.skip_value()?;
             let key = serde_json::from_slice::<String>(&self.bytes[from..self.at]);
-            let key = key.map_err(|error| self.fault(&error.to_string()))?;
+            let key = key.map_err(|error| self.syntax_error(&error.to_string()))?;
             if self.peek() != Some(b':') {
-                return Err(self.fault("a colon is missing"));
+                return Err(self.syntax_error("a colon is missing"));
             }
             self.at += 1;
             self.take_value(Some(&key))?;
-            self.mark();
+            self.mark_valid();
             if self.peek() == Some(b',') {
                 self.at += 1;
             } else if self.peek() != Some(b'}') {
-                return Err(self.fault("a comma or the object's end is missing"));
+                return Err(self.syntax_error("a comma or the object's end is missing"));
             }
         }
         self.leave();
         Ok(())
     }
 
-    fn skip_value(&mut self) -> Result<(), Fault> {
+    fn skip_value(&mut self) -> Result<(), SyntaxError> {
         self.peek();
         let mut values =
             serde_json::Deserializer::from_slice(&self.bytes[self.at..]).into_iter::<&RawValue>();
@@ -192,40 +192,41 @@ impl Salvage<'_> {
                 self.at += values.byte_offset();
                 Ok(())
             }
-            Some(Err(error)) if !error.is_eof() => Err(self.fault(&error.to_string())),
-            Some(Err(_)) | None => Err(Fault { at: self.bytes.len(), why: None }),
+            Some(Err(error)) if !error.is_eof() => Err(self.syntax_error(&error.to_string())),
+            Some(Err(_)) | None => Err(SyntaxError { at: self.bytes.len(), why: None }),
         }
     }
 
-    fn expect_end(&mut self) -> Result<(), Fault> {
+    fn expect_end(&mut self) -> Result<(), SyntaxError> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => Err(self.fault("there is data after the end of the document")),
+            Some(_) => Err(self.syntax_error("there is data after the end of the document")),
         }
     }
 
-    fn enter(&mut self, closing: u8) -> Result<(), Fault> {
-        if self.open.len() >= HOLDERS_MAX {
-            return Err(self.fault("it is nested too deeply"));
+    fn enter(&mut self, closing: u8) -> Result<(), SyntaxError> {
+        if self.open.len() >= CONTAINERS_MAX {
+            return Err(self.syntax_error("it is nested too deeply"));
         }
         self.at += 1;
         self.open.push(closing);
-        self.mark();
+        self.mark_valid();
         Ok(())
     }
 
     fn leave(&mut self) {
         self.at += 1;
         self.open.pop();
-        self.mark();
+        self.mark_valid();
     }
 
     /// Record that the document is valid up to here.
-    fn mark(&mut self) {
-        let good = self.good.get_or_insert_with(|| Good { end: 0, closing: Vec::new() });
-        good.end = self.at;
-        good.closing.clear();
-        good.closing.extend(self.open.iter().rev());
+    fn mark_valid(&mut self) {
+        let valid_prefix =
+            self.valid_prefix.get_or_insert_with(|| ValidPrefix { end: 0, closing: Vec::new() });
+        valid_prefix.end = self.at;
+        valid_prefix.closing.clear();
+        valid_prefix.closing.extend(self.open.iter().rev());
     }
 
     /// Skip whitespace and return the next byte.
@@ -235,9 +236,9 @@ impl Salvage<'_> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Build an error. At the end of the bytes it has no reason, because the document is only truncated.
-    fn fault(&self, why: &str) -> Fault {
-        Fault { at: self.at, why: Some(why.to_owned()).filter(|_| self.at < self.bytes.len()) }
+    /// Build an error. At the end of the input it has no reason, because the document is only truncated.
+    fn syntax_error(&self, why: &str) -> SyntaxError {
+        SyntaxError { at: self.at, why: Some(why.to_owned()).filter(|_| self.at < self.bytes.len()) }
     }
 }
 
@@ -247,15 +248,15 @@ mod tests {
 
     use super::*;
 
-    const RECORDS: Records = Records { of: &["messages", "old"], inside: &["archives"] };
+    const RECORDS: Records = Records { keys: &["messages", "old"], container_keys: &["archives"] };
 
     fn read(text: &[u8]) -> (Option<Value>, Vec<(u64, &'static str)>) {
-        let (mut harvest, mut taken) = (StepBatch::default(), None);
-        read_document(text, RECORDS, &mut harvest, |bytes, _| {
+        let (mut batch, mut taken) = (StepBatch::default(), None);
+        read_document(text, RECORDS, &mut batch, |bytes, _| {
             taken = Some(serde_json::from_slice(bytes)?);
             Ok(())
         });
-        (taken, harvest.problems.iter().map(|problem| (problem.line, problem.what.code())).collect())
+        (taken, batch.problems.iter().map(|problem| (problem.line, problem.what.code())).collect())
     }
 
     #[test]

@@ -1,101 +1,105 @@
-//! A compact table of imported entries: 20 bytes each, stored in fixed-size chunks so that growing never
-//! copies.
+//! A compact table of imported entries. A row has 20 bytes. Rows are stored in fixed-size chunks, so that growing the
+//! table never copies them.
 
 use sapwood_core::EntryId;
 use sapwood_core::entry::Stance;
 
 /// The position of an entry in the table.
-pub(super) type Index = u32;
+pub(super) type RowIndex = u32;
 
 /// Rows per chunk.
-const PIECE: usize = 4_096;
+const CHUNK_ROWS: usize = 4_096;
 /// The top bit of a link marks an entry outside the tree. The other bits are the parent's index plus one.
-const BESIDE: u32 = 1 << 31;
+const OUTSIDE_TREE: u32 = 1 << 31;
 /// Maximum number of entries in one file.
-pub(super) const ENTRIES_MAX: usize = BESIDE as usize - 1;
+pub(super) const ENTRIES_MAX: usize = OUTSIDE_TREE as usize - 1;
 
 /// A list that grows chunk by chunk.
-pub(super) struct Pieces<T> {
+pub(super) struct ChunkedList<T> {
     /// Every chunk except the last is full.
-    pieces: Vec<Vec<T>>,
+    chunks: Vec<Vec<T>>,
 }
 
-impl<T> Default for Pieces<T> {
+impl<T> Default for ChunkedList<T> {
     fn default() -> Self {
-        Self { pieces: Vec::new() }
+        Self { chunks: Vec::new() }
     }
 }
 
-impl<T: Copy> Pieces<T> {
+impl<T: Copy> ChunkedList<T> {
     pub(super) fn len(&self) -> usize {
-        self.pieces.last().map_or(0, |last| (self.pieces.len() - 1) * PIECE + last.len())
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK_ROWS + last.len())
     }
 
     pub(super) fn push(&mut self, item: T) {
-        if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
-            self.pieces.push(Vec::with_capacity(PIECE));
+        if self.chunks.last().is_none_or(|last| last.len() == CHUNK_ROWS) {
+            self.chunks.push(Vec::with_capacity(CHUNK_ROWS));
         }
-        if let Some(last) = self.pieces.last_mut() {
+        if let Some(last) = self.chunks.last_mut() {
             last.push(item);
         }
     }
 
-    pub(super) fn get(&self, index: Index) -> T {
-        self.pieces[index as usize / PIECE][index as usize % PIECE]
+    pub(super) fn get(&self, index: RowIndex) -> T {
+        self.chunks[index as usize / CHUNK_ROWS][index as usize % CHUNK_ROWS]
     }
 
-    pub(super) fn set(&mut self, index: Index, item: T) {
-        self.pieces[index as usize / PIECE][index as usize % PIECE] = item;
+    pub(super) fn set(&mut self, index: RowIndex, item: T) {
+        self.chunks[index as usize / CHUNK_ROWS][index as usize % CHUNK_ROWS] = item;
     }
 }
 
 #[derive(Clone, Copy)]
-struct Row {
+struct EntryRow {
     id: [u8; 16],
     link: [u8; 4],
 }
 
 #[derive(Default)]
-pub(super) struct Rows(Pieces<Row>);
+pub(super) struct EntryTable(ChunkedList<EntryRow>);
 
-impl Rows {
+impl EntryTable {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Add a row. Ids must be in ascending order (I13). For an entry outside the tree, `parent` is the leaf
     /// when it was written.
-    pub(super) fn push(&mut self, id: EntryId, parent: Option<Index>, stance: Stance) {
+    pub(super) fn push(&mut self, id: EntryId, parent: Option<RowIndex>, stance: Stance) {
         let parent = parent.map_or(0, |index| index + 1);
-        let link = if stance == Stance::Beside { parent | BESIDE } else { parent };
-        self.0.push(Row { id: *id.as_bytes(), link: link.to_le_bytes() });
+        let link = if stance == Stance::OutsideTree { parent | OUTSIDE_TREE } else { parent };
+        self.0.push(EntryRow { id: *id.as_bytes(), link: link.to_le_bytes() });
     }
 
     pub(super) fn last_id(&self) -> Option<EntryId> {
-        self.0.pieces.last()?.last().map(|row| EntryId::from_bytes(row.id))
+        self.0.chunks.last()?.last().map(|row| EntryId::from_bytes(row.id))
     }
 
-    pub(super) fn find(&self, id: EntryId) -> Option<Index> {
-        let pieces = &self.0.pieces;
-        let piece = pieces.partition_point(|piece| piece.first().is_some_and(|row| row.id <= *id.as_bytes()));
-        let piece = piece.checked_sub(1)?;
-        let place = pieces[piece].binary_search_by(|row| row.id.cmp(id.as_bytes())).ok()?;
-        Index::try_from(piece * PIECE + place).ok()
+    pub(super) fn find(&self, id: EntryId) -> Option<RowIndex> {
+        let chunks = &self.0.chunks;
+        let chunk = chunks.partition_point(|chunk| chunk.first().is_some_and(|row| row.id <= *id.as_bytes()));
+        let chunk = chunk.checked_sub(1)?;
+        let offset = chunks[chunk].binary_search_by(|row| row.id.cmp(id.as_bytes())).ok()?;
+        RowIndex::try_from(chunk * CHUNK_ROWS + offset).ok()
     }
 
-    pub(super) fn id(&self, index: Index) -> EntryId {
+    pub(super) fn id(&self, index: RowIndex) -> EntryId {
         EntryId::from_bytes(self.row(index).id)
     }
 
-    pub(super) fn parent(&self, index: Index) -> Option<Index> {
-        (u32::from_le_bytes(self.row(index).link) & !BESIDE).checked_sub(1)
+    pub(super) fn parent(&self, index: RowIndex) -> Option<RowIndex> {
+        (u32::from_le_bytes(self.row(index).link) & !OUTSIDE_TREE).checked_sub(1)
     }
 
-    pub(super) fn stance(&self, index: Index) -> Stance {
-        if u32::from_le_bytes(self.row(index).link) & BESIDE == 0 { Stance::InTree } else { Stance::Beside }
+    pub(super) fn stance(&self, index: RowIndex) -> Stance {
+        if u32::from_le_bytes(self.row(index).link) & OUTSIDE_TREE == 0 {
+            Stance::InTree
+        } else {
+            Stance::OutsideTree
+        }
     }
 
-    fn row(&self, index: Index) -> Row {
+    fn row(&self, index: RowIndex) -> EntryRow {
         self.0.get(index)
     }
 }
@@ -109,18 +113,18 @@ mod tests {
     #[test]
     fn rows_are_found_by_id_across_chunks() {
         let id = |number: u32| EntryId::mint(TimestampMs(i64::from(number) * 2), 0);
-        let mut rows = Rows::default();
+        let mut rows = EntryTable::default();
         assert_eq!((rows.len(), rows.last_id(), rows.find(id(0))), (0, None, None));
-        let count = PIECE as u32 * 2 + 5;
+        let count = CHUNK_ROWS as u32 * 2 + 5;
         for number in 0..count {
-            let stance = if number % 3 == 0 { Stance::Beside } else { Stance::InTree };
+            let stance = if number % 3 == 0 { Stance::OutsideTree } else { Stance::InTree };
             rows.push(id(number), number.checked_sub(1), stance);
         }
         assert_eq!((rows.len(), rows.last_id()), (count as usize, Some(id(count - 1))));
         for number in [0, 1, 4_095, 4_096, 4_097, 8_191, 8_192, count - 1] {
             assert_eq!(rows.find(id(number)), Some(number));
             assert_eq!((rows.id(number), rows.parent(number)), (id(number), number.checked_sub(1)));
-            assert_eq!(rows.stance(number) == Stance::Beside, number % 3 == 0);
+            assert_eq!(rows.stance(number) == Stance::OutsideTree, number % 3 == 0);
         }
         assert_eq!(rows.find(EntryId::mint(TimestampMs(3), 0)), None);
         assert_eq!(rows.find(id(count)), None);

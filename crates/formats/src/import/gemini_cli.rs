@@ -1,16 +1,16 @@
-//! Import of Gemini CLI recordings: a line with session data, then one message per line. Older recordings are
-//! one document.
+//! Import of Gemini CLI recordings. A recording has a line with session data, then one message per line. Older
+//! recordings are one document.
 //!
-//! - A message with a known id replaces the earlier one: Gemini CLI rewrites a message whenever its tools
-//!   answer.
-//! - `$set` patches the session data. A `messages` key in it replaces all messages, which happens in a
-//!   compression.
-//! - `$rewindTo` removes a message and all after it, or all messages if the id is unknown. Removed messages
-//!   stay in the log as a branch.
-//! - A tool's result is inside the message that called the tool.
+//! - A message replaces the earlier message with the same id: Gemini CLI rewrites a message whenever its tools return
+//!   results.
+//! - `$set` patches the session data. If the patch has a `messages` key, it replaces all messages. Gemini CLI writes
+//!   such a patch when it compresses the conversation.
+//! - `$rewindTo` removes a message and all later messages, or all messages if the id is unknown. Removed messages stay
+//!   in the log as a branch.
+//! - The message that calls a tool also contains the tool's result.
 //!
-//! Memory: the latest messages of the current path, up to [`HELD_BYTES_MAX`], because each may still be
-//! replaced, and about 50 bytes per earlier message.
+//! Memory: about 50 bytes per message, plus a buffer of up to [`PENDING_BYTES_MAX`] for the latest messages of the
+//! current path, because each may still be replaced.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -22,32 +22,34 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, has_lines, read_document, read_lines};
-use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, model_name};
+use super::steps::{
+    Author, PathKind, RecordKey, StepAction, StepBatch, StepParent, model_name, plausible_usage,
+};
 use super::text::{Time, decode_base64, input_json};
 use super::{Format, Reader, keep_record, read_json_line};
 
 /// Maximum size of buffered messages. Beyond it, the older half is flushed, and a later replacement of a
 /// flushed message becomes a branch.
-const HELD_BYTES_MAX: usize = 8 << 20;
-/// Where an old recording, which is one document, has its messages.
-const RECORDS: Records = Records { of: &["messages"], inside: &[] };
+const PENDING_BYTES_MAX: usize = 8 << 20;
+/// The key of the messages in an old recording, which is one document.
+const RECORDS: Records = Records { keys: &["messages"], container_keys: &[] };
 /// Size of a buffered message in addition to its text.
-const HELD_FRAME_BYTES: usize = 256;
+const PENDING_OVERHEAD_BYTES: usize = 256;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Record<'a> {
+struct GeminiRecord<'a> {
     id: Option<String>,
     #[serde(rename = "$rewindTo")]
     rewind_to: Option<String>,
     #[serde(rename = "$set", borrow)]
-    set: Option<Data<'a>>,
+    set: Option<SessionData<'a>>,
 }
 
 /// The session data.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Data<'a> {
+struct SessionData<'a> {
     session_id: Option<String>,
     start_time: Option<Time>,
     summary: Option<String>,
@@ -58,7 +60,7 @@ struct Data<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Message<'a> {
+struct GeminiMessage<'a> {
     id: String,
     timestamp: Option<Time>,
     #[serde(rename = "type", borrow)]
@@ -66,15 +68,15 @@ struct Message<'a> {
     #[serde(borrow)]
     content: Option<&'a RawValue>,
     #[serde(borrow)]
-    tool_calls: Option<Vec<Call<'a>>>,
+    tool_calls: Option<Vec<GeminiCall<'a>>>,
     thoughts: Option<Vec<Thought>>,
-    tokens: Option<Tokens>,
+    tokens: Option<GeminiTokens>,
     model: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Call<'a> {
+struct GeminiCall<'a> {
     id: String,
     name: String,
     #[serde(borrow)]
@@ -94,7 +96,7 @@ struct Thought {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Tokens {
+struct GeminiTokens {
     input: u64,
     output: u64,
     cached: u64,
@@ -104,7 +106,7 @@ struct Tokens {
 /// A part in Google's format.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Piece<'a> {
+struct GeminiPart<'a> {
     text: Option<String>,
     thought: Option<bool>,
     #[serde(borrow)]
@@ -150,43 +152,43 @@ struct PendingMessage {
 
 pub struct Importer {
     name: String,
-    held: VecDeque<PendingMessage>,
-    held_bytes: usize,
+    pending: VecDeque<PendingMessage>,
+    pending_bytes: usize,
     /// The number of the first buffered message.
     first: usize,
     /// Numbers of buffered messages by id.
-    places: HashMap<String, usize>,
-    /// The last entry of each buffered message that was already emitted, starting with the first one.
-    ends: VecDeque<Under>,
+    positions: HashMap<String, usize>,
+    /// The last entry of each buffered message that was already emitted. These are the first buffered messages.
+    ends: VecDeque<StepParent>,
     /// The parent of the first buffered message.
-    under: Under,
+    under: StepParent,
     /// The parents of messages that are no longer buffered.
-    passed: HashMap<RecordKey, Under>,
+    flushed_parents: HashMap<RecordKey, StepParent>,
     /// The leaf according to the emitted steps.
-    told: Under,
+    emitted_leaf: StepParent,
     rewinds: u64,
     loose: u64,
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| self.take_line(line, batch));
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
+    fn push_document(&mut self, bytes: &[u8], batch: &mut StepBatch) {
         if has_lines(bytes) {
-            return read_lines(bytes, self, harvest);
+            return read_lines(bytes, self, batch);
         }
-        read_document(bytes, RECORDS, harvest, |bytes, harvest| self.take_line(bytes, harvest));
+        read_document(bytes, RECORDS, batch, |bytes, batch| self.take_line(bytes, batch));
     }
 
-    fn finish(&mut self, harvest: &mut StepBatch) {
-        self.grow(harvest);
-        let is_conversation = self.first + self.held.len() > 0;
-        if harvest.session.is_none() && is_conversation {
-            harvest.open(Format::GeminiCli, &self.name, harvest.at);
-        } else if harvest.session.is_none() {
-            harvest.steps.clear();
+    fn finish(&mut self, batch: &mut StepBatch) {
+        self.emit_pending(batch);
+        let is_conversation = self.first + self.pending.len() > 0;
+        if batch.session.is_none() && is_conversation {
+            batch.open(Format::GeminiCli, &self.name, batch.at);
+        } else if batch.session.is_none() {
+            batch.steps.clear();
         }
     }
 }
@@ -195,161 +197,163 @@ impl Importer {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            held: VecDeque::new(),
-            held_bytes: 0,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
             first: 0,
-            places: HashMap::new(),
+            positions: HashMap::new(),
             ends: VecDeque::new(),
-            under: Under::Root,
-            passed: HashMap::new(),
-            told: Under::Root,
+            under: StepParent::Root,
+            flushed_parents: HashMap::new(),
+            emitted_leaf: StepParent::Root,
             rewinds: 0,
             loose: 0,
         }
     }
 
-    fn take_line(&mut self, line: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
-        let record: Record<'_> = serde_json::from_slice(line)?;
+    fn take_line(&mut self, line: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
+        let record: GeminiRecord<'_> = serde_json::from_slice(line)?;
         if let Some(id) = record.rewind_to {
-            self.rewind(&id, harvest);
+            self.rewind(&id, batch);
         } else if let Some(data) = record.set {
-            self.take_data(data, line, harvest);
+            self.take_data(data, line, batch);
         } else if record.id.is_some() {
-            let message: Message<'_> = serde_json::from_slice(line)?;
-            self.take_message(message, line, harvest);
+            let message: GeminiMessage<'_> = serde_json::from_slice(line)?;
+            self.take_message(message, line, batch);
         } else {
-            let data: Data<'_> = serde_json::from_slice(line)?;
-            self.take_data(data, line, harvest);
+            let data: SessionData<'_> = serde_json::from_slice(line)?;
+            self.take_data(data, line, batch);
         }
         Ok(())
     }
 
-    fn take_data(&mut self, data: Data<'_>, line: &[u8], harvest: &mut StepBatch) {
-        if let Some(id) = data.session_id.filter(|_| harvest.session.is_none()) {
-            let session = harvest.open(Format::GeminiCli, &id, data.start_time.and_then(|time| time.0));
+    fn take_data(&mut self, data: SessionData<'_>, line: &[u8], batch: &mut StepBatch) {
+        if let Some(id) = data.session_id.filter(|_| batch.session.is_none()) {
+            let session = batch.open(Format::GeminiCli, &id, data.start_time.and_then(|time| time.0));
             session.cwd = data.directories.as_ref().and_then(|directories| directories.first().cloned());
         } else if data.messages.is_none() && data.summary.is_none() {
-            self.keep(line, "data", harvest);
+            self.keep(line, "data", batch);
         }
         if let Some(summary) = data.summary.filter(|summary| !summary.trim().is_empty()) {
             self.loose += 1;
             let title = summary.trim().lines().next().unwrap_or_default().to_owned();
-            harvest.note(RecordKey::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
+            batch.note(RecordKey::of(&format!("summary {} {title}", self.loose)), SessionNamed { title });
         }
         let Some(messages) = data.messages else { return };
-        // The patch replaces all messages. The old ones stay as a branch, except those that the new list
+        // The patch replaces all messages. The old messages stay as a branch, except those that the new list
         // repeats.
-        self.go_back(Under::Root, harvest);
-        let number = harvest.line;
+        self.rewind_all_to(StepParent::Root, batch);
+        let number = batch.line;
         for raw in messages {
-            if harvest.is_given_up() {
+            if batch.is_given_up() {
                 return;
             }
-            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
-                self.take_message(serde_json::from_slice(raw)?, raw, harvest);
+            read_json_line(raw.get().as_bytes(), number, batch, |raw, batch| {
+                self.take_message(serde_json::from_slice(raw)?, raw, batch);
                 Ok(())
             });
         }
     }
 
-    fn keep(&mut self, line: &[u8], kind: &str, harvest: &mut StepBatch) {
+    fn keep(&mut self, line: &[u8], kind: &str, batch: &mut StepBatch) {
         self.loose += 1;
         let key = RecordKey::of(&format!("loose {} {}", self.loose, BlobHash::of(line)));
-        keep_record(Format::GeminiCli, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
+        keep_record(Format::GeminiCli, if kind.is_empty() { "record" } else { kind }, key, line, batch);
     }
 
-    /// Remove this message and all after it, or all messages if the id is unknown.
-    fn rewind(&mut self, id: &str, harvest: &mut StepBatch) {
-        match (self.places.get(id), self.passed.get(&message_key(id)).copied()) {
-            (Some(number), _) => self.drop_from(*number - self.first, harvest),
-            (None, passed) => self.go_back(passed.unwrap_or(Under::Root), harvest),
+    /// Remove this message and all later messages, or all messages if the id is unknown.
+    fn rewind(&mut self, id: &str, batch: &mut StepBatch) {
+        match (self.positions.get(id), self.flushed_parents.get(&message_key(id)).copied()) {
+            (Some(number), _) => self.drop_from(*number - self.first, batch),
+            (None, parent) => self.rewind_all_to(parent.unwrap_or(StepParent::Root), batch),
         }
     }
 
     /// Drop all buffered messages and continue after `to`.
-    fn go_back(&mut self, to: Under, harvest: &mut StepBatch) {
-        self.drop_from(0, harvest);
+    fn rewind_all_to(&mut self, to: StepParent, batch: &mut StepBatch) {
+        self.drop_from(0, batch);
         self.under = to;
     }
 
-    fn drop_from(&mut self, kept: usize, harvest: &mut StepBatch) {
+    fn drop_from(&mut self, kept: usize, batch: &mut StepBatch) {
         // Emit the messages first, so that the dropped ones stay in the log as a branch.
-        self.grow(harvest);
+        self.emit_pending(batch);
         self.rewinds += 1;
-        for gone in self.held.drain(kept..) {
-            self.held_bytes -= gone.bytes;
-            self.places.remove(&gone.id);
+        for removed in self.pending.drain(kept..) {
+            self.pending_bytes -= removed.bytes;
+            self.positions.remove(&removed.id);
         }
         self.ends.truncate(kept);
     }
 
-    fn take_message(&mut self, message: Message<'_>, line: &[u8], harvest: &mut StepBatch) {
-        harvest.at = message.timestamp.and_then(|time| time.0).or(harvest.at);
+    fn take_message(&mut self, message: GeminiMessage<'_>, line: &[u8], batch: &mut StepBatch) {
+        batch.at = message.timestamp.and_then(|time| time.0).or(batch.at);
         let (id, is_user) = (message.id.clone(), message.kind == "user");
         let bodies = match message.kind.as_ref() {
-            "user" => user(&message, harvest),
-            "gemini" | "model" => gemini(message, harvest),
-            kind => return self.keep(line, kind, harvest),
+            "user" => user(&message, batch),
+            "gemini" | "model" => gemini(message, batch),
+            kind => return self.keep(line, kind, batch),
         };
         if is_user && bodies.is_empty() {
-            self.keep(line, "user", harvest);
+            self.keep(line, "user", batch);
         }
-        let bytes = line.len() + HELD_FRAME_BYTES;
-        self.hold(PendingMessage { id, at: harvest.at, line: harvest.line, bodies, bytes }, harvest);
-        if self.held_bytes > HELD_BYTES_MAX {
-            self.let_go(harvest);
+        let bytes = line.len() + PENDING_OVERHEAD_BYTES;
+        self.buffer(PendingMessage { id, at: batch.at, line: batch.line, bodies, bytes }, batch);
+        if self.pending_bytes > PENDING_BYTES_MAX {
+            self.flush_older_half(batch);
         }
     }
 
     /// Buffer a message, replacing an earlier version of it.
-    fn hold(&mut self, held: PendingMessage, harvest: &mut StepBatch) {
-        if let Some(number) = self.places.get(&held.id) {
-            let place = *number - self.first;
-            self.held_bytes += held.bytes;
-            let before = std::mem::replace(&mut self.held[place], held);
-            self.held_bytes -= before.bytes;
-            if place >= self.ends.len() {
+    fn buffer(&mut self, pending: PendingMessage, batch: &mut StepBatch) {
+        if let Some(number) = self.positions.get(&pending.id) {
+            let index = *number - self.first;
+            self.pending_bytes += pending.bytes;
+            let before = std::mem::replace(&mut self.pending[index], pending);
+            self.pending_bytes -= before.bytes;
+            if index >= self.ends.len() {
                 for body in &before.bodies {
-                    harvest.forget(body.parts());
+                    batch.drop_media(body.parts());
                 }
             }
-            self.ends.truncate(place);
-        } else if let Some(under) = self.passed.get(&message_key(&held.id)) {
+            self.ends.truncate(index);
+        } else if let Some(under) = self.flushed_parents.get(&message_key(&pending.id)) {
             // Messages after the emitted version stay attached to it.
-            put_held(&held, *under, Path::Side, harvest);
+            emit_message(&pending, *under, PathKind::Side, batch);
         } else {
-            self.held_bytes += held.bytes;
-            self.places.insert(held.id.clone(), self.first + self.held.len());
-            self.held.push_back(held);
+            self.pending_bytes += pending.bytes;
+            self.positions.insert(pending.id.clone(), self.first + self.pending.len());
+            self.pending.push_back(pending);
         }
     }
 
     /// Flush the older half of the buffered messages.
-    fn let_go(&mut self, harvest: &mut StepBatch) {
-        self.grow(harvest);
-        while self.held_bytes > HELD_BYTES_MAX / 2 && self.held.len() > 1 {
-            let (Some(gone), Some(end)) = (self.held.pop_front(), self.ends.pop_front()) else { return };
-            self.held_bytes -= gone.bytes;
-            self.places.remove(&gone.id);
-            self.passed.insert(message_key(&gone.id), self.under);
+    fn flush_older_half(&mut self, batch: &mut StepBatch) {
+        self.emit_pending(batch);
+        while self.pending_bytes > PENDING_BYTES_MAX / 2 && self.pending.len() > 1 {
+            let (Some(removed), Some(end)) = (self.pending.pop_front(), self.ends.pop_front()) else {
+                return;
+            };
+            self.pending_bytes -= removed.bytes;
+            self.positions.remove(&removed.id);
+            self.flushed_parents.insert(message_key(&removed.id), self.under);
             (self.under, self.first) = (end, self.first + 1);
         }
     }
 
     /// Emit all buffered messages that were not emitted yet.
-    fn grow(&mut self, harvest: &mut StepBatch) {
-        let (at, line) = (harvest.at, harvest.line);
+    fn emit_pending(&mut self, batch: &mut StepBatch) {
+        let (at, line) = (batch.at, batch.line);
         let mut under = self.ends.back().copied().unwrap_or(self.under);
-        for held in self.held.iter().skip(self.ends.len()) {
-            under = put_held(held, under, Path::Main, harvest);
+        for pending in self.pending.iter().skip(self.ends.len()) {
+            under = emit_message(pending, under, PathKind::Main, batch);
             self.ends.push_back(under);
-            self.told = under;
+            self.emitted_leaf = under;
         }
-        (harvest.at, harvest.line) = (at, line);
-        if self.told != under {
-            self.told = under;
-            let place = format!("rewind {} {under:?}", self.rewinds);
-            harvest.step(RecordKey::of(&place), Act::Rewind(under));
+        (batch.at, batch.line) = (at, line);
+        if self.emitted_leaf != under {
+            self.emitted_leaf = under;
+            let seed = format!("rewind {} {}", self.rewinds, under.key_text());
+            batch.step(RecordKey::of(&seed), StepAction::Rewind(under));
         }
     }
 }
@@ -358,77 +362,83 @@ fn message_key(id: &str) -> RecordKey {
     RecordKey::of(&format!("{id}/0"))
 }
 
-/// Add the entries of a message one after another, and return the last one.
-fn put_held(held: &PendingMessage, mut under: Under, path: Path, harvest: &mut StepBatch) -> Under {
-    (harvest.at, harvest.line) = (held.at, held.line);
-    for (number, body) in held.bodies.iter().enumerate() {
-        let key = RecordKey::of(&format!("{}/{number}", held.id));
-        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-        harvest.step(key, Act::Version { body: body.clone(), under, by, path, names: None });
-        under = Under::RecordKey(key);
+/// Add the entries of a message as a chain, and return the last entry.
+fn emit_message(
+    pending: &PendingMessage,
+    mut under: StepParent,
+    path: PathKind,
+    batch: &mut StepBatch,
+) -> StepParent {
+    (batch.at, batch.line) = (pending.at, pending.line);
+    for (number, body) in pending.bodies.iter().enumerate() {
+        let key = RecordKey::of(&format!("{}/{number}", pending.id));
+        let by = if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent };
+        batch.step(key, StepAction::Version { body: body.clone(), under, by, path, refs: None });
+        under = StepParent::RecordKey(key);
     }
     under
 }
 
-/// Read Google's parts: one, several, or plain text.
-fn pieces<'a>(raw: Option<&'a RawValue>) -> Vec<Piece<'a>> {
+/// Parse content in Google's format: one part, several parts, or plain text.
+fn gemini_parts<'a>(raw: Option<&'a RawValue>) -> Vec<GeminiPart<'a>> {
     let text = |raw: &str| serde_json::from_str::<String>(raw).ok();
-    let piece = |raw: &'a str| match text(raw) {
-        Some(text) => Piece { text: Some(text), ..Piece::default() },
-        None => serde_json::from_str::<Piece<'a>>(raw).unwrap_or_default(),
+    let part = |raw: &'a str| match text(raw) {
+        Some(text) => GeminiPart { text: Some(text), ..GeminiPart::default() },
+        None => serde_json::from_str::<GeminiPart<'a>>(raw).unwrap_or_default(),
     };
     let Some(raw) = raw else { return Vec::new() };
     match serde_json::from_str::<Vec<&'a RawValue>>(raw.get()) {
-        Ok(many) => many.into_iter().map(|raw| piece(raw.get())).collect(),
-        Err(_) => vec![piece(raw.get())],
+        Ok(many) => many.into_iter().map(|raw| part(raw.get())).collect(),
+        Err(_) => vec![part(raw.get())],
     }
 }
 
-fn part_of(piece: Piece<'_>, harvest: &mut StepBatch) -> Option<Part> {
-    if let Some(call) = piece.function_call {
+fn part_of(part: GeminiPart<'_>, batch: &mut StepBatch) -> Option<Part> {
+    if let Some(call) = part.function_call {
         let id = call.id.unwrap_or_else(|| call.name.clone());
         return Some(Part::tool_call(id, call.name, input_json(call.args)));
     }
-    if let Some(data) = piece.inline_data {
-        return decode_base64(&data.data).map(|bytes| harvest.media(&data.mime_type, bytes, None));
+    if let Some(data) = part.inline_data {
+        return decode_base64(&data.data).map(|bytes| batch.media(&data.mime_type, bytes, None));
     }
-    let text = piece.text.filter(|text| !text.is_empty())?;
-    Some(match piece.thought {
+    let text = part.text.filter(|text| !text.is_empty())?;
+    Some(match part.thought {
         Some(true) => Part::Reasoning(Reasoning { text, redacted: false }),
         _ => Part::text(text),
     })
 }
 
-/// Convert a user message. Commands to the program and the program's notes are not sent to the model, so they get
-/// no entry in the tree.
-fn user(message: &Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
+/// Convert a user message. Returns no body for commands to Gemini CLI and for its own notes, because they are not sent
+/// to the model.
+fn user(message: &GeminiMessage<'_>, batch: &mut StepBatch) -> Vec<Body> {
     let parts: Vec<Part> =
-        pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
+        gemini_parts(message.content).into_iter().filter_map(|part| part_of(part, batch)).collect();
     let text = joined_text(&parts);
     let text = text.trim();
-    let to_itself =
+    let is_internal =
         ["/", "?", "<session_context>", "<hook_context>"].iter().any(|opening| text.starts_with(opening));
-    if parts.is_empty() || to_itself {
-        harvest.forget(&parts);
+    if parts.is_empty() || is_internal {
+        batch.drop_media(&parts);
         return Vec::new();
     }
     vec![UserMessage { parts, origin: None }.into()]
 }
 
 /// Convert a model message and the results of its tools.
-fn gemini(message: Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
-    let said: Vec<Part> =
-        pieces(message.content).into_iter().filter_map(|piece| part_of(piece, harvest)).collect();
+fn gemini(message: GeminiMessage<'_>, batch: &mut StepBatch) -> Vec<Body> {
+    let content_parts: Vec<Part> =
+        gemini_parts(message.content).into_iter().filter_map(|part| part_of(part, batch)).collect();
     let calls = message.tool_calls.unwrap_or_default();
-    let is_whole = said.iter().any(|part| !matches!(part, Part::Text(_) | Part::Media(_)));
+    let is_whole = content_parts.iter().any(|part| !matches!(part, Part::Text(_) | Part::Media(_)));
     let mut parts = Vec::new();
     if !is_whole {
         parts.extend(message.thoughts.unwrap_or_default().into_iter().filter_map(thought));
     }
-    parts.extend(said);
+    parts.extend(content_parts);
     if !is_whole {
-        let call =
-            |call: &Call<'_>| Part::tool_call(call.id.clone(), call.name.clone(), input_json(call.args));
+        let call = |call: &GeminiCall<'_>| {
+            Part::tool_call(call.id.clone(), call.name.clone(), input_json(call.args))
+        };
         parts.extend(calls.iter().map(call));
     }
     if parts.is_empty() {
@@ -436,7 +446,7 @@ fn gemini(message: Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     }
     let called = parts.iter().any(|part| part.as_tool_call().is_some());
     let usage = message.tokens.and_then(|tokens| {
-        believable(Usage {
+        plausible_usage(Usage {
             input: tokens.input.saturating_sub(tokens.cached),
             output: tokens.output.saturating_add(tokens.thoughts),
             cache_read: tokens.cached,
@@ -448,7 +458,7 @@ fn gemini(message: Message<'_>, harvest: &mut StepBatch) -> Vec<Body> {
     let model = message.model.map(|model| model_name(Some("gemini"), &model));
     let answer = AssistantMessage { parts, model, usage, cost_nano_usd: None, stop };
     let mut bodies: Vec<Body> = vec![answer.into()];
-    bodies.extend(calls.into_iter().filter_map(|call| result(call, harvest)).map(Body::from));
+    bodies.extend(calls.into_iter().filter_map(|call| result(call, batch)).map(Body::from));
     bodies
 }
 
@@ -460,13 +470,13 @@ fn thought(thought: Thought) -> Option<Part> {
     Some(Part::Reasoning(Reasoning { text, redacted: false }))
 }
 
-fn result(call: Call<'_>, harvest: &mut StepBatch) -> Option<ToolResult> {
+fn result(call: GeminiCall<'_>, batch: &mut StepBatch) -> Option<ToolResult> {
     let raw = call.result?;
     let mut parts = Vec::new();
-    for piece in pieces(Some(raw)) {
-        match piece.function_response.as_ref().and_then(|response| response.response) {
+    for part in gemini_parts(Some(raw)) {
+        match part.function_response.as_ref().and_then(|response| response.response) {
             Some(response) => parts.push(Part::text(response_text(response))),
-            None => parts.extend(part_of(piece, harvest)),
+            None => parts.extend(part_of(part, batch)),
         }
     }
     let is_error = matches!(call.status.as_ref(), "error" | "cancelled");
@@ -481,7 +491,7 @@ fn result(call: Call<'_>, harvest: &mut StepBatch) -> Option<ToolResult> {
     })
 }
 
-/// Google's tools answer with an object. If it only wraps a text, return the text.
+/// Return a tool's response as text. If the response is an object that only wraps a string, return the string.
 fn response_text(raw: &RawValue) -> String {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(raw.get());
     let only = read.ok().filter(|object| object.len() == 1).and_then(|object| {

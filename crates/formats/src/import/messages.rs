@@ -1,6 +1,6 @@
-//! Plain messages in the shapes of the OpenAI and Anthropic APIs: an array, an object with `messages`, or one
-//! message per line. Messages have no ids and are identified by their content and the messages before them.
-//! So a conversation that grew is extended, and an edited one becomes a branch.
+//! Import of plain messages in the formats of the OpenAI and Anthropic APIs: an array, an object with `messages`, or
+//! one message per line. Messages have no ids and are identified by their content and the messages before them.
+//! Therefore a conversation that grew extends the session, and an edited conversation becomes a branch.
 
 use std::borrow::Cow;
 
@@ -16,12 +16,12 @@ use serde_json::value::RawValue;
 
 use super::blocks::{Block, Content};
 use super::document::{Records, has_lines, read_document, read_lines};
-use super::steps::{By, RecordKey, StepBatch, Under, believable};
+use super::steps::{Author, RecordKey, StepBatch, StepParent, plausible_usage};
 use super::text::{arguments_json, input_json};
-use super::{Format, Lines, Reader, Trouble, read_json_line};
+use super::{Format, LineLocator, ProblemKind, Reader, read_json_line};
 
-/// Where a document has its messages.
-const RECORDS: Records = Records { of: &["messages"], inside: &[] };
+/// The key of the messages in a document.
+const RECORDS: Records = Records { keys: &["messages"], container_keys: &[] };
 
 #[derive(Deserialize, Default)]
 struct Conversation<'a> {
@@ -36,13 +36,13 @@ struct Conversation<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Message<'a> {
+struct ApiMessage<'a> {
     #[serde(borrow)]
     role: Cow<'a, str>,
     #[serde(borrow)]
     content: Content<'a>,
     #[serde(borrow)]
-    tool_calls: Option<Vec<Call<'a>>>,
+    tool_calls: Option<Vec<ApiToolCall<'a>>>,
     #[serde(alias = "tool_use_id", alias = "call_id")]
     tool_call_id: Option<String>,
     name: Option<String>,
@@ -50,7 +50,7 @@ struct Message<'a> {
     reasoning_content: Option<String>,
     refusal: Option<String>,
     model: Option<String>,
-    usage: Option<Counts>,
+    usage: Option<ApiUsage>,
     #[serde(alias = "finish_reason", alias = "stop")]
     stop_reason: Option<String>,
     /// Present in a whole conversation, absent in a message.
@@ -58,17 +58,17 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct ApiToolCall<'a> {
     #[serde(default)]
     id: String,
     #[serde(borrow)]
-    function: Option<Function<'a>>,
+    function: Option<ApiFunction<'a>>,
     #[serde(borrow)]
-    custom: Option<Function<'a>>,
+    custom: Option<ApiFunction<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Function<'a> {
+struct ApiFunction<'a> {
     #[serde(default)]
     name: String,
     #[serde(borrow)]
@@ -79,7 +79,7 @@ struct Function<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Counts {
+struct ApiUsage {
     #[serde(alias = "prompt_tokens")]
     input_tokens: u64,
     #[serde(alias = "completion_tokens")]
@@ -87,12 +87,12 @@ struct Counts {
     cache_read_input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
     #[serde(alias = "input_tokens_details")]
-    prompt_tokens_details: Option<Cached>,
+    prompt_tokens_details: Option<CachedTokens>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Cached {
+struct CachedTokens {
     cached_tokens: u64,
 }
 
@@ -104,26 +104,26 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| {
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| {
             if line.starts_with(b"[") {
-                return self.take_whole(line, harvest);
+                return self.take_conversation(line, batch);
             }
-            let message: Message<'_> = serde_json::from_slice(line)?;
+            let message: ApiMessage<'_> = serde_json::from_slice(line)?;
             if message.messages.is_some() && message.role.is_empty() {
-                return self.take_whole(line, harvest);
+                return self.take_conversation(line, batch);
             }
-            self.open(None, line, harvest);
-            self.take(message, line, harvest);
+            self.open(None, line, batch);
+            self.take(message, line, batch);
             Ok(())
         });
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
+    fn push_document(&mut self, bytes: &[u8], batch: &mut StepBatch) {
         if has_lines(bytes) {
-            return read_lines(bytes, self, harvest);
+            return read_lines(bytes, self, batch);
         }
-        read_document(bytes, RECORDS, harvest, |bytes, harvest| self.take_whole(bytes, harvest));
+        read_document(bytes, RECORDS, batch, |bytes, batch| self.take_conversation(bytes, batch));
     }
 }
 
@@ -133,68 +133,68 @@ impl Importer {
     }
 
     /// Read an array of messages, or an object that contains such an array.
-    fn take_whole(&mut self, bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
+    fn take_conversation(&mut self, bytes: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
         let conversation = match bytes.trim_ascii_start().starts_with(b"[") {
             true => Conversation { messages: serde_json::from_slice(bytes)?, ..Conversation::default() },
             false => serde_json::from_slice::<Conversation<'_>>(bytes)?,
         };
-        self.take_all(conversation, bytes, harvest);
+        self.take_all(conversation, bytes, batch);
         Ok(())
     }
 
     /// Name the session after the file. Without a file name, derive the name from the first message.
-    fn open(&mut self, id: Option<String>, first: &[u8], harvest: &mut StepBatch) {
-        if harvest.session.is_some() {
+    fn open(&mut self, id: Option<String>, first: &[u8], batch: &mut StepBatch) {
+        if batch.session.is_some() {
             return;
         }
         let named = id.unwrap_or_else(|| match self.name.as_str() {
             "" | "-" => format!("messages-{}", &BlobHash::of(first).to_string()[..24]),
             name => name.to_owned(),
         });
-        harvest.open(Format::Messages, &named, harvest.at);
+        batch.open(Format::Messages, &named, batch.at);
     }
 
-    fn take_all(&mut self, conversation: Conversation<'_>, bytes: &[u8], harvest: &mut StepBatch) {
+    fn take_all(&mut self, conversation: Conversation<'_>, bytes: &[u8], batch: &mut StepBatch) {
         let first = conversation.messages.first().map_or("", |first| first.get());
-        self.open(conversation.id, first.as_bytes(), harvest);
-        if let Some(session) = &mut harvest.session {
+        self.open(conversation.id, first.as_bytes(), batch);
+        if let Some(session) = &mut batch.session {
             session.title = conversation.title.as_deref().and_then(fit_title);
         }
-        let system = conversation.system.into_parts(harvest);
-        let system = harvest.words(&system);
+        let system = conversation.system.into_parts(batch);
+        let system = batch.text_only(&system);
         if !system.is_empty() {
             self.begun = true;
             self.add(
                 system.clone().as_bytes(),
                 ContextChanged { system: Some(system), ..ContextChanged::default() },
-                harvest,
+                batch,
             );
         }
         if let Some(model) = conversation.model {
-            self.add(model.clone().as_bytes(), ModelChanged { model }, harvest);
+            self.add(model.clone().as_bytes(), ModelChanged { model }, batch);
         }
-        let mut lines = Lines::new(bytes);
+        let mut lines = LineLocator::new(bytes);
         for raw in conversation.messages {
-            if harvest.is_given_up() {
+            if batch.is_given_up() {
                 return;
             }
-            let number = lines.of(raw.get());
-            read_json_line(raw.get().as_bytes(), number, harvest, |raw, harvest| {
-                self.take(serde_json::from_slice(raw)?, raw, harvest);
+            let number = lines.line_of(raw.get());
+            read_json_line(raw.get().as_bytes(), number, batch, |raw, batch| {
+                self.take(serde_json::from_slice(raw)?, raw, batch);
                 Ok(())
             });
         }
     }
 
-    fn take(&mut self, message: Message<'_>, raw: &[u8], harvest: &mut StepBatch) {
+    fn take(&mut self, message: ApiMessage<'_>, raw: &[u8], batch: &mut StepBatch) {
         let bodies: Vec<Body> = match message.role.as_ref() {
-            "user" => user_bodies(message.content.into_blocks(), harvest),
-            "assistant" => vec![assistant(message, harvest).into()],
+            "user" => user_bodies(message.content.into_blocks(), batch),
+            "assistant" => vec![assistant(message, batch).into()],
             "tool" | "function" => vec![
                 ToolResult {
                     call_id: message.tool_call_id.unwrap_or_default(),
                     tool: message.name,
-                    parts: message.content.into_parts(harvest),
+                    parts: message.content.into_parts(batch),
                     is_error: message.is_error.unwrap_or(false),
                     duration_ms: None,
                     interrupted: false,
@@ -203,46 +203,45 @@ impl Importer {
                 .into(),
             ],
             "system" | "developer" => {
-                let parts = message.content.into_parts(harvest);
-                let text = harvest.words(&parts);
+                let parts = message.content.into_parts(batch);
+                let text = batch.text_only(&parts);
                 vec![match self.begun {
-                    // Text before the first message is the system prompt, even after settings.
+                    // A system message before the first message is the system prompt, even if a model was set.
                     false => ContextChanged { system: Some(text), ..ContextChanged::default() }.into(),
                     true => SystemNote { text, reason: None }.into(),
                 }]
             }
             role => {
                 let role: String = role.chars().take(40).collect();
-                return harvest.report(Trouble::BadLine { why: format!("unknown role {role:?}") });
+                return batch.report(ProblemKind::BadLine { why: format!("unknown role {role:?}") });
             }
         };
         self.begun = true;
         for (number, body) in bodies.into_iter().enumerate() {
             let content = [raw, &number.to_le_bytes()].concat();
-            self.add(&content, body, harvest);
+            self.add(&content, body, batch);
         }
     }
 
-    fn add(&mut self, content: &[u8], body: impl Into<Body>, harvest: &mut StepBatch) {
+    fn add(&mut self, content: &[u8], body: impl Into<Body>, batch: &mut StepBatch) {
         let body = body.into();
-        let under = self.last.map_or(Under::Root, Under::RecordKey);
+        let under = self.last.map_or(StepParent::Root, StepParent::RecordKey);
         let key = RecordKey::after(self.last.unwrap_or_else(|| RecordKey::of("messages")), content);
-        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-        harvest.add(key, under, by, body);
+        let by = if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent };
+        batch.add(key, under, by, body);
         self.last = Some(key);
     }
 }
 
-/// Convert a user message to bodies. In Anthropic's shape it may include tool results, and each result
-/// becomes an entry.
-pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut StepBatch) -> Vec<Body> {
+/// Convert a user message to bodies. In Anthropic's format, it may include tool results. Each result becomes an entry.
+pub(super) fn user_bodies(blocks: Vec<Block<'_>>, batch: &mut StepBatch) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();
-    let mut said: Vec<Part> = Vec::new();
+    let mut user_parts: Vec<Part> = Vec::new();
     for block in blocks {
         if block.is_result() {
             let (call_id, is_error) =
                 (block.tool_use_id.unwrap_or_default(), block.is_error.unwrap_or(false));
-            let parts = block.content.into_parts(harvest);
+            let parts = block.content.into_parts(batch);
             let result = ToolResult {
                 call_id,
                 tool: None,
@@ -254,20 +253,20 @@ pub(super) fn user_bodies(blocks: Vec<Block<'_>>, harvest: &mut StepBatch) -> Ve
             };
             bodies.push(result.into());
         } else {
-            said.extend(block.into_part(harvest));
+            user_parts.extend(block.into_part(batch));
         }
     }
-    if !said.is_empty() {
-        bodies.push(UserMessage { parts: said, origin: None }.into());
+    if !user_parts.is_empty() {
+        bodies.push(UserMessage { parts: user_parts, origin: None }.into());
     }
     bodies
 }
 
-fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
+fn assistant(message: ApiMessage<'_>, batch: &mut StepBatch) -> AssistantMessage {
     let reasoning = message.reasoning_content.filter(|text| !text.is_empty());
     let mut parts: Vec<Part> =
         reasoning.map(|text| Part::Reasoning(Reasoning { text, redacted: false })).into_iter().collect();
-    parts.extend(message.content.into_parts(harvest));
+    parts.extend(message.content.into_parts(batch));
     parts.extend(message.refusal.map(Part::text));
     for call in message.tool_calls.unwrap_or_default() {
         let Some(function) = call.function.or(call.custom) else { continue };
@@ -291,9 +290,9 @@ fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage 
     AssistantMessage { parts, model: message.model, usage, cost_nano_usd: None, stop }
 }
 
-fn usage_of(counts: Counts) -> Option<Usage> {
+fn usage_of(counts: ApiUsage) -> Option<Usage> {
     let cached = counts.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
-    believable(Usage {
+    plausible_usage(Usage {
         input: counts.input_tokens.saturating_sub(cached),
         output: counts.output_tokens,
         cache_read: counts.cache_read_input_tokens.unwrap_or(cached),

@@ -1,9 +1,9 @@
 //! Session imports, one module per format. An importer reads lines, reports the lines it cannot use, and
 //! continues with the rest.
 //!
-//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files need two passes. A [`Reader`] turns
-//! lines into a [`steps::StepBatch`], which describes the records and their relations. Then a
-//! [`reconcile::Reconciler`] turns the steps into drafts that extend the session in the store.
+//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files need two passes. A [`Reader`] converts
+//! lines to a [`steps::StepBatch`], which describes the records and their relations. Then a
+//! [`reconcile::Reconciler`] converts the steps to drafts that extend the session in the store.
 
 mod blocks;
 pub mod claude_code;
@@ -40,11 +40,11 @@ pub const DOCUMENT_BYTES_MAX: usize = 256 << 20;
 #[error("line {line}: {what}")]
 pub struct Problem {
     pub line: u64,
-    pub what: Trouble,
+    pub what: ProblemKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum ProblemKind {
     #[error("the file does not start with a session header")]
     NoHeader,
     #[error("invalid session header: {why}")]
@@ -65,56 +65,58 @@ pub enum Trouble {
     UnknownType { found: String },
     #[error("duplicate entry {id}; this line was skipped")]
     Duplicate { id: EntryId },
-    #[error("entry {id} is older than the previous one (I13) and was skipped")]
+    #[error("entry {id} is older than the previous entry (I13) and was skipped")]
     WrongOrder { id: EntryId },
     #[error("expected entry {expected}, but found entry {found}: lines are missing or out of order")]
     Gap { expected: Seq, found: Seq },
-    #[error("its parent {parent} is not in the file; it was attached to the entry before the missing one")]
+    #[error(
+        "parent {parent} is not in the file; the entry was attached to the last entry before the missing parent"
+    )]
     MissingParent { parent: EntryId },
-    #[error("its parent is not the current leaf; a leaf_moved was inserted before it")]
-    Rehung,
-    #[error("its parent is not the current leaf; this has no effect, because it is not in the tree")]
-    BesideLeaf,
-    #[error("a {kind} refers to entry {id}, which is not in the tree; it was skipped", kind = kind.as_str())]
+    #[error("the parent is not the current leaf; a leaf_moved was inserted before the entry")]
+    Reattached,
+    #[error("the parent is not the current leaf; this has no effect, because the entry is not in the tree")]
+    NotAtLeaf,
+    #[error("a {kind} refers to entry {id}, which is not in the tree; the line was skipped", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
-    #[error("a compaction keeps from entry {id}, which is not on its path; it was skipped")]
+    #[error("a compaction keeps from entry {id}, which is not on its path; the compaction was skipped")]
     KeptOffPath { id: EntryId },
     #[error("too many problems or entries; the rest of the file was skipped")]
     GivenUp,
-    #[error("its parent is not earlier in the file; it was attached to the previous entry")]
-    LostParent,
+    #[error("the parent does not occur earlier in the file; the record was attached to the previous entry")]
+    ParentNotFound,
     #[error("duplicate record id; this record was skipped")]
-    Repeated,
-    #[error("a {kind} refers to a record that is not in the file; it was skipped", kind = kind.as_str())]
+    DuplicateRecord,
+    #[error("a {kind} refers to a record that is not in the file; the {kind} was skipped", kind = kind.as_str())]
     UnknownSource { kind: Kind },
     #[error("{what}, replaced by U+FFFD")]
-    Mended { what: &'static str },
-    #[error("part of it was skipped: {why}")]
-    LeftOut { why: String },
+    Repaired { what: &'static str },
+    #[error("part of the record was skipped: {why}")]
+    PartSkipped { why: String },
     #[error(
         "the file belongs to a fork in a JSONL store and has only the fork's own entries: export the session instead"
     )]
     StoreFork,
     #[error("the store has a different session with this id, which is left unchanged")]
     Differs,
-    #[error("it continues {base}, which is not next to it; only its own part was imported")]
+    #[error("the file continues {base}, which was not found; only the file's own records were imported")]
     MissingBase { base: String },
 }
 
-/// Maximum length of a reason, which may quote the source.
+/// Maximum length of a reason in characters. A reason may quote the source.
 const WHY_CHARS_MAX: usize = 200;
 
-impl Trouble {
-    /// Shorten the quoted part of the source.
+impl ProblemKind {
+    /// Shorten the text, which may quote the source.
     fn brief(mut self) -> Self {
-        if let Trouble::BadHeader { why: said }
-        | Trouble::BadLine { why: said }
-        | Trouble::LeftOut { why: said }
-        | Trouble::MissingBase { base: said } = &mut self
-            && let Some((end, _)) = said.char_indices().nth(WHY_CHARS_MAX)
+        if let ProblemKind::BadHeader { why: quote }
+        | ProblemKind::BadLine { why: quote }
+        | ProblemKind::PartSkipped { why: quote }
+        | ProblemKind::MissingBase { base: quote } = &mut self
+            && let Some((end, _)) = quote.char_indices().nth(WHY_CHARS_MAX)
         {
-            said.truncate(end);
-            said.push('…');
+            quote.truncate(end);
+            quote.push('…');
         }
         self
     }
@@ -122,31 +124,31 @@ impl Trouble {
     /// Return the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
-            Trouble::NoHeader => "import.no_header",
-            Trouble::BadHeader { .. } => "import.bad_header",
-            Trouble::SecondHeader => "import.second_header",
-            Trouble::TooNew { .. } => "import.too_new",
-            Trouble::BadLine { .. } => "import.bad_line",
-            Trouble::Torn => "import.torn",
-            Trouble::TooLong => "import.too_long",
-            Trouble::UnknownType { .. } => "import.unknown_type",
-            Trouble::Duplicate { .. } => "import.duplicate",
-            Trouble::WrongOrder { .. } => "import.wrong_order",
-            Trouble::Gap { .. } => "import.gap",
-            Trouble::MissingParent { .. } => "import.missing_parent",
-            Trouble::Rehung => "import.rehung",
-            Trouble::BesideLeaf => "import.beside_leaf",
-            Trouble::UnknownTarget { .. } => "import.unknown_target",
-            Trouble::KeptOffPath { .. } => "import.kept_off_path",
-            Trouble::GivenUp => "import.given_up",
-            Trouble::LostParent => "import.missing_parent",
-            Trouble::Repeated => "import.duplicate",
-            Trouble::UnknownSource { .. } => "import.unknown_target",
-            Trouble::Mended { .. } => "import.mended",
-            Trouble::LeftOut { .. } => "import.left_out",
-            Trouble::StoreFork => "import.store_fork",
-            Trouble::Differs => "import.differs",
-            Trouble::MissingBase { .. } => "import.missing_base",
+            ProblemKind::NoHeader => "import.no_header",
+            ProblemKind::BadHeader { .. } => "import.bad_header",
+            ProblemKind::SecondHeader => "import.second_header",
+            ProblemKind::TooNew { .. } => "import.too_new",
+            ProblemKind::BadLine { .. } => "import.bad_line",
+            ProblemKind::Torn => "import.torn",
+            ProblemKind::TooLong => "import.too_long",
+            ProblemKind::UnknownType { .. } => "import.unknown_type",
+            ProblemKind::Duplicate { .. } => "import.duplicate",
+            ProblemKind::WrongOrder { .. } => "import.wrong_order",
+            ProblemKind::Gap { .. } => "import.gap",
+            ProblemKind::MissingParent { .. } => "import.missing_parent",
+            ProblemKind::Reattached => "import.rehung",
+            ProblemKind::NotAtLeaf => "import.beside_leaf",
+            ProblemKind::UnknownTarget { .. } => "import.unknown_target",
+            ProblemKind::KeptOffPath { .. } => "import.kept_off_path",
+            ProblemKind::GivenUp => "import.given_up",
+            ProblemKind::ParentNotFound => "import.missing_parent",
+            ProblemKind::DuplicateRecord => "import.duplicate",
+            ProblemKind::UnknownSource { .. } => "import.unknown_target",
+            ProblemKind::Repaired { .. } => "import.mended",
+            ProblemKind::PartSkipped { .. } => "import.left_out",
+            ProblemKind::StoreFork => "import.store_fork",
+            ProblemKind::Differs => "import.differs",
+            ProblemKind::MissingBase { .. } => "import.missing_base",
         }
     }
 }
@@ -198,8 +200,8 @@ impl Format {
         Some(sapwood_core::Principal::Agent(name))
     }
 
-    /// Whether a file with this first line is read as one JSON document. For formats that also have files
-    /// with one record per line, a first line that is complete JSON indicates such a file.
+    /// Whether a file with this first line is read as one JSON document. Some formats also have files with one record
+    /// per line. For these formats, a first line that is complete JSON means one record per line.
     pub fn is_document(self, first_line: &[u8]) -> bool {
         match self {
             Format::RoleFiles => true,
@@ -208,8 +210,7 @@ impl Format {
         }
     }
 
-    /// Whether the source rewrites earlier messages or instructions, so that they must be compared with the
-    /// log.
+    /// Whether the source rewrites earlier messages or instructions. An import must then compare them with the log.
     pub fn rewrites(self) -> bool {
         matches!(self, Format::OpenCode | Format::GeminiCli | Format::RoleFiles)
     }
@@ -222,13 +223,13 @@ impl Format {
 
 /// An importer for a foreign format.
 pub trait Reader {
-    /// Read the next line, including its line break. A line that is too long is passed truncated.
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch);
+    /// Read the next line, including its line break. The caller truncates a line that is too long.
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch);
     /// Read a file that is one JSON document.
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
-        self.push_line(bytes, 1, harvest);
+    fn push_document(&mut self, bytes: &[u8], batch: &mut StepBatch) {
+        self.push_line(bytes, 1, batch);
     }
-    /// Emit the records that were held back until the end.
+    /// Emit the records that are still buffered at the end of the file.
     fn finish(&mut self, _harvest: &mut StepBatch) {}
 }
 
@@ -249,27 +250,27 @@ pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
 
 /// How a line ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    Whole,
+enum LineEnd {
+    Complete,
     /// The file ends without a line break.
-    Cut,
+    Truncated,
 }
 
-/// Finds the line of a slice in a document. Mostly called in order, so that each byte is scanned once.
-struct Lines<'a> {
+/// Finds the line number of a slice of a document. Lookups in document order scan each byte only once.
+struct LineLocator<'a> {
     document: &'a [u8],
     offset: usize,
     line: u64,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineLocator<'a> {
     fn new(document: &'a [u8]) -> Self {
         Self { document, offset: 0, line: 1 }
     }
 
-    /// Return the line on which `piece`, a slice of the document, starts.
-    fn of(&mut self, piece: &str) -> u64 {
-        let offset = (piece.as_ptr() as usize).saturating_sub(self.document.as_ptr() as usize);
+    /// Return the line on which `slice`, which must be part of the document, starts.
+    fn line_of(&mut self, slice: &str) -> u64 {
+        let offset = (slice.as_ptr() as usize).saturating_sub(self.document.as_ptr() as usize);
         let offset = offset.min(self.document.len());
         if offset < self.offset {
             (self.offset, self.line) = (0, 1);
@@ -281,52 +282,52 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Pass a line to `read`, which parses and imports it. If `read` fails, repair invalid text and try again. A line
-/// that still cannot be read is reported.
+/// Pass a line to `read`, which parses and imports it. If `read` fails, repair invalid text and call `read` again. If
+/// that fails too, report the line.
 fn read_json_line(
     line: &[u8],
     number: u64,
-    harvest: &mut StepBatch,
+    batch: &mut StepBatch,
     mut read: impl FnMut(&[u8], &mut StepBatch) -> Result<(), serde_json::Error>,
 ) {
-    harvest.line = number;
+    batch.line = number;
     if line.len() > LINE_BYTES_MAX {
-        harvest.report(Trouble::TooLong);
+        batch.report(ProblemKind::TooLong);
         return;
     }
-    let ending = if line.ends_with(b"\n") { Ending::Whole } else { Ending::Cut };
+    let ending = if line.ends_with(b"\n") { LineEnd::Complete } else { LineEnd::Truncated };
     let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| number == 1).unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return;
     }
-    let Err(error) = read(line, harvest) else { return };
-    if let Some(mended) = text::mend(line)
-        && read(&mended, harvest).is_ok()
+    let Err(error) = read(line, batch) else { return };
+    if let Some(repaired) = text::repair(line)
+        && read(&repaired, batch).is_ok()
     {
-        harvest.report(Trouble::Mended { what: text::fault_of(line) });
+        batch.report(ProblemKind::Repaired { what: text::damage_of(line) });
         return;
     }
-    harvest.report(match ending {
-        Ending::Cut if error.is_eof() => Trouble::Torn,
-        _ => Trouble::BadLine { why: error.to_string() },
+    batch.report(match ending {
+        LineEnd::Truncated if error.is_eof() => ProblemKind::Torn,
+        _ => ProblemKind::BadLine { why: error.to_string() },
     });
 }
 
-/// Keep a record without an equivalent unchanged.
-fn keep_record(format: Format, kind: &str, key: RecordKey, line: &[u8], harvest: &mut StepBatch) {
+/// Store a record without an equivalent unchanged, as custom_info.
+fn keep_record(format: Format, kind: &str, key: RecordKey, line: &[u8], batch: &mut StepBatch) {
     let kind: String = kind.chars().take(64).collect();
     let kept = std::str::from_utf8(line).ok().and_then(text::keep_json);
     match kept {
         Some(data) => {
             let custom_type = format!("{}:{kind}", format.as_str());
-            harvest.note(key, CustomInfo { custom_type, data });
+            batch.note(key, CustomInfo { custom_type, data });
         }
-        None => harvest.report(Trouble::BadLine { why: "it is nested too deeply".to_owned() }),
+        None => batch.report(ProblemKind::BadLine { why: "it is nested too deeply".to_owned() }),
     }
 }
 
-/// Splits a byte stream into numbered lines, each with its line break. Buffers at most one line. Of a line
-/// that is too long only the beginning is kept, which is enough to report it.
+/// Splits a byte stream into numbered lines, each with its line break. Buffers at most one line. A line that is too
+/// long is truncated, which is enough to report it.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
@@ -341,13 +342,13 @@ impl LineSplitter {
             if self.partial.is_empty() {
                 each(line, self.lines);
             } else {
-                self.keep(line);
+                self.buffer(line);
                 each(&self.partial, self.lines);
                 self.partial.clear();
             }
             chunk = rest;
         }
-        self.keep(chunk);
+        self.buffer(chunk);
     }
 
     /// Return the number of buffered bytes of the unfinished line.
@@ -363,9 +364,9 @@ impl LineSplitter {
         }
     }
 
-    fn keep(&mut self, piece: &[u8]) {
-        let room = (LINE_BYTES_MAX + 1).saturating_sub(self.partial.len());
-        self.partial.extend_from_slice(&piece[..piece.len().min(room)]);
+    fn buffer(&mut self, bytes: &[u8]) {
+        let capacity = (LINE_BYTES_MAX + 1).saturating_sub(self.partial.len());
+        self.partial.extend_from_slice(&bytes[..bytes.len().min(capacity)]);
     }
 }
 
@@ -400,7 +401,7 @@ mod tests {
         let mut splitter = LineSplitter::default();
         let chunk = vec![b'x'; 1 << 20];
         for _ in 0..40 {
-            splitter.push(&chunk, |_, _| panic!("there is no line break"));
+            splitter.push(&chunk, |_, _| panic!("no line is complete yet"));
         }
         splitter.finish(|line, _| assert_eq!(line.len(), LINE_BYTES_MAX + 1));
     }

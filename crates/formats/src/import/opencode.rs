@@ -7,17 +7,17 @@
 //! {"table":"part","id":…,"message_id":…,"data":{"type":"text",…}}
 //! ```
 //!
-//! A row with unreadable data has the reason in `fault` instead.
+//! A row with unreadable data has the key `fault` with the reason instead of `data`.
 //!
-//! - A tool call and its result are one part, distinguished by its `state`.
+//! - A tool call and its result are one part. Its `state` shows whether there is a result.
 //! - A `compaction` part in a user message requests a summary, and `tail_start_id` references the first kept
 //!   message. The answer with `summary: true` is the summary, once it has finished without an error. Until then,
 //!   opencode sends the request as a separate text, followed by the partial answer.
-//! - A message is rewritten while it grows, so its versions are distinguished by content.
-//! - `revert` references a message, and possibly a part of it. Nothing from that point on is sent to the model. The
-//!   reverted part stays as a branch until the session's row has no `revert`.
-//! - Tool output that was cleared later (`time.compacted`) is sent as a placeholder. The full output is kept
-//!   as a blob.
+//! - opencode rewrites a message while it grows, so its versions are distinguished by content.
+//! - `revert` references a message, and possibly a part of the message. Nothing from that point on is sent to the
+//!   model. The reverted messages stay as a branch until the session's row has no `revert`.
+//! - Tool output that was cleared later (`time.compacted`) is sent as a placeholder. The full output is stored as a
+//!   blob.
 
 use std::borrow::Cow;
 
@@ -30,13 +30,15 @@ use sapwood_core::{Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, lineage, model_name};
+use super::steps::{
+    Author, PathKind, RecordKey, StepAction, StepBatch, StepParent, lineage, model_name, plausible_usage,
+};
 use super::text::{self, Time, decode_data_url, input_json, keep_json};
-use super::{Format, Reader, Trouble, read_json_line};
+use super::{Format, ProblemKind, Reader, read_json_line};
 use crate::message::COST_NANO_USD_MAX;
 
 #[derive(Deserialize)]
-struct Row<'a> {
+struct OpenCodeRow<'a> {
     #[serde(borrow)]
     table: Cow<'a, str>,
     id: String,
@@ -68,7 +70,7 @@ struct MessageData<'a> {
     model_id: Option<String>,
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
-    tokens: Option<Tokens>,
+    tokens: Option<OpenCodeTokens>,
     cost: Option<f64>,
     /// `true` in an answer that is a summary. In a user message, an object with other data.
     #[serde(borrow)]
@@ -97,16 +99,16 @@ impl ModelRef {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Tokens {
+struct OpenCodeTokens {
     input: f64,
     output: f64,
     reasoning: f64,
-    cache: Cache,
+    cache: CacheTokens,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Cache {
+struct CacheTokens {
     read: f64,
     write: f64,
 }
@@ -122,7 +124,7 @@ struct PartData<'a> {
     call_id: Option<String>,
     tool: Option<String>,
     #[serde(borrow)]
-    state: Option<State<'a>>,
+    state: Option<ToolState<'a>>,
     mime: Option<String>,
     filename: Option<String>,
     url: Option<String>,
@@ -132,21 +134,21 @@ struct PartData<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct State<'a> {
+struct ToolState<'a> {
     #[serde(borrow)]
     status: Cow<'a, str>,
     #[serde(borrow)]
     input: Option<&'a RawValue>,
     output: Option<String>,
     error: Option<String>,
-    time: Option<Span>,
-    attachments: Option<Vec<File>>,
+    time: Option<TimeSpan>,
+    attachments: Option<Vec<FileData>>,
 }
 
 /// A file, usually with its bytes in the URL.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct File {
+struct FileData {
     mime: Option<String>,
     filename: Option<String>,
     url: Option<String>,
@@ -154,7 +156,7 @@ struct File {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Span {
+struct TimeSpan {
     start: f64,
     end: f64,
     /// When the output was cleared.
@@ -165,18 +167,18 @@ struct Span {
 const CLEARED: &str = "[Old tool result content cleared]";
 
 /// opencode's text for a compaction request without a summary.
-const ASKED: &str = "What did we do so far?";
+const REQUEST_TEXT: &str = "What did we do so far?";
 
 /// A requested compaction.
 #[derive(Clone)]
-struct Asked {
+struct RequestedCompaction {
     /// The first kept message.
     kept: Option<String>,
     trigger: Trigger,
 }
 
 /// A compaction request. It is part of the context only if no summary follows.
-struct Request {
+struct CompactionRequest {
     id: String,
     line: u64,
     at: Option<TimestampMs>,
@@ -184,7 +186,7 @@ struct Request {
 
 /// A message whose parts are still being read.
 #[derive(Clone)]
-struct Open {
+struct OpenMessage {
     id: String,
     is_user: bool,
     /// Whether the message is a valid summary: finished without an error.
@@ -193,105 +195,105 @@ struct Open {
     results: Vec<ToolResult>,
     line: u64,
     at: Option<TimestampMs>,
-    asked: Option<Asked>,
+    requested: Option<RequestedCompaction>,
     /// Number of parts and results before the part that the user reverted to.
     kept: Option<(usize, usize)>,
 }
 
 #[derive(Default)]
 pub struct Importer {
-    open: Option<Open>,
+    open: Option<OpenMessage>,
     /// Whether the next rows belong to an unreadable message.
     is_lost: bool,
-    last: Option<Under>,
-    asked: Option<Asked>,
-    request: Option<Request>,
+    last: Option<StepParent>,
+    requested: Option<RequestedCompaction>,
+    request: Option<CompactionRequest>,
     model: Option<String>,
     title: Option<String>,
     revert: Option<Revert>,
-    /// The end of the path if the user reverted.
-    back_to: Option<Under>,
-    /// The remaining part of a partly reverted message.
-    rest: Option<Open>,
+    /// The last entry of the path, if the user reverted.
+    reverted_to: Option<StepParent>,
+    /// The remaining parts of a partly reverted message.
+    remaining: Option<OpenMessage>,
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| {
-            self.take_row(serde_json::from_slice(line)?, harvest)
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| {
+            self.take_row(serde_json::from_slice(line)?, batch)
         });
     }
 
-    fn finish(&mut self, harvest: &mut StepBatch) {
-        self.close(harvest);
+    fn finish(&mut self, batch: &mut StepBatch) {
+        self.close(batch);
         if let Some(title) = self.title.take().filter(|_| self.last.is_some()) {
             // Add the title as an entry instead of setting the session title, so that a later title can
             // replace it. A title alone is not a conversation.
-            harvest.step(RecordKey::of(&format!("title {title}")), Act::Title(title));
+            batch.step(RecordKey::of(&format!("title {title}")), StepAction::Title(title));
         }
         if self.last.is_some() {
-            // A revert can be undone without a trace, so the path is authoritative.
-            harvest.step(RecordKey::of("stand"), Act::Stand);
+            // opencode does not record that a revert was undone, so the current path is authoritative.
+            batch.step(RecordKey::of("stand"), StepAction::SyncLeaf);
         }
-        let Some(under) = self.back_to.take() else { return };
+        let Some(under) = self.reverted_to.take() else { return };
         let revert = self.revert.take().map(|revert| (revert.message_id, revert.part_id));
-        harvest.step(RecordKey::of(&format!("revert {revert:?}")), Act::Rewind(under));
+        batch.step(RecordKey::of(&format!("revert {revert:?}")), StepAction::Rewind(under));
         self.last = Some(under);
-        if let Some(rest) = self.rest.take() {
-            self.put(rest, harvest);
+        if let Some(remaining) = self.remaining.take() {
+            self.put(remaining, batch);
         }
     }
 }
 
 impl Importer {
-    /// Read a row. Fails if repairing the text of the row may help.
-    fn take_row(&mut self, row: Row<'_>, harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
+    /// Read a row. Fails only if the caller should repair the text of the row and retry.
+    fn take_row(&mut self, row: OpenCodeRow<'_>, batch: &mut StepBatch) -> Result<(), serde_json::Error> {
         match row.table.as_ref() {
-            "session" => self.open_session(row, harvest),
+            "session" => self.open_session(row, batch),
             "message" => {
                 let data = read_data::<MessageData<'_>>(&row)?;
-                self.close(harvest);
-                harvest.at = row.time_created.and_then(|time| time.0).or(harvest.at);
+                self.close(batch);
+                batch.at = row.time_created.and_then(|time| time.0).or(batch.at);
                 self.is_lost = true;
                 match data {
                     Ok(data) if matches!(data.role.as_ref(), "user" | "assistant") => {
                         self.is_lost = false;
-                        self.open_message(row.id, data, harvest);
+                        self.open_message(row.id, data, batch);
                     }
                     Ok(data) => {
-                        let why = format!("unknown role {:?}", shown(&data.role));
-                        report_lost("message", &row.id, &why, harvest);
+                        let why = format!("unknown role {:?}", shortened(&data.role));
+                        report_lost("message", &row.id, &why, batch);
                     }
-                    Err(why) => report_lost("message", &row.id, &why, harvest),
+                    Err(why) => report_lost("message", &row.id, &why, batch),
                 }
             }
-            // The message was already reported as lost, together with its parts.
+            // The problem report of the lost message already includes its parts.
             "part" if self.is_lost => {}
             "part" => match read_data::<PartData<'_>>(&row)? {
-                Ok(part) => self.take_part(&row.id, part, row.data.map_or("{}", RawValue::get), harvest),
-                Err(why) => report_lost("part", &row.id, &why, harvest),
+                Ok(part) => self.take_part(&row.id, part, row.data.map_or("{}", RawValue::get), batch),
+                Err(why) => report_lost("part", &row.id, &why, batch),
             },
             table => {
-                let why = format!("unknown table {:?}", shown(table));
-                harvest.report(Trouble::LeftOut { why });
+                let why = format!("unknown table {:?}", shortened(table));
+                batch.report(ProblemKind::PartSkipped { why });
             }
         }
         Ok(())
     }
 
-    fn open_session(&mut self, row: Row<'_>, harvest: &mut StepBatch) {
+    fn open_session(&mut self, row: OpenCodeRow<'_>, batch: &mut StepBatch) {
         let at = row.time_created.and_then(|time| time.0);
-        harvest.at = at.or(harvest.at);
-        let session = harvest.open(Format::OpenCode, &row.id, at);
+        batch.at = at.or(batch.at);
+        let session = batch.open(Format::OpenCode, &row.id, at);
         session.cwd = row.directory;
         session.parent = row.parent_id.as_deref().map(|id| lineage(Format::OpenCode, id));
         (self.revert, self.title) = (row.revert, row.title.filter(|title| !title.trim().is_empty()));
     }
 
-    fn open_message(&mut self, id: String, data: MessageData<'_>, harvest: &mut StepBatch) {
+    fn open_message(&mut self, id: String, data: MessageData<'_>, batch: &mut StepBatch) {
         let count = |number: f64| if (0.0..1e15).contains(&number) { number.round() as u64 } else { 0 };
         let usage = data.tokens.and_then(|tokens| {
-            believable(Usage {
+            plausible_usage(Usage {
                 input: count(tokens.input),
                 output: count(tokens.output + tokens.reasoning),
                 cache_read: count(tokens.cache.read),
@@ -305,10 +307,10 @@ impl Importer {
         let chosen = data.model.and_then(ModelRef::name).filter(|_| is_user);
         if let Some(model) = chosen.filter(|model| self.model.as_ref() != Some(model)) {
             self.model = Some(model.clone());
-            self.step_back_at(&id);
-            self.add(RecordKey::of(&format!("{id}/model")), None, ModelChanged { model }, harvest);
+            self.end_path_at(&id);
+            self.add(RecordKey::of(&format!("{id}/model")), None, ModelChanged { model }, batch);
         }
-        let is_over = data.finish.as_deref().is_some_and(|finish| !finish.is_empty());
+        let is_finished = data.finish.as_deref().is_some_and(|finish| !finish.is_empty());
         let stop = match data.finish.as_deref() {
             _ if data.error.is_some_and(|error| error.get().contains("AbortedError")) => Stop::Aborted,
             _ if data.error.is_some_and(|error| error.get() != "null") => Stop::Error,
@@ -317,11 +319,11 @@ impl Importer {
             Some("tool-calls") => Stop::ToolUse,
             _ => Stop::Stop,
         };
-        self.open = Some(Open {
+        self.open = Some(OpenMessage {
             id,
             is_user,
             is_summary: data.summary.is_some_and(|summary| summary.get() == "true")
-                && is_over
+                && is_finished
                 && !matches!(stop, Stop::Aborted | Stop::Error),
             message: AssistantMessage {
                 parts: Vec::new(),
@@ -331,16 +333,16 @@ impl Importer {
                 stop,
             },
             results: Vec::new(),
-            line: harvest.line,
-            at: harvest.at,
-            asked: None,
+            line: batch.line,
+            at: batch.at,
+            requested: None,
             kept: None,
         });
     }
 
-    fn take_part(&mut self, id: &str, part: PartData<'_>, raw: &str, harvest: &mut StepBatch) {
+    fn take_part(&mut self, id: &str, part: PartData<'_>, raw: &str, batch: &mut StepBatch) {
         let Some(open) = &mut self.open else {
-            return harvest.report(Trouble::LeftOut { why: "a part without its message".to_owned() });
+            return batch.report(ProblemKind::PartSkipped { why: "a part without its message".to_owned() });
         };
         let revert = self.revert.as_ref().filter(|revert| revert.message_id == open.id);
         if revert.is_some_and(|revert| revert.part_id.as_deref() == Some(id)) {
@@ -356,89 +358,95 @@ impl Importer {
                 let redacted = text.is_empty();
                 parts.push(Part::Reasoning(Reasoning { text, redacted }));
             }
-            "tool" => take_tool(open, id, part, raw, harvest),
-            "file" if !is_told_in_words(part.mime.as_deref()) => {
-                let file = File { mime: part.mime, filename: part.filename, url: part.url };
-                parts.extend(file.into_part(harvest));
+            "tool" => take_tool(open, id, part, raw, batch),
+            "file" if !is_sent_as_text(part.mime.as_deref()) => {
+                let file = FileData { mime: part.mime, filename: part.filename, url: part.url };
+                parts.extend(file.into_part(batch));
             }
             "compaction" => {
                 let trigger = if part.auto == Some(true) { Trigger::Pressure } else { Trigger::Manual };
-                open.asked = Some(Asked { kept: part.tail_start_id, trigger });
+                open.requested = Some(RequestedCompaction { kept: part.tail_start_id, trigger });
             }
             // Start and end of a step. The message already has the usage.
             "step-start" | "step-finish" => {}
-            kind => keep_part(id, kind, raw, harvest),
+            kind => keep_part(id, kind, raw, batch),
         }
     }
 
-    /// End the message and add it. If the user reverted to this message, the path ends before it.
-    fn close(&mut self, harvest: &mut StepBatch) {
+    /// End the open message and add it. If the user reverted to this message, the path ends before the message.
+    fn close(&mut self, batch: &mut StepBatch) {
         let Some(mut open) = self.open.take() else { return };
         if let Some(request) = self.request.take().filter(|_| !open.is_summary) {
-            self.put_request(request, harvest);
+            self.put_request(request, batch);
         }
-        self.step_back_at(&open.id);
+        self.end_path_at(&open.id);
         if let Some((parts, results)) = open.kept.take() {
-            let mut rest = open.clone();
-            rest.message.parts.truncate(parts);
-            rest.results.truncate(results);
-            self.rest = Some(rest);
+            let mut remaining = open.clone();
+            remaining.message.parts.truncate(parts);
+            remaining.results.truncate(results);
+            self.remaining = Some(remaining);
         }
-        self.put(open, harvest);
+        self.put(open, batch);
     }
 
     /// End the path before the message that the user reverted to. Later messages are still added to the log.
-    fn step_back_at(&mut self, id: &str) {
-        let is_back = self.revert.as_ref().is_some_and(|revert| id >= revert.message_id.as_str());
-        if is_back && self.back_to.is_none() {
-            self.back_to = Some(self.last.unwrap_or(Under::Root));
+    fn end_path_at(&mut self, id: &str) {
+        let is_reverted = self.revert.as_ref().is_some_and(|revert| id >= revert.message_id.as_str());
+        if is_reverted && self.reverted_to.is_none() {
+            self.reverted_to = Some(self.last.unwrap_or(StepParent::Root));
         }
     }
 
-    fn put(&mut self, open: Open, harvest: &mut StepBatch) {
-        let (line, at) = (harvest.line, harvest.at);
-        (harvest.line, harvest.at) = (open.line, open.at);
+    fn put(&mut self, open: OpenMessage, batch: &mut StepBatch) {
+        let (line, at) = (batch.line, batch.at);
+        (batch.line, batch.at) = (open.line, open.at);
         if open.is_user {
-            self.put_user(open, harvest);
-        } else if let (true, Some(Asked { kept, trigger })) = (open.is_summary, self.asked.take()) {
+            self.put_user(open, batch);
+        } else if let (true, Some(RequestedCompaction { kept, trigger })) =
+            (open.is_summary, self.requested.take())
+        {
             let compaction = Compaction {
-                summary: Some(harvest.words(&open.message.parts)),
+                summary: Some(batch.text_only(&open.message.parts)),
                 trigger,
-                written_by: bill_of(&open.message),
+                written_by: summary_usage(&open.message),
                 ..Compaction::new(Strategy::Imported, Trigger::Imported)
             };
-            self.add(RecordKey::of(&open.id), kept.as_deref().map(RecordKey::of), compaction, harvest);
+            self.add(RecordKey::of(&open.id), kept.as_deref().map(RecordKey::of), compaction, batch);
         } else {
-            self.put_answer(open, harvest);
+            self.put_answer(open, batch);
         }
-        (harvest.line, harvest.at) = (line, at);
+        (batch.line, batch.at) = (line, at);
     }
 
-    fn put_user(&mut self, open: Open, harvest: &mut StepBatch) {
-        if open.asked.is_some() {
-            harvest.forget(&open.message.parts);
-            self.asked = open.asked;
-            self.request = Some(Request { id: open.id, line: open.line, at: open.at });
+    fn put_user(&mut self, open: OpenMessage, batch: &mut StepBatch) {
+        if open.requested.is_some() {
+            batch.drop_media(&open.message.parts);
+            self.requested = open.requested;
+            self.request = Some(CompactionRequest { id: open.id, line: open.line, at: open.at });
             return;
         }
         if !open.message.parts.is_empty() {
-            let said = UserMessage { parts: open.message.parts, origin: None };
-            self.add(RecordKey::of(&open.id), None, said, harvest);
+            let message = UserMessage { parts: open.message.parts, origin: None };
+            self.add(RecordKey::of(&open.id), None, message, batch);
         }
     }
 
     /// Add a compaction request that was not followed by a summary.
-    fn put_request(&mut self, request: Request, harvest: &mut StepBatch) {
-        let (line, at) = (harvest.line, harvest.at);
-        (harvest.line, harvest.at) = (request.line, request.at);
+    fn put_request(&mut self, request: CompactionRequest, batch: &mut StepBatch) {
+        let (line, at) = (batch.line, batch.at);
+        (batch.line, batch.at) = (request.line, request.at);
         let custom_type = "opencode:compaction".to_owned();
-        let said =
-            CustomMessage { custom_type, parts: vec![Part::text(ASKED)], display: false, details: None };
-        self.add(RecordKey::of(&request.id), None, said, harvest);
-        (harvest.line, harvest.at) = (line, at);
+        let message = CustomMessage {
+            custom_type,
+            parts: vec![Part::text(REQUEST_TEXT)],
+            display: false,
+            details: None,
+        };
+        self.add(RecordKey::of(&request.id), None, message, batch);
+        (batch.line, batch.at) = (line, at);
     }
 
-    fn put_answer(&mut self, open: Open, harvest: &mut StepBatch) {
+    fn put_answer(&mut self, open: OpenMessage, batch: &mut StepBatch) {
         let mut message = open.message;
         if message.parts.is_empty() && message.usage.is_none() && message.stop == Stop::Stop {
             return;
@@ -446,71 +454,66 @@ impl Importer {
         if message.stop == Stop::Stop && message.parts.iter().any(|part| part.as_tool_call().is_some()) {
             message.stop = Stop::ToolUse;
         }
-        self.add(RecordKey::of(&open.id), None, message, harvest);
+        self.add(RecordKey::of(&open.id), None, message, batch);
         for (number, result) in open.results.into_iter().enumerate() {
-            self.add(RecordKey::of(&format!("{}/{number}", open.id)), None, result, harvest);
+            self.add(RecordKey::of(&format!("{}/{number}", open.id)), None, result, batch);
         }
     }
 
-    fn add(
-        &mut self,
-        key: RecordKey,
-        names: Option<RecordKey>,
-        body: impl Into<Body>,
-        harvest: &mut StepBatch,
-    ) {
-        let (body, under) = (body.into(), self.last.unwrap_or(Under::Root));
-        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-        harvest.step(key, Act::Version { body, under, by, path: Path::Main, names });
-        self.last = Some(Under::RecordKey(key));
+    fn add(&mut self, key: RecordKey, refs: Option<RecordKey>, body: impl Into<Body>, batch: &mut StepBatch) {
+        let (body, under) = (body.into(), self.last.unwrap_or(StepParent::Root));
+        let by = if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent };
+        batch.step(key, StepAction::Version { body, under, by, path: PathKind::Main, refs });
+        self.last = Some(StepParent::RecordKey(key));
     }
 }
 
-/// Return the data of a row, or why it has none. Fails if repairing the text may help.
-fn read_data<'a, T: Deserialize<'a>>(row: &Row<'a>) -> Result<Result<T, String>, serde_json::Error> {
+/// Return the data of a row, or the reason why it has none. Fails only if the caller should repair the text and retry.
+fn read_data<'a, T: Deserialize<'a>>(row: &OpenCodeRow<'a>) -> Result<Result<T, String>, serde_json::Error> {
     let data = match (&row.fault, row.data) {
         (Some(fault), _) => return Ok(Err(fault.clone())),
         (None, None) => return Ok(Err("it has no data".to_owned())),
         (None, Some(data)) => data.get(),
     };
     match serde_json::from_str(data) {
-        Err(error) if text::mend(data.as_bytes()).is_some() => Err(error),
+        Err(error) if text::repair(data.as_bytes()).is_some() => Err(error),
         read => Ok(read.map_err(|error| error.to_string())),
     }
 }
 
-fn report_lost(what: &str, id: &str, why: &str, harvest: &mut StepBatch) {
+fn report_lost(what: &str, id: &str, why: &str, batch: &mut StepBatch) {
     let all = if what == "message" { " and its parts" } else { "" };
-    harvest.report(Trouble::BadLine { why: format!("{what} {:?}{all}: {why}", shown(id)) });
+    batch.report(ProblemKind::BadLine { why: format!("{what} {:?}{all}: {why}", shortened(id)) });
 }
 
 /// Shorten a name for an error message.
-fn shown(name: &str) -> String {
+fn shortened(name: &str) -> String {
     name.chars().take(40).collect()
 }
 
-/// Whether opencode does not send the file itself, but its text or folder listing.
-fn is_told_in_words(mime: Option<&str>) -> bool {
+/// Whether opencode sends the text or the folder listing of the file in a separate part, instead of the file.
+fn is_sent_as_text(mime: Option<&str>) -> bool {
     matches!(mime, Some("text/plain" | "application/x-directory"))
 }
 
-fn keep_part(id: &str, kind: &str, raw: &str, harvest: &mut StepBatch) {
+fn keep_part(id: &str, kind: &str, raw: &str, batch: &mut StepBatch) {
     let kind: String = kind.chars().take(64).collect();
     match keep_json(raw) {
         Some(data) => {
             let key = RecordKey::of(&format!("part {id} {raw}"));
-            harvest.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
+            batch.note(key, CustomInfo { custom_type: format!("opencode:{kind}"), data });
         }
-        None => harvest.report(Trouble::LeftOut { why: format!("part {:?} cannot be stored", shown(id)) }),
+        None => batch
+            .report(ProblemKind::PartSkipped { why: format!("part {:?} cannot be stored", shortened(id)) }),
     }
 }
 
-impl File {
-    fn into_part(self, harvest: &mut StepBatch) -> Option<Part> {
+impl FileData {
+    fn into_part(self, batch: &mut StepBatch) -> Option<Part> {
         match self.url.as_deref().and_then(decode_data_url) {
             Some((_, bytes)) => {
                 let mime = self.mime.as_deref().unwrap_or("application/octet-stream");
-                Some(harvest.media(mime, bytes, self.filename))
+                Some(batch.media(mime, bytes, self.filename))
             }
             None => self.filename.or(self.url).map(|name| Part::text(format!("[file: {name}]"))),
         }
@@ -518,7 +521,7 @@ impl File {
 }
 
 /// Add a tool call and its result.
-fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: &mut StepBatch) {
+fn take_tool(open: &mut OpenMessage, id: &str, part: PartData<'_>, raw: &str, batch: &mut StepBatch) {
     let (call_id, tool) = (part.call_id.unwrap_or_default(), part.tool.unwrap_or_default());
     let state = part.state.unwrap_or_default();
     open.message.parts.push(Part::tool_call(call_id.clone(), tool.clone(), input_json(state.input)));
@@ -526,18 +529,18 @@ fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: 
     let text = if is_error { state.error } else { state.output };
     let Some(text) = text.filter(|_| is_error || state.status == "completed") else { return };
     let span = state.time.unwrap_or_default();
-    let took = Some(span.end - span.start).filter(|ms| span.end > 0.0 && (0.0..1e12).contains(ms));
+    let duration = Some(span.end - span.start).filter(|ms| span.end > 0.0 && (0.0..1e12).contains(ms));
     let files = state.attachments.unwrap_or_default();
     let is_cleared = span.compacted.is_some() && !is_error;
     let (parts, full) = match is_cleared {
         true => {
             if !files.is_empty() {
-                keep_part(id, "tool", raw, harvest);
+                keep_part(id, "tool", raw, batch);
             }
-            (vec![Part::text(CLEARED)], Some(harvest.whole_text(text)))
+            (vec![Part::text(CLEARED)], Some(batch.store_text(text)))
         }
         false => {
-            let files = files.into_iter().filter_map(|file| file.into_part(harvest));
+            let files = files.into_iter().filter_map(|file| file.into_part(batch));
             ([Part::text(text)].into_iter().chain(files).collect(), None)
         }
     };
@@ -546,14 +549,14 @@ fn take_tool(open: &mut Open, id: &str, part: PartData<'_>, raw: &str, harvest: 
         tool: Some(tool),
         parts,
         is_error,
-        duration_ms: took.map(|ms| ms.round() as u64),
+        duration_ms: duration.map(|ms| ms.round() as u64),
         interrupted: false,
         full,
     });
 }
 
 /// Return the usage of the call that wrote a summary.
-fn bill_of(message: &AssistantMessage) -> Option<WrittenBy> {
+fn summary_usage(message: &AssistantMessage) -> Option<WrittenBy> {
     let model = message.model.clone().unwrap_or_else(|| "unknown".to_owned());
     let usage = message.usage?;
     Some(WrittenBy { model, calls: 1, usage, cost_nano_usd: message.cost_nano_usd })

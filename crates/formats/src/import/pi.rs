@@ -1,12 +1,12 @@
-//! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys
-//! and ISO times, and operator uses snake_case keys and seconds. Every record has an id and a parent. Some records that are outside the
-//! tree in Sapwood (labels, names, extension data) are links of the chain in pi, so their children are
-//! attached to their parents.
+//! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys and ISO times,
+//! and operator uses snake_case keys and seconds. Every record has an id and a parent. Labels, names and extension
+//! data are part of the tree in pi, but outside the tree in Sapwood. Their children are therefore attached to their
+//! parents.
 //!
-//! pi's leaf is the last line. operator writes a `leaf` record when the leaf moves. pi version 1 has no ids:
-//! it is a straight chain, and `firstKeptEntryIndex` includes the header. Version 2 calls the role `custom`
-//! `hookMessage`. A fork (`parentSession`) begins with copies that are older than the fork, and their usage
-//! counts in the parent.
+//! pi's leaf is the last line. operator writes a `leaf` record when the leaf moves. pi version 1 has no ids: its
+//! records are a straight chain, and `firstKeptEntryIndex` also counts the header. Version 2 has the role name
+//! `hookMessage` instead of `custom`. A fork (`parentSession`) begins with copied records that are older than the
+//! fork. Their usage is counted in the parent.
 //!
 //! Memory: constant, except for version 1, which needs 10 bytes per line.
 
@@ -23,10 +23,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::blocks::Content;
-use super::steps::{Act, By, Path, RecordKey, StepBatch, Under, believable, lineage, model_name};
+use super::steps::{
+    Author, PathKind, RecordKey, StepAction, StepBatch, StepParent, lineage, model_name, plausible_usage,
+};
 use super::text::{Time, input_json};
-use super::{Format, Reader, Trouble, keep_record, read_json_line};
-use crate::export::LEFT_OUT;
+use super::{Format, ProblemKind, Reader, keep_record, read_json_line};
+use crate::export::OMITTED_SUMMARY;
 use crate::message::COST_NANO_USD_MAX;
 
 /// The key of the header's instructions.
@@ -42,7 +44,7 @@ pub enum Dialect {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Record<'a> {
+struct PiRecord<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     id: Option<String>,
@@ -54,7 +56,7 @@ struct Record<'a> {
     #[serde(alias = "parent_session")]
     parent_session: Option<String>,
     #[serde(borrow)]
-    message: Option<Message<'a>>,
+    message: Option<PiMessage<'a>>,
     summary: Option<String>,
     #[serde(alias = "first_kept_entry_id")]
     first_kept_entry_id: Option<String>,
@@ -89,7 +91,7 @@ struct Record<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Message<'a> {
+struct PiMessage<'a> {
     #[serde(borrow)]
     role: Cow<'a, str>,
     #[serde(borrow)]
@@ -97,7 +99,7 @@ struct Message<'a> {
     provider: Option<String>,
     #[serde(alias = "model_id")]
     model: Option<String>,
-    usage: Option<Counts>,
+    usage: Option<PiUsage>,
     #[serde(alias = "stop_reason")]
     stop_reason: Option<String>,
     #[serde(alias = "tool_call_id", alias = "call_id")]
@@ -128,7 +130,7 @@ struct Message<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Counts {
+struct PiUsage {
     #[serde(alias = "input_tokens")]
     input: Option<f64>,
     #[serde(alias = "output_tokens")]
@@ -143,7 +145,7 @@ struct Counts {
 /// The files named in a summary.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Files {
+struct SummaryFiles {
     #[serde(alias = "read_files")]
     read_files: Vec<String>,
     #[serde(alias = "modified_files")]
@@ -165,29 +167,29 @@ pub struct Importer {
     name: String,
     /// The time of the first record, used if there is no header.
     began_at: Option<TimestampMs>,
-    /// The instructions in the header. All records are attached to them.
+    /// The instructions in the header. Records without a parent are attached to them.
     system: Option<String>,
     /// When a fork was created. Older records were copied from its parent, and their usage is counted there.
     forked_at: Option<TimestampMs>,
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| {
-            let record: Record<'_> = serde_json::from_slice(line)?;
-            harvest.at = record.timestamp.and_then(|time| time.0).or(harvest.at);
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| {
+            let record: PiRecord<'_> = serde_json::from_slice(line)?;
+            batch.at = record.timestamp.and_then(|time| time.0).or(batch.at);
             match record.kind.as_ref() {
-                "session" | "session_header" if harvest.session.is_none() => self.open(record, harvest),
-                _ => self.take(record, line, harvest),
+                "session" | "session_header" if batch.session.is_none() => self.open(record, batch),
+                _ => self.take(record, line, batch),
             }
             Ok(())
         });
     }
 
-    fn finish(&mut self, harvest: &mut StepBatch) {
-        if harvest.session.is_none() && self.lines > 0 {
+    fn finish(&mut self, batch: &mut StepBatch) {
+        if batch.session.is_none() && self.lines > 0 {
             let name = self.file_session(&self.name);
-            harvest.open_headless(self.format(), &name, self.began_at);
+            batch.open_headless(self.format(), &name, self.began_at);
         }
     }
 }
@@ -205,7 +207,7 @@ impl Importer {
         }
     }
 
-    /// Return the session of a file. operator names the file after the session.
+    /// Derive the session id from a file name. operator names the file after the session.
     fn file_session(&self, path: &str) -> String {
         let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let stem = name.strip_suffix(".jsonl").unwrap_or(name);
@@ -215,9 +217,9 @@ impl Importer {
         }
     }
 
-    fn open(&mut self, header: Record<'_>, harvest: &mut StepBatch) {
+    fn open(&mut self, header: PiRecord<'_>, batch: &mut StepBatch) {
         let Some(id) = header.id else {
-            harvest.report(Trouble::BadHeader { why: "the id is missing".to_owned() });
+            batch.report(ProblemKind::BadHeader { why: "the id is missing".to_owned() });
             return;
         };
         let format = self.format();
@@ -225,7 +227,7 @@ impl Importer {
             self.chain = Some(vec![RecordKey::of("header")]);
         }
         let parent = header.parent_session.as_deref().map(|path| self.file_session(path));
-        let session = harvest.open(format, &id, header.timestamp.and_then(|time| time.0));
+        let session = batch.open(format, &id, header.timestamp.and_then(|time| time.0));
         session.cwd = header.cwd.filter(|cwd| !cwd.is_empty());
         session.title = header.name.as_deref().and_then(fit_title);
         session.parent = parent.map(|id| lineage(format, &id));
@@ -233,76 +235,76 @@ impl Importer {
         if let Some(system) = header.system_prompt {
             self.system = Some(system.clone());
             let changed = ContextChanged { system: Some(system), ..ContextChanged::default() };
-            harvest.add(RecordKey::of(SYSTEM), Under::Root, By::Agent, changed);
+            batch.add(RecordKey::of(SYSTEM), StepParent::Root, Author::Agent, changed);
         }
     }
 
-    fn root(&self) -> Under {
-        self.system.as_ref().map_or(Under::Root, |_| Under::RecordKey(RecordKey::of(SYSTEM)))
+    fn root(&self) -> StepParent {
+        self.system.as_ref().map_or(StepParent::Root, |_| StepParent::RecordKey(RecordKey::of(SYSTEM)))
     }
 
-    /// Whether the record repeats the header: Sapwood's export writes the instructions in the header and as
+    /// Whether the record repeats the header's instructions. Sapwood's export writes them both in the header and as
     /// extension data.
-    fn is_of_header(&self, record: &Record<'_>) -> bool {
+    fn is_of_header(&self, record: &PiRecord<'_>) -> bool {
         #[derive(Deserialize)]
-        struct Told {
+        struct ContextData {
             system: Option<String>,
         }
-        let is_told = record.custom_type.as_deref() == Some(CONTEXT_CHANGED) && record.parent_id.is_none();
-        let told = record.data.filter(|_| is_told && self.system.is_some());
-        let told = told.and_then(|raw| serde_json::from_str::<Told>(raw.get()).ok());
-        told.is_some_and(|told| told.system == self.system)
+        let is_context = record.custom_type.as_deref() == Some(CONTEXT_CHANGED) && record.parent_id.is_none();
+        let context = record.data.filter(|_| is_context && self.system.is_some());
+        let context = context.and_then(|raw| serde_json::from_str::<ContextData>(raw.get()).ok());
+        context.is_some_and(|context| context.system == self.system)
     }
 
-    fn take(&mut self, record: Record<'_>, line: &[u8], harvest: &mut StepBatch) {
+    fn take(&mut self, record: PiRecord<'_>, line: &[u8], batch: &mut StepBatch) {
         self.lines += 1;
-        self.began_at = self.began_at.or(harvest.at);
-        let (key, under) = self.place(&record, line);
+        self.began_at = self.began_at.or(batch.at);
+        let (key, under) = self.key_and_parent(&record, line);
         if self.is_of_header(&record) {
-            return harvest.alias(key, under, Path::Main);
+            return batch.alias(key, under, PathKind::Main);
         }
         let Some(kind) = self.kind_of(&record) else {
-            keep_record(self.format(), record.kind.as_ref(), key.part(1), line, harvest);
-            return harvest.alias(key, under, Path::Main);
+            keep_record(self.format(), record.kind.as_ref(), key.part(1), line, batch);
+            return batch.alias(key, under, PathKind::Main);
         };
         match kind {
-            What::Message => self.take_message(record, key, under, line, harvest),
-            What::Compaction => self.take_compaction(record, key, under, harvest),
-            What::Setting(body) => harvest.add(key, under, By::Agent, body),
-            What::BranchSummary(body) => {
-                harvest.sum_up(key, under, record.from_id.as_deref().map(RecordKey::of), body);
+            RecordKind::Message => self.take_message(record, key, under, line, batch),
+            RecordKind::Compaction => self.take_compaction(record, key, under, batch),
+            RecordKind::Setting(body) => batch.add(key, under, Author::Agent, body),
+            RecordKind::BranchSummary(body) => {
+                batch.add_summary(key, under, record.from_id.as_deref().map(RecordKey::of), body);
             }
-            What::Custom => {
-                let parts = record.content.into_parts(harvest);
+            RecordKind::Custom => {
+                let parts = record.content.into_parts(batch);
                 let body = CustomMessage {
                     custom_type: record.custom_type.unwrap_or_else(|| "custom".to_owned()),
                     parts,
                     display: record.display.unwrap_or(false),
                     details: record.details.map(|raw| input_json(Some(raw))),
                 };
-                harvest.add(key, under, By::Agent, body);
+                batch.add(key, under, Author::Agent, body);
             }
-            What::Beside(act) => {
-                harvest.step(key.part(1), act);
-                harvest.alias(key, under, Path::Main);
+            RecordKind::OutsideTree(action) => {
+                batch.step(key.part(1), action);
+                batch.alias(key, under, PathKind::Main);
             }
-            What::Leaf(target) => {
-                let to = target.map_or(self.root(), |target| Under::RecordKey(RecordKey::of(&target)));
-                harvest.alias(key, to, Path::Main);
-                harvest.step(key.part(1), Act::Rewind(to));
+            RecordKind::Leaf(target) => {
+                let to = target.map_or(self.root(), |target| StepParent::RecordKey(RecordKey::of(&target)));
+                batch.alias(key, to, PathKind::Main);
+                batch.step(key.part(1), StepAction::Rewind(to));
             }
         }
     }
 
-    /// Return the key of a record and its parent.
-    fn place(&mut self, record: &Record<'_>, line: &[u8]) -> (RecordKey, Under) {
+    /// Return the key of a record, and its parent.
+    fn key_and_parent(&mut self, record: &PiRecord<'_>, line: &[u8]) -> (RecordKey, StepParent) {
         match &mut self.chain {
             Some(chain) => {
                 let before = chain.last().copied().unwrap_or_else(|| RecordKey::of("header"));
                 let is_first = chain.len() <= 1;
                 let key = RecordKey::after(before, line);
                 chain.push(key);
-                (key, if is_first { self.root() } else { Under::RecordKey(before) })
+                (key, if is_first { self.root() } else { StepParent::RecordKey(before) })
             }
             None => {
                 let loose = || RecordKey::of(&format!("loose {} {}", self.lines, BlobHash::of(line)));
@@ -312,21 +314,21 @@ impl Importer {
                     record
                         .parent_id
                         .as_deref()
-                        .map_or(self.root(), |parent| Under::RecordKey(RecordKey::of(parent))),
+                        .map_or(self.root(), |parent| StepParent::RecordKey(RecordKey::of(parent))),
                 )
             }
         }
     }
 
     /// Classify a record by its fields.
-    fn kind_of(&self, record: &Record<'_>) -> Option<What> {
+    fn kind_of(&self, record: &PiRecord<'_>) -> Option<RecordKind> {
         Some(match record.kind.as_ref() {
-            "message" => What::Message,
-            "compaction" => What::Compaction,
+            "message" => RecordKind::Message,
+            "compaction" => RecordKind::Compaction,
             "branch_summary" | "branch" => match record.summary.clone().filter(|summary| !summary.is_empty())
             {
                 None => return None,
-                Some(summary) => What::BranchSummary(BranchSummary {
+                Some(summary) => RecordKind::BranchSummary(BranchSummary {
                     summary,
                     from: None,
                     details: details_of(record.details),
@@ -334,52 +336,52 @@ impl Importer {
                 }),
             },
             "thinking_level_change" => {
-                What::Setting(ThinkingChanged { level: record.thinking_level.clone()? }.into())
+                RecordKind::Setting(ThinkingChanged { level: record.thinking_level.clone()? }.into())
             }
             "model_change" => {
                 let model = model_name(record.provider.as_deref(), record.model_id.as_deref()?);
-                What::Setting(ModelChanged { model }.into())
+                RecordKind::Setting(ModelChanged { model }.into())
             }
-            "custom_message" => What::Custom,
-            "label" => What::Beside(Act::Label {
+            "custom_message" => RecordKind::Custom,
+            "label" => RecordKind::OutsideTree(StepAction::Label {
                 target: RecordKey::of(record.target_id.as_deref()?),
                 text: record.label.clone().filter(|label| !label.is_empty()),
             }),
             "session_info" => {
                 let title = record.name.clone().filter(|name| !name.trim().is_empty())?;
-                What::Beside(Act::Note(SessionNamed { title }.into()))
+                RecordKind::OutsideTree(StepAction::Note(SessionNamed { title }.into()))
             }
             "custom" | "custom_info" => {
                 let custom_type = record.custom_type.clone()?;
                 let data = record
                     .data
                     .map_or_else(|| Json::from_value(&serde_json::Value::Null), |raw| input_json(Some(raw)));
-                What::Beside(Act::Note(CustomInfo { custom_type, data }.into()))
+                RecordKind::OutsideTree(StepAction::Note(CustomInfo { custom_type, data }.into()))
             }
-            "leaf" => What::Leaf(record.target_id.clone()),
+            "leaf" => RecordKind::Leaf(record.target_id.clone()),
             _ => return None,
         })
     }
 
     fn take_message(
         &self,
-        record: Record<'_>,
+        record: PiRecord<'_>,
         key: RecordKey,
-        under: Under,
+        under: StepParent,
         line: &[u8],
-        harvest: &mut StepBatch,
+        batch: &mut StepBatch,
     ) {
         let is_older = |at: TimestampMs| self.forked_at.is_some_and(|forked_at| at < forked_at);
         let is_copied = record.timestamp.and_then(|time| time.0).is_some_and(is_older);
         let mut message = record.message.unwrap_or_default();
         message.usage = message.usage.filter(|_| !is_copied);
         let body: Body = match message.role.as_ref() {
-            "user" => UserMessage { parts: message.content.into_parts(harvest), origin: None }.into(),
-            "assistant" => self.assistant(message, harvest).into(),
+            "user" => UserMessage { parts: message.content.into_parts(batch), origin: None }.into(),
+            "assistant" => self.assistant(message, batch).into(),
             "toolResult" | "tool_result" | "tool" => ToolResult {
                 call_id: message.tool_call_id.unwrap_or_default(),
                 tool: message.tool_name.filter(|tool| !tool.is_empty()),
-                parts: message.content.into_parts(harvest),
+                parts: message.content.into_parts(batch),
                 is_error: message.is_error.unwrap_or(false),
                 duration_ms: None,
                 interrupted: false,
@@ -397,7 +399,7 @@ impl Importer {
             }
             "custom" | "hookMessage" | "hook_message" => CustomMessage {
                 custom_type: message.custom_type.unwrap_or_else(|| "custom".to_owned()),
-                parts: message.content.into_parts(harvest),
+                parts: message.content.into_parts(batch),
                 display: message.display.unwrap_or(false),
                 details: message.details.map(|raw| input_json(Some(raw))),
             }
@@ -412,14 +414,20 @@ impl Importer {
                 Compaction { details, ..compaction(message.summary, message.tokens_before, false) }.into()
             }
             _ => {
-                keep_record(self.format(), "message", key.part(1), line, harvest);
-                return harvest.alias(key, under, Path::Main);
+                keep_record(self.format(), "message", key.part(1), line, batch);
+                return batch.alias(key, under, PathKind::Main);
             }
         };
-        harvest.add(key, under, by_of(&body), body);
+        batch.add(key, under, by_of(&body), body);
     }
 
-    fn take_compaction(&self, record: Record<'_>, key: RecordKey, under: Under, harvest: &mut StepBatch) {
+    fn take_compaction(
+        &self,
+        record: PiRecord<'_>,
+        key: RecordKey,
+        under: StepParent,
+        batch: &mut StepBatch,
+    ) {
         let by_index = record.first_kept_entry_index.and_then(|index| {
             let index = usize::try_from(index).ok().filter(|index| *index > 0)?;
             self.chain.as_ref()?.get(index).copied()
@@ -427,12 +435,12 @@ impl Importer {
         let kept = record.first_kept_entry_id.as_deref().map(RecordKey::of).or(by_index);
         let details = details_of(record.details);
         let body = compaction(record.summary, record.tokens_before, record.from_hook.unwrap_or(false));
-        harvest.sum_up(key, under, kept, Compaction { details, ..body });
+        batch.add_summary(key, under, kept, Compaction { details, ..body });
     }
 
-    fn assistant(&self, message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
-        let mut answer = assistant(message, harvest);
-        // pi does not send interrupted or failed answers to the model again. The log still keeps their text.
+    fn assistant(&self, message: PiMessage<'_>, batch: &mut StepBatch) -> AssistantMessage {
+        let mut answer = assistant(message, batch);
+        // pi does not send interrupted or failed answers to the model again. The log still contains their text.
         if self.dialect == Dialect::Pi && answer.stop == Stop::Aborted {
             answer.stop = Stop::Error;
         }
@@ -440,22 +448,23 @@ impl Importer {
     }
 }
 
-enum What {
+/// The kind of a record, with the data that its step needs.
+enum RecordKind {
     Message,
     Compaction,
     Custom,
     Setting(Body),
     BranchSummary(BranchSummary),
-    Beside(Act),
+    OutsideTree(StepAction),
     Leaf(Option<String>),
 }
 
-fn by_of(body: &Body) -> By {
-    if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent }
+fn by_of(body: &Body) -> Author {
+    if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent }
 }
 
-/// Return the session id of pi's file name `<time>_<uuid>.jsonl`. Other names are kept whole, because a part
-/// of them may not be unique.
+/// Return the session id in pi's file name `<time>_<uuid>.jsonl`. Any other name is returned unchanged, because a part
+/// of it may not be unique.
 fn pi_session(stem: &str) -> &str {
     let is_time = |text: &str| {
         let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
@@ -468,8 +477,8 @@ fn pi_session(stem: &str) -> &str {
 fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bool) -> Compaction {
     Compaction {
         // Sapwood's export writes this placeholder for a missing summary.
-        summary: summary.filter(|summary| !summary.is_empty() && summary != LEFT_OUT),
-        tokens_before: tokens_before.and_then(whole),
+        summary: summary.filter(|summary| !summary.is_empty() && summary != OMITTED_SUMMARY),
+        tokens_before: tokens_before.and_then(to_whole),
         from_hook,
         ..Compaction::new(Strategy::Imported, Trigger::Imported)
     }
@@ -477,15 +486,15 @@ fn compaction(summary: Option<String>, tokens_before: Option<f64>, from_hook: bo
 
 /// Read the file lists. Details of another shape are ignored.
 fn details_of(raw: Option<&RawValue>) -> Details {
-    let files = raw.and_then(|raw| serde_json::from_str::<Files>(raw.get()).ok()).unwrap_or_default();
+    let files = raw.and_then(|raw| serde_json::from_str::<SummaryFiles>(raw.get()).ok()).unwrap_or_default();
     Details { files_read: files.read_files, files_changed: files.modified_files, ..Details::default() }
 }
 
-fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage {
-    let parts = message.content.into_parts(harvest);
+fn assistant(message: PiMessage<'_>, batch: &mut StepBatch) -> AssistantMessage {
+    let parts = message.content.into_parts(batch);
     let called = parts.iter().any(|part| part.as_tool_call().is_some());
     let counts = message.usage.unwrap_or_default();
-    let count = |number: Option<f64>| number.and_then(whole).unwrap_or(0);
+    let count = |number: Option<f64>| number.and_then(to_whole).unwrap_or(0);
     let usage = Usage {
         input: count(counts.input),
         output: count(counts.output),
@@ -498,8 +507,8 @@ fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage 
     AssistantMessage {
         parts,
         model: model.map(|model| model_name(message.provider.as_deref(), &model)),
-        usage: believable(usage),
-        cost_nano_usd: cost.and_then(whole).filter(|cost| *cost <= COST_NANO_USD_MAX),
+        usage: plausible_usage(usage),
+        cost_nano_usd: cost.and_then(to_whole).filter(|cost| *cost <= COST_NANO_USD_MAX),
         stop: match message.stop_reason.as_deref() {
             Some("length" | "max_tokens") => Stop::Length,
             Some("toolUse" | "tool_use") => Stop::ToolUse,
@@ -511,12 +520,12 @@ fn assistant(message: Message<'_>, harvest: &mut StepBatch) -> AssistantMessage 
     }
 }
 
-fn whole(number: f64) -> Option<u64> {
+fn to_whole(number: f64) -> Option<u64> {
     (0.0..9e15).contains(&number).then_some(number.round() as u64)
 }
 
-/// Describe a command that the user ran, in the words pi uses for the model.
-fn execution_text(message: &Message<'_>) -> String {
+/// Describe a command that the user ran, with the text that pi sends to the model.
+fn execution_text(message: &PiMessage<'_>) -> String {
     let mut text = format!("Ran `{}`\n", message.command.as_deref().unwrap_or_default());
     match message.output.as_deref().filter(|output| !output.is_empty()) {
         Some(output) => text.push_str(&format!("```\n{output}\n```")),

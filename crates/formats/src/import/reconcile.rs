@@ -1,7 +1,7 @@
-//! Turns steps into drafts. The log only supports "append after the leaf" and "move the leaf", so a step with
-//! another parent gets a `leaf_moved` before it. Ids ascend (I13) and end in the record's [`RecordKey`], which
-//! identifies records that the log already has. So a source that grew extends the session, a source that was
-//! rewound creates a branch, and the same file adds nothing.
+//! Converts steps to drafts. The log only supports "append after the leaf" and "move the leaf", so a `leaf_moved` is
+//! inserted before a step with another parent. Ids ascend (I13) and end in the record's [`RecordKey`], which
+//! identifies records that the log already has. Therefore a source that grew extends the session, a source that was
+//! rewound creates a branch, and an unchanged source adds nothing.
 //!
 //! Memory: about 25 bytes per entry, about 20 per record without an entry ([`super::keys`]), and a little per
 //! change of instructions. No other state grows. The drafts are valid for any sequence of steps.
@@ -14,17 +14,20 @@ use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::entry_table::{ENTRIES_MAX, Index, Rows};
-use super::keys::{KeySlot, Keys, Met, STAND_INS_MAX};
-use super::revisions::{Meeting, Version, Versions};
-use super::steps::{Act, By, Earlier, ImportStep, Name, Path, RecordKey, Under, believable, usage_beyond};
-use super::{PROBLEMS_MAX, Problem, Trouble};
+use super::entry_table::{ENTRIES_MAX, EntryTable, RowIndex};
+use super::keys::{ALIASES_MAX, KeyLookup, KeyTable, TreePosition};
+use super::revisions::{Comparison, LoggedVersion, Versions};
+use super::steps::{
+    Author, EarlierEntries, ImportStep, PathKind, RecordKey, RecordRef, StepAction, StepParent,
+    plausible_usage, usage_since,
+};
+use super::{PROBLEMS_MAX, Problem, ProblemKind};
 
-/// Maximum number of steps when walking up paths, in total. Only a malicious file needs more.
+/// Maximum total number of entries visited when walking up paths. Only a malicious file needs more.
 const WALK_STEPS_MAX: u64 = 1 << 30;
-/// A body whose texts are larger than this is measured exactly.
-const WEIGHT_BYTES_SURE: usize = BODY_BYTES_MAX / 4;
-/// The latest time that an id can encode, minus a reserve for increments.
+/// A body with at most this much text fits into an entry. A larger body is encoded to measure it.
+const SAFE_CONTENT_BYTES: usize = BODY_BYTES_MAX / 4;
+/// The latest time that an id can encode, minus a margin for increments.
 const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
 /// The part number of the key for late usage of a response.
 const USAGE_PART: usize = usize::MAX;
@@ -35,52 +38,53 @@ pub(super) fn usage_key(response: RecordKey) -> RecordKey {
 }
 
 /// An entry to add to the tree.
-struct Add {
+struct NewEntry {
     key: RecordKey,
     body: Body,
-    by: By,
-    names: Vec<Name>,
-    earlier: Earlier,
+    by: Author,
+    refs: Vec<RecordRef>,
+    earlier: EarlierEntries,
 }
 
-/// A response with a shorter version in the log. Its results are added again after the longer version.
-struct Regrown {
+/// A response of which the log has a shorter version. Its results are added again after the longer version.
+struct ExtendedResponse {
     response: RecordKey,
-    /// The source's key of the last result, and its current position.
+    /// The source's key of the last result.
     last: RecordKey,
-    place: KeySlot,
+    /// The position of the last result in the log.
+    position: TreePosition,
 }
 
 pub struct Reconciler {
     agent: Option<Principal>,
-    rows: Rows,
-    keys: Keys,
+    rows: EntryTable,
+    keys: KeyTable,
     versions: Versions,
     /// For each entry that the log had before this run: whether the source contains its record.
-    named: Vec<bool>,
+    in_source: Vec<bool>,
     /// Records whose usage another session counts.
-    elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
+    counted_elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
     last: Option<EntryId>,
     /// The leaf of the log.
-    leaf: KeySlot,
+    leaf: TreePosition,
     /// The leaf of the source.
-    source_leaf: KeySlot,
-    /// The leaf before this run, if the session was continued after the import.
-    own_leaf: Option<KeySlot>,
+    source_leaf: TreePosition,
+    /// The leaf before this run, if the log had entries.
+    initial_leaf: Option<TreePosition>,
     /// The record that moved the source's leaf back, if any.
     rewound: Option<RecordKey>,
-    regrown: Option<Regrown>,
-    /// Whether an import last moved the log's leaf. Known only for sources whose bodies were read.
+    extended: Option<ExtendedResponse>,
+    /// Whether an import was the last to move the log's leaf. Known only if bodies were registered.
     is_leaf_imported: bool,
     /// Whether the source's leaf is authoritative, even without a recorded move.
-    stands: bool,
+    syncs_leaf: bool,
     /// The latest title from the source.
     title: Option<String>,
     /// The latest instructions from an import.
-    system: Option<(Index, String)>,
-    /// Instructions that an earlier import added after an entry. New children of the entry are attached to
-    /// them.
-    set_behind: HashMap<Index, Index>,
+    system: Option<(RowIndex, String)>,
+    /// Instructions that an earlier import added after an entry. New children of the entry are attached to these
+    /// instructions.
+    instructions_after: HashMap<RowIndex, RowIndex>,
     at: TimestampMs,
     walked: u64,
     moves: u64,
@@ -96,22 +100,22 @@ impl Reconciler {
     pub fn new(agent: Option<Principal>) -> Self {
         Self {
             agent,
-            rows: Rows::default(),
-            keys: Keys::default(),
+            rows: EntryTable::default(),
+            keys: KeyTable::default(),
             versions: Versions::default(),
-            named: Vec::new(),
-            elsewhere: HashSet::default(),
+            in_source: Vec::new(),
+            counted_elsewhere: HashSet::default(),
             last: None,
             leaf: None,
             source_leaf: None,
-            own_leaf: None,
+            initial_leaf: None,
             rewound: None,
-            regrown: None,
+            extended: None,
             is_leaf_imported: false,
-            stands: false,
+            syncs_leaf: false,
             title: None,
             system: None,
-            set_behind: HashMap::new(),
+            instructions_after: HashMap::new(),
             at: TimestampMs::default(),
             walked: 0,
             moves: 0,
@@ -123,41 +127,41 @@ impl Reconciler {
     }
 
     /// Register an entry of the log, in seq order. `parent` is its parent's seq; seqs begin with 1.
-    pub fn know(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
+    pub fn register(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
         let parent =
             parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
         self.push_row(id, parent, stance);
-        self.named.push(false);
+        self.in_source.push(false);
     }
 
     /// Register the body of the last registered entry. Needed for sources that rewrite messages.
-    pub fn know_body(&mut self, body: &Body) {
-        let Some(row) = self.rows.len().checked_sub(1).map(|row| row as Index) else { return };
-        self.versions.know(row, body);
+    pub fn register_body(&mut self, body: &Body) {
+        let Some(row) = self.rows.len().checked_sub(1).map(|row| row as RowIndex) else { return };
+        self.versions.register(row, body);
         let is_of_source = self.is_of_source(row);
         match body {
             Body::SessionNamed(named) if is_of_source => self.title = Some(named.title.clone()),
             Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
             Body::ContextChanged(changed) if is_of_source => {
                 self.is_leaf_imported = true;
-                self.know_system(row, changed);
+                self.register_system(row, changed);
             }
             _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
             _ => {}
         }
     }
 
-    fn know_system(&mut self, row: Index, changed: &ContextChanged) {
+    fn register_system(&mut self, row: RowIndex, changed: &ContextChanged) {
         let Some(system) = &changed.system else { return };
         self.system = Some((row, system.clone()));
         if let Some(before) = self.rows.parent(row) {
-            self.set_behind.insert(before, row);
+            self.instructions_after.insert(before, row);
         }
     }
 
     /// Register an entry of another session that may begin with the same records. Its usage is not counted
     /// again.
-    pub fn know_elsewhere(&mut self, id: EntryId, body: &Body) {
+    pub fn register_elsewhere(&mut self, id: EntryId, body: &Body) {
         let key = RecordKey::of_id(id);
         let counts = match body {
             Body::AssistantMessage(answer) => answer.usage.is_some(),
@@ -165,7 +169,7 @@ impl Reconciler {
             _ => false,
         };
         if counts && key.is_of_source() {
-            self.elsewhere.insert(key);
+            self.counted_elsewhere.insert(key);
         }
     }
 
@@ -175,14 +179,14 @@ impl Reconciler {
     }
 
     /// Set the leaf of the log, after all entries were registered.
-    pub fn know_leaf(&mut self, seq: Option<u32>) {
+    pub fn register_leaf(&mut self, seq: Option<u32>) {
         self.leaf = seq.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
-        self.own_leaf = Some(self.leaf);
+        self.initial_leaf = Some(self.leaf);
     }
 
     /// Whether the log has an entry for this record.
     pub fn has(&self, key: RecordKey) -> bool {
-        matches!(self.keys.find(key, &self.rows), Some(Met::Entry(_)))
+        matches!(self.keys.find(key, &self.rows), Some(KeyLookup::Entry(_)))
     }
 
     /// Append the drafts of a step to `drafts`.
@@ -190,10 +194,10 @@ impl Reconciler {
         if self.given_up {
             return;
         }
-        let is_full = self.rows.len() >= ENTRIES_MAX || self.keys.stand_ins() >= STAND_INS_MAX;
-        if is_full || self.is_hopeless(step.line, problems) {
+        let is_full = self.rows.len() >= ENTRIES_MAX || self.keys.aliases() >= ALIASES_MAX;
+        if is_full || self.has_too_many_problems(step.line, problems) {
             self.given_up = true;
-            problems.push(Problem { line: step.line, what: Trouble::GivenUp });
+            problems.push(Problem { line: step.line, what: ProblemKind::GivenUp });
             return;
         }
         let before = problems.len();
@@ -201,84 +205,93 @@ impl Reconciler {
         self.reported += problems.len() - before;
     }
 
-    /// Whether there are too many problems before this line. Later problems from the same read do not count.
-    fn is_hopeless(&self, line: u64, problems: &[Problem]) -> bool {
-        let is_much = |count: usize| count + 2 >= PROBLEMS_MAX;
+    /// Whether there are too many problems before this line. The reader may already have reported later lines, which do
+    /// not count.
+    fn has_too_many_problems(&self, line: u64, problems: &[Problem]) -> bool {
+        let is_near_limit = |count: usize| count + 2 >= PROBLEMS_MAX;
         let before = || problems.iter().filter(|problem| problem.line < line).count();
-        is_much(self.reported) || is_much(problems.len()) && is_much(before())
+        is_near_limit(self.reported) || is_near_limit(problems.len()) && is_near_limit(before())
     }
 
     fn take_step(&mut self, step: ImportStep, drafts: &mut Vec<Draft>, problems: &mut Vec<Problem>) {
         self.at = step.at.unwrap_or(self.at);
         let mut report = |what| problems.push(Problem { line: step.line, what });
-        match step.act {
-            Act::Alias { under, path } => {
-                let place = self.place(under, &mut report);
+        match step.action {
+            StepAction::Alias { under, path } => {
+                let position = self.resolve_parent(under, &mut report);
                 // A record without an entry maps to the position of its parent.
-                self.keys.put_stand_in(step.key, place, &self.rows);
-                self.follow(path, place);
+                self.keys.put_alias(step.key, position, &self.rows);
+                self.set_source_leaf(path, position);
             }
-            Act::Rewind(under) => {
-                self.source_leaf = self.place(under, &mut report);
+            StepAction::Rewind(under) => {
+                self.source_leaf = self.resolve_parent(under, &mut report);
                 self.rewound = Some(step.key);
             }
-            Act::Stand => self.stands = true,
-            Act::Title(title) => self.take_title(step.key, title, drafts),
-            Act::System(system) => self.take_system(step.key, system, &mut report, drafts),
-            Act::Opening(body) => {
+            StepAction::SyncLeaf => self.syncs_leaf = true,
+            StepAction::Title(title) => self.take_title(step.key, title, drafts),
+            StepAction::System(system) => self.take_system(step.key, system, &mut report, drafts),
+            StepAction::Opening(body) => {
                 let is_late = self.rows.len() > 0 && !self.has(step.key);
-                let add = Add {
+                let new_entry = NewEntry {
                     key: step.key,
                     body,
-                    by: By::Agent,
-                    names: Vec::new(),
-                    earlier: Earlier::default(),
+                    by: Author::Agent,
+                    refs: Vec::new(),
+                    earlier: EarlierEntries::default(),
                 };
-                let place = if is_late { None } else { self.take_entry(add, None, &mut report, drafts) };
+                let position =
+                    if is_late { None } else { self.take_entry(new_entry, None, &mut report, drafts) };
                 if is_late {
-                    self.keys.put_stand_in(step.key, None, &self.rows);
+                    self.keys.put_alias(step.key, None, &self.rows);
                 }
-                self.follow(Path::Main, place);
+                self.set_source_leaf(PathKind::Main, position);
             }
-            Act::Note(body) => {
+            StepAction::Note(body) => {
                 if self.is_new(step.key, &mut report) {
-                    self.keep(step.key, body, Stance::Beside, None, drafts);
+                    self.push_draft(step.key, body, Stance::OutsideTree, None, drafts);
                 }
             }
-            Act::Label { target, text } => match self.entry(target) {
-                None => report(Trouble::UnknownSource { kind: Kind::Label }),
+            StepAction::Label { target, text } => match self.entry(target) {
+                None => report(ProblemKind::UnknownSource { kind: Kind::Label }),
                 Some(target) => {
                     if self.is_new(step.key, &mut report) {
-                        self.keep(step.key, Label { target, text }.into(), Stance::Beside, None, drafts);
+                        self.push_draft(
+                            step.key,
+                            Label { target, text }.into(),
+                            Stance::OutsideTree,
+                            None,
+                            drafts,
+                        );
                     }
                 }
             },
-            Act::Add { body, under, by, path, names, earlier } => {
-                let add = Add { key: step.key, body, by, names, earlier };
-                let place = self.place(under, &mut report);
-                let place = self.take_entry(add, place, &mut report, drafts);
-                self.follow(path, place);
+            StepAction::Add { body, under, by, path, refs, earlier } => {
+                let new_entry = NewEntry { key: step.key, body, by, refs, earlier };
+                let position = self.resolve_parent(under, &mut report);
+                let position = self.take_entry(new_entry, position, &mut report, drafts);
+                self.set_source_leaf(path, position);
             }
-            Act::Version { body, under, by, path, names } => {
-                let names = names.map(Name::Entry).into_iter().collect();
-                let add = Add { key: step.key, body, by, names, earlier: Earlier::default() };
-                let place = self.place(under, &mut report);
-                let row = self.take_version(add, place, &mut report, drafts);
+            StepAction::Version { body, under, by, path, refs } => {
+                let refs = refs.map(RecordRef::Entry).into_iter().collect();
+                let new_entry =
+                    NewEntry { key: step.key, body, by, refs, earlier: EarlierEntries::default() };
+                let position = self.resolve_parent(under, &mut report);
+                let row = self.take_version(new_entry, position, &mut report, drafts);
                 // Children of the message are attached to its latest version.
-                self.keys.put_stand_in(step.key, row, &self.rows);
-                self.follow(path, row);
+                self.keys.put_alias(step.key, row, &self.rows);
+                self.set_source_leaf(path, row);
             }
         }
     }
 
-    /// Move the leaf to the source's leaf, or keep the user's leaf if the session was continued.
+    /// Move the leaf to the source's leaf. If the user continued the session, restore the user's leaf instead.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
         let rewound = self.rewound.filter(|key| !self.has(*key));
         if self.added == 0 && rewound.is_none() && !self.is_leaf_moved() {
             return;
         }
-        let went_on = |place: &KeySlot| place.is_some_and(|row| !self.is_of_source(row));
-        match (self.own_leaf.filter(went_on), rewound) {
+        let was_continued = |position: &TreePosition| position.is_some_and(|row| !self.is_of_source(row));
+        match (self.initial_leaf.filter(was_continued), rewound) {
             (Some(own), _) => self.move_leaf(own, drafts),
             (None, Some(_)) if self.added == 0 && self.leaf == self.source_leaf => {}
             (None, Some(key)) => self.move_leaf_as(key, self.source_leaf, drafts),
@@ -289,7 +302,7 @@ impl Reconciler {
     /// Whether the source moved its leaf without recording the move. A source whose leaf is an ancestor of the
     /// log's leaf, without a rewind, is an older copy.
     fn is_leaf_moved(&mut self) -> bool {
-        let may_move = self.stands && self.is_leaf_imported && self.leaf != self.source_leaf;
+        let may_move = self.syncs_leaf && self.is_leaf_imported && self.leaf != self.source_leaf;
         may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
     }
 
@@ -301,7 +314,7 @@ impl Reconciler {
         }
         let fresh = self.fresh_key(key);
         self.title = Some(title.clone());
-        self.keep(fresh, SessionNamed { title }.into(), Stance::Beside, None, drafts);
+        self.push_draft(fresh, SessionNamed { title }.into(), Stance::OutsideTree, None, drafts);
     }
 
     /// Add instructions after the leaf if they differ from the current ones, even if they were used before.
@@ -309,31 +322,31 @@ impl Reconciler {
         &mut self,
         key: RecordKey,
         system: String,
-        report: &mut impl FnMut(Trouble),
+        report: &mut impl FnMut(ProblemKind),
         drafts: &mut Vec<Draft>,
     ) {
-        self.source_leaf = self.behind_set(self.source_leaf);
-        let same = self.system.as_ref().filter(|(_, told)| *told == system).map(|(row, _)| *row);
+        self.source_leaf = self.skip_instructions(self.source_leaf);
+        let same = self.system.as_ref().filter(|(_, current)| *current == system).map(|(row, _)| *row);
         if same.is_some_and(|row| self.is_on_path(Some(row), self.source_leaf)) {
             return;
         }
         let body = ContextChanged { system: Some(system), ..ContextChanged::default() }.into();
-        let (key, earlier) = (self.fresh_key(key), Earlier::default());
-        let add = Add { key, body, by: By::Agent, names: Vec::new(), earlier };
-        let row = self.grow(add, self.source_leaf, report, drafts);
-        self.follow(Path::Main, row);
+        let (key, earlier) = (self.fresh_key(key), EarlierEntries::default());
+        let new_entry = NewEntry { key, body, by: Author::Agent, refs: Vec::new(), earlier };
+        let row = self.append_entry(new_entry, self.source_leaf, report, drafts);
+        self.set_source_leaf(PathKind::Main, row);
     }
 
-    /// Return the latest instructions that an import added after an entry.
-    fn behind_set(&self, place: KeySlot) -> KeySlot {
-        let mut place = place?;
-        while let Some(row) = self.set_behind.get(&place) {
-            place = *row;
+    /// Return the position after any instructions that imports added after an entry.
+    fn skip_instructions(&self, position: TreePosition) -> TreePosition {
+        let mut position = position?;
+        while let Some(row) = self.instructions_after.get(&position) {
+            position = *row;
         }
-        Some(place)
+        Some(position)
     }
 
-    /// Return a key that the log does not have, for a value that returns after it was replaced.
+    /// Return a key that the log does not have, for a value that was replaced and is set again.
     fn fresh_key(&self, key: RecordKey) -> RecordKey {
         let mut keys = (0..).map(|number| key.part(number));
         keys.find(|key| !self.has(*key)).unwrap_or(key)
@@ -342,38 +355,44 @@ impl Reconciler {
     /// Add an entry to the tree, unless the log has it. Returns its position.
     fn take_entry(
         &mut self,
-        mut add: Add,
-        place: KeySlot,
-        report: &mut impl FnMut(Trouble),
+        mut new_entry: NewEntry,
+        position: TreePosition,
+        report: &mut impl FnMut(ProblemKind),
         drafts: &mut Vec<Draft>,
-    ) -> KeySlot {
-        let source_key = add.key;
-        let shorter = add.earlier.shorter.iter().rev().find(|(key, _)| self.has(*key)).map(|(_, took)| *took);
-        let answered = self.regrown.take().filter(|own| add.earlier.answers == Some(own.response));
-        if let Some(regrown) = &answered {
-            add.key = RecordKey::after(regrown.response, &source_key.bits());
+    ) -> TreePosition {
+        let source_key = new_entry.key;
+        let shorter =
+            new_entry.earlier.shorter.iter().rev().find(|(key, _)| self.has(*key)).map(|(_, usage)| *usage);
+        let answered = self.extended.take().filter(|own| new_entry.earlier.answers == Some(own.response));
+        if let Some(extended) = &answered {
+            new_entry.key = RecordKey::after(extended.response, &source_key.bits());
         }
-        let same = add.earlier.same.filter(|same| self.has(*same) && !self.has(add.key));
-        let key = add.key;
-        let place = match self.known_again(same.unwrap_or(key), report) {
-            Some(known) if same.is_some() => self.take_late(add, known, drafts),
+        let same = new_entry.earlier.same.filter(|same| self.has(*same) && !self.has(new_entry.key));
+        let key = new_entry.key;
+        let position = match self.find_existing(same.unwrap_or(key), report) {
+            Some(known) if same.is_some() => self.take_late(new_entry, known, drafts),
             Some(known) => known,
-            None => self.take_new(add, place, shorter, report, drafts),
+            None => self.take_new(new_entry, position, shorter, report, drafts),
         };
-        self.regrown = match answered {
-            Some(regrown) => Some(Regrown { last: source_key, place, ..regrown }),
-            None => shorter.map(|_| Regrown { response: key, last: key, place }),
+        self.extended = match answered {
+            Some(extended) => Some(ExtendedResponse { last: source_key, position, ..extended }),
+            None => shorter.map(|_| ExtendedResponse { response: key, last: key, position }),
         };
-        place
+        position
     }
 
     /// Add the usage of an entry that was imported before its usage was known.
-    fn take_late(&mut self, mut add: Add, known: KeySlot, drafts: &mut Vec<Draft>) -> KeySlot {
-        self.keys.put_stand_in(add.key, known, &self.rows);
-        let note = usage_key(add.key);
-        let is_counted = add.earlier.counted.iter().chain([&note]).any(|key| self.has(*key));
-        if let Some(by) = take_usage(&mut add.body).filter(|_| !is_counted) {
-            self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+    fn take_late(
+        &mut self,
+        mut new_entry: NewEntry,
+        known: TreePosition,
+        drafts: &mut Vec<Draft>,
+    ) -> TreePosition {
+        self.keys.put_alias(new_entry.key, known, &self.rows);
+        let note = usage_key(new_entry.key);
+        let is_counted = new_entry.earlier.counted.iter().chain([&note]).any(|key| self.has(*key));
+        if let Some(by) = take_usage(&mut new_entry.body).filter(|_| !is_counted) {
+            self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
         }
         known
     }
@@ -382,73 +401,74 @@ impl Reconciler {
     /// counted.
     fn take_new(
         &mut self,
-        mut add: Add,
-        place: KeySlot,
+        mut new_entry: NewEntry,
+        position: TreePosition,
         shorter: Option<Option<Usage>>,
-        report: &mut impl FnMut(Trouble),
+        report: &mut impl FnMut(ProblemKind),
         drafts: &mut Vec<Draft>,
-    ) -> KeySlot {
-        let note = usage_key(add.key);
-        let mut counted = add.earlier.counted.iter();
-        if counted.any(|key| self.has(*key)) || [add.key, note].iter().any(|key| self.elsewhere.contains(key))
+    ) -> TreePosition {
+        let note = usage_key(new_entry.key);
+        let mut counted = new_entry.earlier.counted.iter();
+        if counted.any(|key| self.has(*key))
+            || [new_entry.key, note].iter().any(|key| self.counted_elsewhere.contains(key))
         {
-            take_usage(&mut add.body);
+            take_usage(&mut new_entry.body);
         }
-        let shorter = shorter.or_else(|| self.counted_before(&add.earlier));
-        let rest = shorter.and_then(|took| rest_of(take_usage(&mut add.body)?, took));
-        let row = self.grow(add, place, report, drafts);
-        if let Some(by) = rest {
-            self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+        let shorter = shorter.or_else(|| self.counted_before(&new_entry.earlier));
+        let additional = shorter.and_then(|usage| uncounted_usage(take_usage(&mut new_entry.body)?, usage));
+        let row = self.append_entry(new_entry, position, report, drafts);
+        if let Some(by) = additional {
+            self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
         }
         row
     }
 
-    /// Return the usage of a new entry's call that was already counted: with the entry it continues, or in
+    /// Return the part of a new entry's usage that was already counted, either with the entry that it continues or in
     /// another session.
-    fn counted_before(&self, earlier: &Earlier) -> Option<Option<Usage>> {
+    fn counted_before(&self, earlier: &EarlierEntries) -> Option<Option<Usage>> {
         if earlier.continues {
             return Some(Some(Usage::default()));
         }
         let mut shorter = earlier.shorter.iter().rev();
-        shorter.find(|(key, _)| self.elsewhere.contains(key)).map(|(_, took)| *took)
+        shorter.find(|(key, _)| self.counted_elsewhere.contains(key)).map(|(_, usage)| *usage)
     }
 
-    fn is_of_source(&self, row: Index) -> bool {
+    fn is_of_source(&self, row: RowIndex) -> bool {
         RecordKey::of_id(self.rows.id(row)).is_of_source()
     }
 
-    fn grow(
+    fn append_entry(
         &mut self,
-        add: Add,
-        place: KeySlot,
-        report: &mut impl FnMut(Trouble),
+        new_entry: NewEntry,
+        position: TreePosition,
+        report: &mut impl FnMut(ProblemKind),
         drafts: &mut Vec<Draft>,
-    ) -> KeySlot {
-        let Add { key, mut body, by, names, .. } = add;
-        if weight(&body) > WEIGHT_BYTES_SURE && codec::encode(&body).len() > BODY_BYTES_MAX {
-            report(Trouble::TooLong);
-            self.keys.put_stand_in(key, place, &self.rows);
-            return place;
+    ) -> TreePosition {
+        let NewEntry { key, mut body, by, refs, .. } = new_entry;
+        if content_bytes(&body) > SAFE_CONTENT_BYTES && codec::encode(&body).len() > BODY_BYTES_MAX {
+            report(ProblemKind::TooLong);
+            self.keys.put_alias(key, position, &self.rows);
+            return position;
         }
-        let named = names.into_iter().find(|name| self.is_there(*name));
+        let target = refs.into_iter().find(|target| self.resolves(*target));
         match &mut body {
             Body::Compaction(compaction) => {
-                let kept = named.and_then(|kept| self.first_kept(kept, place));
+                let kept = target.and_then(|target| self.first_kept(target, position));
                 compaction.first_kept = kept.map(|row| self.rows.id(row));
             }
-            Body::BranchSummary(summary) => summary.from = named.and_then(|left| self.entry(left.key())),
+            Body::BranchSummary(summary) => summary.from = target.and_then(|target| self.entry(target.key())),
             _ => {}
         }
-        self.move_leaf(place, drafts);
+        self.move_leaf(position, drafts);
         let by = match by {
-            By::Caller => None,
-            By::Agent => self.agent.clone(),
+            Author::Caller => None,
+            Author::Agent => self.agent.clone(),
         };
         let system = match &body {
             Body::ContextChanged(changed) => changed.system.clone(),
             _ => None,
         };
-        let row = self.keep(key, body, Stance::InTree, by, drafts);
+        let row = self.push_draft(key, body, Stance::InTree, by, drafts);
         self.system = system.map(|system| (row, system)).or(self.system.take());
         self.leaf = Some(row);
         self.leaf
@@ -457,133 +477,146 @@ impl Reconciler {
     /// Add a message that may have other versions in the log.
     fn take_version(
         &mut self,
-        mut add: Add,
-        place: KeySlot,
-        report: &mut impl FnMut(Trouble),
+        mut new_entry: NewEntry,
+        position: TreePosition,
+        report: &mut impl FnMut(ProblemKind),
         drafts: &mut Vec<Draft>,
-    ) -> KeySlot {
-        let message = add.key;
+    ) -> TreePosition {
+        let message = new_entry.key;
         let (keys, rows) = (&self.keys, &self.rows);
         let entry = |key| match keys.find(key, rows) {
-            Some(Met::Entry(row)) => Some(row),
-            Some(Met::StandIn(_)) | None => None,
+            Some(KeyLookup::Entry(row)) => Some(row),
+            Some(KeyLookup::Alias(_)) | None => None,
         };
         let version = |number| {
             let row = entry(message.part(number))?;
-            Some(Version { row, place: rows.parent(row), note: entry(usage_key(message.part(number))) })
+            Some(LoggedVersion {
+                row,
+                parent: rows.parent(row),
+                usage_row: entry(usage_key(message.part(number))),
+            })
         };
         let late = |number: usize| entry(usage_key(message).part(number));
-        match self.versions.meet(message, place, &mut add.body, version, late) {
-            Meeting::Known { row, late } => {
+        match self.versions.compare(message, position, &mut new_entry.body, version, late) {
+            Comparison::Known { row, late } => {
                 if let Some((number, by)) = late {
                     let note = usage_key(message).part(number);
-                    self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+                    self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
                 }
-                if let Some(named) = self.named.get_mut(row as usize).filter(|named| !**named) {
-                    *named = true;
+                if let Some(is_in_source) =
+                    self.in_source.get_mut(row as usize).filter(|is_in_source| !**is_in_source)
+                {
+                    *is_in_source = true;
                     self.skipped += 1;
                 }
                 Some(row)
             }
-            Meeting::New { number, says, rest } => {
-                add.key = message.part(number);
-                let note = usage_key(add.key);
-                let row = self.grow(add, place, report, drafts);
-                if row == place {
-                    return place;
+            Comparison::New { number, content_hash, additional } => {
+                new_entry.key = message.part(number);
+                let note = usage_key(new_entry.key);
+                let row = self.append_entry(new_entry, position, report, drafts);
+                if row == position {
+                    return position;
                 }
-                self.versions.keep(message, place, says, row);
-                if let Some(by) = rest {
-                    self.keep(note, usage_note(&by).into(), Stance::Beside, None, drafts);
+                self.versions.record_version(message, position, content_hash, row);
+                if let Some(by) = additional {
+                    self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
                 }
                 row
             }
         }
     }
 
-    fn follow(&mut self, path: Path, place: KeySlot) {
-        if path == Path::Main {
-            self.source_leaf = place;
+    fn set_source_leaf(&mut self, path: PathKind, position: TreePosition) {
+        if path == PathKind::Main {
+            self.source_leaf = position;
             self.rewound = None;
         }
     }
 
-    fn is_new(&mut self, key: RecordKey, report: &mut impl FnMut(Trouble)) -> bool {
-        self.known_again(key, report).is_none()
+    fn is_new(&mut self, key: RecordKey, report: &mut impl FnMut(ProblemKind)) -> bool {
+        self.find_existing(key, report).is_none()
     }
 
     /// Return the position of a record that the log has. A record that the source repeats is reported.
-    fn known_again(&mut self, key: RecordKey, report: &mut impl FnMut(Trouble)) -> Option<KeySlot> {
-        // An alias is not a record: other records referred to it before it was read.
-        let Some(Met::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
-        match self.named.get_mut(row as usize) {
-            Some(named) if !*named => {
-                *named = true;
+    fn find_existing(
+        &mut self,
+        key: RecordKey,
+        report: &mut impl FnMut(ProblemKind),
+    ) -> Option<TreePosition> {
+        // Ignore an alias: another record referred to this record before it was read.
+        let Some(KeyLookup::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
+        match self.in_source.get_mut(row as usize) {
+            Some(is_in_source) if !*is_in_source => {
+                *is_in_source = true;
                 self.skipped += 1;
             }
-            _ => report(Trouble::Repeated),
+            _ => report(ProblemKind::DuplicateRecord),
         }
-        Some(self.place_of(Met::Entry(row)))
+        Some(self.position_of(KeyLookup::Entry(row)))
     }
 
-    fn place_of(&self, met: Met) -> KeySlot {
-        match met {
-            Met::StandIn(place) => place,
-            Met::Entry(row) => match self.rows.stance(row) {
+    fn position_of(&self, lookup: KeyLookup) -> TreePosition {
+        match lookup {
+            KeyLookup::Alias(position) => position,
+            KeyLookup::Entry(row) => match self.rows.stance(row) {
                 Stance::InTree => Some(row),
-                Stance::Beside => self.rows.parent(row),
+                Stance::OutsideTree => self.rows.parent(row),
             },
         }
     }
 
-    fn place(&mut self, under: Under, report: &mut impl FnMut(Trouble)) -> KeySlot {
+    /// Return the position of a step's parent. An unknown parent is reported.
+    fn resolve_parent(&mut self, under: StepParent, report: &mut impl FnMut(ProblemKind)) -> TreePosition {
         match under {
-            Under::Leaf => self.source_leaf,
-            Under::Root => None,
-            Under::RecordKey(key) if self.regrown.as_ref().is_some_and(|regrown| regrown.last == key) => {
-                self.regrown.as_ref().and_then(|regrown| regrown.place)
+            StepParent::Leaf => self.source_leaf,
+            StepParent::Root => None,
+            StepParent::RecordKey(key)
+                if self.extended.as_ref().is_some_and(|extended| extended.last == key) =>
+            {
+                self.extended.as_ref().and_then(|extended| extended.position)
             }
-            Under::RecordKey(key) => match self.keys.find(key, &self.rows) {
-                Some(met) => self.behind_set(self.place_of(met)),
+            StepParent::RecordKey(key) => match self.keys.find(key, &self.rows) {
+                Some(lookup) => self.skip_instructions(self.position_of(lookup)),
                 None => {
-                    report(Trouble::LostParent);
-                    let place = self.source_leaf;
-                    self.keys.put_stand_in(key, place, &self.rows);
-                    place
+                    report(ProblemKind::ParentNotFound);
+                    let position = self.source_leaf;
+                    self.keys.put_alias(key, position, &self.rows);
+                    position
                 }
             },
         }
     }
 
-    fn row(&self, key: RecordKey) -> KeySlot {
-        self.place_of(self.keys.find(key, &self.rows)?)
+    fn row(&self, key: RecordKey) -> TreePosition {
+        self.position_of(self.keys.find(key, &self.rows)?)
     }
 
     fn entry(&self, key: RecordKey) -> Option<EntryId> {
         self.row(key).map(|row| self.rows.id(row))
     }
 
-    fn is_there(&self, name: Name) -> bool {
-        match name {
-            Name::Entry(key) => self.row(key).is_some(),
-            Name::Record(key) => self.keys.find(key, &self.rows).is_some(),
+    fn resolves(&self, target: RecordRef) -> bool {
+        match target {
+            RecordRef::Entry(key) => self.row(key).is_some(),
+            RecordRef::Record(key) => self.keys.find(key, &self.rows).is_some(),
         }
     }
 
-    /// Return the first entry kept by a compaction after `from`, if it is on the path. A record without an
-    /// entry maps to its parent, which is not kept itself.
-    fn first_kept(&mut self, name: Name, from: KeySlot) -> KeySlot {
-        match (name, self.keys.find(name.key(), &self.rows)?) {
-            (Name::Record(_), Met::StandIn(place)) => self.child_on_path(place, from),
-            (_, met) => self.place_of(met).filter(|row| self.is_on_path(Some(*row), from)),
+    /// Return the first entry kept by a compaction after `from`, if that entry is on the path. A record without an
+    /// entry maps to its parent, which is not kept.
+    fn first_kept(&mut self, target: RecordRef, from: TreePosition) -> TreePosition {
+        match (target, self.keys.find(target.key(), &self.rows)?) {
+            (RecordRef::Record(_), KeyLookup::Alias(position)) => self.child_on_path(position, from),
+            (_, lookup) => self.position_of(lookup).filter(|row| self.is_on_path(Some(*row), from)),
         }
     }
 
     /// Return the entry after a position on the path down to `from`, or the first entry of the path for
     /// `None`.
-    fn child_on_path(&mut self, place: KeySlot, from: KeySlot) -> KeySlot {
+    fn child_on_path(&mut self, position: TreePosition, from: TreePosition) -> TreePosition {
         let mut child = from?;
-        while self.rows.parent(child) != place {
+        while self.rows.parent(child) != position {
             self.walked += 1;
             child = self.rows.parent(child).filter(|_| self.walked <= WALK_STEPS_MAX)?;
         }
@@ -591,7 +624,7 @@ impl Reconciler {
     }
 
     /// Whether a position is `from` or an ancestor of it. Parents have smaller indexes than their children.
-    fn is_on_path(&mut self, wanted: KeySlot, from: KeySlot) -> bool {
+    fn is_on_path(&mut self, wanted: TreePosition, from: TreePosition) -> bool {
         let Some(wanted) = wanted else { return true };
         let mut at = from;
         while let Some(row) = at.filter(|row| *row > wanted) {
@@ -604,7 +637,7 @@ impl Reconciler {
         at == Some(wanted)
     }
 
-    fn move_leaf(&mut self, to: KeySlot, drafts: &mut Vec<Draft>) {
+    fn move_leaf(&mut self, to: TreePosition, drafts: &mut Vec<Draft>) {
         if to == self.leaf {
             return;
         }
@@ -614,30 +647,30 @@ impl Reconciler {
         self.move_leaf_as(RecordKey::of(&seed), to, drafts);
     }
 
-    fn move_leaf_as(&mut self, key: RecordKey, to: KeySlot, drafts: &mut Vec<Draft>) {
+    fn move_leaf_as(&mut self, key: RecordKey, to: TreePosition, drafts: &mut Vec<Draft>) {
         let target = to.map(|row| self.rows.id(row));
-        self.keep(key, LeafMoved { to: target }.into(), Stance::Beside, None, drafts);
+        self.push_draft(key, LeafMoved { to: target }.into(), Stance::OutsideTree, None, drafts);
         self.leaf = to;
     }
 
-    fn keep(
+    fn push_draft(
         &mut self,
         key: RecordKey,
         body: Body,
         stance: Stance,
         by: Option<Principal>,
         drafts: &mut Vec<Draft>,
-    ) -> Index {
+    ) -> RowIndex {
         let id = self.next_id(key);
         self.added += 1;
         drafts.push(Draft { id: Some(id), at: self.at, by, turn: None, body });
         self.push_row(id, self.leaf, stance)
     }
 
-    fn push_row(&mut self, id: EntryId, parent: KeySlot, stance: Stance) -> Index {
+    fn push_row(&mut self, id: EntryId, parent: TreePosition, stance: Stance) -> RowIndex {
         self.rows.push(id, parent, stance);
-        let row = self.rows.len() as Index - 1;
-        // Ids minted here are not records and are never looked up.
+        let row = self.rows.len() as RowIndex - 1;
+        // Ids minted by the store do not identify records and are never looked up.
         if RecordKey::of_id(id).is_of_source() {
             self.keys.put_entry(row, &self.rows);
         }
@@ -645,8 +678,8 @@ impl Reconciler {
         row
     }
 
-    /// Build the next id. If time does not advance, the id's time is incremented by a millisecond; the entry
-    /// keeps its own time.
+    /// Build the next id. If time does not advance, the id's time is one millisecond after the previous id. The entry's
+    /// time does not change.
     fn next_id(&self, key: RecordKey) -> EntryId {
         let at = TimestampMs(self.at.0.clamp(0, ID_MS_MAX));
         let fresh = key.id_at(at);
@@ -671,9 +704,9 @@ fn take_usage(body: &mut Body) -> Option<WrittenBy> {
 }
 
 /// Return the usage that was not counted yet.
-fn rest_of(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
+fn uncounted_usage(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
     let Some(before) = counted else { return Some(by) };
-    let usage = believable(usage_beyond(by.usage, before))?;
+    let usage = plausible_usage(usage_since(by.usage, before))?;
     Some(WrittenBy { calls: 0, usage, cost_nano_usd: None, ..by })
 }
 
@@ -681,7 +714,7 @@ fn millis(id: EntryId) -> i64 {
     id.as_bytes()[..6].iter().fold(0, |millis, byte| (millis << 8) | i64::from(*byte))
 }
 
-fn weight(body: &Body) -> usize {
+fn content_bytes(body: &Body) -> usize {
     let of_parts: usize = body.parts().iter().map(part_bytes).sum();
     of_parts
         + match body {

@@ -1,5 +1,5 @@
-//! Messages that a source rewrites under the same id. Every version becomes a separate entry, identified by the
-//! message's key and the version number. Versions differ by parent or content. Usage is counted once, with the
+//! Versions of messages that a source rewrites under the same id. Every version becomes a separate entry, identified
+//! by the message's key and the version number. Versions differ by parent or content. Usage is counted once, with the
 //! first version that reports it. A later increase is recorded in a separate entry.
 //!
 //! Memory: about 150 bytes per version, only for formats that rewrite messages.
@@ -10,157 +10,164 @@ use sapwood_core::entry::{Usage, WrittenBy, codec};
 use sapwood_core::project::usage::USAGE_INFO;
 use sapwood_core::{BlobHash, Body};
 
-use super::entry_table::Index;
-use super::keys::KeySlot;
-use super::steps::{RecordKey, believable, usage_beyond};
+use super::entry_table::RowIndex;
+use super::keys::TreePosition;
+use super::steps::{RecordKey, plausible_usage, usage_since};
 
 /// Hash of a body's content.
-pub(super) type Says = u64;
+pub(super) type ContentHash = u64;
 
 /// Token usage and cost. The cost is `None` if the price is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Bill {
+struct UsageCost {
     usage: Usage,
     cost_nano_usd: Option<u64>,
 }
 
 /// The versions of a message that are in the log.
 #[derive(Default)]
-struct Message {
+struct MessageVersions {
     versions: usize,
-    /// Number of usage entries for versions that were already in the log.
+    /// Number of separate usage entries, for usage that was reported after its version was imported.
     late: usize,
     /// `None` until a version reports usage.
-    bill: Option<Bill>,
+    usage_cost: Option<UsageCost>,
 }
 
-/// A version in the log: its row, its parent, and the row of its additional usage.
-pub(super) struct Version {
-    pub row: Index,
-    pub place: KeySlot,
-    pub note: Option<Index>,
+/// A version in the log: its row, its parent, and the row of the entry with its additional usage.
+pub(super) struct LoggedVersion {
+    pub row: RowIndex,
+    pub parent: TreePosition,
+    pub usage_row: Option<RowIndex>,
 }
 
 #[derive(Default)]
 pub(super) struct Versions {
     /// Content hashes of log entries whose message has not been read yet.
-    told: HashMap<Index, (Says, Option<Bill>)>,
-    messages: HashMap<RecordKey, Message>,
-    rows: HashMap<(RecordKey, KeySlot, Says), Index>,
+    unread: HashMap<RowIndex, (ContentHash, Option<UsageCost>)>,
+    messages: HashMap<RecordKey, MessageVersions>,
+    rows: HashMap<(RecordKey, TreePosition, ContentHash), RowIndex>,
 }
 
-pub(super) enum Meeting {
-    /// The log has this version in this row. `late` is usage not reported before, with the number of its
+/// The result of comparing a message with the versions in the log.
+pub(super) enum Comparison {
+    /// The log has this version, in `row`. `late` is usage that was not reported before, with the number for its
     /// usage entry.
-    Known { row: Index, late: Option<(usize, WrittenBy)> },
-    /// A new version of the message. `rest` is its additional usage if usage was counted before.
-    New { number: usize, says: Says, rest: Option<WrittenBy> },
+    Known { row: RowIndex, late: Option<(usize, WrittenBy)> },
+    /// A new version of the message. `additional` is the increase in usage, if usage was counted before.
+    New { number: usize, content_hash: ContentHash, additional: Option<WrittenBy> },
 }
 
 impl Versions {
-    pub(super) fn know(&mut self, row: Index, body: &Body) {
-        self.told.insert(row, (says(body), bill_of(body)));
+    pub(super) fn register(&mut self, row: RowIndex, body: &Body) {
+        self.unread.insert(row, (content_hash(body), usage_cost_of(body)));
     }
 
-    /// Compare a message with the log. `version` finds a version by its number, and `late` a usage entry.
-    pub(super) fn meet(
+    /// Compare a message with the log. `version` returns the version with a number, and `late` the usage entry with a
+    /// number.
+    pub(super) fn compare(
         &mut self,
         key: RecordKey,
-        place: KeySlot,
+        parent: TreePosition,
         body: &mut Body,
-        version: impl Fn(usize) -> Option<Version>,
-        late: impl Fn(usize) -> Option<Index>,
-    ) -> Meeting {
-        let says = says(body);
-        let Self { told, messages, rows } = self;
+        version: impl Fn(usize) -> Option<LoggedVersion>,
+        late: impl Fn(usize) -> Option<RowIndex>,
+    ) -> Comparison {
+        let content_hash = content_hash(body);
+        let Self { unread, messages, rows } = self;
         let message = messages.entry(key).or_insert_with(|| {
-            let mut message = Message::default();
+            let mut message = MessageVersions::default();
             while let Some(known) = version(message.versions + 1) {
                 message.versions += 1;
-                if let Some((says, bill)) = told.remove(&known.row) {
-                    rows.insert((key, known.place, says), known.row);
-                    message.count(bill);
+                if let Some((content_hash, usage_cost)) = unread.remove(&known.row) {
+                    rows.insert((key, known.parent, content_hash), known.row);
+                    message.count(usage_cost);
                 }
-                let note = known.note.and_then(|note| told.remove(&note));
-                message.count(note.and_then(|(_, bill)| bill));
+                let usage_row = known.usage_row.and_then(|usage_row| unread.remove(&usage_row));
+                message.count(usage_row.and_then(|(_, usage_cost)| usage_cost));
             }
-            while let Some(note) = late(message.late) {
+            while let Some(usage_row) = late(message.late) {
                 message.late += 1;
-                message.count(told.remove(&note).and_then(|(_, bill)| bill));
+                message.count(unread.remove(&usage_row).and_then(|(_, usage_cost)| usage_cost));
             }
             message
         });
-        if let Some(row) = rows.get(&(key, place, says)) {
-            let late = message.owe(body).map(|by| (message.late, by));
+        if let Some(row) = rows.get(&(key, parent, content_hash)) {
+            let late = message.take_uncounted(body).map(|by| (message.late, by));
             message.late += usize::from(late.is_some());
-            return Meeting::Known { row: *row, late };
+            return Comparison::Known { row: *row, late };
         }
-        let rest = message.charge(body);
-        Meeting::New { number: message.versions + 1, says, rest }
+        let additional = message.take_increase(body);
+        Comparison::New { number: message.versions + 1, content_hash, additional }
     }
 
     /// Record that the new version is now in the log.
-    pub(super) fn keep(&mut self, key: RecordKey, place: KeySlot, says: Says, row: KeySlot) {
+    pub(super) fn record_version(
+        &mut self,
+        key: RecordKey,
+        parent: TreePosition,
+        content_hash: ContentHash,
+        row: TreePosition,
+    ) {
         let Some(row) = row else { return };
         self.messages.entry(key).or_default().versions += 1;
-        self.rows.insert((key, place, says), row);
+        self.rows.insert((key, parent, content_hash), row);
     }
 }
 
-impl Message {
-    fn count(&mut self, bill: Option<Bill>) {
-        let Some(more) = bill else { return };
-        let counted = self.bill.get_or_insert_default();
+impl MessageVersions {
+    fn count(&mut self, usage_cost: Option<UsageCost>) {
+        let Some(more) = usage_cost else { return };
+        let counted = self.usage_cost.get_or_insert_default();
         counted.usage += more.usage;
         if let Some(cost) = more.cost_nano_usd {
             counted.cost_nano_usd = Some(counted.cost_nano_usd.unwrap_or(0).saturating_add(cost));
         }
     }
 
-    /// Return the usage of a version already in the log that was not counted before.
-    fn owe(&mut self, body: &mut Body) -> Option<WrittenBy> {
-        let bill = bill_of(body)?;
-        if self.bill.is_some() {
-            return self.charge(body);
+    /// Return the usage that was not counted yet, for a version that is already in the log.
+    fn take_uncounted(&mut self, body: &mut Body) -> Option<WrittenBy> {
+        let usage_cost = usage_cost_of(body)?;
+        if self.usage_cost.is_some() {
+            return self.take_increase(body);
         }
-        self.count(Some(bill));
-        let Bill { usage, cost_nano_usd } = bill;
-        Some(WrittenBy { model: take_bill(body), calls: 1, usage, cost_nano_usd })
+        self.count(Some(usage_cost));
+        let UsageCost { usage, cost_nano_usd } = usage_cost;
+        Some(WrittenBy { model: remove_usage(body), calls: 1, usage, cost_nano_usd })
     }
 
-    /// Keep the usage in the body if no other version reported any. Otherwise move the difference out and
-    /// return it.
-    fn charge(&mut self, body: &mut Body) -> Option<WrittenBy> {
-        let bill = bill_of(body)?;
-        let Some(counted) = self.bill else {
-            self.count(Some(bill));
+    /// Leave the usage in the body if no other version reported usage. Otherwise remove it, and return the increase.
+    fn take_increase(&mut self, body: &mut Body) -> Option<WrittenBy> {
+        let usage_cost = usage_cost_of(body)?;
+        let Some(counted) = self.usage_cost else {
+            self.count(Some(usage_cost));
             return None;
         };
-        let rest = bill.beyond(counted);
+        let additional = usage_cost.minus(counted);
         let by = WrittenBy {
-            model: take_bill(body),
+            model: remove_usage(body),
             calls: 0,
-            usage: believable(rest.usage)?,
-            cost_nano_usd: rest.cost_nano_usd,
+            usage: plausible_usage(additional.usage)?,
+            cost_nano_usd: additional.cost_nano_usd,
         };
-        self.count(Some(rest));
+        self.count(Some(additional));
         Some(by)
     }
 }
 
-impl Bill {
-    fn beyond(self, counted: Bill) -> Bill {
-        let usage = usage_beyond(self.usage, counted.usage);
+impl UsageCost {
+    fn minus(self, counted: UsageCost) -> UsageCost {
+        let usage = usage_since(self.usage, counted.usage);
         let before = counted.cost_nano_usd.unwrap_or(0);
-        Bill { usage, cost_nano_usd: self.cost_nano_usd.map(|cost| cost.saturating_sub(before)) }
+        UsageCost { usage, cost_nano_usd: self.cost_nano_usd.map(|cost| cost.saturating_sub(before)) }
     }
 }
 
-fn bill_of(body: &Body) -> Option<Bill> {
-    let of_writer = |by: &WrittenBy| Bill { usage: by.usage, cost_nano_usd: by.cost_nano_usd };
+fn usage_cost_of(body: &Body) -> Option<UsageCost> {
+    let of_writer = |by: &WrittenBy| UsageCost { usage: by.usage, cost_nano_usd: by.cost_nano_usd };
     match body {
         Body::AssistantMessage(message) => {
-            message.usage.map(|usage| Bill { usage, cost_nano_usd: message.cost_nano_usd })
+            message.usage.map(|usage| UsageCost { usage, cost_nano_usd: message.cost_nano_usd })
         }
         Body::Compaction(compaction) => compaction.written_by.as_ref().map(of_writer),
         Body::CustomInfo(info) if info.custom_type == USAGE_INFO => {
@@ -170,8 +177,8 @@ fn bill_of(body: &Body) -> Option<Bill> {
     }
 }
 
-/// Remove the usage from a body, and return the model.
-fn take_bill(body: &mut Body) -> String {
+/// Remove the usage from a body, and return the name of the model.
+fn remove_usage(body: &mut Body) -> String {
     let model = match body {
         Body::AssistantMessage(message) => {
             (message.usage, message.cost_nano_usd) = (None, None);
@@ -183,21 +190,22 @@ fn take_bill(body: &mut Body) -> String {
     model.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Hash the content without usage, which may become known later, and without fields that the log fills in.
-fn says(body: &Body) -> Says {
-    let mut said = body.clone();
-    match &mut said {
+/// Hash the content. Usage is excluded because it may be reported later, and `first_kept` because the reconciler sets
+/// it.
+fn content_hash(body: &Body) -> ContentHash {
+    let mut content = body.clone();
+    match &mut content {
         Body::AssistantMessage(message) => (message.usage, message.cost_nano_usd) = (None, None),
         Body::Compaction(compaction) => (compaction.written_by, compaction.first_kept) = (None, None),
         _ => {}
     }
     let mut hash = [0; 8];
-    hash.copy_from_slice(&BlobHash::of(&without_layout(codec::encode(&said))).as_bytes()[..8]);
-    Says::from_le_bytes(hash)
+    hash.copy_from_slice(&BlobHash::of(&without_whitespace(codec::encode(&content))).as_bytes()[..8]);
+    ContentHash::from_le_bytes(hash)
 }
 
-/// Remove whitespace between JSON values, because a store may not keep the whitespace of a tool's input.
-fn without_layout(mut json: Vec<u8>) -> Vec<u8> {
+/// Remove whitespace between JSON values, because a store may not preserve the whitespace of a tool's input.
+fn without_whitespace(mut json: Vec<u8>) -> Vec<u8> {
     let (mut in_string, mut is_escaped) = (false, false);
     json.retain(|byte| {
         let kept = in_string || !byte.is_ascii_whitespace();
@@ -218,6 +226,6 @@ mod tests {
     #[test]
     fn whitespace_is_removed_except_in_strings() {
         let json = br#"{ "a b" : [ 1 , "x \" y" ], "c\\" : " " }"#.to_vec();
-        assert_eq!(without_layout(json), br#"{"a b":[1,"x \" y"],"c\\":" "}"#);
+        assert_eq!(without_whitespace(json), br#"{"a b":[1,"x \" y"],"c\\":" "}"#);
     }
 }

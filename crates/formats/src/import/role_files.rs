@@ -1,6 +1,6 @@
-//! Import of role sessions. `transcript.json` is one object with the current conversation and, for each
-//! compaction, the conversation it replaced. In order they form the log: archived messages, compaction, later
-//! messages. `feed.json` next to it has the operator's feed, whose items are kept outside the tree.
+//! Import of role sessions. `transcript.json` is one object with the current conversation and, for each compaction, the
+//! conversation that it replaced. The log consists of the archived messages, the compaction and the later messages, in
+//! this order. `feed.json` in the same folder contains the operator's feed, whose items are stored outside the tree.
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
@@ -12,18 +12,20 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::document::{Records, read_document};
-use super::steps::{Act, By, Path, RecordKey, StepBatch, Under};
+use super::steps::{Author, PathKind, RecordKey, StepAction, StepBatch, StepParent};
 use super::text::{Time, input_json, keep_json};
-use super::{Format, Lines, Reader, Trouble};
-use crate::export::LEFT_OUT;
+use super::{Format, LineLocator, ProblemKind, Reader};
+use crate::export::OMITTED_SUMMARY;
 
-/// The custom type of a role's state, kept outside the tree.
+/// The custom type of an entry with a role's state, stored outside the tree.
 pub const STATE_TYPE: &str = "role-files:state";
 pub const FEED_TYPE: &str = "role-files:feed";
 
-/// Where a transcript has its messages.
-const RECORDS: Records =
-    Records { of: &["transcriptHistory", "archivedTranscriptHistory"], inside: &["compactionArchives"] };
+/// The keys of the messages in a transcript.
+const RECORDS: Records = Records {
+    keys: &["transcriptHistory", "archivedTranscriptHistory"],
+    container_keys: &["compactionArchives"],
+};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,7 +36,7 @@ struct RoleSession<'a> {
     #[serde(borrow, default)]
     transcript_history: Option<Vec<&'a RawValue>>,
     #[serde(borrow, default)]
-    compaction_archives: Option<Vec<Archive<'a>>>,
+    compaction_archives: Option<Vec<CompactionArchive<'a>>>,
     #[serde(default)]
     is_active: Option<bool>,
     #[serde(default)]
@@ -57,7 +59,7 @@ struct NodeContext<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Archive<'a> {
+struct CompactionArchive<'a> {
     #[serde(default)]
     trigger: String,
     compacted_at: Option<Time>,
@@ -68,17 +70,17 @@ struct Archive<'a> {
     replacement_message: Option<&'a RawValue>,
 }
 
-/// A message in one of four shapes.
+/// A message: from the user, from the assistant, with tool calls, or with a tool result.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Message<'a> {
+struct RoleMessage<'a> {
     role: String,
     #[serde(default)]
     content: Option<String>,
     #[serde(default)]
     text: Option<String>,
     #[serde(borrow, default)]
-    calls: Option<Vec<Call<'a>>>,
+    calls: Option<Vec<RoleCall<'a>>>,
     #[serde(default)]
     call_id: Option<String>,
     #[serde(default)]
@@ -88,7 +90,7 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct RoleCall<'a> {
     #[serde(default, alias = "callId")]
     id: String,
     #[serde(default, alias = "toolName")]
@@ -106,74 +108,74 @@ pub struct Importer {
 pub fn role_is_active(info: &CustomInfo) -> Option<bool> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct State {
+    struct RoleState {
         is_active: bool,
     }
     let is_state = info.custom_type == STATE_TYPE;
-    let state: Option<State> = is_state.then(|| serde_json::from_str(info.data.get()).ok())?;
+    let state: Option<RoleState> = is_state.then(|| serde_json::from_str(info.data.get()).ok())?;
     state.map(|state| state.is_active)
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], _number: u64, harvest: &mut StepBatch) {
-        self.push_document(line, harvest);
+    fn push_line(&mut self, line: &[u8], _number: u64, batch: &mut StepBatch) {
+        self.push_document(line, batch);
     }
 
-    fn push_document(&mut self, bytes: &[u8], harvest: &mut StepBatch) {
-        read_document(bytes, RECORDS, harvest, |bytes, harvest| {
+    fn push_document(&mut self, bytes: &[u8], batch: &mut StepBatch) {
+        read_document(bytes, RECORDS, batch, |bytes, batch| {
             if bytes.trim_ascii_start().starts_with(b"[") {
-                return take_feed(bytes, harvest);
+                return take_feed(bytes, batch);
             }
             let session: RoleSession<'_> = serde_json::from_slice(bytes)?;
             if session.transcript_history.is_none() && session.compaction_archives.is_none() {
                 return Err(serde::de::Error::missing_field("transcriptHistory"));
             }
-            self.take(session, bytes, harvest);
+            self.take(session, bytes, batch);
             Ok(())
         });
     }
 }
 
 /// Add the operator's feed outside the tree.
-fn take_feed(bytes: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
+fn take_feed(bytes: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {
-        if harvest.is_given_up() {
+        if batch.is_given_up() {
             break;
         }
         let Some(data) = keep_json(raw.get()) else { continue };
         let key = RecordKey::of(&format!("feed {number} {}", raw.get()));
-        harvest.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
+        batch.note(key, CustomInfo { custom_type: FEED_TYPE.to_owned(), data });
     }
     Ok(())
 }
 
 impl Importer {
-    fn take(&mut self, session: RoleSession<'_>, bytes: &[u8], harvest: &mut StepBatch) {
+    fn take(&mut self, session: RoleSession<'_>, bytes: &[u8], batch: &mut StepBatch) {
         let archives = session.compaction_archives.unwrap_or_default();
         let at = archives.first().and_then(|archive| archive.compacted_at).and_then(|time| time.0);
-        let new = harvest.open(Format::RoleFiles, &session.logical_session_id, at);
+        let new = batch.open(Format::RoleFiles, &session.logical_session_id, at);
         new.agent.clone_from(&session.role_name);
         let system = session.system_prompt;
-        self.open(system.as_deref(), harvest);
+        self.open(system.as_deref(), batch);
         let (began, mut replaced) = (self.last, None::<&str>);
-        let mut lines = Lines::new(bytes);
+        let mut lines = LineLocator::new(bytes);
         for archive in archives {
-            self.take_history(&archive.archived_transcript_history, replaced, &mut lines, harvest);
-            harvest.at = archive.compacted_at.and_then(|time| time.0).or(harvest.at);
+            self.take_history(&archive.archived_transcript_history, replaced, &mut lines, batch);
+            batch.at = archive.compacted_at.and_then(|time| time.0).or(batch.at);
             let Some(replacement) = archive.replacement_message.map(RawValue::get) else { continue };
-            harvest.line = lines.of(replacement);
-            self.take_archive(&archive.trigger, replacement, harvest);
+            batch.line = lines.line_of(replacement);
+            self.take_archive(&archive.trigger, replacement, batch);
             replaced = Some(replacement);
         }
         let history = session.transcript_history.unwrap_or_default();
-        self.take_history(&history, replaced, &mut lines, harvest);
+        self.take_history(&history, replaced, &mut lines, batch);
         if system.is_none() && self.last == began {
-            // There is no conversation yet, or none that could be read.
+            // The conversation is empty or unreadable.
             return;
         }
         if let Some(system) = system {
-            harvest.step(RecordKey::of(&format!("system {system}")), Act::System(system));
+            batch.step(RecordKey::of(&format!("system {system}")), StepAction::System(system));
         }
         let node = session.current_node_context;
         let state = serde_json::json!({
@@ -183,65 +185,65 @@ impl Importer {
             "currentNodeContext": node.map(|node| serde_json::json!({ "nodeId": node.node_id, "exchanges": node.exchanges.len() })),
         });
         let key = RecordKey::of(&format!("state {state}"));
-        harvest.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
+        batch.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
     }
 
     /// Start the key chain with a fixed key for the instructions, even if they are missing. Otherwise a change of
     /// instructions would change the keys of all later messages.
-    fn open(&mut self, system: Option<&str>, harvest: &mut StepBatch) {
+    fn open(&mut self, system: Option<&str>, batch: &mut StepBatch) {
         let key = RecordKey::after(RecordKey::of("role"), b"system");
         match system {
             Some(system) => {
                 let changed = ContextChanged { system: Some(system.to_owned()), ..ContextChanged::default() };
-                harvest.step(key, Act::Opening(changed.into()));
+                batch.step(key, StepAction::Opening(changed.into()));
             }
-            None => harvest.alias(key, Under::Root, Path::Main),
+            None => batch.alias(key, StepParent::Root, PathKind::Main),
         }
         self.last = Some(key);
     }
 
-    /// Add a history, without the first message if a compaction inserted it.
+    /// Add the messages of a history. The first message is skipped if a compaction inserted it.
     fn take_history(
         &mut self,
         history: &[&RawValue],
         replaced: Option<&str>,
-        lines: &mut Lines<'_>,
-        harvest: &mut StepBatch,
+        lines: &mut LineLocator<'_>,
+        batch: &mut StepBatch,
     ) {
         let same = |raw: &&&RawValue| replaced.is_some_and(|replaced| is_same(raw.get(), replaced));
         let skipped = usize::from(history.first().filter(same).is_some());
         for raw in &history[skipped..] {
-            if harvest.is_given_up() {
+            if batch.is_given_up() {
                 return;
             }
-            harvest.line = lines.of(raw.get());
-            match serde_json::from_str::<Message<'_>>(raw.get()) {
+            batch.line = lines.line_of(raw.get());
+            match serde_json::from_str::<RoleMessage<'_>>(raw.get()) {
                 Ok(message) => match body_of(message) {
-                    Ok((body, by)) => self.add(raw.get().as_bytes(), body, by, harvest),
-                    Err(trouble) => harvest.report(trouble),
+                    Ok((body, by)) => self.add(raw.get().as_bytes(), body, by, batch),
+                    Err(problem) => batch.report(problem),
                 },
-                Err(error) => harvest.report(Trouble::BadLine { why: error.to_string() }),
+                Err(error) => batch.report(ProblemKind::BadLine { why: error.to_string() }),
             }
         }
     }
 
-    fn take_archive(&mut self, trigger: &str, replacement: &str, harvest: &mut StepBatch) {
-        let message = serde_json::from_str::<Message<'_>>(replacement);
+    fn take_archive(&mut self, trigger: &str, replacement: &str, batch: &mut StepBatch) {
+        let message = serde_json::from_str::<RoleMessage<'_>>(replacement);
         let summary = message.ok().and_then(|message| message.content.or(message.text));
         // Sapwood's export writes this placeholder for a missing summary.
-        let summary = summary.filter(|summary| summary != LEFT_OUT);
+        let summary = summary.filter(|summary| summary != OMITTED_SUMMARY);
         let compaction = Compaction {
             summary,
             trigger: if trigger == "manual" { Trigger::Manual } else { Trigger::Pressure },
             ..Compaction::new(Strategy::Imported, Trigger::Imported)
         };
-        self.add(replacement.as_bytes(), compaction.into(), By::Agent, harvest);
+        self.add(replacement.as_bytes(), compaction.into(), Author::Agent, batch);
     }
 
-    fn add(&mut self, content: &[u8], body: Body, by: By, harvest: &mut StepBatch) {
-        let under = self.last.map_or(Under::Root, Under::RecordKey);
+    fn add(&mut self, content: &[u8], body: Body, by: Author, batch: &mut StepBatch) {
+        let under = self.last.map_or(StepParent::Root, StepParent::RecordKey);
         let key = RecordKey::after(self.last.unwrap_or_else(|| RecordKey::of("role")), content);
-        harvest.add(key, under, by, body);
+        batch.add(key, under, by, body);
         self.last = Some(key);
     }
 }
@@ -252,12 +254,12 @@ fn is_same(one: &str, other: &str) -> bool {
     one == other || read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
+fn body_of(message: RoleMessage<'_>) -> Result<(Body, Author), ProblemKind> {
     let text = |content: Option<String>| content.filter(|text| !text.is_empty()).map(Part::text);
     match message.role.as_str() {
         "user" => {
             let parts = text(message.content).into_iter().collect();
-            Ok((UserMessage { parts, origin: None }.into(), By::Caller))
+            Ok((UserMessage { parts, origin: None }.into(), Author::Caller))
         }
         "assistant" | "assistant_tool_calls" => {
             let mut parts: Vec<Part> = text(message.content.or(message.text)).into_iter().collect();
@@ -268,7 +270,7 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
             );
             Ok((
                 AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop }.into(),
-                By::Agent,
+                Author::Agent,
             ))
         }
         "tool_result" => {
@@ -281,11 +283,11 @@ fn body_of(message: Message<'_>) -> Result<(Body, By), Trouble> {
                 interrupted: false,
                 full: None,
             };
-            Ok((result.into(), By::Agent))
+            Ok((result.into(), Author::Agent))
         }
         role => {
             let role: String = role.chars().take(40).collect();
-            Err(Trouble::BadLine { why: format!("unknown role {role:?}") })
+            Err(ProblemKind::BadLine { why: format!("unknown role {role:?}") })
         }
     }
 }

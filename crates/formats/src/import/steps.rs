@@ -1,6 +1,6 @@
-//! The output of a foreign importer: a session, and the steps that build its log. Sources identify records by
-//! ids of any shape. A [`RecordKey`] is a hash of such an id that fits into an entry id, so that a later
-//! import recognises records already in the log. [`super::reconcile`] turns steps into drafts.
+//! The output of a foreign importer: a session, and the steps that build its log. Sources identify records by ids in
+//! various formats. A [`RecordKey`] is a hash of such an id that fits into an entry id, so that a later import
+//! recognises records already in the log. [`super::reconcile`] converts steps to drafts.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,9 @@ use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::{Lineage, Origin};
 use sapwood_core::{BlobHash, Body, EntryId, SessionId, TimestampMs};
 
-use super::{Format, PROBLEMS_MAX, Problem, Trouble};
+use super::{Format, PROBLEMS_MAX, Problem, ProblemKind};
 
-/// Identifies a source record, stored in the last bytes of an entry id: 58 bits of its hash and a 16-bit
-/// mark.
+/// Identifies a source record. Stored in the last bytes of an entry id: 58 bits of a hash, and a 16-bit checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey([u8; 10]);
 
@@ -23,7 +22,7 @@ impl RecordKey {
         Self::of_hash(&BlobHash::of(text.as_bytes()))
     }
 
-    /// Derive the key of a record without an id from the record before it and its content.
+    /// Derive the key of a record without an id from its content and the key of the record before it.
     pub fn after(before: RecordKey, content: &[u8]) -> Self {
         let mut bytes = before.0.to_vec();
         bytes.extend_from_slice(BlobHash::of(content).as_bytes());
@@ -57,20 +56,20 @@ impl RecordKey {
     fn of_hash(hash: &BlobHash) -> Self {
         let mut random = [0; 16];
         random.copy_from_slice(&hash.as_bytes()[..16]);
-        // Convert to an entry id and back: six bits are replaced by the id's version bits.
+        // Convert to an entry id and back, because the id's version and variant replace six bits.
         let mut key = Self::of_id(EntryId::mint(TimestampMs(0), u128::from_be_bytes(random)));
-        let mark = key.mark();
-        key.0[8..].copy_from_slice(&mark);
+        let checksum = key.checksum();
+        key.0[8..].copy_from_slice(&checksum);
         key
     }
 
     /// Whether this is the key of an imported record, not part of an id minted by the store. False-positive
     /// rate: 1/65,536.
     pub(super) fn is_of_source(self) -> bool {
-        self.0[8..] == self.mark()
+        self.0[8..] == self.checksum()
     }
 
-    fn mark(self) -> [u8; 2] {
+    fn checksum(self) -> [u8; 2] {
         let mixed = u64::from_be_bytes(self.bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         [(mixed >> 56) as u8, (mixed >> 48) as u8]
     }
@@ -84,7 +83,7 @@ impl RecordKey {
 
 /// The parent of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Under {
+pub enum StepParent {
     /// The previous step on the main path.
     Leaf,
     /// A new root.
@@ -92,9 +91,21 @@ pub enum Under {
     RecordKey(RecordKey),
 }
 
+impl StepParent {
+    /// The parent as text, for the key of a record that the source does not name. Ids of stored entries contain such
+    /// keys, so the text must never change.
+    pub fn key_text(self) -> String {
+        match self {
+            Self::Leaf => "Leaf".to_owned(),
+            Self::Root => "Root".to_owned(),
+            Self::RecordKey(RecordKey(bytes)) => format!("Key(Key({bytes:?}))"),
+        }
+    }
+}
+
 /// The author of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum Author {
     /// The importing user.
     Caller,
     /// The source's agent.
@@ -103,36 +114,35 @@ pub enum By {
 
 /// Whether the leaf moves to the added entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum PathKind {
     Main,
-    /// In the tree, but never the leaf, for example the conversation of a subagent.
+    /// The entry is in the tree, but never the leaf. Used for the conversation of a subagent.
     Side,
 }
 
 /// A record that an entry refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
+pub enum RecordRef {
     /// The entry with this key.
     Entry(RecordKey),
-    /// A record that may have no entry. In that case the kept part starts with the entry after it.
+    /// A record that may have no entry. In that case, a compaction keeps from the next entry.
     Record(RecordKey),
 }
 
-impl Name {
+impl RecordRef {
     pub(super) fn key(self) -> RecordKey {
         match self {
-            Name::Entry(key) | Name::Record(key) => key,
+            RecordRef::Entry(key) | RecordRef::Record(key) => key,
         }
     }
 }
 
-/// Entries that an earlier, less complete version of the source may have left in the log for this record.
+/// Entries that the log may have for this record from an earlier import of a less complete source.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Earlier {
+pub struct EarlierEntries {
     /// Shorter versions of the same response, shortest first, each with its usage so far.
     pub shorter: Vec<(RecordKey, Option<Usage>)>,
-    /// The other key of the same entry. One key is for the entry without usage, the other for the entry with
-    /// usage.
+    /// The other key of the same entry. An entry has one key if its usage is known, and another key if not.
     pub same: Option<RecordKey>,
     /// Keys of entries that may already count this usage.
     pub counted: Vec<RecordKey>,
@@ -144,54 +154,62 @@ pub struct Earlier {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Act {
+pub enum StepAction {
     /// Add an entry to the tree. `names` are candidate records that it may refer to; the first one found is
     /// used. A compaction refers to its first kept entry, a branch summary to the leaf of the branch.
-    Add { body: Body, under: Under, by: By, path: Path, names: Vec<Name>, earlier: Earlier },
+    Add {
+        body: Body,
+        under: StepParent,
+        by: Author,
+        path: PathKind,
+        refs: Vec<RecordRef>,
+        earlier: EarlierEntries,
+    },
     /// Add a message that the source may rewrite. The step's key identifies the message, not its content.
     /// Versions differ by parent and content, and usage is counted once.
-    Version { body: Body, under: Under, by: By, path: Path, names: Option<RecordKey> },
+    Version { body: Body, under: StepParent, by: Author, path: PathKind, refs: Option<RecordKey> },
     /// Add an entry outside the tree.
     Note(Body),
     /// Add a label once its target is known.
     Label { target: RecordKey, text: Option<String> },
     /// Map a record without an entry to its parent, so that other records can refer to it.
-    Alias { under: Under, path: Path },
-    /// The source was rewound. If no entry follows, a `leaf_moved` with the record's key is added, and only once.
-    Rewind(Under),
-    /// The first entry of a conversation, added only to an empty log. Otherwise its children become roots.
+    Alias { under: StepParent, path: PathKind },
+    /// Rewind the source. If no entry follows, a `leaf_moved` with the record's key is added, but only once.
+    Rewind(StepParent),
+    /// Add the first entry of a conversation, but only to an empty log. Otherwise its children become roots.
     Opening(Body),
-    /// The session title, for sources that keep only the latest title.
+    /// Set the session title. For sources that store only the latest title.
     Title(String),
-    /// The current instructions, for sources that keep only the latest ones.
+    /// Set the instructions. For sources that store only the latest instructions.
     System(String),
-    /// For sources that do not record leaf moves: if an import last moved the log's leaf, move it to the
-    /// source's current leaf.
-    Stand,
+    /// Move the log's leaf to the source's current leaf, if an import was the last to move it. For sources that do not
+    /// record leaf moves.
+    SyncLeaf,
 }
 
-impl Act {
+impl StepAction {
     /// Return the body that the step adds to the log.
     pub fn body(&self) -> Option<&Body> {
         match self {
-            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) | Act::Opening(body) => {
-                Some(body)
-            }
-            Act::Label { .. }
-            | Act::Alias { .. }
-            | Act::Rewind(_)
-            | Act::Title(_)
-            | Act::System(_)
-            | Act::Stand => None,
+            StepAction::Add { body, .. }
+            | StepAction::Version { body, .. }
+            | StepAction::Note(body)
+            | StepAction::Opening(body) => Some(body),
+            StepAction::Label { .. }
+            | StepAction::Alias { .. }
+            | StepAction::Rewind(_)
+            | StepAction::Title(_)
+            | StepAction::System(_)
+            | StepAction::SyncLeaf => None,
         }
     }
 
     /// Shorten a title to fit. Returns `None` for a title without visible text.
     fn with_fit_title(self) -> Option<Self> {
         match self {
-            Act::Title(title) => fit_title(&title).map(Act::Title),
-            Act::Note(Body::SessionNamed(named)) => {
-                fit_title(&named.title).map(|title| Act::Note(SessionNamed { title }.into()))
+            StepAction::Title(title) => fit_title(&title).map(StepAction::Title),
+            StepAction::Note(Body::SessionNamed(named)) => {
+                fit_title(&named.title).map(|title| StepAction::Note(SessionNamed { title }.into()))
             }
             other => Some(other),
         }
@@ -199,15 +217,16 @@ impl Act {
 
     pub fn body_mut(&mut self) -> Option<&mut Body> {
         match self {
-            Act::Add { body, .. } | Act::Version { body, .. } | Act::Note(body) | Act::Opening(body) => {
-                Some(body)
-            }
-            Act::Label { .. }
-            | Act::Alias { .. }
-            | Act::Rewind(_)
-            | Act::Title(_)
-            | Act::System(_)
-            | Act::Stand => None,
+            StepAction::Add { body, .. }
+            | StepAction::Version { body, .. }
+            | StepAction::Note(body)
+            | StepAction::Opening(body) => Some(body),
+            StepAction::Label { .. }
+            | StepAction::Alias { .. }
+            | StepAction::Rewind(_)
+            | StepAction::Title(_)
+            | StepAction::System(_)
+            | StepAction::SyncLeaf => None,
         }
     }
 }
@@ -219,13 +238,13 @@ pub struct ImportStep {
     /// Defaults to the time of the previous step.
     pub at: Option<TimestampMs>,
     pub line: u64,
-    pub act: Act,
+    pub action: StepAction,
 }
 
-/// Number of steps after which a portion is passed on while the reader is still running.
+/// Number of steps after which a portion is sent while the reader is still running.
 const PORTION_STEPS: usize = 512;
 
-/// Steps and media that are passed on together.
+/// Steps and media that are sent together.
 #[derive(Debug, Default)]
 pub struct Portion {
     pub session: Option<NewSession>,
@@ -234,10 +253,10 @@ pub struct Portion {
     pub problems: Vec<Problem>,
 }
 
-/// Receives portions while a reader is running. Returns whether more are wanted.
-type Outlet = Box<dyn FnMut(Portion) -> bool + Send>;
+/// Receives portions while a reader is running. Returns `false` to stop the reader.
+type PortionReceiver = Box<dyn FnMut(Portion) -> bool + Send>;
 
-/// A file without a session name after this many steps is given up.
+/// The import of a file without a session name stops after this many steps.
 const NAMELESS_STEPS_MAX: usize = 100_000;
 
 /// The steps that an importer has produced so far. The caller removes them as it processes them.
@@ -245,44 +264,44 @@ const NAMELESS_STEPS_MAX: usize = 100_000;
 pub struct StepBatch {
     pub session: Option<NewSession>,
     pub steps: Vec<ImportStep>,
-    /// Inline media that a step refers to. Passed on together with the steps.
+    /// Inline media that a step refers to. Sent together with the steps.
     pub blobs: Vec<Vec<u8>>,
     /// Media that no step refers to yet, because their message is still being read.
-    unnamed: HashMap<BlobHash, Unnamed>,
+    pending_blobs: HashMap<BlobHash, PendingBlob>,
     pub problems: Vec<Problem>,
     /// The current line.
     pub line: u64,
     pub at: Option<TimestampMs>,
     /// When the file was last modified, for sources without timestamps.
-    dated: Option<TimestampMs>,
-    outlet: Option<Outlet>,
-    /// Total number of problems, including those already passed on.
+    file_time: Option<TimestampMs>,
+    receiver: Option<PortionReceiver>,
+    /// Total number of problems, including problems already sent.
     reported: usize,
     is_given_up: bool,
 }
 
-/// Bytes, and the number of pending bodies that refer to them.
+/// The bytes of a blob, and the number of pending bodies that refer to it.
 #[derive(Debug)]
-struct Unnamed {
+struct PendingBlob {
     bytes: Vec<u8>,
-    times: usize,
+    references: usize,
 }
 
 impl StepBatch {
     /// Create an empty batch for a file with this modification time.
-    pub fn of_file(dated: TimestampMs) -> Self {
-        Self { dated: Some(dated), ..Self::default() }
+    pub fn of_file(file_time: TimestampMs) -> Self {
+        Self { file_time: Some(file_time), ..Self::default() }
     }
 
-    /// Pass on portions of a named session to `outlet` while reading. One line or document may contain any
-    /// number of records, and all its steps together would need many times its size.
-    pub fn pour_into(&mut self, outlet: impl FnMut(Portion) -> bool + Send + 'static) {
-        self.outlet = Some(Box::new(outlet));
+    /// Send portions of a named session to `receiver` while reading. One line or document may contain any number of
+    /// records, and all its steps together would need many times its size in memory.
+    pub fn send_to(&mut self, receiver: impl FnMut(Portion) -> bool + Send + 'static) {
+        self.receiver = Some(Box::new(receiver));
     }
 
-    /// Stop passing on portions, and collect steps again.
-    pub fn close_outlet(&mut self) {
-        self.outlet = None;
+    /// Stop sending portions, and collect steps again.
+    pub fn stop_sending(&mut self) {
+        self.receiver = None;
     }
 
     /// Remove and return everything collected so far.
@@ -305,7 +324,7 @@ impl StepBatch {
 
     pub fn open(&mut self, format: Format, source_id: &str, at: Option<TimestampMs>) -> &mut NewSession {
         self.at = self.at.or(at);
-        let at = at.or(self.at).or(self.dated).unwrap_or_default();
+        let at = at.or(self.at).or(self.file_time).unwrap_or_default();
         let origin = Origin { format: format.as_str().to_owned(), id: source_id.chars().take(256).collect() };
         let id = session_id(format, source_id);
         self.session.insert(NewSession { origin: Some(origin), ..NewSession::new(id, at) })
@@ -314,67 +333,87 @@ impl StepBatch {
     /// Name a session without a header after its file, if the file has a name.
     pub fn open_headless(&mut self, format: Format, file: &str, at: Option<TimestampMs>) {
         self.line = 1;
-        self.report(Trouble::NoHeader);
+        self.report(ProblemKind::NoHeader);
         if !file.is_empty() && file != "-" {
             self.open(format, file, at);
         }
     }
 
     /// Add an entry to the main path.
-    pub fn add(&mut self, key: RecordKey, under: Under, by: By, body: impl Into<Body>) {
-        self.add_on(Path::Main, key, under, by, body);
+    pub fn add(&mut self, key: RecordKey, under: StepParent, by: Author, body: impl Into<Body>) {
+        self.add_on(PathKind::Main, key, under, by, body);
     }
 
-    pub fn add_on(&mut self, path: Path, key: RecordKey, under: Under, by: By, body: impl Into<Body>) {
+    pub fn add_on(
+        &mut self,
+        path: PathKind,
+        key: RecordKey,
+        under: StepParent,
+        by: Author,
+        body: impl Into<Body>,
+    ) {
         self.step(
             key,
-            Act::Add { body: body.into(), under, by, path, names: Vec::new(), earlier: Earlier::default() },
+            StepAction::Add {
+                body: body.into(),
+                under,
+                by,
+                path,
+                refs: Vec::new(),
+                earlier: EarlierEntries::default(),
+            },
         );
     }
 
     /// Add a compaction or branch summary, with the record it refers to.
-    pub fn sum_up(&mut self, key: RecordKey, under: Under, names: Option<RecordKey>, body: impl Into<Body>) {
+    pub fn add_summary(
+        &mut self,
+        key: RecordKey,
+        under: StepParent,
+        refs: Option<RecordKey>,
+        body: impl Into<Body>,
+    ) {
         self.step(
             key,
-            Act::Add {
+            StepAction::Add {
                 body: body.into(),
                 under,
-                by: By::Agent,
-                path: Path::Main,
-                names: names.map(Name::Record).into_iter().collect(),
-                earlier: Earlier::default(),
+                by: Author::Agent,
+                path: PathKind::Main,
+                refs: refs.map(RecordRef::Record).into_iter().collect(),
+                earlier: EarlierEntries::default(),
             },
         );
     }
 
     /// Add a message that may be rewritten.
-    pub fn version(&mut self, key: RecordKey, under: Under, body: impl Into<Body>) {
+    pub fn version(&mut self, key: RecordKey, under: StepParent, body: impl Into<Body>) {
         let body = body.into();
-        let by = if matches!(body, Body::UserMessage(_)) { By::Caller } else { By::Agent };
-        self.step(key, Act::Version { body, under, by, path: Path::Main, names: None });
+        let by = if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent };
+        self.step(key, StepAction::Version { body, under, by, path: PathKind::Main, refs: None });
     }
 
     pub fn note(&mut self, key: RecordKey, body: impl Into<Body>) {
-        self.step(key, Act::Note(body.into()));
+        self.step(key, StepAction::Note(body.into()));
     }
 
-    pub fn alias(&mut self, key: RecordKey, under: Under, path: Path) {
-        self.step(key, Act::Alias { under, path });
+    pub fn alias(&mut self, key: RecordKey, under: StepParent, path: PathKind) {
+        self.step(key, StepAction::Alias { under, path });
     }
 
     /// Add a step together with the media it refers to. A title is shortened to fit.
-    pub fn step(&mut self, key: RecordKey, act: Act) {
-        let Some(act) = act.with_fit_title() else { return };
-        for named in act.body().map(Body::blobs).unwrap_or_default() {
-            let bytes = self.take_unnamed(named);
+    pub fn step(&mut self, key: RecordKey, action: StepAction) {
+        let Some(action) = action.with_fit_title() else { return };
+        for blob in action.body().map(Body::blobs).unwrap_or_default() {
+            let bytes = self.take_pending_blob(blob);
             self.blobs.extend(bytes);
         }
         if self.is_given_up {
             return;
         }
-        self.steps.push(ImportStep { key, at: self.at, line: self.line, act });
+        self.steps.push(ImportStep { key, at: self.at, line: self.line, action });
         match self.session {
-            Some(_) if self.steps.len() >= PORTION_STEPS => self.pour(),
+            Some(_) if self.steps.len() >= PORTION_STEPS => self.send_portion(),
             None => self.is_given_up = self.is_nameless(),
             Some(_) => {}
         }
@@ -385,19 +424,19 @@ impl StepBatch {
         self.session.is_none() && self.steps.len() > NAMELESS_STEPS_MAX
     }
 
-    fn pour(&mut self) {
-        let Some(mut outlet) = self.outlet.take() else { return };
-        self.is_given_up = !outlet(self.take_portion());
-        self.outlet = Some(outlet);
+    fn send_portion(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        self.is_given_up = !receiver(self.take_portion());
+        self.receiver = Some(receiver);
     }
 
-    /// Whether the rest should not be read: there are too many problems, the session is unknown, or the
-    /// receiver wants no more. Any further steps are dropped.
+    /// Whether reading should stop: there are too many problems, the session has no name, or the receiver refused a
+    /// portion. Any further steps are dropped.
     pub fn is_given_up(&self) -> bool {
         self.is_given_up
     }
 
-    pub fn report(&mut self, what: Trouble) {
+    pub fn report(&mut self, what: ProblemKind) {
         if self.reported < PROBLEMS_MAX {
             self.reported += 1;
             self.problems.push(Problem { line: self.line, what: what.brief() });
@@ -414,12 +453,12 @@ impl StepBatch {
             bytes: bytes.len() as u64,
             duration_ms: None,
         };
-        self.keep_unnamed(media.blob, bytes);
+        self.add_pending_blob(media.blob, bytes);
         Part::Media(media)
     }
 
-    /// Store overlong text as a blob and return a reference to it.
-    pub fn whole_text(&mut self, text: String) -> BlobRef {
+    /// Store text as a blob and return a reference to the blob.
+    pub fn store_text(&mut self, text: String) -> BlobRef {
         let bytes = text.into_bytes();
         let blob = BlobHash::of(&bytes);
         let kept = BlobRef {
@@ -429,37 +468,37 @@ impl StepBatch {
             bytes: bytes.len() as u64,
             duration_ms: None,
         };
-        self.keep_unnamed(blob, bytes);
+        self.add_pending_blob(blob, bytes);
         kept
     }
 
     /// Join the text of parts where only text is allowed. Media is dropped and reported.
-    pub fn words(&mut self, parts: &[Part]) -> String {
-        if self.forget(parts) > 0 {
-            self.report(Trouble::LeftOut { why: "media is not supported here".to_owned() });
+    pub fn text_only(&mut self, parts: &[Part]) -> String {
+        if self.drop_media(parts) > 0 {
+            self.report(ProblemKind::PartSkipped { why: "media is not supported here".to_owned() });
         }
         joined_text(parts)
     }
 
     /// Drop media of parts that no step will refer to, and return their number.
-    pub fn forget(&mut self, parts: &[Part]) -> usize {
+    pub fn drop_media(&mut self, parts: &[Part]) -> usize {
         let media = parts.iter().filter_map(|part| match part {
             Part::Media(media) => Some(media.blob),
             Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => None,
         });
-        media.map(|blob| self.take_unnamed(blob)).count()
+        media.map(|blob| self.take_pending_blob(blob)).count()
     }
 
-    fn keep_unnamed(&mut self, blob: BlobHash, bytes: Vec<u8>) {
-        self.unnamed.entry(blob).or_insert(Unnamed { bytes, times: 0 }).times += 1;
+    fn add_pending_blob(&mut self, blob: BlobHash, bytes: Vec<u8>) {
+        self.pending_blobs.entry(blob).or_insert(PendingBlob { bytes, references: 0 }).references += 1;
     }
 
-    fn take_unnamed(&mut self, blob: BlobHash) -> Option<Vec<u8>> {
-        let unnamed = self.unnamed.get_mut(&blob)?;
-        unnamed.times -= 1;
-        match unnamed.times {
-            0 => self.unnamed.remove(&blob).map(|unnamed| unnamed.bytes),
-            _ => Some(unnamed.bytes.clone()),
+    fn take_pending_blob(&mut self, blob: BlobHash) -> Option<Vec<u8>> {
+        let pending = self.pending_blobs.get_mut(&blob)?;
+        pending.references -= 1;
+        match pending.references {
+            0 => self.pending_blobs.remove(&blob).map(|pending| pending.bytes),
+            _ => Some(pending.bytes.clone()),
         }
     }
 }
@@ -479,15 +518,15 @@ pub fn lineage(format: Format, source_id: &str) -> Lineage {
     Lineage { session: session_id(format, source_id), at: None }
 }
 
-/// Drop implausible counts.
-pub fn believable(usage: Usage) -> Option<Usage> {
+/// Return the usage, or `None` if it is zero or a count is implausibly large.
+pub fn plausible_usage(usage: Usage) -> Option<Usage> {
     let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning];
     (counts.iter().all(|count| *count <= crate::message::TOKENS_MAX) && counts.iter().any(|count| *count > 0))
         .then_some(usage)
 }
 
-/// Return the usage that was not counted yet.
-pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
+/// Return the increase of `usage` over `counted`.
+pub fn usage_since(usage: Usage, counted: Usage) -> Usage {
     Usage {
         input: usage.input.saturating_sub(counted.input),
         output: usage.output.saturating_sub(counted.output),
@@ -497,8 +536,8 @@ pub fn usage_beyond(usage: Usage, counted: Usage) -> Usage {
     }
 }
 
-/// Return the model as `PROVIDER/NAME` if the provider is known, so that the session can be continued with it.
-/// Other programs use `google` for `gemini`.
+/// Return the model as `PROVIDER/NAME` if the provider is known, so that the session can continue with the same model.
+/// Other programs call the provider `google` that Sapwood calls `gemini`.
 pub fn model_name(provider: Option<&str>, model: &str) -> String {
     let provider = provider.map(|provider| if provider == "google" { "gemini" } else { provider });
     match provider.filter(|provider| !provider.is_empty() && *provider != "unknown") {
@@ -515,40 +554,52 @@ mod tests {
 
     use super::*;
 
-    fn say(part: Part) -> Body {
+    fn user_message(part: Part) -> Body {
         UserMessage { parts: vec![part], origin: None }.into()
     }
 
     #[test]
-    fn media_is_passed_on_with_the_step_that_refers_to_it() {
-        let mut harvest = StepBatch::default();
-        let part = harvest.media("image/png", vec![7; 9], None);
-        assert!(harvest.blobs.is_empty(), "no step refers to it yet");
-        harvest.note(RecordKey::of("other"), say(Part::text("no media")));
-        assert!(harvest.blobs.is_empty());
-        harvest.add(RecordKey::of("one"), Under::Root, By::Caller, say(part));
-        assert_eq!(harvest.blobs, [vec![7; 9]]);
-        assert!(harvest.unnamed.is_empty());
+    fn a_parent_in_a_record_key_reads_as_in_earlier_versions() {
+        let key = StepParent::RecordKey(RecordKey([7; 10]));
+        assert_eq!(key.key_text(), "Key(Key([7, 7, 7, 7, 7, 7, 7, 7, 7, 7]))");
+        assert_eq!([StepParent::Leaf, StepParent::Root].map(StepParent::key_text), ["Leaf", "Root"]);
     }
 
     #[test]
-    fn media_of_two_messages_is_passed_on_with_each() {
-        let mut harvest = StepBatch::default();
-        let parts = [0, 1].map(|_| harvest.media("image/png", vec![7; 9], None));
+    fn media_is_sent_with_the_step_that_refers_to_it() {
+        let mut batch = StepBatch::default();
+        let part = batch.media("image/png", vec![7; 9], None);
+        assert!(batch.blobs.is_empty(), "no step refers to the media yet");
+        batch.note(RecordKey::of("other"), user_message(Part::text("no media")));
+        assert!(batch.blobs.is_empty());
+        batch.add(RecordKey::of("one"), StepParent::Root, Author::Caller, user_message(part));
+        assert_eq!(batch.blobs, [vec![7; 9]]);
+        assert!(batch.pending_blobs.is_empty());
+    }
+
+    #[test]
+    fn media_of_two_messages_is_sent_with_each_message() {
+        let mut batch = StepBatch::default();
+        let parts = [0, 1].map(|_| batch.media("image/png", vec![7; 9], None));
         for (number, part) in parts.into_iter().enumerate() {
-            harvest.blobs.clear();
-            harvest.add(RecordKey::of("one").part(number), Under::Root, By::Caller, say(part));
-            assert_eq!(harvest.blobs.len(), 1, "the first may be passed on before the second is added");
+            batch.blobs.clear();
+            batch.add(
+                RecordKey::of("one").part(number),
+                StepParent::Root,
+                Author::Caller,
+                user_message(part),
+            );
+            assert_eq!(batch.blobs.len(), 1, "the first step may be sent before the second is added");
         }
-        assert!(harvest.unnamed.is_empty());
+        assert!(batch.pending_blobs.is_empty());
     }
 
     #[test]
     fn media_of_dropped_parts_is_released() {
-        let mut harvest = StepBatch::default();
-        let part = harvest.media("image/png", vec![7; 9], None);
-        assert_eq!(harvest.words(&[Part::text("so far"), part]), "so far");
-        assert!(harvest.unnamed.is_empty());
-        assert_eq!(harvest.problems[0].what.code(), "import.left_out");
+        let mut batch = StepBatch::default();
+        let part = batch.media("image/png", vec![7; 9], None);
+        assert_eq!(batch.text_only(&[Part::text("so far"), part]), "so far");
+        assert!(batch.pending_blobs.is_empty());
+        assert_eq!(batch.problems[0].what.code(), "import.left_out");
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers for all foreign formats: times, base64, invalid Unicode, and raw JSON.
+//! Helpers shared by the formats: times, base64, invalid Unicode, and raw JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Numbers below this are seconds. As milliseconds they would be in the first four months of 1970.
+/// Numbers below this limit are seconds. As milliseconds, they would be times in the first four months of 1970.
 const SECONDS_BELOW: f64 = 1e10;
 
 fn from_number(number: f64) -> Option<TimestampMs> {
@@ -86,7 +86,8 @@ fn offset_seconds(rest: &[u8]) -> Option<i64> {
     }
 }
 
-/// Return the days since 1970 of a Gregorian date. Years start in March, so that a leap day is the last day.
+/// Return the number of days from 1970-01-01 to a Gregorian date. Years start in March, so that a leap day is the last
+/// day of its year.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -114,7 +115,7 @@ pub fn write_rfc3339(at: TimestampMs) -> String {
 /// Decode base64 of either alphabet, with or without padding. Whitespace is skipped.
 pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut held, mut padded) = (0u32, 0u8, false);
+    let (mut bits, mut bit_count, mut padded) = (0u32, 0u8, false);
     for byte in text.bytes() {
         let value = match byte {
             b'A'..=b'Z' => byte - b'A',
@@ -133,25 +134,25 @@ pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
             return None;
         }
         bits = (bits << 6) | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-            bits &= (1 << held) - 1;
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            bytes.push((bits >> bit_count) as u8);
+            bits &= (1 << bit_count) - 1;
         }
     }
-    (held < 6).then_some(bytes)
+    (bit_count < 6).then_some(bytes)
 }
 
 pub fn encode_base64(bytes: &[u8]) -> String {
-    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let bits =
             group.iter().fold(0u32, |bits, byte| (bits << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let sign = SIGNS[(bits >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= group.len() { char::from(sign) } else { '=' });
+        for index in 0..4 {
+            let sign = ALPHABET[(bits >> (18 - 6 * index)) as usize & 63];
+            text.push(if index <= group.len() { char::from(sign) } else { '=' });
         }
     }
     text
@@ -164,25 +165,25 @@ pub fn decode_data_url(url: &str) -> Option<(&str, Vec<u8>)> {
 }
 
 /// Repair a line so that it can be parsed as JSON. Invalid UTF-8 and unpaired surrogates become U+FFFD.
-pub fn mend(line: &[u8]) -> Option<Vec<u8>> {
+pub fn repair(line: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(line);
-    let mended = mend_surrogates(text.as_ref());
-    match (&text, &mended) {
+    let repaired = repair_surrogates(text.as_ref());
+    match (&text, &repaired) {
         (Cow::Borrowed(_), None) => None,
-        _ => Some(mended.unwrap_or_else(|| text.into_owned()).into_bytes()),
+        _ => Some(repaired.unwrap_or_else(|| text.into_owned()).into_bytes()),
     }
 }
 
 /// Describe the error in a line that [`mend`] repairs.
-pub fn fault_of(line: &[u8]) -> &'static str {
+pub fn damage_of(line: &[u8]) -> &'static str {
     match std::str::from_utf8(line) {
-        Ok(_) => "half of a surrogate pair",
+        Ok(_) => "an unpaired surrogate",
         Err(_) => "bytes that are not UTF-8",
     }
 }
 
-fn mend_surrogates(text: &str) -> Option<String> {
-    let mut mended = String::new();
+fn repair_surrogates(text: &str) -> Option<String> {
+    let mut repaired = String::new();
     let (mut from, mut at) = (0, 0);
     let bytes = text.as_bytes();
     while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\\') {
@@ -193,8 +194,8 @@ fn mend_surrogates(text: &str) -> Option<String> {
                 at += 12
             }
             Some(0xD800..=0xDFFF) => {
-                mended.push_str(&text[from..at]);
-                mended.push_str("\\ufffd");
+                repaired.push_str(&text[from..at]);
+                repaired.push_str("\\ufffd");
                 at += 6;
                 from = at;
             }
@@ -206,8 +207,8 @@ fn mend_surrogates(text: &str) -> Option<String> {
     if from == 0 {
         return None;
     }
-    mended.push_str(&text[from..]);
-    Some(mended)
+    repaired.push_str(&text[from..]);
+    Some(repaired)
 }
 
 fn escaped_unit(bytes: &[u8]) -> Option<u16> {
@@ -215,26 +216,26 @@ fn escaped_unit(bytes: &[u8]) -> Option<u16> {
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Keep the JSON text of the source unchanged. Returns `None` if a reader of the log would reject it.
+/// Return the JSON text unchanged. Returns `None` if a reader of the log would reject it.
 pub fn keep_json(text: &str) -> Option<Json> {
     if nesting(text) > NESTING_MAX {
         return None;
     }
-    // Parse it completely once: raw text may contain values that readers reject, such as 1e999.
-    serde_json::from_str::<Readable>(text).ok()?;
+    // Parse the text completely, because raw JSON may contain values that readers reject, such as 1e999.
+    serde_json::from_str::<AnyJson>(text).ok()?;
     Json::parse(text).ok()
 }
 
 /// Any valid JSON, parsed and discarded.
-struct Readable;
+struct AnyJson;
 
-impl<'de> Deserialize<'de> for Readable {
+impl<'de> Deserialize<'de> for AnyJson {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Readable)
+        deserializer.deserialize_any(AnyJson)
     }
 }
 
-impl<'de> Visitor<'de> for Readable {
+impl<'de> Visitor<'de> for AnyJson {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -268,7 +269,7 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// Convert a tool's input to JSON, or keep it as a JSON string.
+/// Return a tool's input as JSON. Input that a reader would reject becomes a JSON string.
 pub fn input_json(raw: Option<&RawValue>) -> Json {
     let object = || Json::from_value(&serde_json::Value::Object(serde_json::Map::new()));
     let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return object() };
@@ -335,12 +336,12 @@ mod tests {
     #[test]
     fn unpaired_surrogates_are_replaced_and_pairs_are_kept() {
         let line = br#"{"a":"x\ud83dy","b":"\ud83d\ude00","c":"\\ud83d"}"#;
-        let mended = mend(line).unwrap();
-        let value: serde_json::Value = serde_json::from_slice(&mended).unwrap();
+        let repaired = repair(line).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&repaired).unwrap();
         assert_eq!(
             (&value["a"], &value["b"], &value["c"]),
             (&"x\u{fffd}y".into(), &"😀".into(), &r"\ud83d".into())
         );
-        assert_eq!(mend(br#"{"a":"\u00e9"}"#), None);
+        assert_eq!(repair(br#"{"a":"\u00e9"}"#), None);
     }
 }

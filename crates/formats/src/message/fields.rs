@@ -1,5 +1,5 @@
-//! Fields of a JSON object: taken one by one, typed and bounded, with the location in each error. `null`
-//! counts as absent.
+//! The fields of a JSON object. The caller takes them one by one, with type and size checks. Every error contains the
+//! location of the field. `null` counts as absent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{MessageError, NAME_BYTES_MAX, NESTING_MAX, Result, nesting};
 
-/// Maximum number of keys in an object. More indicate a mistake.
+/// Maximum number of keys in an object. A larger object is probably a mistake.
 const KEYS_MAX: usize = 1_000;
 
 pub(super) struct Fields<'a> {
@@ -30,15 +30,17 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn of(raw: &'a RawValue, at: String) -> Result<Self> {
-        let place = if at.is_empty() { "the message" } else { at.as_str() };
+        let location = if at.is_empty() { "the message" } else { at.as_str() };
         if type_of(raw) != "an object" {
-            return Err(wrong_type(place, "an object", raw));
+            return Err(wrong_type(location, "an object", raw));
         }
-        let invalid =
-            |error: serde_json::Error| MessageError::Invalid { at: place.to_owned(), why: error.to_string() };
-        let keys: Keys<'a> = serde_json::from_str(raw.get()).map_err(invalid)?;
-        if let Some(twice) = keys.twice {
-            return Err(MessageError::Duplicate { at: join(&at, &twice) });
+        let invalid = |error: serde_json::Error| MessageError::Invalid {
+            at: location.to_owned(),
+            why: error.to_string(),
+        };
+        let keys: ObjectKeys<'a> = serde_json::from_str(raw.get()).map_err(invalid)?;
+        if let Some(duplicate) = keys.duplicate {
+            return Err(MessageError::Duplicate { at: join(&at, &duplicate) });
         }
         Ok(Self { at, map: keys.map })
     }
@@ -48,7 +50,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Return the location of this object.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn location(&self) -> String {
         self.at.clone()
     }
 
@@ -84,7 +86,7 @@ impl<'a> Fields<'a> {
         self.name(key)?.ok_or_else(|| MessageError::Missing { at: self.at(key) })
     }
 
-    /// Take a name that has several possible keys. If several are present, they must agree.
+    /// Take a name that has several possible keys. If several keys are present, their values must be equal.
     pub(super) fn one_of(&mut self, keys: &[&str]) -> Result<Option<String>> {
         let mut found: Option<String> = None;
         for key in keys {
@@ -131,7 +133,7 @@ impl<'a> Fields<'a> {
         self.take(key).map(|raw| array_of(raw, &at, max)).transpose()
     }
 
-    /// Fail if any field is left over.
+    /// Fail if a field was not taken.
     pub(super) fn finish(self, role: &'static str) -> Result<()> {
         match self.map.iter().find(|(_, raw)| raw.get() != "null") {
             Some((key, _)) => Err(MessageError::UnknownKey { key: key.chars().take(64).collect(), role }),
@@ -181,35 +183,35 @@ fn join(at: &str, key: &str) -> String {
     if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
 }
 
-/// The keys of one object. serde's maps silently keep the last of two equal keys; this type reports an error.
-struct Keys<'a> {
+/// The fields of one object, and a duplicate key if there is one. serde's maps would silently keep the last value.
+struct ObjectKeys<'a> {
     map: BTreeMap<String, &'a RawValue>,
-    twice: Option<String>,
+    duplicate: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Keys<'de> {
+impl<'de> Deserialize<'de> for ObjectKeys<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(KeysVisitor)
+        deserializer.deserialize_map(ObjectKeysVisitor)
     }
 }
 
-struct KeysVisitor;
+struct ObjectKeysVisitor;
 
-impl<'de> Visitor<'de> for KeysVisitor {
-    type Value = Keys<'de>;
+impl<'de> Visitor<'de> for ObjectKeysVisitor {
+    type Value = ObjectKeys<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Keys<'de>, A::Error> {
-        let mut keys = Keys { map: BTreeMap::new(), twice: None };
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<ObjectKeys<'de>, A::Error> {
+        let mut keys = ObjectKeys { map: BTreeMap::new(), duplicate: None };
         while let Some((key, raw)) = access.next_entry::<String, &'de RawValue>()? {
             if keys.map.len() >= KEYS_MAX {
                 return Err(serde::de::Error::custom(format!("it has more than {KEYS_MAX} keys")));
             }
             if keys.map.insert(key.clone(), raw).is_some() {
-                keys.twice = Some(key.chars().take(64).collect());
+                keys.duplicate = Some(key.chars().take(64).collect());
             }
         }
         Ok(keys)

@@ -1,9 +1,9 @@
 //! A single message given by a user or client: `sapwood inject --message JSON`, or a POST to `/entries`.
 //!
-//! The envelope is `{"role", "content"}`. Content is a string or an array of parts, which may be Sapwood's,
-//! OpenAI's or Anthropic's. The envelope is strict: a key that would be lost is an error that names it. Extra
-//! keys in parts (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12), and
-//! inline media is refused: the log refers to blobs.
+//! The envelope is `{"role", "content"}`. Content is a string or an array of parts in the format of Sapwood, OpenAI or
+//! Anthropic. The envelope is strict: an unsupported key is an error that names the key. Extra keys in parts
+//! (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12). Inline media is refused,
+//! because the log refers to blobs.
 //!
 //! | file | reads |
 //! |---|---|
@@ -23,10 +23,10 @@ use sapwood_core::{Body, Json};
 use serde::Deserialize;
 
 use fields::Fields;
-use parts::Piece;
+use parts::ContentElement;
 
-/// Maximum nesting of objects and arrays, including tool inputs. Leaves room for the log's envelope within the
-/// limits of common JSON readers.
+/// Maximum nesting of objects and arrays, including tool inputs. Lower than the limits of common JSON readers, because
+/// the log adds an envelope.
 pub const NESTING_MAX: usize = 100;
 /// Maximum number of parts, and of tool calls, in one message.
 pub const PARTS_MAX: usize = 10_000;
@@ -115,18 +115,18 @@ pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
     if json.len() > BODY_BYTES_MAX {
         return Err(MessageError::TooLarge { bytes: json.len() });
     }
-    match read_words(json) {
+    match read_plain_text(json) {
         Some(body) => Ok(vec![body]),
         None => read_any(json),
     }
 }
 
-/// Read a plain user text, the most common message, in a single pass. Returns `None` for everything else,
-/// which the general reader reads in several passes and reports errors for.
-fn read_words(json: &[u8]) -> Option<Body> {
+/// Read a plain user text, the most common message, in a single pass. Returns `None` for all other messages. The
+/// general reader handles them in several passes and reports errors.
+fn read_plain_text(json: &[u8]) -> Option<Body> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Words<'a> {
+    struct PlainMessage<'a> {
         role: &'a str,
         content: String,
     }
@@ -134,9 +134,9 @@ fn read_words(json: &[u8]) -> Option<Body> {
     if !json.trim_ascii_start().starts_with(b"{") {
         return None;
     }
-    let words: Words<'_> =
-        serde_json::from_slice(json).ok().filter(|words: &Words<'_>| words.role == "user")?;
-    Some(UserMessage { parts: vec![Part::text(words.content)], origin: None }.into())
+    let message: PlainMessage<'_> =
+        serde_json::from_slice(json).ok().filter(|message: &PlainMessage<'_>| message.role == "user")?;
+    Some(UserMessage { parts: vec![Part::text(message.content)], origin: None }.into())
 }
 
 fn read_any(json: &[u8]) -> Result<Vec<Body>> {
@@ -154,19 +154,19 @@ fn read_any(json: &[u8]) -> Result<Vec<Body>> {
 }
 
 fn read_user(mut fields: Fields<'_>) -> Result<Vec<Body>> {
-    let pieces = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields)?;
     fields.finish("user")?;
-    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
-    if pieces.is_empty() {
+    let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    if elements.is_empty() {
         return Err(MessageError::Empty { at: "content".to_owned() });
     }
     let mut bodies: Vec<Body> = Vec::new();
     let mut run: Vec<Part> = Vec::new();
-    for (number, piece) in pieces.into_iter().enumerate() {
-        match piece {
-            Piece::Part(part @ (Part::Text(_) | Part::Media(_))) => run.push(part),
-            Piece::Part(part) => return Err(misplaced(number, part_name(&part), "user")),
-            Piece::Result(result) => {
+    for (number, element) in elements.into_iter().enumerate() {
+        match element {
+            ContentElement::Part(part @ (Part::Text(_) | Part::Media(_))) => run.push(part),
+            ContentElement::Part(part) => return Err(misplaced(number, part_name(&part), "user")),
+            ContentElement::Result(result) => {
                 close_run(&mut run, &mut bodies);
                 bodies.push(result.into());
             }
@@ -183,7 +183,7 @@ fn close_run(run: &mut Vec<Part>, bodies: &mut Vec<Body>) {
 }
 
 fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
-    let pieces = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields)?;
     let calls = parts::read_openai_calls(&mut fields)?;
     let refusal = fields.text("refusal")?;
     let reasoning = fields.text("reasoning_content")?;
@@ -193,12 +193,12 @@ fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
     let cost_nano_usd = fields.number("cost_nano_usd", COST_NANO_USD_MAX)?;
     drop_vendor_keys(&mut fields)?;
     fields.finish("assistant")?;
-    if pieces.is_none() && calls.is_empty() && refusal.is_none() && reasoning.is_none() {
+    if elements.is_none() && calls.is_empty() && refusal.is_none() && reasoning.is_none() {
         return Err(MessageError::Missing { at: "content".to_owned() });
     }
     let mut parts: Vec<Part> =
         reasoning.filter(|text| !text.is_empty()).map(parts::reasoning).into_iter().collect();
-    parts.extend(plain_parts(pieces.unwrap_or_default(), "assistant")?);
+    parts.extend(plain_parts(elements.unwrap_or_default(), "assistant")?);
     if !calls.is_empty() {
         // OpenAI sends empty text with tool calls.
         parts.retain(|part| part.as_text() != Some(""));
@@ -210,7 +210,7 @@ fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
     Ok(AssistantMessage { parts, model, usage, cost_nano_usd, stop })
 }
 
-/// Drop keys of vendors that have no counterpart here: Anthropic's `id`, `type` and `stop_sequence`, OpenAI's
+/// Drop vendor keys that have no counterpart in an entry: Anthropic's `id`, `type` and `stop_sequence`, and OpenAI's
 /// `annotations`. OpenAI's `audio` and `function_call` must be null.
 fn drop_vendor_keys(fields: &mut Fields<'_>) -> Result<()> {
     for key in ["id", "stop_sequence", "annotations"] {
@@ -235,20 +235,20 @@ fn read_tool(mut fields: Fields<'_>) -> Result<ToolResult> {
     let is_error = fields.flag("is_error")?;
     let interrupted = fields.flag("interrupted")?;
     let duration_ms = fields.number("duration_ms", DURATION_MS_MAX)?;
-    let pieces = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields)?;
     fields.finish("tool")?;
     let call_id = call_id.ok_or_else(|| MessageError::Missing { at: "tool_call_id".to_owned() })?;
-    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
-    let parts = output_parts(plain_parts(pieces, "tool")?, "content", "tool")?;
+    let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    let parts = output_parts(plain_parts(elements, "tool")?, "content", "tool")?;
     Ok(ToolResult { call_id, tool, parts, is_error, duration_ms, interrupted, full: None })
 }
 
 fn read_note(mut fields: Fields<'_>, role: &'static str) -> Result<SystemNote> {
     let reason = fields.name("reason")?;
-    let pieces = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields)?;
     fields.finish(role)?;
-    let pieces = pieces.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
-    let parts = plain_parts(pieces, role)?;
+    let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    let parts = plain_parts(elements, role)?;
     if let Some(number) = parts.iter().position(|part| part.as_text().is_none()) {
         return Err(misplaced(number, part_name(&parts[number]), role));
     }
@@ -258,15 +258,15 @@ fn read_note(mut fields: Fields<'_>, role: &'static str) -> Result<SystemNote> {
     Ok(SystemNote { text: joined_text(&parts), reason })
 }
 
-fn plain_parts(pieces: Vec<Piece>, role: &'static str) -> Result<Vec<Part>> {
-    let plain = |(number, piece)| match piece {
-        Piece::Part(part) => Ok(part),
-        Piece::Result(_) => Err(misplaced(number, "tool_result", role)),
+fn plain_parts(elements: Vec<ContentElement>, role: &'static str) -> Result<Vec<Part>> {
+    let plain = |(number, element)| match element {
+        ContentElement::Part(part) => Ok(part),
+        ContentElement::Result(_) => Err(misplaced(number, "tool_result", role)),
     };
-    pieces.into_iter().enumerate().map(plain).collect()
+    elements.into_iter().enumerate().map(plain).collect()
 }
 
-/// Check that a tool's output has only text and media.
+/// Check that a tool's output contains only text and media.
 fn output_parts(parts: Vec<Part>, at: &str, role: &'static str) -> Result<Vec<Part>> {
     match parts.iter().position(|part| !matches!(part, Part::Text(_) | Part::Media(_))) {
         Some(number) => {
@@ -290,8 +290,8 @@ fn part_name(part: &Part) -> &'static str {
     }
 }
 
-/// Return how deep objects and arrays are nested in this JSON. It only scans brackets, so it cannot overflow
-/// the stack.
+/// Return the maximum nesting depth of objects and arrays in this JSON. The function only scans brackets, so it cannot
+/// overflow the stack.
 pub(crate) fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest, mut rest) = (0usize, 0usize, json.as_bytes());
     while let Some((byte, after)) = rest.split_first() {
@@ -309,7 +309,7 @@ pub(crate) fn nesting(json: &str) -> usize {
     deepest
 }
 
-/// Return the rest after a string whose opening quote was consumed.
+/// Return the bytes after a string whose opening quote was consumed.
 fn skip_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         // Skip an escaped character.
@@ -322,7 +322,7 @@ fn skip_string(mut rest: &[u8]) -> &[u8] {
     &[]
 }
 
-/// Parse OpenAI's arguments, which are JSON in a string. Invalid JSON from a model is kept as a string.
+/// Parse OpenAI's arguments, which are JSON in a string. Invalid JSON from a model is stored as a string.
 pub(crate) fn arguments(text: String, at: &str) -> Result<Json> {
     if text.trim().is_empty() {
         return Ok(Json::from_value(&serde_json::Value::Object(serde_json::Map::new())));

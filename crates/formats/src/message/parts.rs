@@ -1,5 +1,5 @@
-//! The elements of `content`: Sapwood's own parts, OpenAI's content parts and tool calls, Anthropic's content
-//! blocks.
+//! Readers for the elements of `content`: Sapwood's parts, OpenAI's content parts and tool calls, and Anthropic's
+//! content blocks.
 
 use sapwood_core::content::{BlobRef, Part, Reasoning};
 use sapwood_core::entry::ToolResult;
@@ -13,39 +13,39 @@ use super::{DURATION_MS_MAX, MessageError, PARTS_MAX, Result, arguments, output_
 const PART_TYPES: &str =
     "text, reasoning, tool_call, media, tool_use, tool_result, thinking or redacted_thinking";
 
-/// An element of content: a part of the message, or a tool result inside an Anthropic user message.
-pub(super) enum Piece {
+/// An element of `content`: a part of the message, or a tool result inside an Anthropic user message.
+pub(super) enum ContentElement {
     Part(Part),
     Result(ToolResult),
 }
 
-pub(super) fn read_content(fields: &mut Fields<'_>) -> Result<Option<Vec<Piece>>> {
+pub(super) fn read_content(fields: &mut Fields<'_>) -> Result<Option<Vec<ContentElement>>> {
     let at = fields.at("content");
-    fields.take("content").map(|raw| pieces_of(raw, &at)).transpose()
+    fields.take("content").map(|raw| read_elements(raw, &at)).transpose()
 }
 
-fn pieces_of(raw: &RawValue, at: &str) -> Result<Vec<Piece>> {
+fn read_elements(raw: &RawValue, at: &str) -> Result<Vec<ContentElement>> {
     match type_of(raw) {
-        "a string" => Ok(vec![Piece::Part(Part::text(text_of(raw, at)?))]),
+        "a string" => Ok(vec![ContentElement::Part(Part::text(text_of(raw, at)?))]),
         "an array" => {
             let items = array_of(raw, at, PARTS_MAX)?;
             items
                 .into_iter()
                 .enumerate()
-                .map(|(number, item)| piece_of(item, format!("{at}[{number}]")))
+                .map(|(number, item)| read_element(item, format!("{at}[{number}]")))
                 .collect()
         }
         _ => Err(wrong_type(at, "a string or an array of parts", raw)),
     }
 }
 
-fn piece_of(raw: &RawValue, at: String) -> Result<Piece> {
+fn read_element(raw: &RawValue, at: String) -> Result<ContentElement> {
     if type_of(raw) == "a string" {
-        return Ok(Piece::Part(Part::text(text_of(raw, &at)?)));
+        return Ok(ContentElement::Part(Part::text(text_of(raw, &at)?)));
     }
     let mut part = Fields::of(raw, at)?;
     let kind = part.required_text("type")?;
-    let piece = match kind.as_str() {
+    let element = match kind.as_str() {
         "text" | "input_text" | "output_text" => Part::text(part.required_text("text")?),
         "refusal" => Part::text(part.required_text("refusal")?),
         "reasoning" => own_reasoning(&mut part)?,
@@ -54,15 +54,17 @@ fn piece_of(raw: &RawValue, at: String) -> Result<Piece> {
         "tool_call" => tool_call(&mut part, "call_id")?,
         "tool_use" => tool_call(&mut part, "id")?,
         "media" => Part::Media(media(&mut part)?),
-        "tool_result" => return tool_result(&mut part).map(Piece::Result),
+        "tool_result" => return tool_result(&mut part).map(ContentElement::Result),
         "image_url" | "input_image" | "image" | "input_audio" | "audio" | "file" | "input_file"
-        | "document" | "video" | "video_url" => return Err(MessageError::InlineMedia { at: part.place() }),
+        | "document" | "video" | "video_url" => {
+            return Err(MessageError::InlineMedia { at: part.location() });
+        }
         other => {
             let found = other.chars().take(64).collect();
-            return Err(MessageError::UnknownPart { at: part.place(), found, expected: PART_TYPES });
+            return Err(MessageError::UnknownPart { at: part.location(), found, expected: PART_TYPES });
         }
     };
-    Ok(Piece::Part(piece))
+    Ok(ContentElement::Part(element))
 }
 
 pub(super) fn reasoning(text: String) -> Part {
@@ -82,8 +84,8 @@ fn tool_call(part: &mut Fields<'_>, id_key: &str) -> Result<Part> {
     Ok(Part::tool_call(call_id, name, json(raw, part.at("input"))?))
 }
 
-/// Parse the raw JSON completely, because raw text may contain values that readers reject, such as half a surrogate
-/// pair or 1e999.
+/// Parse the raw JSON completely, because raw text may contain values that readers reject, such as an unpaired
+/// surrogate or 1e999.
 fn json(raw: &RawValue, at: String) -> Result<Json> {
     let read = serde_json::from_str::<serde_json::Value>(raw.get()).and_then(|_| Json::parse(raw.get()));
     read.map_err(|error| MessageError::Invalid { at, why: error.to_string() })
@@ -96,12 +98,12 @@ fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
     let tool = part.one_of(&["tool", "name"])?;
     let is_error = part.flag("is_error")?;
     let at = part.at("content");
-    let pieces = part.take("content").map(|raw| pieces_of(raw, &at)).transpose()?.unwrap_or_default();
-    let mut parts = Vec::with_capacity(pieces.len());
-    for (number, piece) in pieces.into_iter().enumerate() {
-        match piece {
-            Piece::Part(part) => parts.push(part),
-            Piece::Result(_) => {
+    let elements = part.take("content").map(|raw| read_elements(raw, &at)).transpose()?.unwrap_or_default();
+    let mut parts = Vec::with_capacity(elements.len());
+    for (number, element) in elements.into_iter().enumerate() {
+        match element {
+            ContentElement::Part(part) => parts.push(part),
+            ContentElement::Result(_) => {
                 let at = format!("{at}[{number}]");
                 return Err(MessageError::MisplacedPart { at, part: "tool result", role: "tool" });
             }
@@ -113,7 +115,7 @@ fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
 
 fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
     if part.has("data") || part.has("url") || part.has("base64") {
-        return Err(MessageError::InlineMedia { at: part.place() });
+        return Err(MessageError::InlineMedia { at: part.location() });
     }
     let hash = part.required_text("blob")?;
     let invalid = |why: String| MessageError::Invalid { at: part.at("blob"), why };
@@ -147,7 +149,7 @@ fn openai_call(raw: &RawValue, at: String) -> Result<Part> {
             None => arguments(String::new(), &at)?,
             Some(raw) if type_of(raw) == "a string" => arguments(text_of(raw, &at)?, &at)?,
             Some(raw) if type_of(raw) == "an object" => json(raw, at)?,
-            Some(raw) => return Err(wrong_type(&at, "a string that holds JSON", raw)),
+            Some(raw) => return Err(wrong_type(&at, "a string that contains JSON", raw)),
         };
         return Ok(Part::tool_call(id, name, input));
     }

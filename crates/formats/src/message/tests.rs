@@ -23,11 +23,11 @@ fn assistant(json: &str) -> AssistantMessage {
     }
 }
 
-/// Check that the error text contains every one of the words.
-fn refused(json: &str, words: &[&str]) {
+/// Check that the message is refused, and that the error text contains every fragment.
+fn assert_refused(json: &str, fragments: &[&str]) {
     let error = read_message(json.as_bytes()).expect_err(json).to_string();
-    for word in words {
-        assert!(error.contains(word), "{json}: {error:?} does not contain {word:?}");
+    for fragment in fragments {
+        assert!(error.contains(fragment), "{json}: {error:?} does not contain {fragment:?}");
     }
 }
 
@@ -169,54 +169,63 @@ fn stop_reasons_are_read_under_every_vendors_names() {
 
 #[test]
 fn errors_in_the_envelope_are_named() {
-    refused(r#"{"content":"x"}"#, &["no role"]);
-    refused(r#"{"role":null,"content":"x"}"#, &["no role"]);
-    refused(r#"{"role":"wizard","content":"x"}"#, &["wizard", "user, assistant, tool"]);
-    refused(r#"{"role":3,"content":"x"}"#, &["role", "a string", "a number"]);
-    refused(r#"{"role":"user"}"#, &["content", "missing"]);
-    refused(r#"{"role":"user","content":[]}"#, &["content", "empty"]);
-    refused(r#"{"role":"user","content":7}"#, &["content", "a string or an array", "a number"]);
-    refused(r#"{"role":"user","content":"x","temprature":1}"#, &["temprature"]);
-    refused(r#"{"role":"user","content":"x","model":"m"}"#, &["model", "user"]);
-    refused(r#"{"role":"user","role":"tool","content":"x"}"#, &["role", "twice"]);
-    refused(r#"{"role":"assistant"}"#, &["content", "missing"]);
-    refused(r#"{"role":"tool","content":"x"}"#, &["tool_call_id", "missing"]);
-    refused(
+    assert_refused(r#"{"content":"x"}"#, &["no role"]);
+    assert_refused(r#"{"role":null,"content":"x"}"#, &["no role"]);
+    assert_refused(r#"{"role":"wizard","content":"x"}"#, &["wizard", "user, assistant, tool"]);
+    assert_refused(r#"{"role":3,"content":"x"}"#, &["role", "a string", "a number"]);
+    assert_refused(r#"{"role":"user"}"#, &["content", "missing"]);
+    assert_refused(r#"{"role":"user","content":[]}"#, &["content", "empty"]);
+    assert_refused(r#"{"role":"user","content":7}"#, &["content", "a string or an array", "a number"]);
+    assert_refused(r#"{"role":"user","content":"x","temprature":1}"#, &["temprature"]);
+    assert_refused(r#"{"role":"user","content":"x","model":"m"}"#, &["model", "user"]);
+    assert_refused(r#"{"role":"user","role":"tool","content":"x"}"#, &["role", "twice"]);
+    assert_refused(r#"{"role":"assistant"}"#, &["content", "missing"]);
+    assert_refused(r#"{"role":"tool","content":"x"}"#, &["tool_call_id", "missing"]);
+    assert_refused(
         r#"{"role":"tool","content":"x","tool_call_id":"a","call_id":"b"}"#,
         &["call_id", "differs from another"],
     );
-    refused(r#"["role"]"#, &["an object", "an array"]);
-    refused("", &["not valid JSON"]);
-    refused(r#"{"role":"user","content":"x"} {}"#, &["not valid JSON"]);
-    refused(r#"{"role":"assistant","content":"x","type":"letter"}"#, &["letter"]);
+    assert_refused(r#"["role"]"#, &["an object", "an array"]);
+    assert_refused("", &["not valid JSON"]);
+    assert_refused(r#"{"role":"user","content":"x"} {}"#, &["not valid JSON"]);
+    assert_refused(r#"{"role":"assistant","content":"x","type":"letter"}"#, &["letter"]);
 }
 
 #[test]
 fn errors_in_a_part_include_its_location() {
-    refused(r#"{"role":"user","content":[{"type":"text"}]}"#, &["content[0].text", "missing"]);
-    refused(r#"{"role":"user","content":["a",{"text":"x"}]}"#, &["content[1].type", "missing"]);
-    refused(r#"{"role":"user","content":[{"type":"hologram"}]}"#, &["content[0]", "hologram"]);
-    refused(
+    assert_refused(r#"{"role":"user","content":[{"type":"text"}]}"#, &["content[0].text", "missing"]);
+    assert_refused(r#"{"role":"user","content":["a",{"text":"x"}]}"#, &["content[1].type", "missing"]);
+    assert_refused(r#"{"role":"user","content":[{"type":"hologram"}]}"#, &["content[0]", "hologram"]);
+    assert_refused(
         r#"{"role":"user","content":[{"type":"tool_use","id":"a","name":"n","input":{}}]}"#,
         &["tool call", "user"],
     );
-    refused(r#"{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"a"}]}"#, &["tool_result"]);
-    refused(
+    assert_refused(
+        r#"{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"a"}]}"#,
+        &["tool_result"],
+    );
+    assert_refused(
         r#"{"role":"assistant","content":[{"type":"tool_use","id":"","name":"n","input":{}}]}"#,
         &["id", "empty"],
     );
-    refused(
+    assert_refused(
         r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n"}]}"#,
         &["input", "missing"],
     );
-    refused(
+    assert_refused(
         r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"n","input":{"x":1e999}}]}"#,
         &["input"],
     );
-    refused(r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a"}]}"#, &["tool_calls[0].function"]);
-    refused(r#"{"role":"assistant","content":null,"tool_calls":{}}"#, &["tool_calls", "an array"]);
-    refused(r#"{"role":"system","content":[{"type":"reasoning","text":"x"}]}"#, &["reasoning", "system"]);
-    refused(r#"{"role":"user","content":"\ud800"}"#, &["content"]);
+    assert_refused(
+        r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a"}]}"#,
+        &["tool_calls[0].function"],
+    );
+    assert_refused(r#"{"role":"assistant","content":null,"tool_calls":{}}"#, &["tool_calls", "an array"]);
+    assert_refused(
+        r#"{"role":"system","content":[{"type":"reasoning","text":"x"}]}"#,
+        &["reasoning", "system"],
+    );
+    assert_refused(r#"{"role":"user","content":"\ud800"}"#, &["content"]);
 }
 
 #[test]
@@ -226,7 +235,7 @@ fn inline_media_is_refused_with_a_hint() {
     let nested = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]}]}"#;
     let own = r#"{"role":"user","content":[{"type":"media","mime":"image/png","data":"AAAA"}]}"#;
     for json in [url, base64, nested, own] {
-        refused(json, &["blob", "upload"]);
+        assert_refused(json, &["blob", "upload"]);
         assert_eq!(read_message(json.as_bytes()).unwrap_err().code(), "input.inline_media");
     }
 }
@@ -235,17 +244,20 @@ fn inline_media_is_refused_with_a_hint() {
 fn every_number_is_bounded() {
     let usage = |value: &str| format!(r#"{{"role":"assistant","content":"x","usage":{{"input":{value}}}}}"#);
     for bad in ["-1", "1.5", "1e30", "18446744073709551616", "1000000000001", "1e2"] {
-        refused(&usage(bad), &["usage.input", "whole number", bad]);
+        assert_refused(&usage(bad), &["usage.input", "whole number", bad]);
     }
-    refused(&usage("\"7\""), &["usage.input", "a string"]);
-    refused(
+    assert_refused(&usage("\"7\""), &["usage.input", "a string"]);
+    assert_refused(
         r#"{"role":"tool","tool_call_id":"a","content":"","duration_ms":99999999999999}"#,
         &["duration_ms"],
     );
     let long = "x".repeat(NAME_BYTES_MAX + 1);
-    refused(&format!(r#"{{"role":"tool","tool_call_id":"{long}","content":""}}"#), &["tool_call_id", "512"]);
+    assert_refused(
+        &format!(r#"{{"role":"tool","tool_call_id":"{long}","content":""}}"#),
+        &["tool_call_id", "512"],
+    );
     let parts = "\"x\",".repeat(PARTS_MAX) + "\"x\"";
-    refused(&format!(r#"{{"role":"user","content":[{parts}]}}"#), &["content", "10000"]);
+    assert_refused(&format!(r#"{{"role":"user","content":[{parts}]}}"#), &["content", "10000"]);
     let error = read_message(&vec![b' '; BODY_BYTES_MAX + 1]).unwrap_err();
     assert!(matches!(error, MessageError::TooLarge { .. }));
 }
@@ -259,10 +271,10 @@ fn nesting_is_limited_and_cannot_overflow_the_stack() {
         )
     };
     assert!(read_message(call(90).as_bytes()).is_ok());
-    refused(&call(101), &["nested"]);
-    refused(&call(1_000_000), &["nested"]);
+    assert_refused(&call(101), &["nested"]);
+    assert_refused(&call(1_000_000), &["nested"]);
     let arguments = "[".repeat(200_000);
-    refused(
+    assert_refused(
         &format!(
             r#"{{"role":"assistant","content":"","tool_calls":[{{"id":"c","function":{{"name":"n","arguments":"{arguments}"}}}}]}}"#
         ),
@@ -273,8 +285,8 @@ fn nesting_is_limited_and_cannot_overflow_the_stack() {
     read(&format!(r#"{{"role":"user","content":"\\\"{text}"}}"#));
 }
 
-/// Generate almost valid messages: the shapes above with parts swapped.
-fn nearly_a_message() -> impl Strategy<Value = String> {
+/// Generate almost valid messages from random combinations of keys and values.
+fn almost_valid_message() -> impl Strategy<Value = String> {
     let value = prop::sample::select(vec![
         "null",
         "3",
@@ -325,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn almost_valid_messages_never_panic_and_round_trip(json in nearly_a_message()) {
+    fn almost_valid_messages_never_panic_and_round_trip(json in almost_valid_message()) {
         for body in read_message(json.as_bytes()).unwrap_or_default() {
             let bytes = sapwood_core::entry::codec::encode(&body);
             let again = sapwood_core::entry::codec::decode(sapwood_core::entry::LOG_VERSION, body.kind(), &bytes);
@@ -336,7 +348,7 @@ proptest! {
 
 #[test]
 fn the_fast_path_agrees_with_the_general_reader() {
-    let strange = [
+    let cases = [
         r#"{"role":"user","content":"hello"}"#,
         r#" {"content":"\u00e9\n\"\ud83d\ude00", "role":"user"} "#,
         r#"{"role":"user","content":""}"#,
@@ -351,10 +363,10 @@ fn the_fast_path_agrees_with_the_general_reader() {
         r#"["user","hello"]"#,
         r#"{"role":"user"}"#,
     ];
-    for json in strange {
+    for json in cases {
         assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes()), "{json}");
     }
-    for json in [&strange[0], &strange[1], &strange[2]] {
-        assert!(read_words(json.as_bytes()).is_some(), "{json}");
+    for json in [&cases[0], &cases[1], &cases[2]] {
+        assert!(read_plain_text(json.as_bytes()).is_some(), "{json}");
     }
 }

@@ -1,8 +1,8 @@
-//! Token counts and stop reasons, under Sapwood's, OpenAI's and Anthropic's names.
+//! Token counts and stop reasons, with the key names of Sapwood, OpenAI and Anthropic.
 //!
-//! Sapwood's `input` excludes tokens read from or written to a cache, as Anthropic counts them. So the sum of
-//! input, cache_read and cache_write is the context size. OpenAI's `prompt_tokens` include cached tokens,
-//! which are subtracted here. `reasoning` is included in `output`.
+//! Like Anthropic's count, Sapwood's `input` excludes tokens read from or written to a cache. The context size is thus
+//! the sum of `input`, `cache_read` and `cache_write`. OpenAI's `prompt_tokens` include cached tokens, which are
+//! subtracted here. `output` includes `reasoning`.
 
 use sapwood_core::entry::{Stop, Usage};
 

@@ -1,7 +1,7 @@
-//! A turn as the events of a response stream. Only durable entries determine the events and their numbers. A
-//! streamed text uses as many numbers as it has bytes, regardless of its chunks. So the log alone determines the
-//! number of each event, and a reader can resume after the last number it saw, on any server, even in the middle of
-//! a word. Live chunks are only a preview of the entry.
+//! Conversion of a turn to the events of a response stream. Only durable entries determine the events and their
+//! numbers: a streamed text uses as many numbers as it has bytes, regardless of its chunks. A reader can therefore
+//! resume after the last number it received, on any server, even in the middle of a text. Live chunks are only a
+//! preview of the entry.
 
 use std::collections::HashSet;
 
@@ -10,22 +10,24 @@ use sapwood_core::turn::Terms;
 use sapwood_core::{Body, Entry};
 use serde_json::{Value, json};
 
-use super::items::{PendingItem, Shape, output_of, output_text, pieces_of, run_here};
+use super::items::{
+    AnswerItem, AnswerShape, ItemContent, answer_items, output_of, output_text, server_call_item,
+};
 use super::response::response_of;
 use super::{Anchor, ItemId, ResponseId};
 
 /// A chunk of a streamed reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Live<'a> {
-    Words(&'a str),
-    Thought(&'a str),
+pub enum LiveChunk<'a> {
+    Text(&'a str),
+    Reasoning(&'a str),
     /// A call has started, so the text before it is complete.
     Call,
 }
 
-/// One event. `bytes` is the length of a delta's text, which is added to its number.
+/// One event. A delta with `bytes` bytes of text uses the numbers up to `number`, one per byte.
 #[derive(Debug, Clone, PartialEq)]
-struct Event {
+struct NumberedEvent {
     number: i64,
     bytes: i64,
     value: Value,
@@ -33,7 +35,7 @@ struct Event {
 
 /// Generates the events of one turn.
 #[derive(Debug)]
-pub struct Script {
+pub struct EventSequence {
     id: ResponseId,
     entries: Vec<Entry>,
     /// The number of the last event sent. Earlier events are not sent again.
@@ -42,7 +44,7 @@ pub struct Script {
     number: i64,
     /// The number of durable items.
     items: u32,
-    callers_tools: HashSet<String>,
+    client_tools: HashSet<String>,
     /// Calls that run on the server and have no result yet.
     running: Vec<(u32, ItemId, Value)>,
     preview: Option<Preview>,
@@ -54,13 +56,13 @@ pub struct Script {
 struct Preview {
     number: i64,
     items: u32,
-    /// Number of chunks seen, to detect a lost chunk.
-    seen: u32,
-    open: Option<PendingItem>,
+    /// Number of chunks received, to detect a lost chunk.
+    chunks_seen: u32,
+    open: Option<ItemContent>,
 }
 
-impl Script {
-    /// Create the sequence. `after` is the number of the last event that the reader has.
+impl EventSequence {
+    /// Create the sequence. `after` is the number of the last event that the reader received.
     pub fn new(id: ResponseId, after: Option<u32>) -> Self {
         Self {
             id,
@@ -68,7 +70,7 @@ impl Script {
             sent: after.map_or(-1, i64::from),
             number: -1,
             items: 0,
-            callers_tools: HashSet::new(),
+            client_tools: HashSet::new(),
             running: Vec::new(),
             preview: Some(Preview::default()),
             is_over: false,
@@ -93,104 +95,105 @@ impl Script {
     /// Process the next entry of the turn.
     pub fn apply(&mut self, entry: &Entry) -> Vec<Value> {
         self.entries.push(entry.clone());
-        let mut pen = Pen { number: self.number, events: Vec::new() };
+        let mut writer = EventWriter { number: self.number, events: Vec::new() };
         let is_output = output_of(entry).is_some();
         match &entry.body {
             Body::TurnStarted(_) => {}
-            Body::Round(round) if round.number == 1 && self.number < 0 => self.begin(&mut pen),
-            Body::AssistantMessage(answer) if is_output => self.tell_answer(&mut pen, answer, entry),
-            Body::ToolResult(result) if is_output => self.tell_result(&mut pen, result),
-            Body::TurnEnded(_) => self.end(&mut pen),
+            Body::Round(round) if round.number == 1 && self.number < 0 => self.begin(&mut writer),
+            Body::AssistantMessage(answer) if is_output => self.write_answer(&mut writer, answer, entry),
+            Body::ToolResult(result) if is_output => self.write_result(&mut writer, result),
+            Body::TurnEnded(_) => self.end(&mut writer),
             _ => {}
         }
-        self.number = pen.number;
+        self.number = writer.number;
         if let Some(preview) = self.preview.as_mut().filter(|_| is_output || self.items == 0) {
             *preview = Preview { number: self.number, items: self.items, ..Preview::default() };
         }
-        self.send(pen.events)
+        self.send(writer.events)
     }
 
-    fn begin(&mut self, pen: &mut Pen) {
+    fn begin(&mut self, writer: &mut EventWriter) {
         let terms = Terms::of(self.entries.iter().map(|entry| &entry.body));
-        self.callers_tools = terms.tools.into_iter().map(|tool| tool.name).collect();
+        self.client_tools = terms.tools.into_iter().map(|tool| tool.name).collect();
         for kind in ["response.created", "response.in_progress"] {
-            pen.write(kind, json!({ "response": response_of(&self.id, &self.entries) }));
+            writer.write(kind, json!({ "response": response_of(&self.id, &self.entries) }));
         }
     }
 
-    fn item_id(&self, place: u32) -> ItemId {
-        ItemId { anchor: Anchor::Turn(self.id.turn), place }
+    fn item_id(&self, index: u32) -> ItemId {
+        ItemId { anchor: Anchor::Turn(self.id.turn), index }
     }
 
-    fn tell_answer(&mut self, pen: &mut Pen, answer: &AssistantMessage, entry: &Entry) {
+    fn write_answer(&mut self, writer: &mut EventWriter, answer: &AssistantMessage, entry: &Entry) {
         debug_assert!(output_of(entry).is_some());
-        for piece in pieces_of(answer, Shape::Output) {
+        for item in answer_items(answer, AnswerShape::Output) {
             let (at, id) = (self.items, self.item_id(self.items));
             self.items += 1;
-            match &piece.held {
-                PendingItem::Words(texts) => {
+            match &item.content {
+                ItemContent::Text(texts) => {
                     let text = texts.concat();
-                    open_words(pen, &id, at);
-                    pen.words(&id, at, &text);
-                    close_words(pen, &id, at, &text, piece.value(&id));
+                    open_text(writer, &id, at);
+                    writer.write_text_delta(&id, at, &text);
+                    close_text(writer, &id, at, &text, item.value(&id));
                 }
-                PendingItem::Thought(text) => {
-                    open_thought(pen, &id, at);
-                    pen.thought(&id, at, text);
-                    close_thought(pen, &id, at, text, piece.value(&id));
+                ItemContent::Reasoning(text) => {
+                    open_reasoning(writer, &id, at);
+                    writer.write_reasoning_delta(&id, at, text);
+                    close_reasoning(writer, &id, at, text, item.value(&id));
                 }
-                PendingItem::Call(call) if self.callers_tools.contains(&call.name) => {
-                    tell_callers_call(pen, &id, at, &piece.value(&id));
+                ItemContent::Call(call) if self.client_tools.contains(&call.name) => {
+                    write_client_call(writer, &id, at, &item.value(&id));
                 }
-                PendingItem::Call(_) => {
-                    let call = piece.value(&id);
-                    tell_own_call(pen, &id, at, &call);
+                ItemContent::Call(_) => {
+                    let call = item.value(&id);
+                    write_server_call(writer, &id, at, &call);
                     self.running.push((at, id, call));
                 }
             }
         }
     }
 
-    fn tell_result(&mut self, pen: &mut Pen, result: &ToolResult) {
-        let is_meant = |(_, _, call): &(u32, ItemId, Value)| call["call_id"] == result.call_id.as_str();
-        let Some(found) = self.running.iter().position(is_meant) else { return };
+    fn write_result(&mut self, writer: &mut EventWriter, result: &ToolResult) {
+        let is_call = |(_, _, call): &(u32, ItemId, Value)| call["call_id"] == result.call_id.as_str();
+        let Some(found) = self.running.iter().position(is_call) else { return };
         let (at, id, call) = self.running.remove(found);
-        let item = run_here(&id, &call, Some(result));
+        let item = server_call_item(&id, &call, Some(result));
         let kind = if result.is_error { "response.mcp_call.failed" } else { "response.mcp_call.completed" };
-        pen.write(kind, json!({ "item_id": item["id"], "output_index": at }));
-        pen.write("response.output_item.done", json!({ "output_index": at, "item": item }));
+        writer.write(kind, json!({ "item_id": item["id"], "output_index": at }));
+        writer.write("response.output_item.done", json!({ "output_index": at, "item": item }));
     }
 
-    fn end(&mut self, pen: &mut Pen) {
+    fn end(&mut self, writer: &mut EventWriter) {
         let response = response_of(&self.id, &self.entries);
         let kind = match response["status"].as_str() {
             Some("completed") => "response.completed",
             Some("failed") => "response.failed",
             _ => "response.incomplete",
         };
-        pen.write(kind, json!({ "response": response }));
+        writer.write(kind, json!({ "response": response }));
         self.is_over = true;
     }
 
     /// Emit events for a live chunk, ahead of its entry. A lost chunk ends the preview until the entry is
     /// written.
-    pub fn preview(&mut self, place: u32, live: Live<'_>) -> Vec<Value> {
+    pub fn preview(&mut self, index: u32, chunk: LiveChunk<'_>) -> Vec<Value> {
         let id = self.id.clone();
         let Some(preview) = self.preview.as_mut() else { return Vec::new() };
-        if preview.seen != place || preview.number < 0 {
-            // No chunk has this number, so the preview stays off until the next answer.
-            preview.seen = u32::MAX;
+        if preview.chunks_seen != index || preview.number < 0 {
+            // No chunk has this index, so the preview stays off until the next answer.
+            preview.chunks_seen = u32::MAX;
             return Vec::new();
         }
-        preview.seen += 1;
-        let mut pen = Pen { number: preview.number, events: Vec::new() };
-        preview.write(&mut pen, &id, live);
-        preview.number = pen.number;
-        self.send(pen.events)
+        preview.chunks_seen += 1;
+        let mut writer = EventWriter { number: preview.number, events: Vec::new() };
+        preview.write(&mut writer, &id, chunk);
+        preview.number = writer.number;
+        self.send(writer.events)
     }
 
-    /// Filter the events that the reader does not have yet. If it has the beginning of a text, send the rest.
-    fn send(&mut self, events: Vec<Event>) -> Vec<Value> {
+    /// Return the events that the reader did not receive yet. If it received the beginning of a text, return only the
+    /// rest of the text.
+    fn send(&mut self, events: Vec<NumberedEvent>) -> Vec<Value> {
         let mut out = Vec::with_capacity(events.len());
         for mut event in events {
             if event.number <= self.sent {
@@ -210,64 +213,65 @@ impl Script {
 }
 
 impl Preview {
-    fn write(&mut self, pen: &mut Pen, response: &ResponseId, live: Live<'_>) {
-        let id = |place| ItemId { anchor: Anchor::Turn(response.turn), place };
-        let goes_on = matches!(
-            (&self.open, live),
-            (Some(PendingItem::Words(_)), Live::Words(_)) | (Some(PendingItem::Thought(_)), Live::Thought(_))
+    fn write(&mut self, writer: &mut EventWriter, response: &ResponseId, chunk: LiveChunk<'_>) {
+        let id = |index| ItemId { anchor: Anchor::Turn(response.turn), index };
+        let continues = matches!(
+            (&self.open, chunk),
+            (Some(ItemContent::Text(_)), LiveChunk::Text(_))
+                | (Some(ItemContent::Reasoning(_)), LiveChunk::Reasoning(_))
         );
-        if !goes_on && !matches!(live, Live::Words("") | Live::Thought("")) {
-            self.close(pen, response);
+        if !continues && !matches!(chunk, LiveChunk::Text("") | LiveChunk::Reasoning("")) {
+            self.close(writer, response);
         }
-        match live {
-            Live::Words("") | Live::Thought("") | Live::Call => {}
-            Live::Words(text) => {
+        match chunk {
+            LiveChunk::Text("") | LiveChunk::Reasoning("") | LiveChunk::Call => {}
+            LiveChunk::Text(text) => {
                 let at = self.items;
-                let Some(PendingItem::Words(texts)) = &mut self.open else {
-                    open_words(pen, &id(at), at);
-                    pen.words(&id(at), at, text);
-                    self.open = Some(PendingItem::Words(vec![text.to_owned()]));
+                let Some(ItemContent::Text(texts)) = &mut self.open else {
+                    open_text(writer, &id(at), at);
+                    writer.write_text_delta(&id(at), at, text);
+                    self.open = Some(ItemContent::Text(vec![text.to_owned()]));
                     return;
                 };
                 texts[0].push_str(text);
-                pen.words(&id(at), at, text);
+                writer.write_text_delta(&id(at), at, text);
             }
-            Live::Thought(text) => {
+            LiveChunk::Reasoning(text) => {
                 let at = self.items;
-                let Some(PendingItem::Thought(whole)) = &mut self.open else {
-                    open_thought(pen, &id(at), at);
-                    pen.thought(&id(at), at, text);
-                    self.open = Some(PendingItem::Thought(text.to_owned()));
+                let Some(ItemContent::Reasoning(whole)) = &mut self.open else {
+                    open_reasoning(writer, &id(at), at);
+                    writer.write_reasoning_delta(&id(at), at, text);
+                    self.open = Some(ItemContent::Reasoning(text.to_owned()));
                     return;
                 };
                 whole.push_str(text);
-                pen.thought(&id(at), at, text);
+                writer.write_reasoning_delta(&id(at), at, text);
             }
         }
     }
 
-    /// Close the open item, because another one follows.
-    fn close(&mut self, pen: &mut Pen, response: &ResponseId) {
-        let Some(held) = self.open.take() else { return };
-        let (at, id) = (self.items, ItemId { anchor: Anchor::Turn(response.turn), place: self.items });
-        let piece = super::items::Piece { held, parts: 0..0, status: "completed" };
-        let value = piece.value(&id);
-        match &piece.held {
-            PendingItem::Words(texts) => close_words(pen, &id, at, &texts.concat(), value),
-            PendingItem::Thought(text) => close_thought(pen, &id, at, text, value),
-            PendingItem::Call(_) => {}
+    /// Close the open item, because another item follows.
+    fn close(&mut self, writer: &mut EventWriter, response: &ResponseId) {
+        let Some(content) = self.open.take() else { return };
+        let (at, id) = (self.items, ItemId { anchor: Anchor::Turn(response.turn), index: self.items });
+        let item = AnswerItem { content, parts: 0..0, status: "completed" };
+        let value = item.value(&id);
+        match &item.content {
+            ItemContent::Text(texts) => close_text(writer, &id, at, &texts.concat(), value),
+            ItemContent::Reasoning(text) => close_reasoning(writer, &id, at, text, value),
+            ItemContent::Call(_) => {}
         }
         self.items += 1;
     }
 }
 
 /// Collects events and numbers them.
-struct Pen {
+struct EventWriter {
     number: i64,
-    events: Vec<Event>,
+    events: Vec<NumberedEvent>,
 }
 
-impl Pen {
+impl EventWriter {
     fn write(&mut self, kind: &str, value: Value) {
         self.write_event(kind, value, 1, 0);
     }
@@ -284,80 +288,83 @@ impl Pen {
         self.number += numbers;
         value["type"] = json!(kind);
         value["sequence_number"] = json!(self.number);
-        self.events.push(Event { number: self.number, bytes, value });
+        self.events.push(NumberedEvent { number: self.number, bytes, value });
     }
 
-    fn words(&mut self, id: &ItemId, at: u32, text: &str) {
+    fn write_text_delta(&mut self, id: &ItemId, at: u32, text: &str) {
         let value = json!({ "item_id": id.named("msg"), "output_index": at, "content_index": 0, "delta": text, "logprobs": [] });
         self.write_delta("response.output_text.delta", value, text);
     }
 
-    fn thought(&mut self, id: &ItemId, at: u32, text: &str) {
+    fn write_reasoning_delta(&mut self, id: &ItemId, at: u32, text: &str) {
         let value =
             json!({ "item_id": id.named("rs"), "output_index": at, "summary_index": 0, "delta": text });
         self.write_delta("response.reasoning_summary_text.delta", value, text);
     }
 }
 
-fn open_words(pen: &mut Pen, id: &ItemId, at: u32) {
+fn open_text(writer: &mut EventWriter, id: &ItemId, at: u32) {
     let name = id.named("msg");
     let item =
         json!({ "id": name, "type": "message", "role": "assistant", "status": "in_progress", "content": [] });
-    pen.write("response.output_item.added", json!({ "output_index": at, "item": item }));
+    writer.write("response.output_item.added", json!({ "output_index": at, "item": item }));
     let value = json!({ "item_id": name, "output_index": at, "content_index": 0, "part": output_text("") });
-    pen.write("response.content_part.added", value);
+    writer.write("response.content_part.added", value);
 }
 
-fn close_words(pen: &mut Pen, id: &ItemId, at: u32, text: &str, item: Value) {
+fn close_text(writer: &mut EventWriter, id: &ItemId, at: u32, text: &str, item: Value) {
     let name = id.named("msg");
     let value =
         json!({ "item_id": name, "output_index": at, "content_index": 0, "text": text, "logprobs": [] });
-    pen.write("response.output_text.done", value);
+    writer.write("response.output_text.done", value);
     let value = json!({ "item_id": name, "output_index": at, "content_index": 0, "part": output_text(text) });
-    pen.write("response.content_part.done", value);
-    pen.write("response.output_item.done", json!({ "output_index": at, "item": item }));
+    writer.write("response.content_part.done", value);
+    writer.write("response.output_item.done", json!({ "output_index": at, "item": item }));
 }
 
-fn open_thought(pen: &mut Pen, id: &ItemId, at: u32) {
+fn open_reasoning(writer: &mut EventWriter, id: &ItemId, at: u32) {
     let name = id.named("rs");
     let item = json!({ "id": name, "type": "reasoning", "summary": [] });
-    pen.write("response.output_item.added", json!({ "output_index": at, "item": item }));
+    writer.write("response.output_item.added", json!({ "output_index": at, "item": item }));
     let part = json!({ "type": "summary_text", "text": "" });
     let value = json!({ "item_id": name, "output_index": at, "summary_index": 0, "part": part });
-    pen.write("response.reasoning_summary_part.added", value);
+    writer.write("response.reasoning_summary_part.added", value);
 }
 
-fn close_thought(pen: &mut Pen, id: &ItemId, at: u32, text: &str, item: Value) {
+fn close_reasoning(writer: &mut EventWriter, id: &ItemId, at: u32, text: &str, item: Value) {
     let name = id.named("rs");
     let value = json!({ "item_id": name, "output_index": at, "summary_index": 0, "text": text });
-    pen.write("response.reasoning_summary_text.done", value);
+    writer.write("response.reasoning_summary_text.done", value);
     let part = json!({ "type": "summary_text", "text": text });
     let value = json!({ "item_id": name, "output_index": at, "summary_index": 0, "part": part });
-    pen.write("response.reasoning_summary_part.done", value);
-    pen.write("response.output_item.done", json!({ "output_index": at, "item": item }));
+    writer.write("response.reasoning_summary_part.done", value);
+    writer.write("response.output_item.done", json!({ "output_index": at, "item": item }));
 }
 
-fn tell_callers_call(pen: &mut Pen, id: &ItemId, at: u32, call: &Value) {
+fn write_client_call(writer: &mut EventWriter, id: &ItemId, at: u32, call: &Value) {
     let name = id.named("fc");
     let text = call["arguments"].as_str().unwrap_or_default().to_owned();
     let mut begun = call.clone();
     begun["arguments"] = json!("");
     begun["status"] = json!("in_progress");
-    pen.write("response.output_item.added", json!({ "output_index": at, "item": begun }));
+    writer.write("response.output_item.added", json!({ "output_index": at, "item": begun }));
     let value = json!({ "item_id": name, "output_index": at, "delta": text });
-    pen.write_delta("response.function_call_arguments.delta", value, &text);
+    writer.write_delta("response.function_call_arguments.delta", value, &text);
     let value = json!({ "item_id": name, "output_index": at, "name": call["name"], "arguments": text });
-    pen.write("response.function_call_arguments.done", value);
-    pen.write("response.output_item.done", json!({ "output_index": at, "item": call }));
+    writer.write("response.function_call_arguments.done", value);
+    writer.write("response.output_item.done", json!({ "output_index": at, "item": call }));
 }
 
-fn tell_own_call(pen: &mut Pen, id: &ItemId, at: u32, call: &Value) {
+fn write_server_call(writer: &mut EventWriter, id: &ItemId, at: u32, call: &Value) {
     let name = id.named("mcp");
     let text = call["arguments"].as_str().unwrap_or_default().to_owned();
-    pen.write("response.output_item.added", json!({ "output_index": at, "item": run_here(id, call, None) }));
-    pen.write("response.mcp_call.in_progress", json!({ "item_id": name, "output_index": at }));
+    writer.write(
+        "response.output_item.added",
+        json!({ "output_index": at, "item": server_call_item(id, call, None) }),
+    );
+    writer.write("response.mcp_call.in_progress", json!({ "item_id": name, "output_index": at }));
     let value = json!({ "item_id": name, "output_index": at, "delta": text });
-    pen.write_delta("response.mcp_call_arguments.delta", value, &text);
+    writer.write_delta("response.mcp_call_arguments.delta", value, &text);
     let value = json!({ "item_id": name, "output_index": at, "arguments": text });
-    pen.write("response.mcp_call_arguments.done", value);
+    writer.write("response.mcp_call_arguments.done", value);
 }

@@ -1,6 +1,6 @@
-//! Converts entries to items. One entry may become several items: reasoning, text and each call of an answer
-//! are separate items. A call that Sapwood ran itself is one item together with its result, which is how
-//! OpenAI's clients expect server-side tools.
+//! Conversion of entries to items. One entry may become several items: reasoning, text and each call of an answer are
+//! separate items. A call that Sapwood ran is one item together with its result, because OpenAI's clients expect this
+//! form for server-side tools.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::read::{DEVELOPER, KEPT};
 use super::{Anchor, ItemId};
 
-/// The prefix of media references in an item, `blob:HASH;MIME`, until the bytes are inserted.
+/// The prefix of a media reference in an item, `blob:HASH;MIME`. The caller replaces the reference with the bytes.
 pub const BLOB_SCHEME: &str = "blob:";
 /// The server label of tools that Sapwood runs.
 pub const SERVER_LABEL: &str = "sapwood";
@@ -27,7 +27,7 @@ pub struct Item {
     pub value: Value,
 }
 
-/// The fold of a path, or of a turn's entries.
+/// The items of a path or of a turn, built by a fold over its entries.
 #[derive(Debug, Default)]
 pub struct Items {
     pub list: Vec<Item>,
@@ -35,8 +35,7 @@ pub struct Items {
     outputs: HashMap<TurnId, u32>,
 }
 
-/// Return the turn that produced an entry; `None` for entries added by a client, including the input of a
-/// turn.
+/// Return the turn that produced an entry, or `None` for entries added by a client, including the input of a turn.
 pub fn output_of(entry: &Entry) -> Option<TurnId> {
     entry.meta.turn.filter(|_| matches!(entry.meta.by, Principal::Agent(_)))
 }
@@ -67,25 +66,25 @@ impl Items {
                 let content = body.parts.iter().map(input_content).collect();
                 self.add_message(entry, "user", content, body.parts.len());
             }
-            // Entries outside the conversation, or that only change the model's context.
+            // The entry is outside the conversation or only changes the model's context.
             _ => {}
         }
     }
 
-    fn next_id(&mut self, entry: &Entry, place: u32) -> ItemId {
+    fn next_id(&mut self, entry: &Entry, index: u32) -> ItemId {
         match output_of(entry) {
-            None => ItemId { anchor: Anchor::Entry(entry.meta.id), place },
+            None => ItemId { anchor: Anchor::Entry(entry.meta.id), index },
             Some(turn) => {
                 let count = self.outputs.entry(turn).or_default();
                 *count += 1;
-                ItemId { anchor: Anchor::Turn(turn), place: *count - 1 }
+                ItemId { anchor: Anchor::Turn(turn), index: *count - 1 }
             }
         }
     }
 
     fn add_message(&mut self, entry: &Entry, role: &str, content: Vec<Value>, parts: usize) {
         // A note by the engine is not model output.
-        let id = ItemId { anchor: Anchor::Entry(entry.meta.id), place: 0 };
+        let id = ItemId { anchor: Anchor::Entry(entry.meta.id), index: 0 };
         let value = json!({
             "id": id.named("msg"), "type": "message", "role": role, "status": "completed", "content": content,
         });
@@ -93,12 +92,12 @@ impl Items {
     }
 
     fn add_answer(&mut self, entry: &Entry, answer: &AssistantMessage) {
-        let shape = if output_of(entry).is_some() { Shape::Output } else { Shape::AsSent };
-        let pieces = pieces_of(answer, shape);
-        for (place, piece) in pieces.into_iter().enumerate() {
-            let id = self.next_id(entry, place as u32);
-            let value = piece.value(&id);
-            self.list.push(Item { id, entry: entry.meta.id, parts: piece.parts, value });
+        let shape = if output_of(entry).is_some() { AnswerShape::Output } else { AnswerShape::AsSent };
+        let items = answer_items(answer, shape);
+        for (index, item) in items.into_iter().enumerate() {
+            let id = self.next_id(entry, index as u32);
+            let value = item.value(&id);
+            self.list.push(Item { id, entry: entry.meta.id, parts: item.parts, value });
         }
     }
 
@@ -110,11 +109,11 @@ impl Items {
                     && item.value["call_id"] == result.call_id.as_str()
             };
             if let Some(item) = self.list.iter_mut().rev().find(is_call) {
-                item.value = run_here(&item.id, &item.value, Some(result));
+                item.value = server_call_item(&item.id, &item.value, Some(result));
                 return;
             }
         }
-        let id = ItemId { anchor: Anchor::Entry(entry.meta.id), place: 0 };
+        let id = ItemId { anchor: Anchor::Entry(entry.meta.id), index: 0 };
         let value = json!({
             "id": id.named("fco"), "type": "function_call_output", "call_id": result.call_id,
             "status": if result.interrupted { "incomplete" } else { "completed" },
@@ -124,44 +123,47 @@ impl Items {
     }
 }
 
-/// How an answer's parts become items: one by one as sent, or merged as streamed.
+/// How the parts of an answer become items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum AnswerShape {
+    /// As the client sent them. Adjacent texts are separate parts of one item.
     AsSent,
+    /// As the model streamed them. Adjacent texts are merged, and empty texts are dropped.
     Output,
 }
 
 /// The content of an item of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PendingItem {
-    Words(Vec<String>),
-    Thought(String),
+pub enum ItemContent {
+    Text(Vec<String>),
+    Reasoning(String),
     Call(ToolCall),
 }
 
+/// An item of an answer, without its id.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Piece {
-    pub held: PendingItem,
+pub struct AnswerItem {
+    pub content: ItemContent,
     pub parts: Range<usize>,
     /// `completed`, or `incomplete` if the answer was interrupted.
     pub status: &'static str,
 }
 
-impl Piece {
+impl AnswerItem {
     pub fn value(&self, id: &ItemId) -> Value {
-        match &self.held {
-            PendingItem::Words(texts) => {
+        match &self.content {
+            ItemContent::Text(texts) => {
                 let content: Vec<Value> = texts.iter().map(|text| output_text(text)).collect();
                 json!({ "id": id.named("msg"), "type": "message", "role": "assistant", "status": self.status, "content": content })
             }
-            PendingItem::Thought(text) => {
+            ItemContent::Reasoning(text) => {
                 let summary: Vec<Value> = match text.is_empty() {
                     true => Vec::new(),
                     false => vec![json!({ "type": "summary_text", "text": text })],
                 };
                 json!({ "id": id.named("rs"), "type": "reasoning", "summary": summary })
             }
-            PendingItem::Call(call) => json!({
+            ItemContent::Call(call) => json!({
                 "id": id.named("fc"), "type": "function_call", "call_id": call.call_id, "name": call.name,
                 "arguments": arguments_text(call), "status": self.status,
             }),
@@ -169,54 +171,54 @@ impl Piece {
     }
 }
 
-pub fn pieces_of(answer: &AssistantMessage, shape: Shape) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+pub fn answer_items(answer: &AssistantMessage, shape: AnswerShape) -> Vec<AnswerItem> {
+    let mut items: Vec<AnswerItem> = Vec::new();
     for (at, part) in answer.parts.iter().enumerate() {
-        let held = match part {
-            Part::Text(text) if text.text.is_empty() && shape == Shape::Output => continue,
-            Part::Text(text) => PendingItem::Words(vec![text.text.clone()]),
-            Part::Reasoning(thought) if thought.text.is_empty() && shape == Shape::Output => continue,
-            Part::Reasoning(thought) => PendingItem::Thought(thought.text.clone()),
-            Part::ToolCall(call) => PendingItem::Call(call.clone()),
-            Part::Media(media) => PendingItem::Words(vec![media_name(media)]),
+        let content = match part {
+            Part::Text(text) if text.text.is_empty() && shape == AnswerShape::Output => continue,
+            Part::Text(text) => ItemContent::Text(vec![text.text.clone()]),
+            Part::Reasoning(thought) if thought.text.is_empty() && shape == AnswerShape::Output => continue,
+            Part::Reasoning(thought) => ItemContent::Reasoning(thought.text.clone()),
+            Part::ToolCall(call) => ItemContent::Call(call.clone()),
+            Part::Media(media) => ItemContent::Text(vec![media_name(media)]),
         };
-        match (pieces.last_mut(), held, shape) {
+        match (items.last_mut(), content, shape) {
             (
-                Some(Piece { held: PendingItem::Words(texts), parts, .. }),
-                PendingItem::Words(more),
-                Shape::AsSent,
+                Some(AnswerItem { content: ItemContent::Text(texts), parts, .. }),
+                ItemContent::Text(more),
+                AnswerShape::AsSent,
             ) => {
                 texts.extend(more);
                 parts.end = at + 1;
             }
             (
-                Some(Piece { held: PendingItem::Words(texts), parts, .. }),
-                PendingItem::Words(more),
-                Shape::Output,
+                Some(AnswerItem { content: ItemContent::Text(texts), parts, .. }),
+                ItemContent::Text(more),
+                AnswerShape::Output,
             ) => {
                 texts[0].push_str(&more.concat());
                 parts.end = at + 1;
             }
             (
-                Some(Piece { held: PendingItem::Thought(text), parts, .. }),
-                PendingItem::Thought(more),
-                Shape::Output,
+                Some(AnswerItem { content: ItemContent::Reasoning(text), parts, .. }),
+                ItemContent::Reasoning(more),
+                AnswerShape::Output,
             ) => {
                 text.push_str(&more);
                 parts.end = at + 1;
             }
-            (_, held, _) => pieces.push(Piece { held, parts: at..at + 1, status: "completed" }),
+            (_, content, _) => items.push(AnswerItem { content, parts: at..at + 1, status: "completed" }),
         }
     }
     let is_cut = matches!(answer.stop, Stop::Length | Stop::Error | Stop::Aborted | Stop::ContentFilter);
-    if let Some(last) = pieces.last_mut().filter(|_| is_cut) {
+    if let Some(last) = items.last_mut().filter(|_| is_cut) {
         last.status = "incomplete";
     }
-    pieces
+    items
 }
 
-/// Build the item for a call that Sapwood runs itself, with its result if available.
-pub fn run_here(id: &ItemId, call: &Value, result: Option<&ToolResult>) -> Value {
+/// Build the item for a call that Sapwood runs, with its result if available.
+pub fn server_call_item(id: &ItemId, call: &Value, result: Option<&ToolResult>) -> Value {
     let status = match result {
         None => "in_progress",
         Some(result) if result.is_error => "failed",

@@ -1,5 +1,5 @@
-//! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is an
-//! entry or a part of one, and a response is a turn. Every function in this module either folds entries or reads a
+//! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is an entry
+//! or a part of an entry, and a response is a turn. Every function in this module either folds entries or parses a
 //! client's request.
 //!
 //! | file | does |
@@ -7,9 +7,9 @@
 //! | [`read`] | converts items from clients to entries |
 //! | [`items`] | converts entries to items |
 //! | [`response`] | converts a turn's entries to a response |
-//! | [`event_sequence`] | converts a turn to stream events, numbered by the log alone |
+//! | [`event_sequence`] | converts a turn to stream events, whose numbers depend only on the log |
 //!
-//! Ids encode what they refer to, so no lookup table is needed. A response's id contains its turn and
+//! Ids encode their target, so no lookup table is needed. A response's id contains its turn and
 //! session. An item's id contains its entry, or its position in a turn's output, which is known before the
 //! entry is written.
 
@@ -26,12 +26,12 @@ use sapwood_core::{EntryId, SessionId, TurnId};
 /// Number of hexadecimal digits of a UUID.
 const HEX_DIGITS: usize = 32;
 
-/// The base of an item's position.
+/// The turn or entry in which an item is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// The output of a turn.
+    /// The item is output of this turn.
     Turn(TurnId),
-    /// An entry that a client added.
+    /// The item is part of this entry, which a client added.
     Entry(EntryId),
 }
 
@@ -39,7 +39,8 @@ pub enum Anchor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ItemId {
     pub anchor: Anchor,
-    pub place: u32,
+    /// The zero-based index of the item in the turn's output or in the entry.
+    pub index: u32,
 }
 
 impl ItemId {
@@ -52,21 +53,21 @@ impl ItemId {
     pub fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once('_')?;
         let (hex, rest) = rest.split_at_checked(HEX_DIGITS)?;
-        let (letter, place) = rest.split_at_checked(1)?;
-        let anchor = match letter {
+        let (tag, index) = rest.split_at_checked(1)?;
+        let anchor = match tag {
             "t" => Anchor::Turn(parse_hex(hex)?),
             "e" => Anchor::Entry(parse_hex(hex)?),
             _ => return None,
         };
-        Some(Self { anchor, place: place.parse().ok()? })
+        Some(Self { anchor, index: index.parse().ok()? })
     }
 }
 
 impl fmt::Display for ItemId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.anchor {
-            Anchor::Turn(turn) => write!(f, "{}t{}", hex(&turn), self.place),
-            Anchor::Entry(entry) => write!(f, "{}e{}", hex(&entry), self.place),
+            Anchor::Turn(turn) => write!(f, "{}t{}", hex(&turn), self.index),
+            Anchor::Entry(entry) => write!(f, "{}e{}", hex(&entry), self.index),
         }
     }
 }
@@ -108,7 +109,7 @@ mod tests {
         let turn: TurnId = "0197a000-0000-7000-8000-000000000001".parse().unwrap();
         let entry: EntryId = "0197a000-0000-7000-8000-000000000002".parse().unwrap();
         for anchor in [Anchor::Turn(turn), Anchor::Entry(entry)] {
-            let id = ItemId { anchor, place: 7 };
+            let id = ItemId { anchor, index: 7 };
             assert_eq!(ItemId::parse(&id.named("msg")), Some(id));
         }
         let response = ResponseId { turn, session: "conv_1".parse().unwrap() };

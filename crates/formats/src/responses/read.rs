@@ -1,6 +1,6 @@
-//! Items sent by clients. An item with an equivalent becomes an entry. Any other item is kept unchanged and
-//! is returned when the conversation is listed. Inline media becomes bytes for the blob store, and a vendor's
-//! encrypted reasoning is dropped (I12).
+//! Conversion of clients' items to entries. An item without an equivalent is stored unchanged and is returned when the
+//! client lists the conversation. Inline media becomes bytes for the blob store. A vendor's encrypted reasoning is
+//! dropped (I12).
 
 use sapwood_core::content::{BlobRef, Part, Reasoning};
 use sapwood_core::entry::{AssistantMessage, CustomMessage, Stop, SystemNote, ToolResult, UserMessage};
@@ -14,7 +14,7 @@ use crate::message::{MessageError, NAME_BYTES_MAX, NESTING_MAX, PARTS_MAX, argum
 pub const ITEMS_MAX: usize = 20;
 /// Maximum number of input items of one response.
 pub const INPUT_ITEMS_MAX: usize = 10_000;
-/// The custom type of an entry that keeps an item without an equivalent.
+/// The custom type of an entry that stores an item without an equivalent.
 pub const KEPT: &str = "openai_item";
 /// The reason stored in a system note whose role was `developer`.
 pub const DEVELOPER: &str = "developer";
@@ -28,24 +28,24 @@ pub struct Incoming {
     pub blobs: Vec<Vec<u8>>,
 }
 
-/// Read the input of a response: a text or an array of items.
+/// Read the input of a response: a string or an array of items.
 pub fn read_input(input: &Value) -> Result<Incoming> {
     match input {
-        Value::String(words) if words.is_empty() => Err(MessageError::Empty { at: "input".to_owned() }),
-        Value::String(words) => {
-            let words = UserMessage { parts: vec![Part::text(words)], origin: None };
-            Ok(Incoming { bodies: vec![words.into()], blobs: Vec::new() })
+        Value::String(text) if text.is_empty() => Err(MessageError::Empty { at: "input".to_owned() }),
+        Value::String(text) => {
+            let message = UserMessage { parts: vec![Part::text(text)], origin: None };
+            Ok(Incoming { bodies: vec![message.into()], blobs: Vec::new() })
         }
         Value::Array(items) => read_items(items, "input", INPUT_ITEMS_MAX),
         other => Err(wrong_type("input", "a string or an array", other)),
     }
 }
 
-pub fn read_items(items: &[Value], at: &str, most: usize) -> Result<Incoming> {
-    if items.len() > most {
-        return Err(MessageError::TooMany { at: at.to_owned(), max: most });
+pub fn read_items(items: &[Value], at: &str, items_max: usize) -> Result<Incoming> {
+    if items.len() > items_max {
+        return Err(MessageError::TooMany { at: at.to_owned(), max: items_max });
     }
-    let mut reader = Reader::default();
+    let mut reader = ItemReader::default();
     for (number, item) in items.iter().enumerate() {
         reader.read_item(item, &format!("{at}[{number}]"))?;
     }
@@ -54,13 +54,13 @@ pub fn read_items(items: &[Value], at: &str, most: usize) -> Result<Incoming> {
 }
 
 #[derive(Default)]
-struct Reader {
+struct ItemReader {
     incoming: Incoming,
-    /// The parts of the current answer. Reasoning, text and calls of one answer form one entry.
+    /// The parts of the current answer. Its reasoning, text and calls form one entry.
     answer: Vec<Part>,
 }
 
-impl Reader {
+impl ItemReader {
     fn read_item(&mut self, item: &Value, at: &str) -> Result<()> {
         if !item.is_object() {
             return Err(wrong_type(at, "an object", item));
@@ -82,14 +82,14 @@ impl Reader {
 
     fn read_message(&mut self, item: &Value, at: &str) -> Result<()> {
         let role = item["role"].as_str().ok_or_else(|| MessageError::Missing { at: format!("{at}.role") })?;
-        let place = format!("{at}.content");
-        let Some(parts) = self.read_content(&item["content"], &place)? else { return self.keep(item, at) };
+        let location = format!("{at}.content");
+        let Some(parts) = self.read_content(&item["content"], &location)? else { return self.keep(item, at) };
         if parts.is_empty() {
-            return Err(MessageError::Empty { at: place });
+            return Err(MessageError::Empty { at: location });
         }
         match role {
             "user" => self.push(UserMessage { parts, origin: None }),
-            "assistant" => self.say(parts),
+            "assistant" => self.add_answer_parts(parts),
             "system" | "developer" if parts.iter().all(|part| part.as_text().is_some()) => {
                 let text = sapwood_core::content::joined_text(&parts);
                 let reason = (role == "developer").then(|| DEVELOPER.to_owned());
@@ -114,14 +114,15 @@ impl Reader {
         };
         let mut parts = Vec::with_capacity(list.len());
         for (number, part) in list.iter().enumerate() {
-            let place = format!("{at}[{number}]");
-            let kind =
-                part["type"].as_str().ok_or_else(|| MessageError::Missing { at: format!("{place}.type") })?;
+            let location = format!("{at}[{number}]");
+            let kind = part["type"]
+                .as_str()
+                .ok_or_else(|| MessageError::Missing { at: format!("{location}.type") })?;
             let read = match kind {
                 "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => {
-                    Some(Part::text(required_text(part, "text", &place)?))
+                    Some(Part::text(required_text(part, "text", &location)?))
                 }
-                "refusal" => Some(Part::text(required_text(part, "refusal", &place)?)),
+                "refusal" => Some(Part::text(required_text(part, "refusal", &location)?)),
                 "input_image" => self.read_media(part["image_url"].as_str(), None),
                 "input_file" => self.read_media(part["file_data"].as_str(), part["filename"].as_str()),
                 _ => None,
@@ -132,7 +133,7 @@ impl Reader {
         Ok(Some(parts))
     }
 
-    /// Read inline media. Nothing is fetched.
+    /// Read inline media. Returns `None` for a URL, because nothing is fetched.
     fn read_media(&mut self, url: Option<&str>, name: Option<&str>) -> Option<Part> {
         let (mime, bytes) = decode_data_url(url?)?;
         let (mime, size) = (mime.to_owned(), bytes.len() as u64);
@@ -172,17 +173,18 @@ impl Reader {
             let list = item[key].as_array().map(Vec::as_slice).unwrap_or_default();
             list.iter().filter_map(|part| part["text"].as_str()).map(str::to_owned).collect()
         };
-        let said = Some(texts("summary")).filter(|said| !said.is_empty()).unwrap_or_else(|| texts("content"));
+        let reasoning =
+            Some(texts("summary")).filter(|texts| !texts.is_empty()).unwrap_or_else(|| texts("content"));
         if self.answer.iter().any(|part| !matches!(part, Part::Reasoning(_))) {
             self.close_answer();
         }
-        let redacted = said.is_empty();
-        self.answer.push(Part::Reasoning(Reasoning { text: said.join("\n\n"), redacted }));
+        let redacted = reasoning.is_empty();
+        self.answer.push(Part::Reasoning(Reasoning { text: reasoning.join("\n\n"), redacted }));
         Ok(())
     }
 
-    /// Add a message of the model. After text or calls, a new answer starts.
-    fn say(&mut self, parts: Vec<Part>) {
+    /// Add a message of the model. If the current answer already has text or calls, start a new answer.
+    fn add_answer_parts(&mut self, parts: Vec<Part>) {
         if self.answer.iter().any(|part| !matches!(part, Part::Reasoning(_))) {
             self.close_answer();
         }
@@ -231,13 +233,13 @@ fn required_text(value: &Value, key: &str, at: &str) -> Result<String> {
 
 fn required_name(value: &Value, key: &str, at: &str) -> Result<String> {
     let name = required_text(value, key, at)?;
-    let place = || format!("{at}.{key}");
+    let location = || format!("{at}.{key}");
     if name.is_empty() {
-        return Err(MessageError::Empty { at: place() });
+        return Err(MessageError::Empty { at: location() });
     }
     if name.len() > NAME_BYTES_MAX {
         let why = format!("it is longer than {NAME_BYTES_MAX} bytes");
-        return Err(MessageError::Invalid { at: place(), why });
+        return Err(MessageError::Invalid { at: location(), why });
     }
     Ok(name)
 }

@@ -1,4 +1,4 @@
-//! A turn as a response: a fold of the turn's entries, including the mark with the request's parameters.
+//! Conversion of a turn to a response: a fold of the turn's entries, including the entry with the request parameters.
 
 use sapwood_core::entry::{CustomInfo, Outcome, Stop, TurnEnded, Usage};
 use sapwood_core::turn::Terms;
@@ -10,13 +10,13 @@ use super::items::{Items, output_of};
 use super::{Anchor, ResponseId};
 
 /// Custom types of the entries that record the request parameters and the deletion of a response.
-const MARK: &str = "openai_response";
-const DELETED: &str = "openai_response_deleted";
+const PARAMS_TYPE: &str = "openai_response";
+const DELETED_TYPE: &str = "openai_response_deleted";
 
 /// Request parameters that are returned with the response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Mark {
+pub struct RequestParams {
     /// Whether the response belongs to a conversation and continues it.
     pub conversation: bool,
     pub previous_response_id: Option<String>,
@@ -37,7 +37,7 @@ pub struct Mark {
     pub user: Value,
 }
 
-impl Default for Mark {
+impl Default for RequestParams {
     fn default() -> Self {
         Self {
             conversation: false,
@@ -60,25 +60,25 @@ impl Default for Mark {
     }
 }
 
-impl Mark {
+impl RequestParams {
     pub fn to_info(&self) -> CustomInfo {
         let data = serde_json::to_value(self).unwrap_or_default();
-        CustomInfo { custom_type: MARK.to_owned(), data: Json::from_value(&data) }
+        CustomInfo { custom_type: PARAMS_TYPE.to_owned(), data: Json::from_value(&data) }
     }
 
-    /// Return the mark of a turn. A turn not started through this API has no mark and uses the defaults.
+    /// Return the parameters of a turn. A turn that was not started through this API has the defaults.
     pub fn of(entries: &[Entry]) -> Self {
-        let found = infos(entries).find(|info| info.custom_type == MARK);
+        let found = infos(entries).find(|info| info.custom_type == PARAMS_TYPE);
         found.and_then(|info| serde_json::from_value(info.data.to_value()).ok()).unwrap_or_default()
     }
 }
 
 pub fn deletion() -> CustomInfo {
-    CustomInfo { custom_type: DELETED.to_owned(), data: Json::from_value(&json!({})) }
+    CustomInfo { custom_type: DELETED_TYPE.to_owned(), data: Json::from_value(&json!({})) }
 }
 
 pub fn is_deleted(entries: &[Entry]) -> bool {
-    infos(entries).any(|info| info.custom_type == DELETED)
+    infos(entries).any(|info| info.custom_type == DELETED_TYPE)
 }
 
 fn infos(entries: &[Entry]) -> impl Iterator<Item = &CustomInfo> {
@@ -107,9 +107,9 @@ pub fn items_of(entries: &[Entry]) -> (Vec<Value>, Vec<Value>) {
     (input, output)
 }
 
-/// Build the current response. `entries` are the turn's entries.
+/// Build the current state of a response from the turn's entries.
 pub fn response_of(id: &ResponseId, entries: &[Entry]) -> Value {
-    let (mark, terms) = (Mark::of(entries), Terms::of(entries.iter().map(|entry| &entry.body)));
+    let (params, terms) = (RequestParams::of(entries), Terms::of(entries.iter().map(|entry| &entry.body)));
     let ended = entries.iter().find_map(|entry| match &entry.body {
         Body::TurnEnded(ended) => Some((entry.meta.at, ended)),
         _ => None,
@@ -122,29 +122,29 @@ pub fn response_of(id: &ResponseId, entries: &[Entry]) -> Value {
         "created_at": entries.first().map_or(0, |entry| seconds(entry.meta.at)),
         "completed_at": ended.filter(|_| status == "completed").map(|(at, _)| seconds(at)),
         "status": status,
-        "background": mark.background,
+        "background": params.background,
         "error": error,
         "incomplete_details": incomplete,
-        "conversation": mark.conversation.then(|| json!({ "id": id.session })),
-        "previous_response_id": mark.previous_response_id,
-        "model": model_of(entries, &terms, &mark),
-        "instructions": mark.instructions,
+        "conversation": params.conversation.then(|| json!({ "id": id.session })),
+        "previous_response_id": params.previous_response_id,
+        "model": model_of(entries, &terms, &params),
+        "instructions": params.instructions,
         "output": items_of(entries).1,
         "usage": ended.map(|_| usage_of(entries)),
-        "metadata": mark.metadata,
-        "store": mark.store,
-        "tools": mark.tools,
-        "tool_choice": mark.tool_choice,
-        "parallel_tool_calls": mark.parallel_tool_calls,
-        "reasoning": mark.reasoning,
-        "temperature": mark.temperature,
-        "top_p": mark.top_p,
-        "max_output_tokens": mark.max_output_tokens,
+        "metadata": params.metadata,
+        "store": params.store,
+        "tools": params.tools,
+        "tool_choice": params.tool_choice,
+        "parallel_tool_calls": params.parallel_tool_calls,
+        "reasoning": params.reasoning,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "max_output_tokens": params.max_output_tokens,
         "max_tool_calls": null,
         "text": { "format": { "type": "text" } },
-        "truncation": mark.truncation,
+        "truncation": params.truncation,
         "service_tier": "default",
-        "user": mark.user,
+        "user": params.user,
     })
 }
 
@@ -181,9 +181,9 @@ fn last_stop(entries: &[Entry]) -> Option<Stop> {
     answers(entries).next_back().map(|answer| answer.stop)
 }
 
-fn model_of(entries: &[Entry], terms: &Terms, mark: &Mark) -> String {
+fn model_of(entries: &[Entry], terms: &Terms, params: &RequestParams) -> String {
     let served = answers(entries).rev().find_map(|answer| answer.model.clone());
-    served.or_else(|| terms.model.clone()).unwrap_or_else(|| mark.model.clone())
+    served.or_else(|| terms.model.clone()).unwrap_or_else(|| params.model.clone())
 }
 
 fn usage_of(entries: &[Entry]) -> Value {

@@ -1,6 +1,5 @@
-//! Convert a document to a runnable flow. Agents are taken from the document, or else from the caller. The caller
-//! has already read the texts of the readings. Validation is left to [`Flow::mistakes`], which reports better
-//! messages.
+//! Conversion of a document to a runnable flow. Agents are defined by the document, or else by the caller. The caller
+//! passes the texts of the readings. [`Flow::mistakes`] validates the flow, because its messages are more precise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use sapwood_core::flow::graph::{self, Consent, Flow, FlowRole, HandoffBy, Join, 
 
 use super::readings::Readings;
 use super::session::EXPORT_KEY;
-use super::{Document, EdgeKind, Node, NodeKind, RoleOf, Route, WorkflowError};
+use super::{Document, EdgeKind, NodeKind, Route, WorkflowError, WorkflowNode, WorkflowRole};
 
 /// The agent name that an export uses for a session without an agent.
 const NAMELESS: &str = "assistant";
@@ -18,27 +17,26 @@ const NAMELESS: &str = "assistant";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnAgents {
     /// Use them: the caller has the file and chose to run it.
-    Taken,
-    /// Ignore them: the document was written by another party, who must not choose the programs that run on this
-    /// machine.
-    LeftOut,
+    Use,
+    /// Ignore them: another party wrote the document and must not choose the programs that run on this machine.
+    Ignore,
 }
 
-/// Build the flow of a document. `known` finds agents that the document does not define.
+/// Build the flow of a document. `find_agent` returns agents that the document does not define.
 pub fn flow_of(
     document: &Document,
     readings: &Readings,
     own_agents: OwnAgents,
-    known: impl Fn(&str) -> Option<Agent>,
+    find_agent: impl Fn(&str) -> Option<Agent>,
 ) -> Result<Flow, WorkflowError> {
     let workflow = &document.workflow;
     // The turns of an exported session form one conversation.
     let is_export = workflow.metadata.contains_key(EXPORT_KEY);
-    let back = workflow.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward);
-    let senders_back: BTreeSet<&str> = back.map(|edge| edge.from.as_str()).collect();
-    let leads_back = |node: &Node| senders_back.contains(node.id.as_str());
+    let backward_edges = workflow.edges.iter().filter(|edge| edge.kind == EdgeKind::Backward);
+    let backward_senders: BTreeSet<&str> = backward_edges.map(|edge| edge.from.as_str()).collect();
+    let has_backward_edge = |node: &WorkflowNode| backward_senders.contains(node.id.as_str());
     let mut nodes: Vec<graph::Node> =
-        workflow.nodes.iter().map(|node| node_of(node, leads_back(node))).collect();
+        workflow.nodes.iter().map(|node| node_of(node, has_backward_edge(node))).collect();
     for node in nodes.iter_mut().filter(|node| is_export && node.kind == graph::NodeKind::Agent) {
         let agent = node.agent.clone().filter(|agent| is_plain(agent));
         node.role = node.role.clone().or(agent).or_else(|| Some(NAMELESS.to_owned()));
@@ -54,14 +52,14 @@ pub fn flow_of(
         readings: readings.texts.clone(),
         improvement: workflow.improvement.clone(),
     };
-    require(&mut flow, readings);
+    add_required_readings(&mut flow, readings);
     // The agent of an exported session may be unknown to the caller. Use the default agent instead.
-    let known = |name: &str| known(name).or_else(|| is_export.then(Agent::default));
+    let find_agent = |name: &str| find_agent(name).or_else(|| is_export.then(Agent::default));
     let own = match own_agents {
-        OwnAgents::Taken => own_agents_of(document)?,
-        OwnAgents::LeftOut => BTreeMap::new(),
+        OwnAgents::Use => own_agents_of(document)?,
+        OwnAgents::Ignore => BTreeMap::new(),
     };
-    flow.agents = agents_of(&own, &flow, known);
+    flow.agents = agents_of(&own, &flow, find_agent);
     Ok(flow)
 }
 
@@ -73,7 +71,7 @@ pub fn obstacle(text: &str) -> Option<String> {
         return None;
     }
     let flow = super::parse(text).and_then(|document| {
-        flow_of(&document, &Readings::default(), OwnAgents::Taken, |_| Some(Agent::default()))
+        flow_of(&document, &Readings::default(), OwnAgents::Use, |_| Some(Agent::default()))
     });
     match flow {
         Ok(flow) => flow.mistakes().first().map(ToString::to_string),
@@ -81,10 +79,10 @@ pub fn obstacle(text: &str) -> Option<String> {
     }
 }
 
-fn node_of(node: &Node, leads_back: bool) -> graph::Node {
+fn node_of(node: &WorkflowNode, has_backward_edge: bool) -> graph::Node {
     let chooses = node.route == Some(Route::Any);
-    // A role chooses what to hand over. A plain stage passes on its answer.
-    let by_tool = node.role.is_some() || node.human_colab || leads_back || chooses;
+    // A role chooses its handoff with a tool. A plain stage hands over its answer.
+    let by_tool = node.role.is_some() || node.human_colab || has_backward_edge || chooses;
     let handoff = if by_tool { HandoffBy::Tool } else { HandoffBy::Answer };
     graph::Node {
         name: node.name.clone(),
@@ -111,12 +109,12 @@ fn kind_of(kind: NodeKind) -> graph::NodeKind {
     }
 }
 
-fn edge_of(edge: &super::Edge) -> graph::Edge {
-    let super::Edge { from, to, kind, artifact } = edge.clone();
+fn edge_of(edge: &super::WorkflowEdge) -> graph::Edge {
+    let super::WorkflowEdge { from, to, kind, artifact } = edge.clone();
     graph::Edge { from, to, kind, artifact }
 }
 
-fn role_of(role: &RoleOf) -> FlowRole {
+fn role_of(role: &WorkflowRole) -> FlowRole {
     FlowRole {
         description: role.description.clone(),
         agent: role.agent_ref.clone(),
@@ -124,8 +122,8 @@ fn role_of(role: &RoleOf) -> FlowRole {
     }
 }
 
-/// Add the required readings of roles and nodes.
-fn require(flow: &mut Flow, readings: &Readings) {
+/// Add the required readings to the flow's roles and nodes.
+fn add_required_readings(flow: &mut Flow, readings: &Readings) {
     let required = &readings.required;
     let mut seen = BTreeSet::new();
     let named = flow.nodes.iter().filter_map(|node| node.role.as_ref()).filter(|role| seen.insert(*role));
@@ -138,10 +136,10 @@ fn require(flow: &mut Flow, readings: &Readings) {
         add_all(&mut role.readings, required.all.iter().chain(own.into_iter().flatten()));
     }
     for node in flow.nodes.iter_mut().filter(|node| node.kind == graph::NodeKind::Agent) {
-        // A stage has no role to inherit the common readings from.
-        let everyones = required.all.iter().filter(|_| node.role.is_none());
+        // A node without a role cannot inherit the common readings from a role.
+        let common = required.all.iter().filter(|_| node.role.is_none());
         let own = required.nodes.get(&node.id).into_iter().flatten();
-        add_all(&mut node.readings, everyones.chain(own));
+        add_all(&mut node.readings, common.chain(own));
     }
 }
 
@@ -167,11 +165,11 @@ fn own_agents_of(document: &Document) -> Result<BTreeMap<String, Agent>, Workflo
     Ok(own)
 }
 
-/// Collect every agent that the flow names and that can be found.
+/// Collect the agents that the flow names. Agents that cannot be found are omitted.
 fn agents_of(
     own: &BTreeMap<String, Agent>,
     flow: &Flow,
-    known: impl Fn(&str) -> Option<Agent>,
+    find_agent: impl Fn(&str) -> Option<Agent>,
 ) -> BTreeMap<String, Agent> {
     let work = flow.nodes.iter().filter(|node| node.kind == graph::NodeKind::Agent);
     let mut named: BTreeSet<String> = work.map(|node| flow.agent_of(node)).collect();
@@ -180,9 +178,9 @@ fn agents_of(
         feedback.map(|feedback| feedback.agent.clone().unwrap_or_else(|| graph::AGENT_DEFAULT.to_owned())),
     );
     let find = |name: &String| {
-        let agent = own.get(name).cloned().or_else(|| known(name));
-        let stands_in = || (name == NAMELESS || name == graph::AGENT_DEFAULT).then(Agent::default);
-        agent.or_else(stands_in).map(|agent| (name.clone(), agent))
+        let agent = own.get(name).cloned().or_else(|| find_agent(name));
+        let fallback = || (name == NAMELESS || name == graph::AGENT_DEFAULT).then(Agent::default);
+        agent.or_else(fallback).map(|agent| (name.clone(), agent))
     };
     named.iter().filter_map(find).collect()
 }

@@ -22,18 +22,17 @@ use serde_json::Value;
 use crate::message::NESTING_MAX;
 
 pub use flow::{OwnAgents, flow_of, obstacle};
-pub use readings::{Index, Readings, RequiredReadings};
+pub use readings::{ReadingIndex, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
 
 pub const SCHEMA_VERSION: &str = "1.0";
 /// Maximum document size.
 pub const WORKFLOW_BYTES_MAX: usize = 64 << 20;
-/// Nesting depth of the document around a message's content: `workflow`, `metadata`, the messages, their
-/// parts.
+/// Number of nesting levels around the content of a message: `workflow`, `metadata`, the messages, their parts.
 const FRAME_DEPTH: usize = 12;
-/// Several times the stack needed for that depth plus [`NESTING_MAX`] levels.
+/// Stack size of the parser thread: several times the stack needed for [`FRAME_DEPTH`] plus [`NESTING_MAX`] levels.
 const STACK_BYTES: usize = 16 << 20;
-/// Nodes and events of the smallest document.
+/// Additional nodes that the parser allows, so that the limit also fits the smallest documents.
 const NODES_SPARE: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,7 +52,7 @@ pub struct Workflow {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Value>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roles: Vec<RoleOf>,
+    pub roles: Vec<WorkflowRole>,
     /// The folder for role records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_folder: Option<String>,
@@ -61,11 +60,11 @@ pub struct Workflow {
     /// if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_readings: Option<String>,
-    /// What to do after the forward pass.
+    /// The improvement pass that follows the forward pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
-    pub nodes: Vec<Node>,
-    pub edges: Vec<Edge>,
+    pub nodes: Vec<WorkflowNode>,
+    pub edges: Vec<WorkflowEdge>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Value>,
 }
@@ -73,7 +72,7 @@ pub struct Workflow {
 /// A role. `curator_2` is another instance of `curator`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RoleOf {
+pub struct WorkflowRole {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -85,7 +84,7 @@ pub struct RoleOf {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct WorkflowNode {
     pub id: String,
     #[serde(rename = "type")]
     pub kind: NodeKind,
@@ -103,7 +102,7 @@ pub struct Node {
     /// The id of an existing session to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// A role, node or session that this node works on a fork of.
+    /// The role, node or session whose fork this node uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_from: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -118,7 +117,7 @@ pub struct Node {
     pub required_readings: Vec<String>,
 }
 
-impl Node {
+impl WorkflowNode {
     pub fn new(id: impl Into<String>, kind: NodeKind) -> Self {
         Self {
             id: id.into(),
@@ -153,7 +152,7 @@ pub enum NodeKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Edge {
+pub struct WorkflowEdge {
     pub from: String,
     pub to: String,
     #[serde(default, rename = "type", skip_serializing_if = "is_forward")]
@@ -163,7 +162,7 @@ pub struct Edge {
     pub artifact: Option<String>,
 }
 
-impl Edge {
+impl WorkflowEdge {
     pub fn forward(from: impl Into<String>, to: impl Into<String>) -> Self {
         Self { from: from.into(), to: to.into(), kind: EdgeKind::Forward, artifact: None }
     }
@@ -222,10 +221,10 @@ fn read_deep(text: &str) -> Result<Document, String> {
     })
 }
 
-/// Return parser limits that admit any export of this size. The parser's defaults are meant for settings, and
+/// Return parser limits that allow any export of this size. The parser's defaults are meant for settings files and
 /// would refuse a conversation with about ten thousand messages.
 fn limits_for(text: &str) -> serde_saphyr::Options {
-    // The shortest node is written as `- ` before another node. Each node has a start and an end.
+    // A node needs at least two bytes, such as `- ` before another node. Each node has a start and an end event.
     let nodes_max = text.len() / 2 + NODES_SPARE;
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

@@ -1,4 +1,4 @@
-//! Required readings of roles: `required-readings.yaml` lists readings by name, and an index maps names to files.
+//! Required readings of roles. `required-readings.yaml` lists readings by name, and an index maps the names to files.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::WorkflowError;
 
-/// Default path of the index, next to the file.
+/// Default path of the index, relative to the file that lists the readings.
 pub const INDEX_DEFAULT: &str = "index.yaml";
 
 /// The content of `required-readings.yaml`.
@@ -22,7 +22,7 @@ pub struct RequiredReadings {
 }
 
 /// Reading names and their files, relative to the index.
-pub type Index = BTreeMap<String, String>;
+pub type ReadingIndex = BTreeMap<String, String>;
 
 /// The required readings, and the texts that could be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,7 +36,7 @@ impl RequiredReadings {
         read("the required readings", text)
     }
 
-    /// Return every name once.
+    /// Return the names of all readings, sorted and without duplicates.
     pub fn names(&self) -> Vec<&String> {
         let of_some = self.roles.values().chain(self.nodes.values()).flatten();
         let mut names: Vec<&String> = self.all.iter().chain(of_some).collect();
@@ -46,7 +46,7 @@ impl RequiredReadings {
     }
 }
 
-pub fn parse_index(text: &str) -> Result<Index, WorkflowError> {
+pub fn parse_index(text: &str) -> Result<ReadingIndex, WorkflowError> {
     read("the index of readings", text)
 }
 

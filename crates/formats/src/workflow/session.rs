@@ -1,8 +1,8 @@
-//! A session as a workflow: each completed turn is an agent node, in a straight chain from input to output.
-//! No parallel or conditional steps are inferred. The metadata has the whole conversation, including
+//! Conversion of a session to a workflow. Each completed turn is an agent node, in a straight chain from input to
+//! output. No parallel or conditional steps are inferred. The metadata contains the whole conversation, including
 //! incomplete turns.
 //!
-//! A turn is a run of user messages and everything that answers them, up to the next user message after an answer.
+//! A turn is a run of user messages and all entries that follow, up to the next user message after an answer.
 //! A turn is completed if the model's last message has text and was not interrupted, and no tool call was
 //! interrupted.
 
@@ -14,7 +14,7 @@ use sapwood_core::entry::{Entry, Stop};
 use sapwood_core::project::summary::Summary;
 use serde_json::{Value, json};
 
-use super::{Document, Edge, Node, NodeKind, SCHEMA_VERSION, Workflow};
+use super::{Document, NodeKind, SCHEMA_VERSION, Workflow, WorkflowEdge, WorkflowNode};
 use crate::import::text::write_rfc3339;
 
 /// The metadata key of the conversation.
@@ -22,7 +22,7 @@ pub const EXPORT_KEY: &str = "sapwood_export";
 const FALLBACK_ID: &str = "exported-session";
 const FALLBACK_AGENT: &str = "assistant";
 
-/// The exported document and its statistics.
+/// The exported document and the number of its turns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exported {
     pub document: Document,
@@ -30,7 +30,7 @@ pub struct Exported {
 }
 
 #[derive(Default)]
-struct Turn {
+struct SessionTurn {
     prompts: Vec<String>,
     tools: Vec<String>,
     answered: bool,
@@ -40,20 +40,21 @@ struct Turn {
 /// Export a session. `path` is the active path from its root, oldest first.
 pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
-    let completed: Vec<Turn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
-    let mut nodes = vec![Node::new("input", NodeKind::Input)];
+    let completed: Vec<SessionTurn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
+    let mut nodes = vec![WorkflowNode::new("input", NodeKind::Input)];
     let turns = completed.len();
     for (number, turn) in completed.into_iter().enumerate() {
         let prompt = neutralise(&turn.prompts.join("\n\n"));
-        nodes.push(Node {
+        nodes.push(WorkflowNode {
             agent_ref: Some(agent.clone()),
             prompt_template: Some(prompt).filter(|prompt| !prompt.is_empty()),
             tools: turn.tools,
-            ..Node::new(format!("turn-{}", number + 1), NodeKind::Agent)
+            ..WorkflowNode::new(format!("turn-{}", number + 1), NodeKind::Agent)
         });
     }
-    nodes.push(Node::new("output", NodeKind::Output));
-    let edges = nodes.windows(2).map(|pair| Edge::forward(pair[0].id.clone(), pair[1].id.clone())).collect();
+    nodes.push(WorkflowNode::new("output", NodeKind::Output));
+    let edges =
+        nodes.windows(2).map(|pair| WorkflowEdge::forward(pair[0].id.clone(), pair[1].id.clone())).collect();
     let workflow = Workflow {
         id: id_of(summary.title.as_deref().unwrap_or_default()),
         name: summary.title.clone(),
@@ -69,13 +70,13 @@ pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     Exported { document: Document { schema_version: SCHEMA_VERSION.to_owned(), workflow }, turns }
 }
 
-fn turns_of(path: &[Entry]) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
+fn turns_of(path: &[Entry]) -> Vec<SessionTurn> {
+    let mut turns: Vec<SessionTurn> = Vec::new();
     for entry in path {
         match &entry.body {
             Body::UserMessage(_) => {
                 if turns.last().is_none_or(|turn| turn.answered) {
-                    turns.push(Turn::default());
+                    turns.push(SessionTurn::default());
                 }
                 if let Some(turn) = turns.last_mut() {
                     turn.prompts.extend(Some(entry.body.text()).filter(|text| !text.is_empty()));
@@ -103,10 +104,10 @@ fn turns_of(path: &[Entry]) -> Vec<Turn> {
 /// Insert a space into every `{{`, so that user text cannot open a template.
 fn neutralise(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        safe.push(letter);
-        if letter == '{' && letters.peek() == Some(&'{') {
+    let mut chars = text.chars().peekable();
+    while let Some(ch) = chars.next() {
+        safe.push(ch);
+        if ch == '{' && chars.peek() == Some(&'{') {
             safe.push(' ');
         }
     }
@@ -115,7 +116,7 @@ fn neutralise(text: &str) -> String {
 
 /// Join the title's ASCII letters and digits with hyphens, in lower case.
 fn id_of(title: &str) -> String {
-    let words = title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let words = title.split(|ch: char| !ch.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let id = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
     if id.is_empty() { FALLBACK_ID.to_owned() } else { id }
 }

@@ -1,12 +1,12 @@
-//! Deterministic YAML output: block style, sorted keys, two spaces per level. Unambiguous words are written
-//! bare. All other text is quoted on one line.
+//! Deterministic YAML output: block style, sorted keys, two spaces per level. Strings that every YAML reader treats as
+//! text are written without quotes. All other strings are quoted on one line.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Maximum length of a bare key.
-const KEY_LETTERS_MAX: usize = 1_000;
+/// Maximum length of an implicit key in characters, including its quotes.
+const IMPLICIT_KEY_CHARS_MAX: usize = 1_000;
 
 pub(super) fn write(value: &Value) -> String {
     let mut out = String::new();
@@ -31,7 +31,7 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
                     indent(out, depth);
                 }
                 write_key(out, key, depth);
-                write_behind(out, &fields[key], depth);
+                write_value(out, &fields[key], depth);
             }
         }
         Value::Array(items) => {
@@ -45,7 +45,7 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
                         out.push(' ');
                         write_block(out, item, depth + 1);
                     }
-                    false => write_behind(out, item, depth),
+                    false => write_value(out, item, depth),
                 }
             }
         }
@@ -58,7 +58,7 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
 fn write_key(out: &mut String, key: &str, depth: usize) {
     let mut text = String::new();
     write_text(&mut text, key);
-    if text.chars().count() <= KEY_LETTERS_MAX {
+    if text.chars().count() <= IMPLICIT_KEY_CHARS_MAX {
         out.push_str(&text);
     } else {
         out.push_str("? ");
@@ -70,7 +70,7 @@ fn write_key(out: &mut String, key: &str, depth: usize) {
 }
 
 /// Write the value after a key or a dash: on the same line, or as a block.
-fn write_behind(out: &mut String, value: &Value, depth: usize) {
+fn write_value(out: &mut String, value: &Value, depth: usize) {
     if is_block(value) {
         out.push('\n');
         indent(out, depth + 1);
@@ -118,7 +118,7 @@ fn number_text(number: &serde_json::Number) -> String {
 fn write_text(out: &mut String, text: &str) {
     if is_bare(text) {
         out.push_str(text);
-    } else if text.chars().all(|letter| (' '..='~').contains(&letter)) {
+    } else if text.chars().all(|ch| (' '..='~').contains(&ch)) {
         out.push('\'');
         out.push_str(&text.replace('\'', "''"));
         out.push('\'');
@@ -127,29 +127,33 @@ fn write_text(out: &mut String, text: &str) {
     }
 }
 
-/// Whether every YAML reader treats this word as text.
+/// Whether every YAML reader treats this string as text without quotes.
 fn is_bare(text: &str) -> bool {
     const RESERVED: &[&str] = &["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-    let goes_on = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    begins && goes_on && text.len() <= 128 && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
+    let starts_with_letter =
+        text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let is_identifier = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    starts_with_letter
+        && is_identifier
+        && text.len() <= 128
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
 }
 
 fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
-    for letter in text.chars() {
-        match letter {
+    for ch in text.chars() {
+        match ch {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            letter if is_printed(letter) => out.push(letter),
-            letter if (letter as u32) < 0x1_0000 => {
-                let _ = write!(out, "\\u{:04x}", letter as u32);
+            ch if is_printable(ch) => out.push(ch),
+            ch if (ch as u32) < 0x1_0000 => {
+                let _ = write!(out, "\\u{:04x}", ch as u32);
             }
-            letter => {
-                let _ = write!(out, "\\U{:08x}", letter as u32);
+            ch => {
+                let _ = write!(out, "\\U{:08x}", ch as u32);
             }
         }
     }
@@ -158,6 +162,6 @@ fn write_quoted(out: &mut String, text: &str) {
 
 /// Whether YAML allows this character unescaped. Excludes characters that some readers drop or treat as line
 /// breaks.
-fn is_printed(letter: char) -> bool {
-    matches!(letter, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' | '\u{1_0000}'..='\u{1_fffd}')
+fn is_printable(ch: char) -> bool {
+    matches!(ch, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' | '\u{1_0000}'..='\u{1_fffd}')
 }

@@ -1,11 +1,11 @@
-//! Codex rollouts, one quirk per test.
+//! Codex rollouts, one special case per test.
 
 use sapwood_core::{Body, Kind};
 use sapwood_formats::import::Format;
 use sapwood_formats::import::codex::Importer;
 use serde_json::{Value, json};
 
-use crate::taking::{Taken, lines, take, take_again};
+use crate::taking::{ImportResult, import, import_again, lines};
 
 fn line(kind: &str, payload: Value) -> Value {
     json!({ "timestamp": "2026-03-04T05:06:07.000Z", "type": kind, "payload": payload })
@@ -51,13 +51,13 @@ fn tokens(input: u64, cached: u64, out: u64) -> Value {
     event(json!({ "type": "token_count", "info": { "total_token_usage": total, "last_token_usage": total } }))
 }
 
-fn take_all(values: &[Value]) -> Taken {
-    take(Format::Codex, lines(values))
+fn import_all(values: &[Value]) -> ImportResult {
+    import(Format::Codex, lines(values))
 }
 
 #[test]
 fn repeated_events_are_imported_once() {
-    let taken = take_all(&[
+    let imported = import_all(&[
         meta(),
         line("turn_context", json!({ "cwd": "/work", "model": "gpt-test", "effort": "high" })),
         user("hello"),
@@ -69,13 +69,13 @@ fn repeated_events_are_imported_once() {
         assistant("hi"),
         event(json!({ "type": "agent_message", "message": "hi" })),
     ]);
-    assert_eq!(taken.context(), ["u:hello", "r:thinking a:hi"]);
-    assert_eq!(taken.codes(), []);
-    let context = taken.log.context();
+    assert_eq!(imported.context(), ["u:hello", "r:thinking a:hi"]);
+    assert_eq!(imported.codes(), []);
+    let context = imported.log.context();
     assert_eq!(context.system.as_deref(), Some("Be brief."));
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("gpt-test"), "high"));
     assert!(
-        taken
+        imported
             .log
             .entries()
             .all(|entry| !String::from_utf8(entry.to_record().body).unwrap().contains("SECRET"))
@@ -84,7 +84,7 @@ fn repeated_events_are_imported_once() {
 
 #[test]
 fn token_counts_are_cumulative_and_follow_the_tool_results() {
-    let taken = take_all(&[
+    let imported = import_all(&[
         meta(),
         user("list"),
         call("c1"),
@@ -94,8 +94,8 @@ fn token_counts_are_cumulative_and_follow_the_tool_results() {
         assistant("one file"),
         tokens(250, 140, 15),
     ]);
-    assert_eq!(taken.context(), ["u:list", "C:shell(c1)", "t:a.txt", "a:one file"]);
-    let spend = taken.spend();
+    assert_eq!(imported.context(), ["u:list", "C:shell(c1)", "t:a.txt", "a:one file"]);
+    let spend = imported.spend();
     assert_eq!(
         (spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output),
         (2, 110, 140, 15)
@@ -106,7 +106,7 @@ fn token_counts_are_cumulative_and_follow_the_tool_results() {
 fn a_replacement_history_becomes_the_context() {
     let kept = json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "the goal" }] });
     let summary = json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "summary: half done" }] });
-    let taken = take_all(&[
+    let imported = import_all(&[
         meta(),
         user("the goal"),
         assistant("working"),
@@ -115,13 +115,13 @@ fn a_replacement_history_becomes_the_context() {
         user("go on"),
         assistant("finished"),
     ]);
-    assert_eq!(taken.context(), ["u:the goal", "u:summary: half done", "u:go on", "a:finished"]);
-    assert_eq!(taken.count(Kind::Compaction), 1);
+    assert_eq!(imported.context(), ["u:the goal", "u:summary: half done", "u:go on", "a:finished"]);
+    assert_eq!(imported.count(Kind::Compaction), 1);
 }
 
 #[test]
-fn an_old_compaction_repeats_the_user_messages_and_its_own() {
-    let taken = take_all(&[
+fn an_old_compaction_repeats_the_user_messages_and_its_own_message() {
+    let imported = import_all(&[
         meta(),
         user("<environment_context>x</environment_context>"),
         user("the goal"),
@@ -129,12 +129,12 @@ fn an_old_compaction_repeats_the_user_messages_and_its_own() {
         line("compacted", json!({ "message": "half done" })),
         user("go on"),
     ]);
-    assert_eq!(taken.context(), ["u:the goal", "u:half done", "u:go on"]);
+    assert_eq!(imported.context(), ["u:the goal", "u:half done", "u:go on"]);
 }
 
 #[test]
 fn a_rollback_drops_turns_and_keeps_them_as_a_branch() {
-    let taken = take_all(&[
+    let imported = import_all(&[
         meta(),
         user("one"),
         assistant("first"),
@@ -147,9 +147,9 @@ fn a_rollback_drops_turns_and_keeps_them_as_a_branch() {
         event(json!({ "type": "thread_rolled_back", "num_turns": 2 })),
         user("another two"),
     ]);
-    assert_eq!(taken.context(), ["u:one", "a:first", "u:another two"]);
-    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "third").count(), 1);
-    let ended = take_all(&[
+    assert_eq!(imported.context(), ["u:one", "a:first", "u:another two"]);
+    assert_eq!(imported.log.entries().filter(|entry| entry.body.text() == "third").count(), 1);
+    let ended = import_all(&[
         meta(),
         user("one"),
         assistant("first"),
@@ -160,7 +160,7 @@ fn a_rollback_drops_turns_and_keeps_them_as_a_branch() {
 
 #[test]
 fn custom_calls_shells_and_structured_outputs_are_tool_calls() {
-    let taken = take_all(&[
+    let imported = import_all(&[
         meta(),
         user("patch"),
         item(
@@ -178,10 +178,10 @@ fn custom_calls_shells_and_structured_outputs_are_tool_calls() {
         item(json!({ "type": "ghost_snapshot", "ghost_commit": {} })),
     ]);
     assert_eq!(
-        taken.context(),
+        imported.context(),
         ["u:patch", "C:apply_patch(c1)", "t:applied", "C:local_shell(c2)", "t:files"]
     );
-    assert_eq!(taken.count(Kind::CustomInfo), 1);
+    assert_eq!(imported.count(Kind::CustomInfo), 1);
 }
 
 #[test]
@@ -197,27 +197,27 @@ fn a_fork_inherits_its_base_up_to_the_ordinal_without_usage() {
         (base.thread_id.as_str(), base.end_ordinal_exclusive),
         ("0199aaaa-0000-7000-8000-000000000001", 4)
     );
-    let (mut importer, mut harvest) = (Importer::default(), StepBatch::default());
-    importer.push_line(own.to_string().as_bytes(), 1, &mut harvest);
+    let (mut importer, mut batch) = (Importer::default(), StepBatch::default());
+    importer.push_line(own.to_string().as_bytes(), 1, &mut batch);
     for (number, value) in
         [meta(), user("shared"), assistant("yes"), tokens(9, 0, 9), user("not shared")].iter().enumerate()
     {
-        importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, 4, &mut harvest);
+        importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, 4, &mut batch);
     }
-    importer.push_line(user("own").to_string().as_bytes(), 2, &mut harvest);
-    importer.finish(&mut harvest);
-    let texts: Vec<String> = harvest
+    importer.push_line(user("own").to_string().as_bytes(), 2, &mut batch);
+    importer.finish(&mut batch);
+    let texts: Vec<String> = batch
         .steps
         .iter()
-        .filter_map(|step| match &step.act {
-            sapwood_formats::import::steps::Act::Add { body, .. } => {
+        .filter_map(|step| match &step.action {
+            sapwood_formats::import::steps::StepAction::Add { body, .. } => {
                 Some(body.text()).filter(|text| !text.is_empty())
             }
             _ => None,
         })
         .collect();
     assert_eq!(texts, ["shared", "yes", "own"]);
-    let session = harvest.session.unwrap();
+    let session = batch.session.unwrap();
     assert_eq!(session.id.as_str(), "0199aaaa-0000-7000-8000-000000000002");
     assert_eq!(session.parent.unwrap().session.as_str(), "0199aaaa-0000-7000-8000-000000000001");
 }
@@ -225,23 +225,23 @@ fn a_fork_inherits_its_base_up_to_the_ordinal_without_usage() {
 #[test]
 fn a_rollout_that_grew_extends_the_session() {
     let mut values = vec![meta(), user("one"), call("c1"), output("c1", "x"), tokens(10, 0, 1)];
-    let first = take_all(&values);
+    let first = import_all(&values);
     values.extend([assistant("done"), tokens(20, 0, 2)]);
-    let grown = take_again(Format::Codex, first.log, lines(&values));
+    let grown = import_again(Format::Codex, first.log, lines(&values));
     assert_eq!(grown.context(), ["u:one", "C:shell(c1)", "t:x", "a:done"]);
     assert_eq!(grown.added, 1);
-    assert_eq!(take_again(Format::Codex, grown.log, lines(&values)).added, 0);
+    assert_eq!(import_again(Format::Codex, grown.log, lines(&values)).added, 0);
 }
 
 #[test]
 fn an_endless_response_is_split_without_loss() {
     let said: Vec<Value> =
         (0..24).map(|number| assistant(&format!("{number} {}", "x".repeat(1 << 20)))).collect();
-    let taken = take(Format::Codex, lines(&[vec![meta(), user("go")], said].concat()));
-    assert_eq!(taken.codes(), []);
-    let context = taken.context().join(" ");
+    let imported = import(Format::Codex, lines(&[vec![meta(), user("go")], said].concat()));
+    assert_eq!(imported.codes(), []);
+    let context = imported.context().join(" ");
     assert!((0..24).all(|number| context.contains(&format!("a:{number} x"))));
-    assert!(taken.count(Kind::AssistantMessage) < 5, "most of it is merged");
+    assert!(imported.count(Kind::AssistantMessage) < 5, "most parts are merged");
 }
 
 #[test]
@@ -251,10 +251,11 @@ fn too_many_results_to_buffer_still_follow_their_call() {
     };
     for (count, text) in [(5_000, "x".to_owned()), (20, "x".repeat(1 << 20))] {
         let results: Vec<Value> = (0..count).map(|number| result(number, &text)).collect();
-        let taken = take(Format::Codex, lines(&[vec![meta(), user("go"), call("c0")], results].concat()));
-        assert_eq!(taken.codes(), []);
-        assert_eq!(taken.count(Kind::ToolResult), count);
-        let kinds: Vec<Kind> = taken.log.entries().map(|entry| entry.meta.kind).collect();
+        let imported =
+            import(Format::Codex, lines(&[vec![meta(), user("go"), call("c0")], results].concat()));
+        assert_eq!(imported.codes(), []);
+        assert_eq!(imported.count(Kind::ToolResult), count);
+        let kinds: Vec<Kind> = imported.log.entries().map(|entry| entry.meta.kind).collect();
         let answered = kinds.iter().position(|kind| *kind == Kind::AssistantMessage);
         assert!(answered < kinds.iter().position(|kind| *kind == Kind::ToolResult));
     }
@@ -265,13 +266,13 @@ fn repeated_user_messages_in_compactions_are_bounded() {
     let words = "w".repeat(79_000);
     let compacted: Vec<Value> = (0..950).map(|_| line("compacted", json!({ "message": "so far" }))).collect();
     let text = lines(&[vec![meta(), user(&words)], compacted].concat());
-    let taken = take(Format::Codex, &text);
-    let bytes: usize = taken.log.entries().map(|entry| entry.body.text().len()).sum();
+    let imported = import(Format::Codex, &text);
+    let bytes: usize = imported.log.entries().map(|entry| entry.body.text().len()).sum();
     assert!(bytes < 65 << 20, "{} bytes became {bytes}", text.len());
-    assert!(taken.codes().iter().any(|(_, code)| *code == "import.left_out"));
+    assert!(imported.codes().iter().any(|(_, code)| *code == "import.left_out"));
     let short = |number: u32| [user(&number.to_string()), line("compacted", json!({ "message": "so far" }))];
     let text = lines(&[vec![meta()], (0..1_500).flat_map(short).collect()].concat());
-    let entries = take(Format::Codex, &text).log.entries().count();
+    let entries = import(Format::Codex, &text).log.entries().count();
     assert!(entries < 350_000, "{} bytes became {entries} entries", text.len());
 }
 
@@ -281,8 +282,8 @@ fn counted(total: (u64, u64), last: (u64, u64)) -> Value {
     event(json!({ "type": "token_count", "info": info }))
 }
 
-fn spent(taken: &Taken) -> (u64, u64, u64) {
-    let spend = taken.spend();
+fn spend_of(imported: &ImportResult) -> (u64, u64, u64) {
+    let spend = imported.spend();
     (spend.calls, spend.usage.input, spend.usage.output)
 }
 
@@ -297,56 +298,56 @@ fn counts_without_a_pending_response_are_counted() {
         tokens(60, 0, 6),
         tokens(100, 0, 10),
     ];
-    let taken = take_all(&values);
-    assert_eq!(spent(&taken), (4, 100, 10));
-    assert_eq!(taken.context(), ["u:hello", "a:hi"]);
-    assert_eq!(take_again(Format::Codex, taken.log, lines(&values)).added, 0);
+    let imported = import_all(&values);
+    assert_eq!(spend_of(&imported), (4, 100, 10));
+    assert_eq!(imported.context(), ["u:hello", "a:hi"]);
+    assert_eq!(import_again(Format::Codex, imported.log, lines(&values)).added, 0);
 }
 
 #[test]
 fn the_usage_of_a_compaction_is_recorded_with_it() {
     let compacted = line("compacted", json!({ "message": "half done" }));
     let values = [meta(), user("hello"), assistant("hi"), tokens(60, 0, 6), tokens(100, 0, 10), compacted];
-    let taken = take_all(&values);
-    let bills = taken.log.entries().filter_map(|entry| match &entry.body {
+    let imported = import_all(&values);
+    let usages = imported.log.entries().filter_map(|entry| match &entry.body {
         sapwood_core::Body::Compaction(compaction) => compaction.written_by.clone(),
         _ => None,
     });
-    let bills: Vec<_> = bills.collect();
-    assert_eq!((bills.len(), bills[0].calls, bills[0].usage.input, bills[0].usage.output), (1, 1, 40, 4));
-    assert_eq!(spent(&taken), (2, 100, 10));
-    let early = take_all(&values[..5]);
-    assert_eq!(spent(&early), (2, 100, 10));
-    assert_eq!(spent(&take_again(Format::Codex, early.log, lines(&values))), (2, 100, 10));
+    let usages: Vec<_> = usages.collect();
+    assert_eq!((usages.len(), usages[0].calls, usages[0].usage.input, usages[0].usage.output), (1, 1, 40, 4));
+    assert_eq!(spend_of(&imported), (2, 100, 10));
+    let early = import_all(&values[..5]);
+    assert_eq!(spend_of(&early), (2, 100, 10));
+    assert_eq!(spend_of(&import_again(Format::Codex, early.log, lines(&values))), (2, 100, 10));
 }
 
 #[test]
 fn a_count_written_after_the_first_import_is_added() {
     let values =
         [meta(), user("list"), call("c1"), output("c1", "x"), tokens(100, 40, 10), assistant("done")];
-    let early = take_all(&values[..4]);
-    assert_eq!(spent(&early), (0, 0, 0));
-    let grown = take_again(Format::Codex, early.log, lines(&values));
-    assert_eq!(spent(&grown), (1, 60, 10));
+    let early = import_all(&values[..4]);
+    assert_eq!(spend_of(&early), (0, 0, 0));
+    let grown = import_again(Format::Codex, early.log, lines(&values));
+    assert_eq!(spend_of(&grown), (1, 60, 10));
     assert_eq!(grown.context(), ["u:list", "C:shell(c1)", "t:x", "a:done"]);
     assert_eq!(grown.count(Kind::AssistantMessage), 2, "existing entries are not written again");
-    let again = take_again(Format::Codex, grown.log, lines(&values));
-    assert_eq!((again.added, spent(&again)), (0, (1, 60, 10)));
+    let again = import_again(Format::Codex, grown.log, lines(&values));
+    assert_eq!((again.added, spend_of(&again)), (0, (1, 60, 10)));
 }
 
-/// Import a fork, preceded by its base if there is one.
-fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
-    crate::taking::take_with(Format::Codex, log, |harvest| {
+/// Import a fork. The lines of its base, if given, are passed first.
+fn fork(base: Option<&[Value]>, own: &[Value], log: sapwood_core::fixture::MemLog) -> ImportResult {
+    crate::taking::import_with(Format::Codex, log, |batch| {
         use sapwood_formats::import::Reader;
         let mut importer = Importer::default();
-        importer.push_line(own[0].to_string().as_bytes(), 1, harvest);
+        importer.push_line(own[0].to_string().as_bytes(), 1, batch);
         for (number, value) in base.into_iter().flatten().enumerate() {
-            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, harvest);
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, batch);
         }
         for (number, value) in own.iter().enumerate().skip(1) {
-            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, harvest);
+            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, batch);
         }
-        importer.finish(harvest);
+        importer.finish(batch);
     })
 }
 
@@ -370,16 +371,16 @@ fn a_fork_counts_its_calls_once_with_or_without_its_base() {
     ];
     let with = fork(Some(&base), &own, Default::default());
     assert_eq!(with.context(), ["u:shared", "a:yes", "u:own", "a:mine", "a:more"]);
-    assert_eq!(spent(&with), (3, 120, 12));
+    assert_eq!(spend_of(&with), (3, 120, 12));
     for known in [4, 5, 6, 7, 8] {
         let without = fork(None, &own[..known], Default::default());
         let later = fork(Some(&base), &own, without.log);
         assert_eq!(later.context(), with.context(), "{known}");
-        assert_eq!(spent(&later), (3, 120, 12), "{known}");
+        assert_eq!(spend_of(&later), (3, 120, 12), "{known}");
         assert_eq!(fork(Some(&base), &own, later.log).added, 0, "{known}");
     }
     assert_eq!(
-        spent(&fork(None, &own, Default::default())),
+        spend_of(&fork(None, &own, Default::default())),
         (3, 120, 12),
         "the base's total is not counted in the fork"
     );
@@ -391,7 +392,7 @@ fn a_turn_context_sets_provider_model_and_effort() {
     first["payload"]["model_provider"] = json!("openai");
     let context =
         |model: &str, effort: &str| line("turn_context", json!({ "model": model, "effort": effort }));
-    let taken = take_all(&[
+    let imported = import_all(&[
         first,
         context("gpt-a", "low"),
         user("one"),
@@ -401,10 +402,10 @@ fn a_turn_context_sets_provider_model_and_effort() {
         context("gpt-b", "high"),
         assistant("second"),
     ]);
-    let settings = taken.log.context();
+    let settings = imported.log.context();
     assert_eq!((settings.model.as_deref(), settings.thinking.as_str()), (Some("openai/gpt-b"), "high"));
-    assert_eq!((taken.count(Kind::ModelChanged), taken.count(Kind::ThinkingChanged)), (2, 2));
-    let models: Vec<String> = taken
+    assert_eq!((imported.count(Kind::ModelChanged), imported.count(Kind::ThinkingChanged)), (2, 2));
+    let models: Vec<String> = imported
         .log
         .entries()
         .filter_map(|entry| match &entry.body {
@@ -416,7 +417,7 @@ fn a_turn_context_sets_provider_model_and_effort() {
 }
 
 #[test]
-fn ordinals_limit_the_base_and_missing_ones_are_line_numbers() {
+fn ordinals_limit_the_base_and_default_to_line_numbers() {
     use sapwood_formats::import::Reader;
     use sapwood_formats::import::steps::StepBatch;
     let numbered = |mut value: Value, ordinal: u64| {
@@ -427,13 +428,13 @@ fn ordinals_limit_the_base_and_missing_ones_are_line_numbers() {
     let base =
         [numbered(meta(), 0), numbered(user("one"), 10), numbered(assistant("two"), 11), user("line 3")];
     for (end, expected) in [(3, vec![]), (11, vec!["one", "line 3"]), (12, vec!["one", "two", "line 3"])] {
-        let (mut importer, mut harvest) = (Importer::default(), StepBatch::default());
+        let (mut importer, mut batch) = (Importer::default(), StepBatch::default());
         for (number, value) in base.iter().enumerate() {
-            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, end, &mut harvest);
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, end, &mut batch);
         }
-        importer.finish(&mut harvest);
-        let texts = harvest.steps.iter().filter_map(|step| match &step.act {
-            sapwood_formats::import::steps::Act::Add { body, .. } => Some(body.text()),
+        importer.finish(&mut batch);
+        let texts = batch.steps.iter().filter_map(|step| match &step.action {
+            sapwood_formats::import::steps::StepAction::Add { body, .. } => Some(body.text()),
             _ => None,
         });
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
@@ -443,10 +444,10 @@ fn ordinals_limit_the_base_and_missing_ones_are_line_numbers() {
 
 #[test]
 fn a_rollback_after_an_old_compaction_is_imported() {
-    let taken = take(Format::Codex, include_str!("../fixtures/codex-old-compaction.jsonl"));
-    assert_eq!(taken.codes(), []);
-    assert_eq!(taken.context(), ["u:Count the files.", "u:There are two files."]);
-    let spend = taken.spend();
+    let imported = import(Format::Codex, include_str!("../fixtures/codex-old-compaction.jsonl"));
+    assert_eq!(imported.codes(), []);
+    assert_eq!(imported.context(), ["u:Count the files.", "u:There are two files."]);
+    let spend = imported.spend();
     assert_eq!(
         (spend.calls, spend.usage.input, spend.usage.cache_read, spend.usage.output),
         (5, 1600, 2300, 130)
@@ -467,11 +468,11 @@ fn records_copied_by_an_older_fork_count_in_its_source() {
         record
     };
     let mine = [later(user("three"), 0), later(assistant("third"), 3), later(counted((60, 6), (30, 3)), 3)];
-    let whole = take_all(&[&copied[..], &mine].concat());
+    let whole = import_all(&[&copied[..], &mine].concat());
     let said = ["u:one", "a:first", "u:two", "a:second", "u:three", "a:third"];
-    assert_eq!((whole.context(), spent(&whole)), (said.map(str::to_owned).to_vec(), (1, 30, 3)));
-    let grown = take_again(Format::Codex, take_all(&copied).log, lines(&[&copied[..], &mine].concat()));
-    assert_eq!((grown.context(), spent(&grown)), (whole.context(), (1, 30, 3)));
+    assert_eq!((whole.context(), spend_of(&whole)), (said.map(str::to_owned).to_vec(), (1, 30, 3)));
+    let grown = import_again(Format::Codex, import_all(&copied).log, lines(&[&copied[..], &mine].concat()));
+    assert_eq!((grown.context(), spend_of(&grown)), (whole.context(), (1, 30, 3)));
 }
 
 fn rolled_back(turns: u64) -> Value {
@@ -479,13 +480,13 @@ fn rolled_back(turns: u64) -> Value {
 }
 
 /// Import every prefix and then the whole file, which must produce the same log as a fresh import.
-fn take_grown(values: &[Value]) -> Taken {
-    let fresh = take_all(values);
+fn import_grown(values: &[Value]) -> ImportResult {
+    let fresh = import_all(values);
     for count in 0..values.len() {
-        let grown = take_again(Format::Codex, take_all(&values[..count]).log, lines(values));
+        let grown = import_again(Format::Codex, import_all(&values[..count]).log, lines(values));
         assert_eq!(grown.context(), fresh.context(), "after {count}");
         assert_eq!(grown.spend(), fresh.spend(), "after {count}");
-        assert_eq!(take_again(Format::Codex, grown.log, lines(values)).added, 0, "after {count}");
+        assert_eq!(import_again(Format::Codex, grown.log, lines(values)).added, 0, "after {count}");
     }
     fresh
 }
@@ -510,11 +511,11 @@ fn a_rollback_drops_codex_messages_before_the_turn_except_the_first() {
         rolled_back(1),
     ];
     let environment = "u:<environment_context>a</environment_context>";
-    let taken = take_grown(&values);
-    assert_eq!(taken.context(), [environment, "u:one", "a:first"]);
-    let context = taken.log.context();
+    let imported = import_grown(&values);
+    assert_eq!(imported.context(), [environment, "u:one", "a:first"]);
+    let context = imported.log.context();
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("gpt-b"), "high"));
-    let all = take_grown(&[&values[..10], &[rolled_back(2), user("anew")]].concat());
+    let all = import_grown(&[&values[..10], &[rolled_back(2), user("anew")]].concat());
     assert_eq!(all.context(), [environment, "u:anew"]);
 }
 
@@ -532,30 +533,30 @@ fn messages_repeated_by_an_old_compaction_can_be_rolled_back() {
         assistant("third"),
         rolled_back(2),
     ];
-    assert_eq!(take_grown(&values).context(), ["u:one", "u:two"], "the summary counts as a turn, too");
+    assert_eq!(import_grown(&values).context(), ["u:one", "u:two"], "the summary counts as a turn, too");
     let values = [&values[..6], &[rolled_back(1), user("three")]].concat();
-    assert_eq!(take_grown(&values).context(), ["u:one", "u:two", "u:three"]);
+    assert_eq!(import_grown(&values).context(), ["u:one", "u:two", "u:three"]);
     let values = [&values[..6], &[rolled_back(2), user("three"), compacted()]].concat();
     assert_eq!(
-        take_grown(&values).context(),
+        import_grown(&values).context(),
         ["u:one", "u:three", "u:so far"],
         "each dropped turn drops its text"
     );
 }
 
 /// Import a rollout with the available bases, oldest first.
-fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> Taken {
-    crate::taking::take_with(Format::Codex, log, |harvest| {
+fn fork_of(bases: &[&[Value]], own: &[Value], log: sapwood_core::fixture::MemLog) -> ImportResult {
+    crate::taking::import_with(Format::Codex, log, |batch| {
         use sapwood_formats::import::Reader;
         let mut importer = Importer::default();
-        importer.push_line(own[0].to_string().as_bytes(), 1, harvest);
+        importer.push_line(own[0].to_string().as_bytes(), 1, batch);
         for (number, value) in bases.iter().flat_map(|base| base.iter().enumerate()) {
-            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, harvest);
+            importer.push_inherited(value.to_string().as_bytes(), number as u64 + 1, u64::MAX, batch);
         }
         for (number, value) in own.iter().enumerate().skip(1) {
-            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, harvest);
+            importer.push_line(value.to_string().as_bytes(), number as u64 + 1, batch);
         }
-        importer.finish(harvest);
+        importer.finish(batch);
     })
 }
 
@@ -584,14 +585,14 @@ fn a_fork_of_forks_counts_its_calls_once_for_any_bases() {
     own.extend([counted((450, 45), (50, 5)), line("compacted", json!({ "message": "so far" }))]);
     own.extend([assistant("more"), counted((500, 50), (50, 5))]);
     let whole = fork_of(&bases, &own, Default::default());
-    assert_eq!(spent(&whole), (3, 200, 20));
+    assert_eq!(spend_of(&whole), (3, 200, 20));
     // The oldest bases may be missing: a reader searches for bases from the nearest to the oldest.
     for path in [&[3, 0][..], &[2, 0], &[1, 0], &[3, 2, 1, 0], &[3, 1, 0], &[2, 2, 0, 0]] {
         let mut log = sapwood_core::fixture::MemLog::default();
         for missing in path {
-            let taken = fork_of(&bases[*missing..], &own, log);
-            assert_eq!(spent(&taken), (3, 200, 20), "{missing} of {path:?}");
-            log = taken.log;
+            let imported = fork_of(&bases[*missing..], &own, log);
+            assert_eq!(spend_of(&imported), (3, 200, 20), "{missing} of {path:?}");
+            log = imported.log;
         }
         let last = fork_of(&bases, &own, log);
         assert_eq!((last.added, last.context()), (0, whole.context()), "{path:?}");
@@ -600,7 +601,7 @@ fn a_fork_of_forks_counts_its_calls_once_for_any_bases() {
         let begun = fork_of(&bases[missing..], &own[..known], Default::default());
         let grown = fork_of(&bases, &own, begun.log);
         let after = format!("{known} lines without {missing} bases");
-        assert_eq!((grown.context(), spent(&grown)), (whole.context(), (3, 200, 20)), "{after}");
+        assert_eq!((grown.context(), spend_of(&grown)), (whole.context(), (3, 200, 20)), "{after}");
         assert_eq!(fork_of(&bases, &own, grown.log).added, 0, "{after}");
     }
 }
@@ -618,8 +619,8 @@ fn a_separate_count_uses_the_model_of_its_turn() {
         context("second"),
         user("three"),
     ];
-    let billed = |taken: &Taken| -> Vec<String> {
-        let infos = taken.log.entries().filter_map(|entry| match &entry.body {
+    let billed = |imported: &ImportResult| -> Vec<String> {
+        let infos = imported.log.entries().filter_map(|entry| match &entry.body {
             Body::CustomInfo(info) if info.custom_type == "sapwood.usage" => Some(info.data.get().to_owned()),
             _ => None,
         });
@@ -627,7 +628,7 @@ fn a_separate_count_uses_the_model_of_its_turn() {
             .map(|data| serde_json::from_str::<Value>(&data).unwrap()["model"].as_str().unwrap().to_owned())
             .collect()
     };
-    let fresh = take_all(&file);
-    let grown = take_again(Format::Codex, take_all(&file[..6]).log, lines(&file));
+    let fresh = import_all(&file);
+    let grown = import_again(Format::Codex, import_all(&file[..6]).log, lines(&file));
     assert_eq!((billed(&fresh), billed(&grown)), (vec!["first".to_owned()], vec!["first".to_owned()]));
 }

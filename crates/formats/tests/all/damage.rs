@@ -2,12 +2,12 @@
 //! drafts are valid.
 
 use proptest::prelude::*;
-use sapwood_core::fixture::{MemLog, spoil};
+use sapwood_core::fixture::{MemLog, corrupt};
 use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, LINE_BYTES_MAX, reader};
 use serde_json::json;
 
-use crate::taking::{lines, take, take_with};
+use crate::taking::{import, import_with, lines};
 
 const FIXTURES: &[(Format, &str)] = &[
     (Format::ClaudeCode, include_str!("../fixtures/claude-code.jsonl")),
@@ -26,10 +26,10 @@ const FIXTURES: &[(Format, &str)] = &[
 #[test]
 fn every_fixture_is_valid_and_a_second_import_adds_nothing() {
     for (format, text) in FIXTURES {
-        let taken = take(*format, text);
-        assert_eq!(taken.codes(), [], "{format:?}");
-        assert!(taken.context().len() > 2, "{format:?}: {:?}", taken.context());
-        let again = crate::taking::take_again(*format, taken.log, text);
+        let imported = import(*format, text);
+        assert_eq!(imported.codes(), [], "{format:?}");
+        assert!(imported.context().len() > 2, "{format:?}: {:?}", imported.context());
+        let again = crate::taking::import_again(*format, imported.log, text);
         assert_eq!((again.added, again.codes()), (0, Vec::new()), "{format:?}");
     }
 }
@@ -59,23 +59,23 @@ fn a_file_without_its_header_is_named_after_the_file() {
             let text = format!("{beginning}{rest}");
             assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(format));
             let read = |file: &str| {
-                take_with(format, MemLog::default(), |harvest| {
+                import_with(format, MemLog::default(), |batch| {
                     let mut reader = reader(format, file).unwrap();
                     for (number, line) in (1..).zip(text.split_inclusive('\n')) {
-                        reader.push_line(line.as_bytes(), number, harvest);
+                        reader.push_line(line.as_bytes(), number, batch);
                     }
-                    reader.finish(harvest);
+                    reader.finish(batch);
                 })
             };
-            let taken = read(file);
-            assert_eq!(taken.session.as_ref().map(|session| session.id.as_str()), Some(session));
-            assert!(taken.codes().contains(&(1, "import.no_header")), "{:?}", taken.codes());
+            let imported = read(file);
+            assert_eq!(imported.session.as_ref().map(|session| session.id.as_str()), Some(session));
+            assert!(imported.codes().contains(&(1, "import.no_header")), "{:?}", imported.codes());
             assert_eq!(
-                taken.context(),
-                take(format, FIXTURES.iter().find(|(own, _)| *own == format).unwrap().1).context()
+                imported.context(),
+                import(format, FIXTURES.iter().find(|(own, _)| *own == format).unwrap().1).context()
             );
-            let began = taken.session.unwrap().at;
-            assert_eq!(Some(began), taken.log.entries().next().map(|entry| entry.meta.at));
+            let began = imported.session.unwrap().at;
+            assert_eq!(Some(began), imported.log.entries().next().map(|entry| entry.meta.at));
             assert_eq!(read("-").session, None, "without a name there is no session");
         }
     }
@@ -94,9 +94,9 @@ fn torn_spliced_and_duplicate_lines_are_reported_and_the_rest_is_imported() {
     text.push_str(&format!("{}\n", user("u5", Some("missing"), "orphan")));
     text.push_str(&format!("{}\n", user("u6", Some("u6"), "its own parent")));
     text.push_str("{\"type\":\"user\",\"uuid\":\"u7\",\"message\":{\"con");
-    let taken = take(Format::ClaudeCode, &text);
+    let imported = import(Format::ClaudeCode, &text);
     assert_eq!(
-        taken.codes(),
+        imported.codes(),
         [
             (4, "import.bad_line"),
             (5, "import.duplicate"),
@@ -105,7 +105,7 @@ fn torn_spliced_and_duplicate_lines_are_reported_and_the_rest_is_imported() {
             (7, "import.missing_parent"),
         ]
     );
-    assert_eq!(taken.context(), ["u:one", "u:two", "u:three", "u:orphan", "u:its own parent"]);
+    assert_eq!(imported.context(), ["u:one", "u:two", "u:three", "u:orphan", "u:its own parent"]);
 }
 
 #[test]
@@ -116,18 +116,18 @@ fn a_record_after_its_child_is_imported() {
         user("u2", Some("u1"), "two"),
         user("u4", Some("u2"), "four"),
     ];
-    let taken = take(Format::ClaudeCode, lines(&values));
-    assert_eq!(taken.codes(), [(2, "import.missing_parent")]);
-    assert_eq!(taken.context(), ["u:one", "u:two", "u:four"]);
-    assert_eq!(taken.log.entries().filter(|entry| entry.body.text() == "three").count(), 1);
+    let imported = import(Format::ClaudeCode, lines(&values));
+    assert_eq!(imported.codes(), [(2, "import.missing_parent")]);
+    assert_eq!(imported.context(), ["u:one", "u:two", "u:four"]);
+    assert_eq!(imported.log.entries().filter(|entry| entry.body.text() == "three").count(), 1);
 }
 
 #[test]
 fn a_file_without_a_conversation_is_not_a_session() {
-    let taken =
-        take(Format::ClaudeCode, lines(&[json!({ "type": "summary", "summary": "x", "leafUuid": "y" })]));
-    assert!(taken.session.is_none());
-    assert_eq!(taken.added, 0);
+    let imported =
+        import(Format::ClaudeCode, lines(&[json!({ "type": "summary", "summary": "x", "leafUuid": "y" })]));
+    assert!(imported.session.is_none());
+    assert_eq!(imported.added, 0);
 }
 
 #[test]
@@ -137,9 +137,9 @@ fn a_line_of_a_hundred_megabytes_is_reported_and_not_loaded() {
     text.push(b'\n');
     text.extend_from_slice(lines(&[user("u2", Some("u1"), "two")]).as_bytes());
     assert!(text.len() > LINE_BYTES_MAX);
-    let taken = take(Format::ClaudeCode, &text);
-    assert_eq!(taken.codes(), [(2, "import.too_long")]);
-    assert_eq!(taken.context(), ["u:one", "u:two"]);
+    let imported = import(Format::ClaudeCode, &text);
+    assert_eq!(imported.codes(), [(2, "import.too_long")]);
+    assert_eq!(imported.context(), ["u:one", "u:two"]);
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn invalid_utf8_and_unpaired_surrogates_are_replaced_and_reported() {
         mended.extend_from_slice(&text[at + 4..]);
         mended
     });
-    let taken = take(Format::ClaudeCode, text.unwrap());
-    assert_eq!(taken.codes(), [(1, "import.mended"), (2, "import.mended")]);
-    assert_eq!(taken.context(), ["u:\u{fffd}LACE", "u:\u{fffd}"]);
+    let imported = import(Format::ClaudeCode, text.unwrap());
+    assert_eq!(imported.codes(), [(1, "import.mended"), (2, "import.mended")]);
+    assert_eq!(imported.context(), ["u:\u{fffd}LACE", "u:\u{fffd}"]);
 }
 
 #[test]
@@ -165,17 +165,17 @@ fn deep_nesting_is_refused_without_a_stack_overflow() {
         "{}{{\"type\":\"user\",\"uuid\":\"u2\",\"parentUuid\":\"u1\",\"toolUseResult\":{deep}}}\n{{\"x\":{deep}}}\n",
         lines(&[user("u1", None, "one")])
     );
-    let taken = take(Format::ClaudeCode, &text);
-    assert_eq!(taken.context(), ["u:one"]);
-    assert_eq!(taken.codes().len(), 2, "{:?}", taken.codes());
+    let imported = import(Format::ClaudeCode, &text);
+    assert_eq!(imported.context(), ["u:one"]);
+    assert_eq!(imported.codes().len(), 2, "{:?}", imported.codes());
 }
 
 #[test]
 fn the_import_of_a_file_with_only_problems_stops() {
     let text = "{\"oops\n".repeat(5_000);
     for format in [Format::ClaudeCode, Format::Codex, Format::Pi] {
-        let taken = take(format, lines(&[user("u1", None, "one")]) + &text);
-        assert!(!taken.problems.is_empty());
+        let imported = import(format, lines(&[user("u1", None, "one")]) + &text);
+        assert!(!imported.problems.is_empty());
     }
 }
 
@@ -185,14 +185,14 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_break_an_importer(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         for (format, _) in FIXTURES {
-            take(*format, &bytes);
+            import(*format, &bytes);
         }
     }
 
     #[test]
     fn damaged_files_never_break_an_importer(seed in any::<u64>()) {
         for (format, text) in FIXTURES {
-            take(*format, spoil(text, seed));
+            import(*format, corrupt(text, seed));
         }
     }
 
@@ -204,9 +204,9 @@ proptest! {
             }
             let all: Vec<&str> = text.split_inclusive('\n').collect();
             let cut = 1 + (seed as usize) % all.len();
-            let first = take(*format, all[..cut].concat());
-            let whole = take(*format, text);
-            let extended = crate::taking::take_again(*format, first.log, text);
+            let first = import(*format, all[..cut].concat());
+            let whole = import(*format, text);
+            let extended = crate::taking::import_again(*format, first.log, text);
             prop_assert_eq!(extended.context(), whole.context(), "{:?} cut at {}", format, cut);
         }
     }
@@ -216,20 +216,20 @@ proptest! {
 fn problems_after_valid_records_do_not_drop_them() {
     let good = "{\"role\":\"user\",\"content\":\"good\"}\n".repeat(100);
     for bad in ["{\n".repeat(2_000), "1\n".repeat(2_000)] {
-        let lines = take(Format::Messages, format!("{good}{bad}"));
+        let lines = import(Format::Messages, format!("{good}{bad}"));
         assert_eq!(lines.context().len(), 100);
     }
     let document = format!("[{}{}1]", good.replace('\n', ","), "1,".repeat(2_000));
-    let taken = take(Format::Messages, document);
-    assert_eq!(taken.context().len(), 100);
-    assert!(taken.codes().len() <= sapwood_formats::import::PROBLEMS_MAX, "{}", taken.codes().len());
+    let imported = import(Format::Messages, document);
+    assert_eq!(imported.context().len(), 100);
+    assert!(imported.codes().len() <= sapwood_formats::import::PROBLEMS_MAX, "{}", imported.codes().len());
 }
 
 #[test]
 fn the_import_of_a_file_without_a_session_stops() {
     let feed = format!("[{}1]", "1,".repeat(300_000));
-    let mut harvest = StepBatch::default();
-    reader(Format::RoleFiles, "feed").unwrap().push_document(feed.as_bytes(), &mut harvest);
-    assert!(harvest.is_given_up() && harvest.is_nameless());
-    assert!(harvest.steps.len() < 110_000, "{}", harvest.steps.len());
+    let mut batch = StepBatch::default();
+    reader(Format::RoleFiles, "feed").unwrap().push_document(feed.as_bytes(), &mut batch);
+    assert!(batch.is_given_up() && batch.is_nameless());
+    assert!(batch.steps.len() < 110_000, "{}", batch.steps.len());
 }

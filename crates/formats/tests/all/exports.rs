@@ -1,4 +1,4 @@
-//! Exports, and what an import restores from them.
+//! Exports, and round trips through an import.
 
 use sapwood_core::entry::{
     AssistantMessage, Body, Compaction, Details, ModelChanged, Stop, Strategy, ToolResult, Trigger,
@@ -12,7 +12,7 @@ use sapwood_formats::export::{html, markdown, role_files, tree};
 use sapwood_formats::import::Format;
 use sapwood_formats::import::pi::Dialect;
 
-use crate::taking::{Taken, take};
+use crate::taking::{ImportResult, import};
 
 fn user(text: &str) -> Body {
     UserMessage { parts: vec![Part::text(text)], origin: None }.into()
@@ -32,8 +32,8 @@ fn log_of(bodies: Vec<Body>) -> MemLog {
 }
 
 /// Export to a format and import again.
-fn round(format: Format, log: &MemLog) -> Taken {
-    take(format, export(format, log))
+fn round_trip(format: Format, log: &MemLog) -> ImportResult {
+    import(format, export(format, log))
 }
 
 fn export(format: Format, log: &MemLog) -> Vec<u8> {
@@ -57,9 +57,9 @@ fn a_missing_compaction_summary_round_trips() {
     let cut = Compaction::new(Strategy::Imported, Trigger::Imported);
     let log = log_of(vec![user("old"), cut.into(), user("kept"), user("new")]);
     for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
-        let once = round(format, &log);
+        let once = round_trip(format, &log);
         assert_eq!(once.context(), ["u:kept", "u:new"], "{}", format.as_str());
-        let twice = round(format, &once.log);
+        let twice = round_trip(format, &once.log);
         assert_eq!(twice.context(), ["u:kept", "u:new"], "{}", format.as_str());
         assert_eq!(twice.log.entries().filter(|entry| entry.body.text() == "old").count(), 1);
     }
@@ -73,7 +73,7 @@ fn models_and_the_files_of_a_summary_round_trip() {
     let model = ModelChanged { model: "openrouter/lab/small".to_owned() };
     let log = log_of(vec![model.into(), user("old"), cut.into()]);
     for format in [Format::Pi, Format::Operator] {
-        let back = round(format, &log);
+        let back = round_trip(format, &log);
         assert_eq!(back.log.context().model.as_deref(), Some("openrouter/lab/small"));
         let files = back.log.entries().find_map(|entry| match &entry.body {
             Body::Compaction(compaction) => Some(compaction.details.files_read.clone()),
@@ -120,12 +120,12 @@ fn role_files_include_messages_kept_from_a_non_message_entry() {
         log.push(Body::from(cut(text))).unwrap();
         log.push(user("new")).unwrap();
     }
-    let back = round(Format::RoleFiles, &log).context();
+    let back = round_trip(Format::RoleFiles, &log).context();
     assert_eq!(back, ["u:so far again", "u:kept", "u:new", "u:new"], "the same messages as in the context");
 }
 
 /// Build an answer with a tool call, and a result without a tool name, as Claude Code and Codex write them.
-fn nameless() -> MemLog {
+fn log_with_unnamed_result() -> MemLog {
     let call = Part::tool_call("c1", "Read", sapwood_core::Json::from_value(&serde_json::json!({})));
     let answer = AssistantMessage {
         parts: vec![call],
@@ -148,22 +148,22 @@ fn nameless() -> MemLog {
 
 #[test]
 fn every_export_names_a_result_after_its_call() {
-    let log = nameless();
+    let log = log_with_unnamed_result();
     for format in [Format::Pi, Format::Operator, Format::RoleFiles] {
-        let tools = |taken: &Taken| {
-            taken.log.entries().find_map(|entry| match &entry.body {
+        let tools = |imported: &ImportResult| {
+            imported.log.entries().find_map(|entry| match &entry.body {
                 Body::ToolResult(result) => Some(result.tool.clone()),
                 _ => None,
             })
         };
-        assert_eq!(tools(&round(format, &log)), Some(Some("Read".to_owned())), "{}", format.as_str());
+        assert_eq!(tools(&round_trip(format, &log)), Some(Some("Read".to_owned())), "{}", format.as_str());
     }
     let path = log.path(None).entries;
     assert!(markdown::page(&summary(), &path).contains("Result of `Read`"));
     assert!(html::page(&summary(), &path, &Default::default()).contains("Result <code>Read</code>"));
     let transcript = role_files::transcript(&summary(), &path[2..]).to_string();
     assert!(transcript.contains(r#""toolName":"""#), "the tool is unknown: {transcript}");
-    let back = take(Format::RoleFiles, transcript);
+    let back = import(Format::RoleFiles, transcript);
     assert!(
         back.log
             .entries()
@@ -191,11 +191,11 @@ fn arguments_are_exported_as_an_object_and_round_trip() {
             let text = String::from_utf8(export(format, &log)).unwrap();
             let record: Value = serde_json::from_str(text.lines().nth(2).unwrap()).unwrap();
             assert!(record["message"]["content"][0]["arguments"].is_object(), "{record}");
-            let back = take(format, &text);
-            let came = back.log.entries().find_map(|entry| {
+            let back = import(format, &text);
+            let restored = back.log.entries().find_map(|entry| {
                 entry.body.parts().iter().find_map(Part::as_tool_call).map(|call| call.input.to_value())
             });
-            assert_eq!(came.as_ref(), Some(input), "{}", format.as_str());
+            assert_eq!(restored.as_ref(), Some(input), "{}", format.as_str());
             let again = String::from_utf8(export(format, &back.log)).unwrap();
             let lines = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(lines(&again), lines(&text), "{}", format.as_str());
@@ -210,11 +210,11 @@ fn the_instructions_in_operators_header_round_trip() {
     let log = log_of(vec![system.into(), user("one"), user("two")]);
     let text = String::from_utf8(export(Format::Operator, &log)).unwrap();
     assert!(text.lines().next().unwrap().contains(r#""system_prompt":"Be brief.""#), "{text}");
-    let back = take(Format::Operator, &text);
+    let back = import(Format::Operator, &text);
     assert_eq!((back.context(), back.codes()), (vec!["u:one".to_owned(), "u:two".to_owned()], vec![]));
     assert_eq!(back.log.context().system.as_deref(), Some("Be brief."));
     let again = export(Format::Operator, &back.log);
-    let twice = take(Format::Operator, &again);
+    let twice = import(Format::Operator, &again);
     assert_eq!(twice.log.entries().count(), back.log.entries().count(), "a second round trip adds no lines");
     let pi = String::from_utf8(export(Format::Pi, &log)).unwrap();
     assert!(!pi.contains("system_prompt"), "{pi}");

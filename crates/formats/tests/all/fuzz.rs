@@ -10,7 +10,7 @@ mod workflow;
 
 use std::path::{Path, PathBuf};
 
-use sapwood_core::fixture::spoil;
+use sapwood_core::fixture::corrupt;
 use sapwood_formats::import::Format;
 
 /// Number of mutations per seed and target, unless `FUZZ_CHANGES` is set.
@@ -40,7 +40,7 @@ fn run_over(seeds: &[Vec<u8>], changes: u64, run: impl Fn(&[u8])) {
     for (number, seed) in seeds.iter().enumerate() {
         run(seed);
         for change in 0..changes {
-            run(&spoil(seed, change << 16 | number as u64));
+            run(&corrupt(seed, change << 16 | number as u64));
         }
     }
 }

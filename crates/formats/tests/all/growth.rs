@@ -7,7 +7,7 @@ use sapwood_core::{Part, Seq};
 use sapwood_formats::import::Format;
 use serde_json::{Value, json};
 
-use crate::taking::{lines, take, take_again};
+use crate::taking::{import, import_again, lines};
 
 const FIXTURES: &[(Format, &str)] = &[
     (Format::ClaudeCode, include_str!("../fixtures/claude-code.jsonl")),
@@ -26,17 +26,17 @@ const FIXTURES: &[(Format, &str)] = &[
 /// Import every prefix, then a longer prefix, then the whole file twice.
 fn check_growth(format: Format, text: &str) {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let fresh = take(format, text);
+    let fresh = import(format, text);
     for count in 0..=lines.len() {
-        let first = take(format, lines[..count].concat());
+        let first = import(format, lines[..count].concat());
         let more = count + (lines.len() - count) / 2;
-        let twice = take_again(format, copy(&first.log), lines[..more].concat());
+        let twice = import_again(format, copy(&first.log), lines[..more].concat());
         for log in [first.log, twice.log] {
-            let whole = take_again(format, log, text);
+            let whole = import_again(format, log, text);
             let after = format!("{} after {count} and {more} lines", format.as_str());
             assert_eq!(whole.context(), fresh.context(), "{after}");
             assert_eq!(whole.spend(), fresh.spend(), "{after}");
-            let again = take_again(format, whole.log, text);
+            let again = import_again(format, whole.log, text);
             assert_eq!(again.added, 0, "{after}");
             assert_eq!(again.context(), fresh.context(), "{after}");
         }
@@ -259,16 +259,16 @@ fn a_rewind_without_new_messages_moves_the_leaf_once() {
         (Format::Operator, (operator(false), operator(true))),
     ];
     for (format, (before, after)) in cases {
-        let first = take(format, &before);
+        let first = import(format, &before);
         assert_eq!(first.context(), ["u:one", "a:first", "u:two", "a:second"], "{}", format.as_str());
-        let rewound = take_again(format, first.log, &after);
+        let rewound = import_again(format, first.log, &after);
         assert_eq!(
             (rewound.context(), rewound.added),
             (vec!["u:one".into(), "a:first".into()], 1),
             "{}",
             format.as_str()
         );
-        let again = take_again(format, rewound.log, &after);
+        let again = import_again(format, rewound.log, &after);
         assert_eq!(again.added, 0, "{}", format.as_str());
     }
 }
@@ -276,16 +276,16 @@ fn a_rewind_without_new_messages_moves_the_leaf_once() {
 #[test]
 fn a_rewind_does_not_affect_a_session_changed_by_the_user() {
     let (before, after) = codex_rewound();
-    let mut continued = take(Format::Codex, &before).log;
+    let mut continued = import(Format::Codex, &before).log;
     continued.push(UserMessage { parts: vec![Part::text("here")], origin: None }).unwrap();
-    let again = take_again(Format::Codex, continued, &after);
+    let again = import_again(Format::Codex, continued, &after);
     assert_eq!(again.context().last().unwrap(), "u:here");
     assert_eq!(again.added, 0);
 
-    let mut moved = take(Format::Codex, &after).log;
+    let mut moved = import(Format::Codex, &after).log;
     let first = moved.entry(Seq(1)).meta.id;
     moved.push(sapwood_core::entry::LeafMoved { to: Some(first) }).unwrap();
-    let again = take_again(Format::Codex, moved, &after);
+    let again = import_again(Format::Codex, moved, &after);
     assert_eq!(
         (again.context(), again.added),
         (vec!["u:one".to_owned()], 0),
@@ -360,12 +360,13 @@ fn importing_a_database_after_each_change_equals_a_fresh_import() {
         for change in 0..20 {
             database.change(&mut dice);
             let rows = database.rows();
-            let (grown, fresh) = (take_again(Format::OpenCode, log, &rows), take(Format::OpenCode, &rows));
+            let (grown, fresh) =
+                (import_again(Format::OpenCode, log, &rows), import(Format::OpenCode, &rows));
             assert_eq!(grown.context(), fresh.context(), "seed {seed}, change {change}: {rows}");
             if !database.was_cleared {
                 assert_eq!(grown.spend(), fresh.spend(), "seed {seed}, change {change}: {rows}");
             }
-            let again = take_again(Format::OpenCode, grown.log, &rows);
+            let again = import_again(Format::OpenCode, grown.log, &rows);
             assert_eq!(
                 (again.added, again.context()),
                 (0, fresh.context()),

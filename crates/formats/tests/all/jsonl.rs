@@ -12,7 +12,7 @@ use sapwood_core::{BlobHash, BlobRef, Body, Draft, Json, Principal, Record, Seq}
 use sapwood_formats::export::jsonl::Exporter;
 use sapwood_formats::header::Header;
 use sapwood_formats::import::sapwood::Importer;
-use sapwood_formats::import::{LineSplitter, Problem, Trouble};
+use sapwood_formats::import::{LineSplitter, Problem, ProblemKind};
 
 fn export(summary: &Summary, log: &MemLog) -> Vec<u8> {
     let mut exporter = Exporter::new(Vec::new());
@@ -23,31 +23,31 @@ fn export(summary: &Summary, log: &MemLog) -> Vec<u8> {
     exporter.finish().unwrap()
 }
 
-struct Taken {
+struct ImportResult {
     header: Option<Header>,
     drafts: Vec<Draft>,
     problems: Vec<Problem>,
 }
 
-fn import(bytes: &[u8]) -> Taken {
+fn import(bytes: &[u8]) -> ImportResult {
     let mut importer = Importer::default();
     let mut drafts = Vec::new();
     let mut splitter = LineSplitter::default();
     splitter.push(bytes, |line, number| importer.push_line(line, number, &mut drafts));
     splitter.finish(|line, number| importer.push_line(line, number, &mut drafts));
     assert_eq!(importer.entries(), drafts.len());
-    Taken { header: importer.header().cloned(), drafts, problems: importer.problems().to_vec() }
+    ImportResult { header: importer.header().cloned(), drafts, problems: importer.problems().to_vec() }
 }
 
 /// Append drafts in batches of uneven sizes.
-fn place(drafts: &[Draft]) -> MemLog {
+fn append_all(drafts: &[Draft]) -> MemLog {
     let mut log = MemLog::default();
     let mut rest = drafts;
     let mut size = 1;
     while !rest.is_empty() {
-        let (batch, behind) = rest.split_at(rest.len().min(size));
-        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
-        (rest, size) = (behind, size % 7 + 3);
+        let (chunk, remaining) = rest.split_at(rest.len().min(size));
+        log.append(chunk.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
+        (rest, size) = (remaining, size % 7 + 3);
     }
     log
 }
@@ -61,13 +61,13 @@ fn summary_of(header: &Header, log: &MemLog) -> Summary {
 
 fn check_round_trip(summary: &Summary, log: &MemLog) {
     let first = export(summary, log);
-    let taken = import(&first);
-    assert_eq!(taken.problems, []);
-    let copy = place(&taken.drafts);
+    let imported = import(&first);
+    assert_eq!(imported.problems, []);
+    let copy = append_all(&imported.drafts);
     let metas = |log: &MemLog| log.entries().map(|entry| entry.meta.clone()).collect::<Vec<Meta>>();
     assert_eq!(metas(&copy), metas(log));
     assert_eq!(copy.head(), log.head());
-    let header = taken.header.expect("there was a header");
+    let header = imported.header.expect("there was a header");
     let second = export(&summary_of(&header, &copy), &copy);
     assert_eq!(String::from_utf8(second).unwrap(), String::from_utf8(first).unwrap());
 }
@@ -80,18 +80,18 @@ fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
-fn codes(taken: &Taken) -> Vec<(u64, &'static str)> {
-    taken.problems.iter().map(|problem| (problem.line, problem.what.code())).collect()
+fn codes(imported: &ImportResult) -> Vec<(u64, &'static str)> {
+    imported.problems.iter().map(|problem| (problem.line, problem.what.code())).collect()
 }
 
-/// Return `u1 a2 …` as lines: the header is line 1, the first entry line 2.
+/// Export a log in fixture notation (`u1 a2 …`) as lines. The header is line 1, and the first entry is line 2.
 fn file_of(script: &str) -> Vec<Vec<u8>> {
     let log = MemLog::of(script);
     lines(&export(log.summary(), &log))
 }
 
-fn context_of(taken: &Taken) -> Vec<String> {
-    place(&taken.drafts).context().messages.iter().map(|message| message.text()).collect()
+fn context_of(imported: &ImportResult) -> Vec<String> {
+    append_all(&imported.drafts).context().messages.iter().map(|message| message.text()).collect()
 }
 
 proptest! {
@@ -121,15 +121,15 @@ proptest! {
         for _ in 0..damage {
             damage_lines(&mut file, &mut dice);
         }
-        let taken = import(&file.concat());
-        place(&taken.drafts);
+        let imported = import(&file.concat());
+        append_all(&imported.drafts);
         // The same file produces the same drafts, so importing it twice adds nothing.
-        prop_assert_eq!(import(&file.concat()).drafts, taken.drafts);
+        prop_assert_eq!(import(&file.concat()).drafts, imported.drafts);
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        place(&import(&bytes).drafts);
+        append_all(&import(&bytes).drafts);
     }
 }
 
@@ -227,10 +227,10 @@ fn older_records_are_exported_in_the_current_format() {
     let mut exporter = Exporter::new(Vec::new());
     exporter.header(log.summary()).unwrap();
     exporter.line(&record).unwrap();
-    let taken = import(&exporter.finish().unwrap());
-    assert_eq!(taken.problems, []);
-    assert_eq!(taken.drafts[0].body.text(), "hello");
-    assert_eq!(codec::encode(&taken.drafts[0].body)[..20], br#"{"type":"user_message""#[..20]);
+    let imported = import(&exporter.finish().unwrap());
+    assert_eq!(imported.problems, []);
+    assert_eq!(imported.drafts[0].body.text(), "hello");
+    assert_eq!(codec::encode(&imported.drafts[0].body)[..20], br#"{"type":"user_message""#[..20]);
 }
 
 #[test]
@@ -248,9 +248,9 @@ fn an_exporter_refuses_an_inconsistent_log() {
 fn a_bad_line_is_reported_and_its_children_are_reattached() {
     let mut file = file_of("u1 a2 u3 a4");
     file[3] = b"{\"type\":\"user_message\", oops\n".to_vec();
-    let taken = import(&file.concat());
-    assert_eq!(codes(&taken), [(4, "import.bad_line"), (5, "import.missing_parent")]);
-    assert_eq!(context_of(&taken), ["u1", "a2", "a4"]);
+    let imported = import(&file.concat());
+    assert_eq!(codes(&imported), [(4, "import.bad_line"), (5, "import.missing_parent")]);
+    assert_eq!(context_of(&imported), ["u1", "a2", "a4"]);
 }
 
 #[test]
@@ -262,10 +262,10 @@ fn invalid_utf8_and_huge_numbers_are_bad_lines() {
         .unwrap()
         .replace("\"seq\":3", "\"seq\":99999999999999999999")
         .into_bytes();
-    let taken = import(&file.concat());
-    assert!(matches!(&taken.problems[0], Problem { line: 3, what: Trouble::BadLine { .. } }));
-    assert!(matches!(&taken.problems[1], Problem { line: 4, what: Trouble::BadLine { .. } }));
-    assert_eq!(context_of(&taken), ["u1", "a4"]);
+    let imported = import(&file.concat());
+    assert!(matches!(&imported.problems[0], Problem { line: 3, what: ProblemKind::BadLine { .. } }));
+    assert!(matches!(&imported.problems[1], Problem { line: 4, what: ProblemKind::BadLine { .. } }));
+    assert_eq!(context_of(&imported), ["u1", "a4"]);
 }
 
 #[test]
@@ -279,14 +279,14 @@ fn deep_nesting_does_not_overflow_the_stack() {
             format!("{{\"type\":\"user_message\",\"id\":\"{id}\",\"timestamp\":1,\"parts\":{data}}}\n")
                 .into_bytes(),
         );
-        let taken = import(&file.concat());
-        assert_eq!(taken.drafts.len(), 2, "depth {depth}");
-        assert_eq!(taken.problems[0].line, 4);
+        let imported = import(&file.concat());
+        assert_eq!(imported.drafts.len(), 2, "depth {depth}");
+        assert_eq!(imported.problems[0].line, 4);
     }
 }
 
 #[test]
-fn a_torn_last_line_is_distinguished_from_a_bad_one() {
+fn a_torn_last_line_is_distinguished_from_a_bad_line() {
     let mut file = file_of("u1 a2 u3");
     let keep = file[3].len() - 5;
     file[3].truncate(keep);
@@ -302,44 +302,44 @@ fn missing_final_line_breaks_blank_lines_and_carriage_returns_are_accepted() {
     file[1].pop();
     file[1].extend(b"\r\n\r\n\n");
     file[0].splice(0..0, *b"\xef\xbb\xbf");
-    let taken = import(&file.concat());
-    assert_eq!(codes(&taken), []);
-    assert_eq!(context_of(&taken), ["u1", "a2"]);
+    let imported = import(&file.concat());
+    assert_eq!(codes(&imported), []);
+    assert_eq!(context_of(&imported), ["u1", "a2"]);
 }
 
 #[test]
 fn a_lost_leaf_moved_is_restored() {
     let mut file = file_of("u1 a2 u3 L→1 u4 a5");
     file.remove(4);
-    let taken = import(&file.concat());
-    assert_eq!(codes(&taken), [(5, "import.gap"), (5, "import.rehung")]);
-    assert_eq!(context_of(&taken), ["u1", "u4", "a5"]);
+    let imported = import(&file.concat());
+    assert_eq!(codes(&imported), [(5, "import.gap"), (5, "import.rehung")]);
+    assert_eq!(context_of(&imported), ["u1", "u4", "a5"]);
 }
 
 #[test]
-fn a_branch_from_a_lost_entry_continues_from_the_one_before_it() {
+fn a_branch_from_a_lost_entry_continues_from_the_entry_before_it() {
     let mut file = file_of("u1 a2 u3 L→2 u4 L→3 u5");
     file[3] = b"garbage\n".to_vec();
-    let taken = import(&file.concat());
-    assert_eq!(context_of(&taken), ["u1", "a2", "u5"]);
+    let imported = import(&file.concat());
+    assert_eq!(context_of(&imported), ["u1", "a2", "u5"]);
     let mut file = file_of("u1 a2 L→none u3 L→1 u4");
     file[1] = b"garbage\n".to_vec();
-    let taken = import(&file.concat());
-    assert_eq!(context_of(&taken), ["u4"]);
+    let imported = import(&file.concat());
+    assert_eq!(context_of(&imported), ["u4"]);
 }
 
 #[test]
 fn duplicates_and_lines_out_of_order_are_skipped_and_reported() {
     let mut file = file_of("u1 a2 u3");
     file.insert(3, file[2].clone());
-    let taken = import(&file.concat());
-    assert_eq!(codes(&taken), [(4, "import.gap"), (4, "import.duplicate")]);
-    assert_eq!(context_of(&taken), ["u1", "a2", "u3"]);
+    let imported = import(&file.concat());
+    assert_eq!(codes(&imported), [(4, "import.gap"), (4, "import.duplicate")]);
+    assert_eq!(context_of(&imported), ["u1", "a2", "u3"]);
     let mut file = file_of("u1 a2 u3");
     file.swap(2, 3);
-    let taken = import(&file.concat());
-    assert!(codes(&taken).contains(&(4, "import.wrong_order")), "{:?}", codes(&taken));
-    assert_eq!(context_of(&taken), ["u1", "u3"]);
+    let imported = import(&file.concat());
+    assert!(codes(&imported).contains(&(4, "import.wrong_order")), "{:?}", codes(&imported));
+    assert_eq!(context_of(&imported), ["u1", "u3"]);
 }
 
 #[test]
@@ -347,11 +347,11 @@ fn an_unknown_type_is_kept_as_custom_info() {
     let mut file = file_of("u1 a2 u3");
     let text = String::from_utf8(file[2].clone()).unwrap();
     file[2] = text.replace("assistant_message", "hologram").into_bytes();
-    let taken = import(&file.concat());
-    assert_eq!(codes(&taken), [(3, "import.unknown_type")]);
-    assert_eq!(context_of(&taken), ["u1", "u3"]);
+    let imported = import(&file.concat());
+    assert_eq!(codes(&imported), [(3, "import.unknown_type")]);
+    assert_eq!(context_of(&imported), ["u1", "u3"]);
     assert!(
-        matches!(&taken.drafts[1].body, Body::CustomInfo(info) if info.custom_type == "unknown:hologram")
+        matches!(&imported.drafts[1].body, Body::CustomInfo(info) if info.custom_type == "unknown:hologram")
     );
 }
 
@@ -359,13 +359,13 @@ fn an_unknown_type_is_kept_as_custom_info() {
 fn references_to_missing_entries_are_skipped() {
     let mut file = file_of("u1 a2 u3 2=name K4(sum,2) a5");
     file[2] = b"garbage\n".to_vec();
-    let taken = import(&file.concat());
-    let codes = codes(&taken);
+    let imported = import(&file.concat());
+    let codes = codes(&imported);
     assert!(
         codes.contains(&(5, "import.unknown_target")) && codes.contains(&(6, "import.unknown_target")),
         "{codes:?}"
     );
-    assert_eq!(context_of(&taken), ["u1", "u3", "a5"]);
+    assert_eq!(context_of(&imported), ["u1", "u3", "a5"]);
 }
 
 #[test]
@@ -373,11 +373,11 @@ fn a_newer_file_is_refused_and_a_file_without_a_header_is_not() {
     let mut file = file_of("u1 a2");
     let header = String::from_utf8(file[0].clone()).unwrap();
     file[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
-    let taken = import(&file.concat());
-    assert_eq!((codes(&taken), taken.drafts.len()), (vec![(1, "import.too_new")], 0));
-    let taken = import(&file[1..].concat());
-    assert_eq!((codes(&taken), taken.drafts.len()), (vec![(1, "import.no_header")], 2));
-    assert!(taken.header.is_none());
+    let imported = import(&file.concat());
+    assert_eq!((codes(&imported), imported.drafts.len()), (vec![(1, "import.too_new")], 0));
+    let imported = import(&file[1..].concat());
+    assert_eq!((codes(&imported), imported.drafts.len()), (vec![(1, "import.no_header")], 2));
+    assert!(imported.header.is_none());
     file[0] = b"{\"type\":\"session_header\",\"id\":\"../etc\"}\n".to_vec();
     assert_eq!(codes(&import(&file.concat())), [(1, "import.bad_header")]);
 }
@@ -385,22 +385,22 @@ fn a_newer_file_is_refused_and_a_file_without_a_header_is_not() {
 #[test]
 fn a_second_header_ends_the_file() {
     let one = file_of("u1 a2").concat();
-    let taken = import(&[one.clone(), one].concat());
-    assert_eq!((codes(&taken), taken.drafts.len()), (vec![(4, "import.second_header")], 2));
+    let imported = import(&[one.clone(), one].concat());
+    assert_eq!((codes(&imported), imported.drafts.len()), (vec![(4, "import.second_header")], 2));
 }
 
 #[test]
-fn the_session_after_a_refused_one_is_found() {
+fn the_session_after_a_refused_session_is_found() {
     let mut refused = file_of("u1 a2");
     let header = String::from_utf8(refused[0].clone()).unwrap();
     refused[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
-    let taken = import(&[refused.concat(), file_of("u1").concat(), file_of("u1").concat()].concat());
-    assert_eq!(codes(&taken), [(1, "import.too_new"), (4, "import.second_header")]);
+    let imported = import(&[refused.concat(), file_of("u1").concat(), file_of("u1").concat()].concat());
+    assert_eq!(codes(&imported), [(1, "import.too_new"), (4, "import.second_header")]);
 }
 
 #[test]
 fn the_import_of_a_garbage_file_stops() {
-    let taken = import("garbage\n".repeat(5_000).as_bytes());
-    assert_eq!(taken.problems.len(), sapwood_formats::import::PROBLEMS_MAX);
-    assert_eq!(taken.problems.last().map(|problem| problem.what.code()), Some("import.given_up"));
+    let imported = import("garbage\n".repeat(5_000).as_bytes());
+    assert_eq!(imported.problems.len(), sapwood_formats::import::PROBLEMS_MAX);
+    assert_eq!(imported.problems.last().map(|problem| problem.what.code()), Some("import.given_up"));
 }

@@ -1,4 +1,4 @@
-//! Sessions of pi and operator, one quirk per test.
+//! Sessions of pi and operator, one special case per test.
 
 use sapwood_core::Kind;
 use sapwood_core::entry::Body;
@@ -6,7 +6,7 @@ use sapwood_core::settings::Labels;
 use sapwood_formats::import::Format;
 use serde_json::{Value, json};
 
-use crate::taking::{lines, take, take_again};
+use crate::taking::{import, import_again, lines};
 
 fn header() -> Value {
     json!({ "type": "session", "version": 3, "id": "0199bbbb-0000-7000-8000-000000000001", "timestamp": "2026-01-02T03:04:05.000Z", "cwd": "/work" })
@@ -50,7 +50,7 @@ fn roles_costs_and_settings_are_imported() {
     let result = json!({ "role": "toolResult", "toolCallId": "c1", "toolName": "bash", "content": [{ "type": "text", "text": "a.txt" }], "isError": false });
     let ran = json!({ "role": "bashExecution", "command": "pwd", "output": "/work", "exitCode": 1 });
     let hidden = json!({ "role": "bashExecution", "command": "secret", "output": "x", "exitCode": 0, "excludeFromContext": true });
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -71,7 +71,7 @@ fn roles_costs_and_settings_are_imported() {
         ]),
     );
     assert_eq!(
-        taken.context(),
+        imported.context(),
         [
             "u:hello",
             "r:hm C:bash(c1)",
@@ -81,10 +81,10 @@ fn roles_costs_and_settings_are_imported() {
             "a:done",
         ]
     );
-    assert_eq!(taken.codes(), []);
-    let context = taken.log.context();
+    assert_eq!(imported.codes(), []);
+    let context = imported.log.context();
     assert_eq!((context.model.as_deref(), context.thinking.as_str()), (Some("p/model-a"), "high"));
-    let spend = taken.spend();
+    let spend = imported.spend();
     assert_eq!(
         (spend.calls, spend.usage.input, spend.usage.cache_write, spend.cost_nano_usd),
         (2, 11, 4, 1_500_000)
@@ -93,7 +93,7 @@ fn roles_costs_and_settings_are_imported() {
 
 #[test]
 fn compactions_and_branch_summaries_refer_to_their_entries() {
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -117,18 +117,18 @@ fn compactions_and_branch_summaries_refer_to_their_entries() {
             user("u4", Some("s1"), "six"),
         ]),
     );
-    assert_eq!(taken.context(), ["u:so far", "u:three", "a:four", "u:five went nowhere", "u:six"]);
-    let from = taken.log.entries().find_map(|entry| match &entry.body {
+    assert_eq!(imported.context(), ["u:so far", "u:three", "a:four", "u:five went nowhere", "u:six"]);
+    let from = imported.log.entries().find_map(|entry| match &entry.body {
         Body::BranchSummary(summary) => summary.from,
         _ => None,
     });
-    let left = taken.log.entries().find(|entry| entry.body.text() == "five").unwrap();
+    let left = imported.log.entries().find(|entry| entry.body.text() == "five").unwrap();
     assert_eq!(from, Some(left.meta.id));
 }
 
 #[test]
 fn children_of_a_label_are_attached_to_its_parent() {
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -139,18 +139,18 @@ fn children_of_a_label_are_attached_to_its_parent() {
             assistant("a1", "c1", "two"),
         ]),
     );
-    assert_eq!(taken.context(), ["u:one", "a:two"]);
+    assert_eq!(imported.context(), ["u:one", "a:two"]);
     assert_eq!(
-        (taken.count(Kind::Label), taken.count(Kind::SessionNamed), taken.count(Kind::CustomInfo)),
+        (imported.count(Kind::Label), imported.count(Kind::SessionNamed), imported.count(Kind::CustomInfo)),
         (1, 1, 1)
     );
-    let labels = Labels::fold(taken.log.entries());
+    let labels = Labels::fold(imported.log.entries());
     assert_eq!(labels.find("start").count(), 1);
 }
 
 #[test]
 fn the_leaf_is_the_last_line() {
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -160,7 +160,7 @@ fn the_leaf_is_the_last_line() {
             entry("l1", Some("u1"), "label", json!({ "targetId": "a1", "label": "x" })),
         ]),
     );
-    assert_eq!(taken.context(), ["u:one"], "the label was set after the leaf was moved");
+    assert_eq!(imported.context(), ["u:one"], "the label was set after the leaf was moved");
 }
 
 #[test]
@@ -173,20 +173,20 @@ fn version_1_is_a_chain_and_its_indexes_include_the_header() {
     };
     let mut first = header();
     first.as_object_mut().unwrap().remove("version");
-    let say = |role: &str, text: &str| {
+    let bare_message = |role: &str, text: &str| {
         bare("message", json!({ "message": { "role": role, "content": [{ "type": "text", "text": text }] } }))
     };
     let values = [
         first,
-        say("user", "one"),
-        say("assistant", "two"),
-        say("user", "three"),
+        bare_message("user", "one"),
+        bare_message("assistant", "two"),
+        bare_message("user", "three"),
         bare("compaction", json!({ "summary": "so far", "firstKeptEntryIndex": 3, "tokensBefore": 10 })),
-        say("user", "four"),
+        bare_message("user", "four"),
     ];
-    let taken = take(Format::Pi, lines(&values));
-    assert_eq!(taken.context(), ["u:so far", "u:three", "u:four"]);
-    assert_eq!(take_again(Format::Pi, taken.log, lines(&values)).added, 0);
+    let imported = import(Format::Pi, lines(&values));
+    assert_eq!(imported.context(), ["u:so far", "u:three", "u:four"]);
+    assert_eq!(import_again(Format::Pi, imported.log, lines(&values)).added, 0);
 }
 
 #[test]
@@ -194,8 +194,9 @@ fn version_2_calls_a_custom_message_a_hook_message() {
     let mut first = header();
     first["version"] = json!(2);
     let hook = json!({ "role": "hookMessage", "customType": "h", "content": "from a hook", "display": true });
-    let taken = take(Format::Pi, lines(&[first, user("u1", None, "one"), message("h1", Some("u1"), hook)]));
-    assert_eq!(taken.context(), ["u:one", "u:from a hook"]);
+    let imported =
+        import(Format::Pi, lines(&[first, user("u1", None, "one"), message("h1", Some("u1"), hook)]));
+    assert_eq!(imported.context(), ["u:one", "u:from a hook"]);
 }
 
 #[test]
@@ -213,31 +214,31 @@ fn operator_uses_snake_case_and_its_last_leaf_record_sets_the_leaf() {
         json!({ "type": "custom_info", "id": "a8", "parent_id": "a7", "timestamp": 7, "custom_type": "x", "data": [1] }),
         json!({ "type": "leaf", "id": "a9", "parent_id": "a8", "timestamp": 8, "target_id": "a7" }),
     ];
-    let taken = take(Format::Operator, lines(&values));
-    assert_eq!(taken.context(), ["u:so far", "C:ls(c1)", "t:files", "u:late was left"]);
-    assert_eq!(taken.codes(), []);
-    assert_eq!(taken.log.context().thinking, "low");
-    assert_eq!(taken.session.unwrap().at.0, 1_767_323_045_250);
-    assert_eq!(take_again(Format::Operator, taken.log, lines(&values)).added, 0);
+    let imported = import(Format::Operator, lines(&values));
+    assert_eq!(imported.context(), ["u:so far", "C:ls(c1)", "t:files", "u:late was left"]);
+    assert_eq!(imported.codes(), []);
+    assert_eq!(imported.log.context().thinking, "low");
+    assert_eq!(imported.session.unwrap().at.0, 1_767_323_045_250);
+    assert_eq!(import_again(Format::Operator, imported.log, lines(&values)).added, 0);
 }
 
-fn pi_context(more: &[Value]) -> crate::taking::Taken {
-    take(Format::Pi, lines(&[&[header(), user("u1", None, "one")], more].concat()))
+fn pi_context(more: &[Value]) -> crate::taking::ImportResult {
+    import(Format::Pi, lines(&[&[header(), user("u1", None, "one")], more].concat()))
 }
 
 #[test]
 fn summary_messages_are_imported_as_summaries() {
     let left =
         json!({ "role": "branchSummary", "summary": "that led nowhere", "fromId": "x", "timestamp": 1 });
-    let taken = pi_context(&[message("s1", Some("u1"), left)]);
-    assert_eq!(taken.context(), ["u:one", "u:that led nowhere"]);
-    assert_eq!((taken.count(Kind::BranchSummary), taken.codes()), (1, vec![]));
+    let imported = pi_context(&[message("s1", Some("u1"), left)]);
+    assert_eq!(imported.context(), ["u:one", "u:that led nowhere"]);
+    assert_eq!((imported.count(Kind::BranchSummary), imported.codes()), (1, vec![]));
 
     let cut =
         json!({ "role": "compactionSummary", "summary": "so far", "tokensBefore": 900, "timestamp": 1 });
-    let taken = pi_context(&[message("k1", Some("u1"), cut), user("u2", Some("k1"), "on")]);
-    assert_eq!(taken.context(), ["u:so far", "u:on"]);
-    let tokens = taken.log.entries().find_map(|entry| match &entry.body {
+    let imported = pi_context(&[message("k1", Some("u1"), cut), user("u2", Some("k1"), "on")]);
+    assert_eq!(imported.context(), ["u:so far", "u:on"]);
+    let tokens = imported.log.entries().find_map(|entry| match &entry.body {
         Body::Compaction(compaction) => compaction.tokens_before,
         _ => None,
     });
@@ -294,19 +295,19 @@ fn stop_reasons_are_imported_and_unsent_answers_are_only_in_the_log() {
         ("aborted", Stop::Error, false),
     ];
     for (reason, stop, is_sent) in cases {
-        let taken = pi_context(&[answer(reason, Value::Null), user("u2", Some("a1"), "two")]);
-        let entry = taken.log.entries().find(|entry| entry.meta.kind == Kind::AssistantMessage).unwrap();
+        let imported = pi_context(&[answer(reason, Value::Null), user("u2", Some("a1"), "two")]);
+        let entry = imported.log.entries().find(|entry| entry.meta.kind == Kind::AssistantMessage).unwrap();
         let Body::AssistantMessage(answer) = &entry.body else { panic!("no answer") };
         assert_eq!((answer.stop, entry.body.text().as_str()), (stop, "words"), "{reason}");
-        assert_eq!(taken.context().contains(&"a:words".to_owned()), is_sent, "{reason}");
-        assert_eq!(taken.spend().calls, 1, "{reason}");
+        assert_eq!(imported.context().contains(&"a:words".to_owned()), is_sent, "{reason}");
+        assert_eq!(imported.spend().calls, 1, "{reason}");
     }
 }
 
 #[test]
 fn the_files_of_a_summary_are_imported() {
     let details = json!({ "readFiles": ["a.rs"], "modifiedFiles": ["b.rs", "c.rs"] });
-    let taken = pi_context(&[
+    let imported = pi_context(&[
         entry(
             "k1",
             Some("u1"),
@@ -326,7 +327,7 @@ fn the_files_of_a_summary_are_imported() {
             json!({ "summary": "b", "fromId": "u1", "details": "an extension's" }),
         ),
     ]);
-    let files: Vec<(usize, usize)> = taken
+    let files: Vec<(usize, usize)> = imported
         .log
         .entries()
         .filter_map(|entry| match &entry.body {
@@ -341,9 +342,9 @@ fn the_files_of_a_summary_are_imported() {
 
 #[test]
 fn a_version_2_file_is_imported_completely() {
-    let taken = take(Format::Pi, include_str!("../fixtures/pi-v2.jsonl"));
+    let imported = import(Format::Pi, include_str!("../fixtures/pi-v2.jsonl"));
     assert_eq!(
-        taken.context(),
+        imported.context(),
         [
             "u:Water the roses.",
             "u:It rained.",
@@ -352,20 +353,20 @@ fn a_version_2_file_is_imported_completely() {
             "u:And tomorrow?"
         ]
     );
-    assert_eq!((taken.codes(), taken.spend().cost_nano_usd), (vec![], 2_000_000));
-    assert_eq!(taken.log.context().model.as_deref(), Some("anthropic/claude-haiku-test"));
+    assert_eq!((imported.codes(), imported.spend().cost_nano_usd), (vec![], 2_000_000));
+    assert_eq!(imported.log.context().model.as_deref(), Some("anthropic/claude-haiku-test"));
 }
 
 #[test]
 fn an_operator_file_with_pis_header_and_iso_times_is_recognised() {
     let text = include_str!("../fixtures/operator-iso.jsonl");
     assert_eq!(sapwood_formats::import::detect::detect(text.as_bytes()), Some(Format::Operator));
-    let taken = take(Format::Operator, text);
-    assert_eq!((taken.context(), taken.codes()), (vec!["u:Any mail?".to_owned()], vec![]));
+    let imported = import(Format::Operator, text);
+    assert_eq!((imported.context(), imported.codes()), (vec!["u:Any mail?".to_owned()], vec![]));
     let texts: Vec<String> =
-        taken.log.entries().map(|entry| entry.body.text()).filter(|text| !text.is_empty()).collect();
+        imported.log.entries().map(|entry| entry.body.text()).filter(|text| !text.is_empty()).collect();
     assert_eq!(texts, ["Any mail?", "None.", "Look again.", "And yesterday?"]);
-    assert_eq!(taken.session.unwrap().at.0, 1_767_355_200_000);
+    assert_eq!(imported.session.unwrap().at.0, 1_767_355_200_000);
 }
 
 #[test]
@@ -383,10 +384,10 @@ fn usage_copied_from_the_parent_counts_there() {
         later(user("aaaaaaa3", Some("aaaaaaa2"), "two")),
         later(assistant("aaaaaaa4", "aaaaaaa3", "second")),
     ];
-    let taken = take(Format::Pi, lines(&[&[fork][..], &copied, &own].concat()));
-    assert_eq!(taken.context(), ["u:one", "a:first", "u:two", "a:second"]);
-    assert_eq!((taken.spend().calls, taken.spend().usage.input), (1, 10));
-    let alone = take(Format::Pi, lines(&[&[header()][..], &copied].concat()));
+    let imported = import(Format::Pi, lines(&[&[fork][..], &copied, &own].concat()));
+    assert_eq!(imported.context(), ["u:one", "a:first", "u:two", "a:second"]);
+    assert_eq!((imported.spend().calls, imported.spend().usage.input), (1, 10));
+    let alone = import(Format::Pi, lines(&[&[header()][..], &copied].concat()));
     assert_eq!(alone.spend().calls, 1, "without a fork, all calls count here");
 }
 
@@ -419,10 +420,10 @@ fn a_compaction_that_keeps_from_a_record_without_an_entry_keeps_the_next_entry()
         message("x1", Some("a1"), hidden),
     ] {
         let all = kept_from(record.clone());
-        let fresh = take(Format::Pi, lines(&all));
+        let fresh = import(Format::Pi, lines(&all));
         assert_eq!(fresh.context(), ["u:so far", "u:kept", "u:new"], "{record}");
         for count in 0..all.len() {
-            let grown = take_again(Format::Pi, take(Format::Pi, lines(&all[..count])).log, lines(&all));
+            let grown = import_again(Format::Pi, import(Format::Pi, lines(&all[..count])).log, lines(&all));
             assert_eq!(grown.context(), fresh.context(), "{record} after {count}");
         }
     }
@@ -430,7 +431,7 @@ fn a_compaction_that_keeps_from_a_record_without_an_entry_keeps_the_next_entry()
 
 #[test]
 fn a_compaction_that_keeps_from_a_root_without_an_entry_keeps_the_whole_path() {
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -441,12 +442,12 @@ fn a_compaction_that_keeps_from_a_root_without_an_entry_keeps_the_whole_path() {
             user("u2", Some("s1"), "three"),
         ]),
     );
-    assert_eq!(taken.context(), ["u:so far", "u:one", "a:two", "u:three"]);
+    assert_eq!(imported.context(), ["u:so far", "u:one", "a:two", "u:three"]);
 }
 
 #[test]
 fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
-    let taken = take(
+    let imported = import(
         Format::Pi,
         lines(&[
             header(),
@@ -456,19 +457,19 @@ fn a_compaction_that_keeps_from_the_record_before_it_keeps_nothing() {
             user("u2", Some("s1"), "two"),
         ]),
     );
-    assert_eq!(taken.context(), ["u:so far", "u:two"]);
+    assert_eq!(imported.context(), ["u:so far", "u:two"]);
 }
 
 /// Return the session name for a file without its header, and the parent in a header that references the file.
 fn named(format: Format, file: &str) -> (String, String) {
     use sapwood_formats::import::{reader, steps::StepBatch};
     let session = |lines: String, file: &str| {
-        let (mut reader, mut harvest) = (reader(format, file).unwrap(), StepBatch::default());
+        let (mut reader, mut batch) = (reader(format, file).unwrap(), StepBatch::default());
         for (number, line) in (1..).zip(lines.split_inclusive('\n')) {
-            reader.push_line(line.as_bytes(), number, &mut harvest);
+            reader.push_line(line.as_bytes(), number, &mut batch);
         }
-        reader.finish(&mut harvest);
-        harvest.session.unwrap()
+        reader.finish(&mut batch);
+        batch.session.unwrap()
     };
     let mut fork = header();
     fork["parentSession"] = json!(format!("/home/me/{file}.jsonl"));

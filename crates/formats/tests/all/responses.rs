@@ -9,7 +9,7 @@ use sapwood_core::entry::{
 use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::{Body, Entry, EntryId, Principal, Seq, TimestampMs, TurnId};
 use sapwood_formats::responses::ResponseId;
-use sapwood_formats::responses::event_sequence::{Live, Script};
+use sapwood_formats::responses::event_sequence::{EventSequence, LiveChunk};
 use sapwood_formats::responses::items::Items;
 use sapwood_formats::responses::read::{ITEMS_MAX, read_input, read_items};
 use sapwood_formats::responses::response::response_of;
@@ -93,9 +93,9 @@ fn log(text: &str) -> Vec<Entry> {
     ])
 }
 
-fn told(log: &[Entry], after: Option<u32>) -> Vec<Value> {
-    let mut script = Script::new(id(), after);
-    log.iter().flat_map(|entry| script.apply(entry)).collect()
+fn events_of(log: &[Entry], after: Option<u32>) -> Vec<Value> {
+    let mut sequence = EventSequence::new(id(), after);
+    log.iter().flat_map(|entry| sequence.apply(entry)).collect()
 }
 
 /// Join the deltas as a client does.
@@ -110,7 +110,7 @@ fn plain(events: &[Value]) -> Vec<Value> {
 #[test]
 fn a_turn_streams_in_order_and_ends_with_the_response() {
     let log = log("Hello, world");
-    let events = told(&log, None);
+    let events = events_of(&log, None);
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds[..3], ["response.created", "response.in_progress", "response.output_item.added"]);
     let numbers: Vec<i64> = events.iter().map(|event| event["sequence_number"].as_i64().unwrap()).collect();
@@ -130,10 +130,10 @@ fn a_turn_streams_in_order_and_ends_with_the_response() {
 #[test]
 fn a_reader_resumes_after_any_number_even_inside_a_text() {
     let log = log("Grüße, 🌳");
-    let whole = told(&log, None);
+    let whole = events_of(&log, None);
     let last = whole.last().unwrap()["sequence_number"].as_u64().unwrap() as u32;
     for after in 0..=last {
-        let rest = told(&log, Some(after));
+        let rest = events_of(&log, Some(after));
         assert!(rest.iter().all(|event| event["sequence_number"].as_u64().unwrap() > u64::from(after)));
         let expected: Vec<Value> = plain(&whole)
             .into_iter()
@@ -144,15 +144,15 @@ fn a_reader_resumes_after_any_number_even_inside_a_text() {
 }
 
 /// Split a text at random characters.
-fn pieces(text: &str, cuts: u64) -> Vec<String> {
-    let mut pieces = vec![String::new()];
+fn chunks(text: &str, cuts: u64) -> Vec<String> {
+    let mut chunks = vec![String::new()];
     for (at, letter) in text.chars().enumerate() {
         if cuts >> (at % 64) & 1 == 1 {
-            pieces.push(String::new());
+            chunks.push(String::new());
         }
-        pieces.last_mut().unwrap().push(letter);
+        chunks.last_mut().unwrap().push(letter);
     }
-    pieces
+    chunks
 }
 
 proptest! {
@@ -160,10 +160,10 @@ proptest! {
     #[test]
     fn the_preview_equals_the_entry(text in "[a-zé🌳 ]{0,40}", cuts in any::<u64>(), lost in 0usize..60) {
         let log = log(&text);
-        let (mut script, mut seen) = (Script::new(id(), None), Vec::new());
+        let (mut sequence, mut seen) = (EventSequence::new(id(), None), Vec::new());
         for entry in &log {
             if let Body::AssistantMessage(message) = &entry.body {
-                let mut place = 0;
+                let mut index = 0;
                 for part in &message.parts {
                     let (whole, is_thought) = match part {
                         Part::Text(text) => (text.text.clone(), false),
@@ -171,22 +171,22 @@ proptest! {
                         _ => (String::new(), false),
                     };
                     let is_call = part.as_tool_call().is_some();
-                    for piece in pieces(&whole, cuts) {
+                    for chunk in chunks(&whole, cuts) {
                         let live = match (is_call, is_thought) {
-                            (true, _) => Live::Call,
-                            (_, true) => Live::Thought(&piece),
-                            (_, false) => Live::Words(&piece),
+                            (true, _) => LiveChunk::Call,
+                            (_, true) => LiveChunk::Reasoning(&chunk),
+                            (_, false) => LiveChunk::Text(&chunk),
                         };
                         if seen.len() != lost {
-                            seen.extend(script.preview(place, live));
+                            seen.extend(sequence.preview(index, live));
                         }
-                        place += 1;
+                        index += 1;
                     }
                 }
             }
-            seen.extend(script.apply(entry));
+            seen.extend(sequence.apply(entry));
         }
-        let whole = told(&log, None);
+        let whole = events_of(&log, None);
         prop_assert_eq!(texts(&seen), texts(&whole));
         prop_assert_eq!(plain(&seen), plain(&whole));
     }

@@ -5,7 +5,7 @@ use sapwood_core::fixture::MemLog;
 use sapwood_formats::import::{Format, reader};
 use serde_json::{Value, json};
 
-use crate::taking::{Taken, take, take_again, take_with};
+use crate::taking::{ImportResult, import, import_again, import_with};
 
 fn transcript(more: Value) -> Value {
     let mut document = json!({ "roleName": "owner", "logicalSessionId": "flow-1__owner", "transcriptHistory": [
@@ -18,8 +18,8 @@ fn transcript(more: Value) -> Value {
 }
 
 /// Return the data kept outside the tree under a custom type.
-fn kept(taken: &Taken, custom_type: &str) -> Vec<Value> {
-    let infos = taken.log.entries().filter_map(|entry| match &entry.body {
+fn kept(imported: &ImportResult, custom_type: &str) -> Vec<Value> {
+    let infos = imported.log.entries().filter_map(|entry| match &entry.body {
         Body::CustomInfo(info) if info.custom_type == custom_type => Some(info.data.get().to_owned()),
         _ => None,
     });
@@ -27,9 +27,9 @@ fn kept(taken: &Taken, custom_type: &str) -> Vec<Value> {
 }
 
 fn state(more: Value) -> Value {
-    let taken = take(Format::RoleFiles, transcript(more).to_string());
-    assert_eq!(taken.context(), ["u:one", "a:two"]);
-    kept(&taken, "role-files:state").pop().unwrap()
+    let imported = import(Format::RoleFiles, transcript(more).to_string());
+    assert_eq!(imported.context(), ["u:one", "a:two"]);
+    kept(&imported, "role-files:state").pop().unwrap()
 }
 
 #[test]
@@ -56,15 +56,18 @@ fn the_current_node_is_kept_with_its_number_of_exchanges() {
 fn feed_items_are_kept_outside_the_tree() {
     let feed = json!([{ "id": "1", "type": "user", "text": "one" }, { "id": "2", "type": "assistant", "text": "two" }]);
     let both = |feed: &str| {
-        take_with(Format::RoleFiles, MemLog::default(), |harvest| {
+        import_with(Format::RoleFiles, MemLog::default(), |batch| {
             let mut reader = reader(Format::RoleFiles, "transcript").unwrap();
-            reader.push_document(transcript(json!({})).to_string().as_bytes(), harvest);
-            reader.push_document(feed.as_bytes(), harvest);
+            reader.push_document(transcript(json!({})).to_string().as_bytes(), batch);
+            reader.push_document(feed.as_bytes(), batch);
         })
     };
-    let taken = both(&feed.to_string());
-    assert_eq!(json!(kept(&taken, "role-files:feed")), feed);
-    assert_eq!((taken.context(), taken.codes()), (vec!["u:one".to_owned(), "a:two".to_owned()], vec![]));
+    let imported = both(&feed.to_string());
+    assert_eq!(json!(kept(&imported, "role-files:feed")), feed);
+    assert_eq!(
+        (imported.context(), imported.codes()),
+        (vec!["u:one".to_owned(), "a:two".to_owned()], vec![])
+    );
     let torn = feed.to_string();
     let torn = both(&torn[..torn.len() - 9]);
     assert_eq!(json!(kept(&torn, "role-files:feed")), json!([feed[0]]));
@@ -79,13 +82,13 @@ fn a_torn_transcript_keeps_its_complete_messages_and_archives() {
     let document = json!({ "compactionArchives": [archive], "logicalSessionId": "flow-1__owner", "transcriptHistory": [
         { "role": "user", "content": "so far" }, { "role": "user", "content": "next" }, { "role": "assistant", "content": "done" } ] });
     let text = serde_json::to_string_pretty(&document).unwrap();
-    let whole = take(Format::RoleFiles, &text);
+    let whole = import(Format::RoleFiles, &text);
     assert_eq!(whole.context(), ["u:so far", "u:next", "a:done"]);
     let cut = text.find("\"done\"").unwrap();
-    let torn = take(Format::RoleFiles, &text[..cut]);
+    let torn = import(Format::RoleFiles, &text[..cut]);
     assert_eq!(torn.context(), ["u:so far", "u:next"]);
     assert_eq!(torn.codes(), [(text[..cut].lines().count() as u64, "import.torn")]);
-    let mended = take_again(Format::RoleFiles, torn.log, &text);
+    let mended = import_again(Format::RoleFiles, torn.log, &text);
     assert_eq!(
         (mended.context(), mended.codes()),
         (whole.context(), vec![]),
@@ -95,9 +98,9 @@ fn a_torn_transcript_keeps_its_complete_messages_and_archives() {
 
 #[test]
 fn a_transcript_without_a_name_is_reported_and_not_imported() {
-    let taken = take(Format::RoleFiles, r#"{"roleName":"owner","transcriptHistory":[{"role":"us"#);
-    assert!(taken.session.is_none());
-    assert_eq!((taken.added, taken.codes()), (0, vec![(1, "import.torn")]));
+    let imported = import(Format::RoleFiles, r#"{"roleName":"owner","transcriptHistory":[{"role":"us"#);
+    assert!(imported.session.is_none());
+    assert_eq!((imported.added, imported.codes()), (0, vec![(1, "import.torn")]));
 }
 
 #[test]
@@ -117,11 +120,11 @@ fn a_changed_system_prompt_is_imported_even_if_used_before() {
             ));
         }
         let file = transcript(json!({ "systemPrompt": system, "transcriptHistory": history })).to_string();
-        let fresh = take(Format::RoleFiles, &file);
-        let grown = take_again(Format::RoleFiles, log, &file);
+        let fresh = import(Format::RoleFiles, &file);
+        let grown = import_again(Format::RoleFiles, log, &file);
         assert_eq!((grown.context(), grown.codes()), (fresh.context(), vec![]), "import {number}");
         assert_eq!(grown.log.context().system.as_deref(), Some(*system), "import {number}");
-        let again = take_again(Format::RoleFiles, grown.log, &file);
+        let again = import_again(Format::RoleFiles, grown.log, &file);
         assert_eq!((again.added, again.context()), (0, fresh.context()), "import {number}");
         log = again.log;
     }
@@ -132,9 +135,9 @@ fn a_changed_system_prompt_does_not_move_the_leaf_of_a_continued_session() {
     use sapwood_core::Part;
     use sapwood_core::entry::UserMessage;
     let file = |system: &str| transcript(json!({ "systemPrompt": system })).to_string();
-    let mut log = take(Format::RoleFiles, file("A")).log;
+    let mut log = import(Format::RoleFiles, file("A")).log;
     log.push(Body::from(UserMessage { parts: vec![Part::text("mine")], origin: None })).unwrap();
-    let changed = take_again(Format::RoleFiles, log, file("B"));
+    let changed = import_again(Format::RoleFiles, log, file("B"));
     assert_eq!(changed.context(), ["u:one", "a:two", "u:mine"]);
 }
 
@@ -142,9 +145,9 @@ fn a_changed_system_prompt_does_not_move_the_leaf_of_a_continued_session() {
 fn adding_or_removing_a_prompt_duplicates_nothing() {
     let (without, with) = (transcript(json!({})), transcript(json!({ "systemPrompt": "Be brief." })));
     for (first, second) in [(&without, &with), (&with, &without)] {
-        let first = take(Format::RoleFiles, first.to_string());
+        let first = import(Format::RoleFiles, first.to_string());
         let entries = first.log.entries().count();
-        let second = take_again(Format::RoleFiles, first.log, second.to_string());
+        let second = import_again(Format::RoleFiles, first.log, second.to_string());
         assert_eq!(second.context(), ["u:one", "a:two"]);
         let messages = second
             .log
@@ -158,8 +161,8 @@ fn adding_or_removing_a_prompt_duplicates_nothing() {
 #[test]
 fn only_a_prompt_that_is_too_long_is_skipped() {
     let long = transcript(json!({ "systemPrompt": "x".repeat(17 << 20) }));
-    let taken = take(Format::RoleFiles, long.to_string());
-    assert_eq!(taken.context(), ["u:one", "a:two"]);
-    assert!(taken.codes().iter().all(|(_, code)| *code == "import.too_long"), "{:?}", taken.codes());
-    assert!(!taken.log.entries().any(|entry| matches!(entry.body, Body::ContextChanged(_))));
+    let imported = import(Format::RoleFiles, long.to_string());
+    assert_eq!(imported.context(), ["u:one", "a:two"]);
+    assert!(imported.codes().iter().all(|(_, code)| *code == "import.too_long"), "{:?}", imported.codes());
+    assert!(!imported.log.entries().any(|entry| matches!(entry.body, Body::ContextChanged(_))));
 }

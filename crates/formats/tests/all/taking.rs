@@ -9,7 +9,7 @@ use sapwood_formats::import::reconcile::Reconciler;
 use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, LineSplitter, Problem, reader};
 
-pub struct Taken {
+pub struct ImportResult {
     pub session: Option<NewSession>,
     pub log: MemLog,
     pub problems: Vec<Problem>,
@@ -17,59 +17,65 @@ pub struct Taken {
     pub skipped: u64,
 }
 
-pub fn take(format: Format, bytes: impl AsRef<[u8]>) -> Taken {
-    take_again(format, MemLog::default(), bytes)
+pub fn import(format: Format, bytes: impl AsRef<[u8]>) -> ImportResult {
+    import_again(format, MemLog::default(), bytes)
 }
 
 /// Import a file into a log that may already contain a part of the file.
-pub fn take_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> Taken {
+pub fn import_again(format: Format, log: MemLog, bytes: impl AsRef<[u8]>) -> ImportResult {
     let bytes = bytes.as_ref();
-    take_with(format, log, |harvest| {
+    import_with(format, log, |batch| {
         let mut reader = reader(format, "-").unwrap();
         if format.is_document(bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()) {
-            reader.push_document(bytes, harvest);
+            reader.push_document(bytes, batch);
         } else {
             let mut splitter = LineSplitter::default();
-            splitter.push(bytes, |line, number| reader.push_line(line, number, harvest));
-            splitter.finish(|line, number| reader.push_line(line, number, harvest));
+            splitter.push(bytes, |line, number| reader.push_line(line, number, batch));
+            splitter.finish(|line, number| reader.push_line(line, number, batch));
         }
-        reader.finish(harvest);
+        reader.finish(batch);
     })
 }
 
 /// Import the steps that `read` produces into a log.
-pub fn take_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepBatch)) -> Taken {
-    let mut harvest = StepBatch::default();
-    read(&mut harvest);
-    let mut grower = Reconciler::new(format.agent());
+pub fn import_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepBatch)) -> ImportResult {
+    let mut batch = StepBatch::default();
+    read(&mut batch);
+    let mut reconciler = Reconciler::new(format.agent());
     for entry in log.entries() {
         let meta = &entry.meta;
-        grower.know(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
-        grower.know_body(&entry.body);
+        reconciler.register(meta.id, meta.parent.map(|parent| parent.0), meta.kind.stance());
+        reconciler.register_body(&entry.body);
     }
     if log.entries().next().is_some() {
-        grower.know_leaf(log.head().leaf.map(|leaf| leaf.0));
+        reconciler.register_leaf(log.head().leaf.map(|leaf| leaf.0));
     }
     let mut drafts: Vec<Draft> = Vec::new();
-    let mut problems = std::mem::take(&mut harvest.problems);
-    for step in harvest.steps.drain(..) {
-        grower.take(step, &mut drafts, &mut problems);
+    let mut problems = std::mem::take(&mut batch.problems);
+    for step in batch.steps.drain(..) {
+        reconciler.take(step, &mut drafts, &mut problems);
     }
-    grower.finish(&mut drafts);
-    let brought: Vec<BlobHash> = harvest.blobs.iter().map(|bytes| BlobHash::of(bytes)).collect();
-    let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !brought.contains(blob));
+    reconciler.finish(&mut drafts);
+    let provided: Vec<BlobHash> = batch.blobs.iter().map(|bytes| BlobHash::of(bytes)).collect();
+    let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !provided.contains(blob));
     assert_eq!(missing, None, "a draft refers to a blob that no step has");
     let mut rest = &drafts[..];
     let mut size = 1;
     while !rest.is_empty() {
-        let (batch, behind) = rest.split_at(rest.len().min(size));
-        log.append(batch.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
-        (rest, size) = (behind, size % 7 + 3);
+        let (chunk, remaining) = rest.split_at(rest.len().min(size));
+        log.append(chunk.to_vec()).unwrap_or_else(|error| panic!("an imported draft was refused: {error}"));
+        (rest, size) = (remaining, size % 7 + 3);
     }
-    Taken { session: harvest.session, log, problems, added: grower.added, skipped: grower.skipped }
+    ImportResult {
+        session: batch.session,
+        log,
+        problems,
+        added: reconciler.added,
+        skipped: reconciler.skipped,
+    }
 }
 
-impl Taken {
+impl ImportResult {
     /// Return the context, one line per message: `u:hello`, `a:text`, `C:tool(call id)`, `t:result`,
     /// `r:reasoning`.
     pub fn context(&self) -> Vec<String> {

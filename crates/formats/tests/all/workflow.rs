@@ -327,7 +327,7 @@ fn an_export_runs_with_any_agent_name() {
     let name = "Dr. Mail (old) ".repeat(9);
     document.workflow.nodes[1].agent_ref = Some(name.clone());
     let readings = workflow::Readings::default();
-    let flow = workflow::flow_of(&document, &readings, workflow::OwnAgents::Taken, |_| None).unwrap();
+    let flow = workflow::flow_of(&document, &readings, workflow::OwnAgents::Use, |_| None).unwrap();
     assert_eq!((flow.mistakes(), flow.nodes[1].agent.as_ref()), (vec![], Some(&name)));
     assert_eq!(flow.nodes[1].role.as_deref(), Some("assistant"));
 }

@@ -7,50 +7,51 @@ use sapwood::core::entry::{
     AssistantMessage, Body, Details, Stop, Strategy, ToolResult, Trigger, Usage, WrittenBy,
 };
 use sapwood::core::port::summariser::{
-    BeforeCompact, CompactHook, Compactor, Request, Summariser, SummariserError, Written,
+    BeforeCompact, CompactHook, Compactor, Summariser, SummariserError, SummaryRequest, WrittenSummary,
 };
 use sapwood::core::pressure::{Level, Moment};
 use sapwood::core::{Json, Part};
 use sapwood::engine::compact::{Compacted, Compacting, Writing};
-use sapwood::engine::pressure::Situation;
+use sapwood::engine::pressure::PressureOptions;
 use sapwood::{Context, Sapwood, SessionId, user_text};
 
 /// Returns scripted answers and records the requests.
 #[derive(Default)]
-struct Scripted {
+struct ScriptedSummariser {
     answers: Mutex<Vec<Result<String, SummariserError>>>,
-    asked: Mutex<Vec<Request>>,
+    requests: Mutex<Vec<SummaryRequest>>,
     /// The session that gets a message while the summary is being written.
     meanwhile: Option<(Sapwood, SessionId)>,
     /// The cost of each answer.
     bill: Option<WrittenBy>,
 }
 
-impl Scripted {
-    fn saying(answers: &[&str]) -> Arc<Self> {
+impl ScriptedSummariser {
+    fn answering(answers: &[&str]) -> Arc<Self> {
         let answers = answers.iter().rev().map(|answer| Ok((*answer).to_owned())).collect();
         Arc::new(Self { answers: Mutex::new(answers), ..Self::default() })
     }
 }
 
 #[async_trait::async_trait]
-impl Summariser for Scripted {
-    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
+impl Summariser for ScriptedSummariser {
+    async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError> {
         if let Some((sapwood, session)) = &self.meanwhile {
             sapwood.inject(session, vec![user_text("said meanwhile")]).await.unwrap();
         }
-        self.asked.lock().unwrap().push(request);
+        self.requests.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().pop();
         let text = answer.unwrap_or_else(|| Err(SummariserError("no answer".to_owned())))?;
-        Ok(Written { text, by: self.bill.clone() })
+        Ok(WrittenSummary { text, by: self.bill.clone() })
     }
 }
 
 async fn chat(count: usize) -> (Sapwood, SessionId) {
     let sapwood = Sapwood::open("memory:").unwrap();
     let session = sapwood.open_session(Default::default()).await.unwrap();
-    let said = (0..count).map(|n| user_text(format!("message {n} {}", "and so on ".repeat(20)))).collect();
-    sapwood.inject(&session, said).await.unwrap();
+    let messages =
+        (0..count).map(|n| user_text(format!("message {n} {}", "and so on ".repeat(20)))).collect();
+    sapwood.inject(&session, messages).await.unwrap();
     (sapwood, session)
 }
 
@@ -72,7 +73,7 @@ fn summary_of(context: &Context) -> String {
 
 fn output(call: &str, text: &str) -> Vec<Body> {
     let call_part = Part::tool_call(call, "run", Json::parse("{}").unwrap());
-    let asked = AssistantMessage { parts: vec![call_part], stop: Stop::ToolUse, ..said("") };
+    let call_message = AssistantMessage { parts: vec![call_part], stop: Stop::ToolUse, ..assistant_text("") };
     let result = ToolResult {
         call_id: call.to_owned(),
         tool: Some("run".to_owned()),
@@ -82,17 +83,17 @@ fn output(call: &str, text: &str) -> Vec<Body> {
         interrupted: false,
         full: None,
     };
-    vec![asked.into(), result.into()]
+    vec![call_message.into(), result.into()]
 }
 
-fn said(text: &str) -> AssistantMessage {
+fn assistant_text(text: &str) -> AssistantMessage {
     serde_json::from_value(serde_json::json!({ "parts": [{ "type": "text", "text": text }] })).unwrap()
 }
 
 #[tokio::test]
 async fn a_model_writes_the_summary_and_its_lists_are_carried_over() {
     let (sapwood, session) = chat(20).await;
-    let model = Scripted::saying(&[
+    let model = ScriptedSummariser::answering(&[
         "## Goal\nship\n## Decisions\n- use SQLite\n## Open items\n- docs",
         "## Goal\nship soon\n## Decisions\n- no cache\n## Open items\n- tests",
     ]);
@@ -102,13 +103,16 @@ async fn a_model_writes_the_summary_and_its_lists_are_carried_over() {
     let done = compact(&sapwood, &session, how.clone()).await;
     assert_eq!((done.kept, done.archived), (7, 14));
     assert!(done.tokens_after < done.tokens_before);
-    let request = model.asked.lock().unwrap()[0].clone();
+    let request = model.requests.lock().unwrap()[0].clone();
     assert!(request.text.contains("message 0") && request.text.contains("message 13"), "{}", request.text);
     assert!(!request.text.contains("message 14"), "kept messages are not summarised");
     assert!(request.text.contains("the deadline"));
-    sapwood.inject(&session, vec![user_text("more"), said("yes").into(), user_text("go on")]).await.unwrap();
+    sapwood
+        .inject(&session, vec![user_text("more"), assistant_text("yes").into(), user_text("go on")])
+        .await
+        .unwrap();
     let done = compact(&sapwood, &session, how).await;
-    let request = model.asked.lock().unwrap()[1].clone();
+    let request = model.requests.lock().unwrap()[1].clone();
     assert!(request.text.contains("ship") && request.text.contains("use SQLite"), "the summary is folded in");
     assert!(request.text.contains("message 14"), "no message is lost between two summaries");
     let compaction = done.compaction.unwrap();
@@ -124,13 +128,13 @@ async fn a_split_turn_is_summarised_in_two_parts() {
     for round in 0..15 {
         sapwood.inject(&session, output(&format!("c{round}"), "fine")).await.unwrap();
     }
-    let model = Scripted::saying(&["the story", "how the turn began"]);
+    let model = ScriptedSummariser::answering(&["the story", "how the turn began"]);
     let how = Compacting { summariser: Some(model.clone()), ..compacting(Method::Llm) };
     compact(&sapwood, &session, how).await;
-    let asked = model.asked.lock().unwrap();
-    assert_eq!(asked.len(), 2);
-    assert!(asked[0].text.contains("message 0") && !asked[0].text.contains("message 1 "));
-    assert!(asked[1].text.contains("message 1 ") && asked[1].system.contains("turn"));
+    let requests = model.requests.lock().unwrap();
+    assert_eq!(requests.len(), 2);
+    assert!(requests[0].text.contains("message 0") && !requests[0].text.contains("message 1 "));
+    assert!(requests[1].text.contains("message 1 ") && requests[1].system.contains("turn"));
 }
 
 #[tokio::test]
@@ -138,8 +142,8 @@ async fn an_empty_summary_falls_back_to_truncate_and_records_it() {
     for (method, name) in [(Method::Llm, Strategy::Llm), (Method::Custom, Strategy::Custom)] {
         let (sapwood, session) = chat(20).await;
         let mut how = compacting(method);
-        how.summariser = Some(Scripted::saying(&["  \n"]));
-        how.custom_compactor = Some(Arc::new(Own(" ")));
+        how.summariser = Some(ScriptedSummariser::answering(&["  \n"]));
+        how.custom_compactor = Some(Arc::new(FixedCompactor(" ")));
         let done = compact(&sapwood, &session, how).await.compaction.unwrap();
         assert_eq!((done.strategy, done.instead_of), (Strategy::Truncate, Some(name)));
         assert!(done.summary.unwrap().contains("user: message 3"));
@@ -150,7 +154,7 @@ async fn an_empty_summary_falls_back_to_truncate_and_records_it() {
 async fn a_failing_model_leaves_the_session_unchanged() {
     let (sapwood, session) = chat(20).await;
     let before = sapwood.engine().summary(sapwood.scope(), &session).await.unwrap();
-    let how = Compacting { summariser: Some(Scripted::saying(&[])), ..compacting(Method::Llm) };
+    let how = Compacting { summariser: Some(ScriptedSummariser::answering(&[])), ..compacting(Method::Llm) };
     let error = sapwood.engine().compact(sapwood.scope(), &session, how).await.unwrap_err();
     assert_eq!(error.code(), "compact.failed");
     assert_eq!(sapwood.engine().summary(sapwood.scope(), &session).await.unwrap(), before);
@@ -164,20 +168,21 @@ async fn messages_added_during_a_compaction_are_kept_after_it() {
     let (sapwood, session) = chat(20).await;
     let meanwhile = Some((sapwood.clone(), session.clone()));
     let answers = Mutex::new(vec![Ok("what happened".to_owned())]);
-    let model = Arc::new(Scripted { answers, meanwhile, ..Scripted::default() });
+    let model = Arc::new(ScriptedSummariser { answers, meanwhile, ..ScriptedSummariser::default() });
     let how = Compacting { summariser: Some(model.clone()), ..compacting(Method::Llm) };
     let done = compact(&sapwood, &session, how).await;
-    assert_eq!(model.asked.lock().unwrap().len(), 1, "the model is not asked again");
+    assert_eq!(model.requests.lock().unwrap().len(), 1, "the model is not called again");
     let context = sapwood.context(&session).await.unwrap();
     assert_eq!((done.kept, context.messages.len()), (8, 8));
     assert_eq!(context.messages[7].text(), "said meanwhile");
     assert!(summary_of(&context).contains("what happened"));
 }
 
-struct Own(&'static str);
+/// Returns a fixed summary, with `#` replaced by the number of archived messages.
+struct FixedCompactor(&'static str);
 
 #[async_trait::async_trait]
-impl Compactor for Own {
+impl Compactor for FixedCompactor {
     async fn compact(&self, archive: &Archive<'_>) -> Result<String, SummariserError> {
         let count = archive.messages().count();
         Ok(self.0.replace('#', &count.to_string()))
@@ -190,7 +195,7 @@ async fn a_custom_compactor_writes_the_summary() {
     let mut how = compacting(Method::Custom);
     let error = sapwood.engine().compact(sapwood.scope(), &session, how.clone()).await.unwrap_err();
     assert!(error.to_string().contains("compact_strategy"), "{error}");
-    how.custom_compactor = Some(Arc::new(Own("# messages, in my words")));
+    how.custom_compactor = Some(Arc::new(FixedCompactor("# messages, in my words")));
     let done = compact(&sapwood, &session, how).await;
     assert_eq!(done.compaction.unwrap().strategy, Strategy::Custom);
     assert!(summary_of(&sapwood.context(&session).await.unwrap()).contains("14 messages, in my words"));
@@ -215,37 +220,40 @@ async fn callbacks_replace_masked_and_shortened_output() {
 }
 
 #[derive(Default)]
-struct Hook {
+struct ScriptedHook {
     answer: BeforeCompact,
-    told: Mutex<u32>,
+    /// Number of calls to `after_compact`.
+    notified: Mutex<u32>,
 }
 
 #[async_trait::async_trait]
-impl CompactHook for Hook {
+impl CompactHook for ScriptedHook {
     async fn before_compact(&self, _: &Archive<'_>) -> BeforeCompact {
         self.answer.clone()
     }
     async fn after_compact(&self, _: &sapwood::core::entry::Compaction) {
-        *self.told.lock().unwrap() += 1;
+        *self.notified.lock().unwrap() += 1;
     }
 }
 
 #[tokio::test]
 async fn a_hook_can_cancel_a_compaction_or_supply_the_summary() {
     let (sapwood, session) = chat(20).await;
-    let cancel =
-        Arc::new(Hook { answer: BeforeCompact::Cancel { reason: "not now".into() }, ..Hook::default() });
+    let cancel = Arc::new(ScriptedHook {
+        answer: BeforeCompact::Cancel { reason: "not now".into() },
+        ..ScriptedHook::default()
+    });
     let how = Compacting { hook: Some(cancel.clone()), ..compacting(Method::Truncate) };
     let done = compact(&sapwood, &session, how).await;
     assert_eq!((done.cancelled.as_deref(), done.entry, done.kept), (Some("not now"), None, 20));
-    assert_eq!(*cancel.told.lock().unwrap(), 0);
+    assert_eq!(*cancel.notified.lock().unwrap(), 0);
     let answer = BeforeCompact::Supply { summary: "all in all".into(), details: Details::default() };
-    let supply = Arc::new(Hook { answer, ..Hook::default() });
+    let supply = Arc::new(ScriptedHook { answer, ..ScriptedHook::default() });
     let how = Compacting { hook: Some(supply.clone()), ..compacting(Method::Truncate) };
     let done = compact(&sapwood, &session, how).await;
     assert!(done.compaction.unwrap().from_hook);
     assert_eq!(summary_of(&sapwood.context(&session).await.unwrap()), "all in all");
-    assert_eq!(*supply.told.lock().unwrap(), 1);
+    assert_eq!(*supply.notified.lock().unwrap(), 1);
 }
 
 #[tokio::test]
@@ -266,17 +274,17 @@ async fn a_hard_limit_holds_for_messages_of_any_size() {
 async fn pressure_compacts_when_needed_and_not_twice_without_new_messages() {
     let (sapwood, session) = chat(40).await;
     let usage = Usage { input: 1_000, cache_read: 8_000, ..Usage::default() };
-    let answer = AssistantMessage { usage: Some(usage), ..said("here you are") };
+    let answer = AssistantMessage { usage: Some(usage), ..assistant_text("here you are") };
     sapwood.inject(&session, vec![answer.into()]).await.unwrap();
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
-    let unknown = Situation::default();
+    let unknown = PressureOptions::default();
     assert_eq!(engine.relieve(scope, &session, Moment::AfterTurn, &unknown).await.unwrap().compacted, None);
-    let situation = Situation { budget_tokens: Some(10_000), ..Situation::default() };
-    let before = engine.relieve(scope, &session, Moment::BeforeCall, &situation).await.unwrap();
+    let pressure_options = PressureOptions { budget_tokens: Some(10_000), ..PressureOptions::default() };
+    let before = engine.relieve(scope, &session, Moment::BeforeCall, &pressure_options).await.unwrap();
     assert_eq!((before.pressure.unwrap().level, before.compacted), (Level::Orange, None));
-    let after = engine.relieve(scope, &session, Moment::AfterTurn, &situation).await.unwrap();
+    let after = engine.relieve(scope, &session, Moment::AfterTurn, &pressure_options).await.unwrap();
     assert!(after.compacted.unwrap().entry.is_some());
-    let again = engine.pressure(scope, &session, &situation).await.unwrap().unwrap();
+    let again = engine.pressure(scope, &session, &pressure_options).await.unwrap().unwrap();
     assert_eq!(again.level, Level::Green, "{again}");
     let feed = engine.feed(scope, &session).await.unwrap();
     assert!(feed.iter().any(|item| item.label == "pressure" && item.text.starts_with("orange")), "{feed:?}");
@@ -287,15 +295,15 @@ async fn pressure_compacts_when_needed_and_not_twice_without_new_messages() {
 #[tokio::test]
 async fn an_overflow_compacts_and_reports_whether_it_helped() {
     let (sapwood, session) = chat(40).await;
-    let situation = Situation { budget_tokens: Some(1_500), ..Situation::default() };
+    let pressure_options = PressureOptions { budget_tokens: Some(1_500), ..PressureOptions::default() };
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
-    let dry = Situation { writing: Writing::DryRun, ..situation.clone() };
+    let dry = PressureOptions { writing: Writing::DryRun, ..pressure_options.clone() };
     let planned = engine.relieve_overflow(scope, &session, &dry).await.unwrap();
-    assert!(planned.compaction.is_some() && planned.entry.is_none(), "the loop may append it itself");
-    assert!(engine.relieve_overflow(scope, &session, &situation).await.unwrap().entry.is_some());
+    assert!(planned.compaction.is_some() && planned.entry.is_none(), "a dry run writes no entry");
+    assert!(engine.relieve_overflow(scope, &session, &pressure_options).await.unwrap().entry.is_some());
     assert!(sapwood.context(&session).await.unwrap().tokens <= 750);
     let (sapwood, session) = chat(1).await;
-    let done = sapwood.engine().relieve_overflow(sapwood.scope(), &session, &situation).await.unwrap();
+    let done = sapwood.engine().relieve_overflow(sapwood.scope(), &session, &pressure_options).await.unwrap();
     assert_eq!((done.compaction, done.entry), (None, None));
 }
 
@@ -305,7 +313,8 @@ async fn the_cost_of_a_summary_is_in_the_session_totals() {
     let usage = Usage { input: 700, output: 40, ..Usage::default() };
     let bill = WrittenBy { model: "lab/small".to_owned(), calls: 1, usage, cost_nano_usd: Some(5) };
     let answers = Mutex::new(vec![Ok("It continued.".to_owned())]);
-    let summariser = Arc::new(Scripted { answers, bill: Some(bill.clone()), ..Scripted::default() });
+    let summariser =
+        Arc::new(ScriptedSummariser { answers, bill: Some(bill.clone()), ..ScriptedSummariser::default() });
     let options =
         CompactOptions { compact_strategy: Method::Llm, keep_last: Some(4), ..CompactOptions::default() };
     let mut how = Compacting::new(options, Trigger::Manual);

@@ -22,9 +22,9 @@ use super::sabotage::Sabotage;
 
 /// A random number generator: the same seed produces the same numbers.
 #[derive(Debug, Clone)]
-pub struct Dice(Arc<Mutex<u64>>);
+pub struct SeededRng(Arc<Mutex<u64>>);
 
-impl Dice {
+impl SeededRng {
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(seed ^ 0x9e37_79b9_7f4a_7c15)))
     }
@@ -40,15 +40,15 @@ impl Dice {
         u128::from(self.next()) << 96 | u128::from(self.next()) << 64 | u128::from(self.next())
     }
 
-    pub fn below(&self, most: u64) -> u64 {
-        self.next() % most
+    pub fn below(&self, limit: u64) -> u64 {
+        self.next() % limit
     }
 }
 
 /// The health of a simulated process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    Well,
+    Healthy,
     /// Store calls wait until the process is healthy again.
     Frozen,
     /// Store calls never return.
@@ -57,80 +57,81 @@ pub enum Health {
 
 /// A process's health and the tasks that wait for a change, woken in order of arrival. A `watch` channel
 /// wakes in random order.
-struct Ward {
+struct ProcessState {
     health: Mutex<Health>,
     changed: Notify,
 }
 
 /// Fault injection for one process: each of its store calls may be delayed, or never return.
 #[derive(Clone)]
-pub struct Fate {
-    pub dice: Dice,
-    ward: Arc<Ward>,
+pub struct FaultInjector {
+    pub rng: SeededRng,
+    process: Arc<ProcessState>,
     /// Percentage of calls that fail.
     pub faults: u64,
 }
 
-impl Fate {
-    pub fn new(dice: Dice, faults: u64) -> Self {
-        let ward = Ward { health: Mutex::new(Health::Well), changed: Notify::new() };
-        Self { dice, ward: Arc::new(ward), faults }
+impl FaultInjector {
+    pub fn new(rng: SeededRng, faults: u64) -> Self {
+        let process = ProcessState { health: Mutex::new(Health::Healthy), changed: Notify::new() };
+        Self { rng, process: Arc::new(process), faults }
     }
 
     /// Change the health of the process. A dead process stays dead.
-    pub fn befall(&self, next: Health) {
-        let mut health = self.ward.health.lock().unwrap();
+    pub fn set_health(&self, next: Health) {
+        let mut health = self.process.health.lock().unwrap();
         if *health != Health::Dead {
             *health = next;
         }
-        self.ward.changed.notify_waiters();
+        self.process.changed.notify_waiters();
     }
 
     /// Wait a random time, then until the process is healthy. Never returns for a dead process.
-    pub async fn pass(&self) {
-        tokio::time::sleep(Duration::from_millis(self.dice.below(20))).await;
+    pub async fn delay(&self) {
+        tokio::time::sleep(Duration::from_millis(self.rng.below(20))).await;
         loop {
-            let changed = self.ward.changed.notified();
-            if *self.ward.health.lock().unwrap() == Health::Well {
+            let changed = self.process.changed.notified();
+            if *self.process.health.lock().unwrap() == Health::Healthy {
                 return;
             }
             changed.await;
         }
     }
 
-    fn goes_wrong(&self) -> bool {
-        self.dice.below(100) < self.faults
+    fn should_fail(&self) -> bool {
+        self.rng.below(100) < self.faults
     }
 }
 
-pub struct Faulty {
+/// A store that injects the faults of one process.
+pub struct FaultyStore {
     pub inner: Arc<dyn Store>,
-    pub fate: Fate,
+    pub injector: FaultInjector,
     /// The fence of every entry written, over all processes.
     pub written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
     /// A deliberate defect of the store, to test whether the checks detect it.
     pub sabotage: Option<Arc<Sabotage>>,
 }
 
-fn lost() -> StoreError {
-    StoreError::Unreachable { place: "the simulation".to_owned(), why: "the dice say so".to_owned() }
+fn injected_error() -> StoreError {
+    StoreError::Unreachable { place: "the simulation".to_owned(), why: "injected fault".to_owned() }
 }
 
-impl Faulty {
+impl FaultyStore {
     /// Fail before the operation, which has no effect.
     async fn before(&self) -> Result<()> {
-        self.fate.pass().await;
-        if self.fate.goes_wrong() { Err(lost()) } else { Ok(()) }
+        self.injector.delay().await;
+        if self.injector.should_fail() { Err(injected_error()) } else { Ok(()) }
     }
 
     /// Fail after the operation, which has taken effect, but its answer is lost.
     async fn after<T>(&self, answer: Result<T>) -> Result<T> {
-        self.fate.pass().await;
-        if self.fate.goes_wrong() { Err(lost()) } else { answer }
+        self.injector.delay().await;
+        if self.injector.should_fail() { Err(injected_error()) } else { answer }
     }
 }
 
-macro_rules! passed_on {
+macro_rules! forward {
     ($self:ident, $call:expr) => {{
         $self.before().await?;
         let answer = $call.await;
@@ -139,29 +140,29 @@ macro_rules! passed_on {
 }
 
 #[async_trait::async_trait]
-impl Sessions for Faulty {
+impl Sessions for FaultyStore {
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created> {
-        passed_on!(self, self.inner.create(scope, new))
+        forward!(self, self.inner.create(scope, new))
     }
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
-        passed_on!(self, self.inner.fork(scope, fork))
+        forward!(self, self.inner.fork(scope, fork))
     }
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        passed_on!(self, self.inner.summary(scope, session))
+        forward!(self, self.inner.summary(scope, session))
     }
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-        passed_on!(self, self.inner.list(scope, filter))
+        forward!(self, self.inner.list(scope, filter))
     }
     async fn children(&self, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {
-        passed_on!(self, self.inner.children(scope, session))
+        forward!(self, self.inner.children(scope, session))
     }
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
-        passed_on!(self, self.inner.erase(scope, session, now))
+        forward!(self, self.inner.erase(scope, session, now))
     }
 }
 
 #[async_trait::async_trait]
-impl Log for Faulty {
+impl Log for FaultyStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         self.before().await?;
         let fence = append.fence;
@@ -176,7 +177,7 @@ impl Log for Faulty {
         }
         // A real multi-server store retries an append until it has the result: answers are late, but never
         // lost.
-        self.fate.pass().await;
+        self.injector.delay().await;
         answer
     }
     async fn read_after(
@@ -186,7 +187,7 @@ impl Log for Faulty {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        passed_on!(self, self.inner.read_after(scope, session, after, limit))
+        forward!(self, self.inner.read_after(scope, session, after, limit))
     }
     async fn read_kinds(
         &self,
@@ -196,7 +197,7 @@ impl Log for Faulty {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>> {
-        passed_on!(self, self.inner.read_kinds(scope, session, kinds, after, limit))
+        forward!(self, self.inner.read_kinds(scope, session, kinds, after, limit))
     }
     async fn read_path(
         &self,
@@ -205,7 +206,7 @@ impl Log for Faulty {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice> {
-        passed_on!(self, self.inner.read_path(scope, session, at, until))
+        forward!(self, self.inner.read_path(scope, session, at, until))
     }
     async fn nth_message(
         &self,
@@ -214,18 +215,18 @@ impl Log for Faulty {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>> {
-        passed_on!(self, self.inner.nth_message(scope, session, leaf, count))
+        forward!(self, self.inner.nth_message(scope, session, leaf, count))
     }
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        passed_on!(self, self.inner.read_entry(scope, session, seq))
+        forward!(self, self.inner.read_entry(scope, session, seq))
     }
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
-        passed_on!(self, self.inner.find_entries(scope, session, id_prefix))
+        forward!(self, self.inner.find_entries(scope, session, id_prefix))
     }
 }
 
 #[async_trait::async_trait]
-impl Leases for Faulty {
+impl Leases for FaultyStore {
     async fn take_lease(
         &self,
         scope: &Scope,
@@ -241,50 +242,50 @@ impl Leases for Faulty {
         self.after(answer).await
     }
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()> {
-        passed_on!(self, self.inner.release_lease(scope, lease))
+        forward!(self, self.inner.release_lease(scope, lease))
     }
 }
 
 #[async_trait::async_trait]
-impl Authorities for Faulty {
+impl Authorities for FaultyStore {
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
-        passed_on!(self, self.inner.settle_authority(scope, session))
+        forward!(self, self.inner.settle_authority(scope, session))
     }
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()> {
-        passed_on!(self, self.inner.grant_model(scope, session, model))
+        forward!(self, self.inner.grant_model(scope, session, model))
     }
 }
 
 #[async_trait::async_trait]
-impl Search for Faulty {
+impl Search for FaultyStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-        passed_on!(self, self.inner.search(scope, query))
+        forward!(self, self.inner.search(scope, query))
     }
 }
 
 #[async_trait::async_trait]
-impl Blobs for Faulty {
+impl Blobs for FaultyStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        passed_on!(self, self.inner.begin_blob(scope))
+        forward!(self, self.inner.begin_blob(scope))
     }
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
-        passed_on!(self, self.inner.blob_size(scope, blob))
+        forward!(self, self.inner.blob_size(scope, blob))
     }
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
-        passed_on!(self, self.inner.read_blob(scope, blob, from, limit))
+        forward!(self, self.inner.read_blob(scope, blob, from, limit))
     }
     async fn put_blob(&self, scope: &Scope, bytes: Vec<u8>) -> Result<BlobHash> {
-        passed_on!(self, self.inner.put_blob(scope, bytes))
+        forward!(self, self.inner.put_blob(scope, bytes))
     }
     async fn get_blob(&self, scope: &Scope, blob: BlobHash) -> Result<Vec<u8>> {
-        passed_on!(self, self.inner.get_blob(scope, blob))
+        forward!(self, self.inner.get_blob(scope, blob))
     }
 }
 
 #[async_trait::async_trait]
-impl Audit for Faulty {
+impl Audit for FaultyStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
-        passed_on!(self, self.inner.write_audit(scope, note, now))
+        forward!(self, self.inner.write_audit(scope, note, now))
     }
     async fn read_audit(
         &self,
@@ -293,7 +294,7 @@ impl Audit for Faulty {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        passed_on!(self, self.inner.read_audit(scope, session, after, limit))
+        forward!(self, self.inner.read_audit(scope, session, after, limit))
     }
     async fn read_audit_since(
         &self,
@@ -302,37 +303,37 @@ impl Audit for Faulty {
         since: TimestampMs,
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
-        passed_on!(self, self.inner.read_audit_since(scope, session, since, limit))
+        forward!(self, self.inner.read_audit_since(scope, session, since, limit))
     }
 }
 
 #[async_trait::async_trait]
-impl Keys for Faulty {
+impl Keys for FaultyStore {
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
-        passed_on!(self, self.inner.put_key(scope, key))
+        forward!(self, self.inner.put_key(scope, key))
     }
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
-        passed_on!(self, self.inner.list_keys(scope))
+        forward!(self, self.inner.list_keys(scope))
     }
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-        passed_on!(self, self.inner.revoke_key(scope, id, now))
+        forward!(self, self.inner.revoke_key(scope, id, now))
     }
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
-        passed_on!(self, self.inner.find_key(hash))
+        forward!(self, self.inner.find_key(hash))
     }
     async fn has_keys(&self) -> Result<bool> {
-        passed_on!(self, self.inner.has_keys())
+        forward!(self, self.inner.has_keys())
     }
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
-        passed_on!(self, self.inner.put_tenant(scope, now))
+        forward!(self, self.inner.put_tenant(scope, now))
     }
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {
-        passed_on!(self, self.inner.list_tenants())
+        forward!(self, self.inner.list_tenants())
     }
 }
 
 #[async_trait::async_trait]
-impl Memories for Faulty {
+impl Memories for FaultyStore {
     async fn put_memory(
         &self,
         scope: &Scope,
@@ -340,21 +341,21 @@ impl Memories for Faulty {
         expected: u64,
         now: TimestampMs,
     ) -> Result<Memory> {
-        passed_on!(self, self.inner.put_memory(scope, memory, expected, now))
+        forward!(self, self.inner.put_memory(scope, memory, expected, now))
     }
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
-        passed_on!(self, self.inner.get_memory(scope, id))
+        forward!(self, self.inner.get_memory(scope, id))
     }
     async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-        passed_on!(self, self.inner.list_memories(scope, filter))
+        forward!(self, self.inner.list_memories(scope, filter))
     }
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
-        passed_on!(self, self.inner.forget_memory(scope, id, now))
+        forward!(self, self.inner.forget_memory(scope, id, now))
     }
 }
 
 #[async_trait::async_trait]
-impl Upkeep for Faulty {
+impl Upkeep for FaultyStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
         self.inner.check(scope, repair).await
     }

@@ -6,11 +6,11 @@ use sapwood::core::entry::{ArtifactUse, AssistantMessage};
 use sapwood::core::{Role, Scope};
 use sapwood::{Agent, Body, GraftState, GraftWhat, Part, Sapwood, SessionId, TenantId, user_text};
 
-use super::harness::{Actor, Bench, calls, text, world};
+use super::harness::{RecordingTools, ScriptedModel, backends, calls, text};
 
-fn answer(words: &str) -> Body {
+fn answer(text: &str) -> Body {
     Body::AssistantMessage(AssistantMessage {
-        parts: vec![Part::text(words)],
+        parts: vec![Part::text(text)],
         model: None,
         usage: None,
         cost_nano_usd: None,
@@ -18,8 +18,8 @@ fn answer(words: &str) -> Body {
     })
 }
 
-fn as_user(house: &Sapwood, tenant: &str, name: &str) -> Sapwood {
-    house.with_scope(Scope::user(tenant.parse::<TenantId>().unwrap(), name.parse().unwrap()))
+fn as_user(operator: &Sapwood, tenant: &str, name: &str) -> Sapwood {
+    operator.with_scope(Scope::user(tenant.parse::<TenantId>().unwrap(), name.parse().unwrap()))
 }
 
 async fn deliver(sapwood: &Sapwood, session: &SessionId, name: &str, content: &str) {
@@ -105,9 +105,9 @@ async fn a_graft_stays_unchanged_when_the_source_continues() {
 
 #[tokio::test]
 async fn access_is_checked_when_grafting_and_on_every_read() {
-    let house = Sapwood::open("memory:").unwrap();
-    let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
-    let foreign = as_user(&house, "globex", "bob");
+    let operator = Sapwood::open("memory:").unwrap();
+    let (ana, bob) = (as_user(&operator, "acme", "ana"), as_user(&operator, "acme", "bob"));
+    let foreign = as_user(&operator, "globex", "bob");
     let source = source_of(&ana).await;
     for stranger in [&bob, &foreign] {
         let session = stranger.open_session(Default::default()).await.unwrap();
@@ -115,8 +115,8 @@ async fn access_is_checked_when_grafting_and_on_every_read() {
         assert_eq!(refused.code(), "session.not_found");
     }
     let share = async |role: Option<Role>| {
-        let bobs = bob.scope().principal.clone();
-        ana.engine().share(ana.scope(), &source, bobs, role).await.unwrap();
+        let bob_principal = bob.scope().principal.clone();
+        ana.engine().share(ana.scope(), &source, bob_principal, role).await.unwrap();
     };
     share(Some(Role::Reader)).await;
     let session = bob.open_session(Default::default()).await.unwrap();
@@ -138,8 +138,8 @@ async fn access_is_checked_when_grafting_and_on_every_read() {
 
 #[tokio::test]
 async fn other_readers_of_the_session_cannot_read_through_its_grafts() {
-    let house = Sapwood::open("memory:").unwrap();
-    let (ana, bob) = (as_user(&house, "acme", "ana"), as_user(&house, "acme", "bob"));
+    let operator = Sapwood::open("memory:").unwrap();
+    let (ana, bob) = (as_user(&operator, "acme", "ana"), as_user(&operator, "acme", "bob"));
     let source = source_of(&ana).await;
     let session = ana.open_session(Default::default()).await.unwrap();
     ana.graft(&session, &source, GraftWhat::Digest).await.unwrap();
@@ -191,20 +191,21 @@ async fn missing_content_cannot_be_grafted() {
 
 #[tokio::test]
 async fn the_graft_tool_includes_content_by_reference() {
-    let actor = Actor::playing(Vec::new());
-    let house = Sapwood::open("memory:").unwrap();
-    let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
+    let model = ScriptedModel::with_replies(Vec::new());
+    let operator = Sapwood::open("memory:").unwrap();
+    let engine =
+        operator.engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
     let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
     let source = source_of(&ana).await;
     let input = format!(r#"{{"session":"{source}","artifact":"report.md"}}"#);
-    actor.play(vec![calls(&[("c1", "graft", &input)]), text("thanks")]);
+    model.add_replies(vec![calls(&[("c1", "graft", &input)]), text("thanks")]);
     let tools = vec!["graft".to_owned()];
     let approvals = sapwood::core::policy::ApprovalMode::Auto;
     let agent = Agent { tools, approvals, ..Agent::default_with(Some("actor".into())) };
     let session = ana.start(agent).await.unwrap();
     let report = ana.send(&session, "get the report").await.unwrap();
     assert_eq!(report.text, "thanks");
-    assert!(actor.last_heard().contains("the first report"), "{}", actor.last_heard());
+    assert!(model.last_messages().contains("the first report"), "{}", model.last_messages());
     let mut log = String::new();
     ana.engine()
         .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
@@ -215,21 +216,22 @@ async fn the_graft_tool_includes_content_by_reference() {
 
 #[tokio::test]
 async fn a_model_cannot_graft_content_that_some_readers_may_not_read() {
-    let actor = Actor::playing(Vec::new());
-    let house = Sapwood::open("memory:").unwrap();
-    let engine = house.engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
+    let model = ScriptedModel::with_replies(Vec::new());
+    let operator = Sapwood::open("memory:").unwrap();
+    let engine =
+        operator.engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
     let ana = as_user(&Sapwood::with_engine(engine), "acme", "ana");
     let source = source_of(&ana).await;
     let input = format!(r#"{{"session":"{source}"}}"#);
-    actor.play(vec![calls(&[("c1", "graft", &input)]), text("done")]);
+    model.add_replies(vec![calls(&[("c1", "graft", &input)]), text("done")]);
     let approvals = sapwood::core::policy::ApprovalMode::Auto;
     let agent =
         Agent { tools: vec!["graft".to_owned()], approvals, ..Agent::default_with(Some("actor".into())) };
     let session = ana.start(agent).await.unwrap();
-    let bob = as_user(&house, "acme", "bob").scope().principal.clone();
+    let bob = as_user(&operator, "acme", "bob").scope().principal.clone();
     ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
     ana.send(&session, "get it").await.unwrap();
-    assert!(actor.last_heard().contains("Not all readers of this session"), "{}", actor.last_heard());
+    assert!(model.last_messages().contains("Not all readers of this session"), "{}", model.last_messages());
     assert!(ana.grafts(&session).await.unwrap().is_empty());
 }
 

@@ -6,88 +6,95 @@ use std::time::Duration;
 
 use sapwood::core::content::{Json, ToolCall};
 use sapwood::core::entry::{Stop, Usage};
-use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Price, Request};
-use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, Price, ReplyEvent, ReplyStream, Request};
+use sapwood::core::port::tool::{
+    Replay, ToolError, ToolGrant, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch,
+};
 use sapwood::engine::Backends;
 
-/// The behaviour of the model in one call.
+/// The model's reply to one call.
 #[derive(Clone)]
-pub enum Play {
-    Say(Vec<Piece>),
+pub enum ScriptedReply {
+    Stream(Vec<ReplyEvent>),
     Fail(ModelError),
-    /// Streams these pieces, then hangs.
-    Hang(Vec<Piece>),
-    /// Streams these pieces, then fails.
-    Break(Vec<Piece>, ModelError),
+    /// Streams these events, then hangs.
+    Hang(Vec<ReplyEvent>),
+    /// Streams these events, then fails.
+    Break(Vec<ReplyEvent>, ModelError),
 }
 
+/// A model that returns scripted replies and records the requests.
 #[derive(Default)]
-pub struct Actor {
-    plays: Mutex<VecDeque<Play>>,
-    pub asked: Mutex<Vec<Request>>,
+pub struct ScriptedModel {
+    replies: Mutex<VecDeque<ScriptedReply>>,
+    pub requests: Mutex<Vec<Request>>,
     pub facts: Mutex<ModelFacts>,
 }
 
-pub fn text(words: &str) -> Play {
+pub fn text(text: &str) -> ScriptedReply {
     let usage = Usage { input: 100, output: 10, ..Usage::default() };
-    Play::Say(vec![Piece::Text(words.to_owned()), Piece::Usage(usage), Piece::Stop(Stop::Stop)])
+    ScriptedReply::Stream(vec![
+        ReplyEvent::Text(text.to_owned()),
+        ReplyEvent::Usage(usage),
+        ReplyEvent::Stop(Stop::Stop),
+    ])
 }
 
-pub fn calls(calls: &[(&str, &str, &str)]) -> Play {
-    let mut pieces = Vec::new();
+pub fn calls(calls: &[(&str, &str, &str)]) -> ScriptedReply {
+    let mut events = Vec::new();
     for (index, (call_id, name, input)) in calls.iter().enumerate() {
         let index = index as u32;
-        pieces.push(Piece::CallBegan { index, call_id: (*call_id).into(), name: (*name).into() });
-        pieces.push(Piece::CallInput { index, text: (*input).into() });
+        events.push(ReplyEvent::CallBegan { index, call_id: (*call_id).into(), name: (*name).into() });
+        events.push(ReplyEvent::CallInput { index, text: (*input).into() });
     }
-    pieces.push(Piece::Usage(Usage { input: 100, output: 10, ..Usage::default() }));
-    pieces.push(Piece::Stop(Stop::ToolUse));
-    Play::Say(pieces)
+    events.push(ReplyEvent::Usage(Usage { input: 100, output: 10, ..Usage::default() }));
+    events.push(ReplyEvent::Stop(Stop::ToolUse));
+    ScriptedReply::Stream(events)
 }
 
-impl Actor {
-    pub fn playing(plays: Vec<Play>) -> Arc<Self> {
-        Arc::new(Self { plays: Mutex::new(plays.into()), ..Self::default() })
+impl ScriptedModel {
+    pub fn with_replies(replies: Vec<ScriptedReply>) -> Arc<Self> {
+        Arc::new(Self { replies: Mutex::new(replies.into()), ..Self::default() })
     }
 
-    pub fn play(&self, plays: Vec<Play>) {
-        self.plays.lock().unwrap().extend(plays);
+    pub fn add_replies(&self, replies: Vec<ScriptedReply>) {
+        self.replies.lock().unwrap().extend(replies);
     }
 
-    pub fn costs(self: Arc<Self>, price: u64) -> Arc<Self> {
+    pub fn with_price(self: Arc<Self>, price: u64) -> Arc<Self> {
         let price = Price { input: price, output: price, ..Price::default() };
         self.facts.lock().unwrap().price = Some(price);
         self
     }
 
-    pub fn times_asked(&self) -> usize {
-        self.asked.lock().unwrap().len()
+    pub fn call_count(&self) -> usize {
+        self.requests.lock().unwrap().len()
     }
 
     /// The messages of the last request.
-    pub fn last_heard(&self) -> String {
-        let asked = self.asked.lock().unwrap();
-        format!("{:?}", asked.last().map(|request| &request.messages))
+    pub fn last_messages(&self) -> String {
+        let requests = self.requests.lock().unwrap();
+        format!("{:?}", requests.last().map(|request| &request.messages))
     }
 }
 
 #[async_trait::async_trait]
-impl Model for Actor {
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
-        self.asked.lock().unwrap().push(request.clone());
-        let call = self.times_asked() as u32;
-        let play = self.plays.lock().unwrap().pop_front();
+impl Model for ScriptedModel {
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
+        self.requests.lock().unwrap().push(request.clone());
+        let call = self.call_count() as u32;
+        let reply = self.replies.lock().unwrap().pop_front();
         let unscripted = ModelError::Unscripted { model: request.model.clone(), call };
-        let (pieces, end): (Vec<Piece>, Option<ModelError>) = match play.ok_or(unscripted)? {
-            Play::Say(pieces) => (pieces, None),
-            Play::Fail(error) => return Err(error),
-            Play::Break(pieces, error) => (pieces, Some(error)),
-            Play::Hang(pieces) => {
-                let said = futures_util::stream::iter(pieces.into_iter().map(Ok));
-                return Ok(Box::pin(futures_util::StreamExt::chain(said, futures_util::stream::pending())));
+        let (events, end): (Vec<ReplyEvent>, Option<ModelError>) = match reply.ok_or(unscripted)? {
+            ScriptedReply::Stream(events) => (events, None),
+            ScriptedReply::Fail(error) => return Err(error),
+            ScriptedReply::Break(events, error) => (events, Some(error)),
+            ScriptedReply::Hang(events) => {
+                let events = futures_util::stream::iter(events.into_iter().map(Ok));
+                return Ok(Box::pin(futures_util::StreamExt::chain(events, futures_util::stream::pending())));
             }
         };
-        let all = pieces.into_iter().map(Ok).chain(end.map(Err));
+        let all = events.into_iter().map(Ok).chain(end.map(Err));
         Ok(Box::pin(futures_util::stream::iter(all.collect::<Vec<_>>())))
     }
 
@@ -102,14 +109,14 @@ impl Model for Actor {
 
 /// Tools that only record their calls.
 #[derive(Default)]
-pub struct Bench {
+pub struct RecordingTools {
     pub ran: Arc<Mutex<Vec<String>>>,
     pub inputs: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait::async_trait]
-impl ToolHost for Bench {
-    async fn open(&self, grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+impl ToolHost for RecordingTools {
+    async fn open(&self, grant: &ToolGrant) -> Result<Arc<dyn Toolbox>, ToolError> {
         let spec = |name: &str, touch, replay| ToolSpec {
             name: name.into(),
             description: String::new(),
@@ -124,18 +131,18 @@ impl ToolHost for Bench {
             spec("slow", Touch::Reads, Replay::Never),
         ];
         let specs = all.into_iter().filter(|spec| grant.tools.contains(&spec.name)).collect();
-        Ok(Arc::new(Box_ { specs, ran: self.ran.clone(), inputs: self.inputs.clone() }))
+        Ok(Arc::new(RecordingToolbox { specs, ran: self.ran.clone(), inputs: self.inputs.clone() }))
     }
 }
 
-struct Box_ {
+struct RecordingToolbox {
     specs: Vec<ToolSpec>,
     ran: Arc<Mutex<Vec<String>>>,
     inputs: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait::async_trait]
-impl Toolbox for Box_ {
+impl Toolbox for RecordingToolbox {
     fn specs(&self) -> &[ToolSpec] {
         &self.specs
     }
@@ -162,6 +169,6 @@ impl Toolbox for Box_ {
     }
 }
 
-pub fn world(actor: &Arc<Actor>, bench: &Arc<Bench>) -> Backends {
-    Backends { model: actor.clone(), tools: bench.clone(), default_model: "actor".to_owned() }
+pub fn backends(model: &Arc<ScriptedModel>, tools: &Arc<RecordingTools>) -> Backends {
+    Backends { model: model.clone(), tools: tools.clone(), default_model: "actor".to_owned() }
 }

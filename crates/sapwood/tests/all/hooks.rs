@@ -13,85 +13,92 @@ use sapwood::engine::compact::Writing;
 use sapwood::engine::hook::{Closure, DEPTH_MAX};
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{
-    Agent, Body, Compacting, Error, ForkAt, HookAction, HookAnswer, HookEvent, HookName, Installed,
+    Agent, Body, Compacting, Error, ForkAt, HookAction, HookAnswer, HookEvent, HookName, InstalledHook,
     OnFailure, OpenOptions, Part, Sapwood, Scope, Seq, SessionId, TenantId, TurnReport, Verdict, user_text,
 };
 use serde_json::{Value, json};
 
-use super::harness::{Actor, Bench, Play, calls, text, world};
+use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
 /// The events that hooks received, in order.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<HookEvent>>>);
+struct ReceivedEvents(Arc<Mutex<Vec<HookEvent>>>);
 
-impl Heard {
+impl ReceivedEvents {
     fn names(&self) -> Vec<&'static str> {
         self.0.lock().unwrap().iter().map(|event| event.hook.as_str()).collect()
     }
 
     fn data_of(&self, name: HookName) -> Value {
-        let heard = self.0.lock().unwrap();
-        let found = heard.iter().find(|event| event.hook == name);
-        found.unwrap_or_else(|| panic!("{name} was not called: {:?}", heard.len())).data.clone()
+        let received = self.0.lock().unwrap();
+        let found = received.iter().find(|event| event.hook == name);
+        found
+            .unwrap_or_else(|| panic!("{name} was not called; {} other events were received", received.len()))
+            .data
+            .clone()
     }
 }
 
-struct Scene {
+struct Fixture {
     sapwood: Sapwood,
     session: SessionId,
-    actor: Arc<Actor>,
-    bench: Arc<Bench>,
-    heard: Heard,
+    model: Arc<ScriptedModel>,
+    tools: Arc<RecordingTools>,
+    events: ReceivedEvents,
 }
 
 fn agent() -> Agent {
     Agent { tools: ["look", "act"].map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
 }
 
-/// A session with a hook for every hook name. All hooks answer with `say`.
-async fn scene_of(
+/// A session with a hook for every hook name. All hooks answer with `respond`.
+async fn fixture_of(
     agent: Agent,
-    plays: Vec<Play>,
-    say: impl Fn(&HookEvent) -> HookAnswer + Send + Sync + 'static,
-) -> Scene {
-    let (actor, bench, heard) = (Actor::playing(plays), Arc::new(Bench::default()), Heard::default());
+    replies: Vec<ScriptedReply>,
+    respond: impl Fn(&HookEvent) -> HookAnswer + Send + Sync + 'static,
+) -> Fixture {
+    let (model, tools, events) = (
+        ScriptedModel::with_replies(replies),
+        Arc::new(RecordingTools::default()),
+        ReceivedEvents::default(),
+    );
     let sapwood = Sapwood::open("memory:").unwrap();
-    let engine = sapwood.engine().clone().with_backends(world(&actor, &bench));
+    let engine = sapwood.engine().clone().with_backends(backends(&model, &tools));
     let mut sapwood = Sapwood::with_engine(engine);
-    let say = Arc::new(say);
+    let respond = Arc::new(respond);
     for name in HookName::ALL {
-        let (heard, say) = (heard.clone(), say.clone());
+        let (events, respond) = (events.clone(), respond.clone());
         let hook = move |event: HookEvent| {
-            let answer = say(&event);
-            heard.0.lock().unwrap().push(event);
+            let answer = respond(&event);
+            events.0.lock().unwrap().push(event);
             async move { answer }
         };
         sapwood = sapwood.on(*name, hook).unwrap();
     }
     let session = sapwood.start(agent).await.unwrap();
-    Scene { sapwood, session, actor, bench, heard }
+    Fixture { sapwood, session, model, tools, events }
 }
 
-async fn scene(plays: Vec<Play>) -> Scene {
-    scene_of(agent(), plays, |_| HookAnswer::default()).await
+async fn fixture(replies: Vec<ScriptedReply>) -> Fixture {
+    fixture_of(agent(), replies, |_| HookAnswer::default()).await
 }
 
 /// Answer with the verdict for this name, and with `GoOn` for all other names.
-async fn scene_with(on: HookName, verdict: Verdict, plays: Vec<Play>) -> Scene {
-    let say = move |event: &HookEvent| match event.hook == on {
+async fn fixture_with(on: HookName, verdict: Verdict, replies: Vec<ScriptedReply>) -> Fixture {
+    let respond = move |event: &HookEvent| match event.hook == on {
         true => verdict.clone().into(),
         false => HookAnswer::default(),
     };
-    scene_of(agent(), plays, say).await
+    fixture_of(agent(), replies, respond).await
 }
 
-async fn refusing(on: HookName, plays: Vec<Play>) -> Scene {
-    scene_with(on, Verdict::Refuse { reason: "not here".into() }, plays).await
+async fn refusing(on: HookName, replies: Vec<ScriptedReply>) -> Fixture {
+    fixture_with(on, Verdict::Refuse { reason: "not here".into() }, replies).await
 }
 
-impl Scene {
-    async fn send(&self, words: &str) -> TurnReport {
-        self.sapwood.send(&self.session, words).await.unwrap()
+impl Fixture {
+    async fn send(&self, text: &str) -> TurnReport {
+        self.sapwood.send(&self.session, text).await.unwrap()
     }
 
     async fn notes(&self) -> Vec<HookNote> {
@@ -104,8 +111,9 @@ impl Scene {
     }
 
     async fn fill(&self) {
-        let said = (0..20).map(|n| user_text(format!("message {n} {}", "and so on ".repeat(20)))).collect();
-        self.sapwood.inject(&self.session, said).await.unwrap();
+        let messages =
+            (0..20).map(|n| user_text(format!("message {n} {}", "and so on ".repeat(20)))).collect();
+        self.sapwood.inject(&self.session, messages).await.unwrap();
     }
 
     async fn compact(&self) -> sapwood::Compacted {
@@ -135,8 +143,8 @@ fn is_refused(error: &Error) -> bool {
 
 #[tokio::test]
 async fn a_turn_with_a_tool_calls_its_hooks_in_order() {
-    let scene = scene(vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
-    scene.send("look").await;
+    let fixture = fixture(vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+    fixture.send("look").await;
     let expected = [
         "session_start",
         "before_send",
@@ -149,25 +157,25 @@ async fn a_turn_with_a_tool_calls_its_hooks_in_order() {
         "after_model",
         "after_turn",
     ];
-    assert_eq!(scene.heard.names(), expected);
-    assert_eq!(scene.heard.data_of(HookName::BeforeSend), json!({"text": "look"}));
-    let tool = scene.heard.data_of(HookName::AfterTool);
+    assert_eq!(fixture.events.names(), expected);
+    assert_eq!(fixture.events.data_of(HookName::BeforeSend), json!({"text": "look"}));
+    let tool = fixture.events.data_of(HookName::AfterTool);
     assert_eq!((tool["text"].as_str(), tool["is_error"].as_bool()), (Some("look done"), Some(false)));
-    assert_eq!(scene.heard.data_of(HookName::AfterTurn)["text"], "seen");
-    assert!(scene.notes().await.is_empty(), "hooks that change nothing leave nothing in the log");
+    assert_eq!(fixture.events.data_of(HookName::AfterTurn)["text"], "seen");
+    assert!(fixture.notes().await.is_empty(), "hooks that change nothing leave nothing in the log");
 }
 
 #[tokio::test]
 async fn tree_operations_call_their_hooks() {
-    let scene = scene(Vec::new()).await;
-    scene.fill().await;
-    let to = scene.leaf_id().await;
-    scene.sapwood.engine().branch(scene.sapwood.scope(), &scene.session, to, None).await.unwrap();
-    scene.sapwood.fork(&scene.session, ForkAt::Leaf, OpenOptions::default()).await.unwrap();
-    assert!(scene.compact().await.compaction.is_some());
-    scene.sapwood.engine().record_export(scene.sapwood.scope(), &scene.session, "pi").await.unwrap();
-    scene.sapwood.close(&scene.session).await.unwrap();
-    scene.sapwood.archive(&scene.session).await.unwrap();
+    let fixture = fixture(Vec::new()).await;
+    fixture.fill().await;
+    let to = fixture.leaf_id().await;
+    fixture.sapwood.engine().branch(fixture.sapwood.scope(), &fixture.session, to, None).await.unwrap();
+    fixture.sapwood.fork(&fixture.session, ForkAt::Leaf, OpenOptions::default()).await.unwrap();
+    assert!(fixture.compact().await.compaction.is_some());
+    fixture.sapwood.engine().record_export(fixture.sapwood.scope(), &fixture.session, "pi").await.unwrap();
+    fixture.sapwood.close(&fixture.session).await.unwrap();
+    fixture.sapwood.archive(&fixture.session).await.unwrap();
     let expected = [
         "session_start",
         "before_branch",
@@ -181,156 +189,162 @@ async fn tree_operations_call_their_hooks() {
         "session_end",
         "on_archive",
     ];
-    assert_eq!(scene.heard.names(), expected);
-    assert!(scene.heard.data_of(HookName::BeforeCompact)["text"].as_str().unwrap().contains("message 3"));
+    assert_eq!(fixture.events.names(), expected);
+    assert!(fixture.events.data_of(HookName::BeforeCompact)["text"].as_str().unwrap().contains("message 3"));
 }
 
 #[tokio::test]
 async fn hooks_are_notified_of_failures_low_confidence_and_pressure() {
     let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
-    let plays = vec![text("perhaps <confidence>0.1</confidence>"), text("sure <confidence>0.9</confidence>")];
-    let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
-    scene.send("well?").await;
-    let confidence = scene.heard.data_of(HookName::OnLowConfidence)["confidence"].as_f64().unwrap();
+    let replies =
+        vec![text("perhaps <confidence>0.1</confidence>"), text("sure <confidence>0.9</confidence>")];
+    let fixture = fixture_of(unsure, replies, |_| HookAnswer::default()).await;
+    fixture.send("well?").await;
+    let confidence = fixture.events.data_of(HookName::OnLowConfidence)["confidence"].as_f64().unwrap();
     assert!((confidence - 0.1).abs() < 1e-3);
-    let report = scene.send("again").await;
+    let report = fixture.send("again").await;
     assert_eq!(report.ended.unwrap().outcome, Outcome::Failed);
-    assert_eq!(scene.heard.data_of(HookName::OnError)["code"], "model.unscripted");
-    assert!(!scene.heard.names().contains(&"on_pressure"));
+    assert_eq!(fixture.events.data_of(HookName::OnError)["code"], "model.unscripted");
+    assert!(!fixture.events.names().contains(&"on_pressure"));
 
     let small = ModelFacts { window_tokens: Some(1_500), ..ModelFacts::default() };
-    *scene.actor.facts.lock().unwrap() = small;
-    scene.fill().await;
-    scene.send("and now").await;
-    let level = scene.heard.data_of(HookName::OnPressure)["level"].clone();
+    *fixture.model.facts.lock().unwrap() = small;
+    fixture.fill().await;
+    fixture.send("and now").await;
+    let level = fixture.events.data_of(HookName::OnPressure)["level"].clone();
     assert!(["orange", "red"].contains(&level.as_str().unwrap()), "{level}");
-    assert!(scene.heard.names().contains(&"after_compact"), "{:?}", scene.heard.names());
+    assert!(fixture.events.names().contains(&"after_compact"), "{:?}", fixture.events.names());
 }
 
 #[tokio::test]
 async fn hooks_are_notified_once_of_low_confidence_that_needs_approval() {
     let unsure = Agent { confidence: Some(Confidence::default()), ..agent() };
-    let plays = vec![text("perhaps <confidence>0.4</confidence>")];
-    let scene = scene_of(unsure, plays, |_| HookAnswer::default()).await;
-    let report = scene.send("well?").await;
+    let replies = vec![text("perhaps <confidence>0.4</confidence>")];
+    let fixture = fixture_of(unsure, replies, |_| HookAnswer::default()).await;
+    let report = fixture.send("well?").await;
     assert_eq!(report.waiting.len(), 1);
-    assert_eq!(scene.heard.names().iter().filter(|name| **name == "on_low_confidence").count(), 1);
+    assert_eq!(fixture.events.names().iter().filter(|name| **name == "on_low_confidence").count(), 1);
 }
 
 #[tokio::test]
 async fn hooks_are_notified_of_memories_learned_on_close() {
-    let scene = scene(Vec::new()).await;
-    scene.sapwood.inject(&scene.session, vec![sapwood::user_text("I prefer tea.")]).await.unwrap();
-    scene.sapwood.close(&scene.session).await.unwrap();
-    let told = scene.heard.data_of(HookName::OnMemory);
-    assert_eq!((&told["kind"], &told["text"]), (&json!("preference"), &json!("I prefer tea")));
-    assert_eq!(told["outcome"], "learned");
+    let fixture = fixture(Vec::new()).await;
+    fixture.sapwood.inject(&fixture.session, vec![sapwood::user_text("I prefer tea.")]).await.unwrap();
+    fixture.sapwood.close(&fixture.session).await.unwrap();
+    let event = fixture.events.data_of(HookName::OnMemory);
+    assert_eq!((&event["kind"], &event["text"]), (&json!("preference"), &json!("I prefer tea")));
+    assert_eq!(event["outcome"], "learned");
 }
 
 #[tokio::test]
 async fn refused_input_is_never_sent() {
-    let scene = refusing(HookName::BeforeSend, vec![text("hello")]).await;
-    let error = scene.sapwood.send(&scene.session, "hi").await.unwrap_err();
+    let fixture = refusing(HookName::BeforeSend, vec![text("hello")]).await;
+    let error = fixture.sapwood.send(&fixture.session, "hi").await.unwrap_err();
     assert!(is_refused(&error), "{error}");
-    assert_eq!((scene.sapwood.length(&scene.session).await.unwrap(), scene.actor.times_asked()), (0, 0));
-    assert!(scene.feed().await.contains("hook: closure-1 (before_send) refused: not here"));
+    assert_eq!((fixture.sapwood.length(&fixture.session).await.unwrap(), fixture.model.call_count()), (0, 0));
+    assert!(fixture.feed().await.contains("hook: closure-1 (before_send) refused: not here"));
 }
 
 #[tokio::test]
 async fn a_refused_turn_ends_with_the_reason() {
-    for (on, asked) in [(HookName::BeforeTurn, 0), (HookName::BeforeModel, 0)] {
-        let scene = refusing(on, vec![text("hello")]).await;
-        let ended = scene.send("hi").await.ended.unwrap();
+    for (on, calls_made) in [(HookName::BeforeTurn, 0), (HookName::BeforeModel, 0)] {
+        let fixture = refusing(on, vec![text("hello")]).await;
+        let ended = fixture.send("hi").await.ended.unwrap();
         assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Failed, Some("hook.refused")));
         assert!(ended.message.unwrap().contains("not here"));
-        assert_eq!(scene.actor.times_asked(), asked, "{on}");
+        assert_eq!(fixture.model.call_count(), calls_made, "{on}");
         // The session stays usable: the next turn is refused again instead of hanging.
-        assert_eq!(scene.send("hi").await.ended.unwrap().code.as_deref(), Some("hook.refused"));
+        assert_eq!(fixture.send("hi").await.ended.unwrap().code.as_deref(), Some("hook.refused"));
     }
 }
 
 #[tokio::test]
 async fn hooks_are_asked_about_queued_input_when_its_turn_starts() {
-    let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let fixture = refusing(HookName::BeforeTurn, Vec::new()).await;
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     let queued = sapwood::core::entry::InputQueued {
         queue: sapwood::core::entry::Queue::Next,
         parts: vec![Part::text("later")],
     };
-    engine.inject(scope, &scene.session, vec![queued.into()], Default::default()).await.unwrap();
-    let running = engine.resume(scope, &scene.session, OnWait::Leave).await.unwrap().unwrap();
+    engine.inject(scope, &fixture.session, vec![queued.into()], Default::default()).await.unwrap();
+    let running = engine.resume(scope, &fixture.session, OnWait::Leave).await.unwrap().unwrap();
     assert_eq!(running.ended().await.unwrap().ended.unwrap().code.as_deref(), Some("hook.refused"));
-    assert!(engine.resume(scope, &scene.session, OnWait::Leave).await.unwrap().is_none());
+    assert!(engine.resume(scope, &fixture.session, OnWait::Leave).await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn a_refused_tool_call_is_reported_to_the_model() {
-    let scene = refusing(HookName::BeforeTool, vec![calls(&[("1", "look", "{}")]), text("as you say")]).await;
-    let report = scene.send("look").await;
-    assert_eq!((scene.bench.ran.lock().unwrap().len(), report.text.as_str()), (0, "as you say"));
-    assert!(scene.actor.last_heard().contains("refused this call: not here"));
-    assert_eq!(scene.heard.data_of(HookName::AfterTool)["is_error"], true);
+    let fixture =
+        refusing(HookName::BeforeTool, vec![calls(&[("1", "look", "{}")]), text("as you say")]).await;
+    let report = fixture.send("look").await;
+    assert_eq!((fixture.tools.ran.lock().unwrap().len(), report.text.as_str()), (0, "as you say"));
+    assert!(fixture.model.last_messages().contains("refused this call: not here"));
+    assert_eq!(fixture.events.data_of(HookName::AfterTool)["is_error"], true);
 }
 
 #[tokio::test]
 async fn compactions_branches_forks_and_exports_can_be_refused() {
-    let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
-    scene.fill().await;
-    let done = scene.compact().await;
+    let fixture = refusing(HookName::BeforeCompact, Vec::new()).await;
+    fixture.fill().await;
+    let done = fixture.compact().await;
     assert!(done.compaction.is_none() && done.cancelled.unwrap().contains("not here"));
 
-    let scene = refusing(HookName::BeforeBranch, Vec::new()).await;
-    scene.fill().await;
-    let (engine, scope, to) = (scene.sapwood.engine(), scene.sapwood.scope(), scene.leaf_id().await);
-    assert!(is_refused(&engine.branch(scope, &scene.session, to, None).await.unwrap_err()));
+    let fixture = refusing(HookName::BeforeBranch, Vec::new()).await;
+    fixture.fill().await;
+    let (engine, scope, to) = (fixture.sapwood.engine(), fixture.sapwood.scope(), fixture.leaf_id().await);
+    assert!(is_refused(&engine.branch(scope, &fixture.session, to, None).await.unwrap_err()));
 
-    let scene = refusing(HookName::BeforeFork, Vec::new()).await;
+    let fixture = refusing(HookName::BeforeFork, Vec::new()).await;
     let id: SessionId = "copy".parse().unwrap();
     let options = OpenOptions { id: Some(id.clone()), ..OpenOptions::default() };
-    assert!(is_refused(&scene.sapwood.fork(&scene.session, ForkAt::Leaf, options).await.unwrap_err()));
-    assert!(!scene.sapwood.exists(&id).await.unwrap());
+    assert!(is_refused(&fixture.sapwood.fork(&fixture.session, ForkAt::Leaf, options).await.unwrap_err()));
+    assert!(!fixture.sapwood.exists(&id).await.unwrap());
 
-    let scene = refusing(HookName::BeforeExport, Vec::new()).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
-    assert!(is_refused(&engine.record_export(scope, &scene.session, "pi").await.unwrap_err()));
+    let fixture = refusing(HookName::BeforeExport, Vec::new()).await;
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
+    assert!(is_refused(&engine.record_export(scope, &fixture.session, "pi").await.unwrap_err()));
 }
 
 #[tokio::test]
 async fn notification_hooks_cannot_refuse() {
     for on in HookName::ALL.iter().filter(|name| !name.asks()) {
-        let scene = refusing(*on, vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
-        let report = scene.send("look").await;
+        let fixture = refusing(*on, vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+        let report = fixture.send("look").await;
         assert_eq!(report.ended.unwrap().outcome, Outcome::Completed, "{on}");
-        scene.sapwood.archive(&scene.session).await.unwrap();
+        fixture.sapwood.archive(&fixture.session).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_hook_can_change_input_prompts_and_summaries() {
     let change = |data| Verdict::Change { data };
-    let scene = scene_with(HookName::BeforeSend, change(json!({"text": "[name]"})), vec![text("hi")]).await;
-    scene.send("Ada").await;
-    assert!(scene.actor.last_heard().contains("[name]") && !scene.actor.last_heard().contains("Ada"));
+    let fixture =
+        fixture_with(HookName::BeforeSend, change(json!({"text": "[name]"})), vec![text("hi")]).await;
+    fixture.send("Ada").await;
+    assert!(
+        fixture.model.last_messages().contains("[name]") && !fixture.model.last_messages().contains("Ada")
+    );
 
-    let scene =
-        scene_with(HookName::BeforeModel, change(json!({"system": "Be brief."})), vec![text("hi")]).await;
-    scene.send("hello").await;
-    assert_eq!(scene.actor.asked.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
+    let fixture =
+        fixture_with(HookName::BeforeModel, change(json!({"system": "Be brief."})), vec![text("hi")]).await;
+    fixture.send("hello").await;
+    assert_eq!(fixture.model.requests.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
 
-    let scene =
-        scene_with(HookName::BeforeCompact, change(json!({"summary": "It was short."})), vec![]).await;
-    scene.fill().await;
-    let compaction = scene.compact().await.compaction.unwrap();
+    let fixture =
+        fixture_with(HookName::BeforeCompact, change(json!({"summary": "It was short."})), vec![]).await;
+    fixture.fill().await;
+    let compaction = fixture.compact().await.compaction.unwrap();
     assert_eq!((compaction.summary.as_deref(), compaction.from_hook), (Some("It was short."), true));
 
-    let scene = scene_with(HookName::BeforeBranch, change(json!({"summary": "A dead end."})), vec![]).await;
-    scene.fill().await;
-    let (engine, scope, to) = (scene.sapwood.engine(), scene.sapwood.scope(), scene.leaf_id().await);
-    engine.branch(scope, &scene.session, to, None).await.unwrap();
+    let fixture =
+        fixture_with(HookName::BeforeBranch, change(json!({"summary": "A dead end."})), vec![]).await;
+    fixture.fill().await;
+    let (engine, scope, to) = (fixture.sapwood.engine(), fixture.sapwood.scope(), fixture.leaf_id().await);
+    engine.branch(scope, &fixture.session, to, None).await.unwrap();
     assert!(
-        scene
+        fixture
             .sapwood
-            .context(&scene.session)
+            .context(&fixture.session)
             .await
             .unwrap()
             .messages
@@ -344,66 +358,71 @@ async fn a_hook_can_change_input_prompts_and_summaries() {
 #[tokio::test]
 async fn a_changed_tool_input_is_validated_like_the_original() {
     let change = Verdict::Change { data: json!({"input": {"path": "b"}}) };
-    let plays = vec![calls(&[("1", "look", r#"{"path": "a"}"#)]), text("seen")];
-    let scene = scene_with(HookName::BeforeTool, change.clone(), plays).await;
-    scene.send("look").await;
-    assert_eq!(scene.bench.inputs.lock().unwrap().as_slice(), [r#"{"path":"b"}"#]);
-    let note = scene.notes().await.remove(0);
+    let replies = vec![calls(&[("1", "look", r#"{"path": "a"}"#)]), text("seen")];
+    let fixture = fixture_with(HookName::BeforeTool, change.clone(), replies).await;
+    fixture.send("look").await;
+    assert_eq!(fixture.tools.inputs.lock().unwrap().as_slice(), [r#"{"path":"b"}"#]);
+    let note = fixture.notes().await.remove(0);
     assert_eq!((note.result, note.data), (HookResult::Changed, Some(json!({"input": {"path": "b"}}))));
 
     // An invalid input never reaches the tool.
-    let plays = vec![calls(&[("1", "look", "{}")]), text("seen")];
+    let replies = vec![calls(&[("1", "look", "{}")]), text("seen")];
     let bad = Verdict::Change { data: json!({"input": {"bad": true}}) };
-    let scene = scene_with(HookName::BeforeTool, bad, plays).await;
-    scene.send("look").await;
-    assert!(scene.bench.ran.lock().unwrap().is_empty());
-    assert!(scene.actor.last_heard().contains("Invalid tool input"));
+    let fixture = fixture_with(HookName::BeforeTool, bad, replies).await;
+    fixture.send("look").await;
+    assert!(fixture.tools.ran.lock().unwrap().is_empty());
+    assert!(fixture.model.last_messages().contains("Invalid tool input"));
 }
 
 #[tokio::test]
 async fn an_approved_call_cannot_be_changed_by_a_hook() {
     let change = Verdict::Change { data: json!({"input": {"path": "/etc"}}) };
-    let plays = vec![calls(&[("1", "act", r#"{"path": "a"}"#)]), text("well")];
-    let scene = scene_with(HookName::BeforeTool, change, plays).await;
-    let waiting = scene.send("act").await.waiting;
+    let replies = vec![calls(&[("1", "act", r#"{"path": "a"}"#)]), text("well")];
+    let fixture = fixture_with(HookName::BeforeTool, change, replies).await;
+    let waiting = fixture.send("act").await.waiting;
     let agreed = sapwood::ApprovalAnswer::Approved;
-    scene.sapwood.answer(&waiting[0].approval, agreed, None).await.unwrap();
-    scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
-    assert!(scene.bench.ran.lock().unwrap().is_empty());
-    assert!(scene.actor.last_heard().contains("after the user had approved it"));
+    fixture.sapwood.answer(&waiting[0].approval, agreed, None).await.unwrap();
+    fixture.sapwood.resume(&fixture.session).await.unwrap().unwrap();
+    assert!(fixture.tools.ran.lock().unwrap().is_empty());
+    assert!(fixture.model.last_messages().contains("after the user had approved it"));
 }
 
 #[tokio::test]
 async fn a_hook_can_supply_answers_results_and_summaries() {
     let supply = |data| Verdict::Supply { data };
-    let scene = scene_with(HookName::BeforeModel, supply(json!({"text": "from the cache"})), vec![]).await;
-    let report = scene.send("hello").await;
-    assert_eq!((report.text.as_str(), scene.actor.times_asked()), ("from the cache", 0));
-    let usage = scene.sapwood.engine().summary(scene.sapwood.scope(), &scene.session).await.unwrap().spend;
+    let fixture =
+        fixture_with(HookName::BeforeModel, supply(json!({"text": "from the cache"})), vec![]).await;
+    let report = fixture.send("hello").await;
+    assert_eq!((report.text.as_str(), fixture.model.call_count()), ("from the cache", 0));
+    let usage =
+        fixture.sapwood.engine().summary(fixture.sapwood.scope(), &fixture.session).await.unwrap().spend;
     assert_eq!(usage.total().cost_nano_usd, 0);
 
-    let plays = vec![calls(&[("1", "look", "{}")]), text("seen")];
-    let scene = scene_with(HookName::BeforeTool, supply(json!({"text": "made up"})), plays).await;
-    scene.send("look").await;
-    assert!(scene.bench.ran.lock().unwrap().is_empty() && scene.actor.last_heard().contains("made up"));
+    let replies = vec![calls(&[("1", "look", "{}")]), text("seen")];
+    let fixture = fixture_with(HookName::BeforeTool, supply(json!({"text": "made up"})), replies).await;
+    fixture.send("look").await;
+    assert!(
+        fixture.tools.ran.lock().unwrap().is_empty() && fixture.model.last_messages().contains("made up")
+    );
 
-    let scene = scene_with(HookName::BeforeCompact, supply(json!({"summary": "All of it."})), vec![]).await;
-    scene.fill().await;
-    assert_eq!(scene.compact().await.compaction.unwrap().summary.as_deref(), Some("All of it."));
+    let fixture =
+        fixture_with(HookName::BeforeCompact, supply(json!({"summary": "All of it."})), vec![]).await;
+    fixture.fill().await;
+    assert_eq!(fixture.compact().await.compaction.unwrap().summary.as_deref(), Some("All of it."));
 }
 
-/// A hook with all its settings.
+/// A `before_send` hook that answers with `respond`.
 fn installed(
     sapwood: &Sapwood,
     name: &str,
-    say: impl Fn(HookEvent) -> HookAnswer + Send + Sync + 'static,
-) -> Installed {
-    let say = Arc::new(say);
+    respond: impl Fn(HookEvent) -> HookAnswer + Send + Sync + 'static,
+) -> InstalledHook {
+    let respond = Arc::new(respond);
     let hook = Closure(move |event| {
-        let say = say.clone();
-        async move { say(event) }
+        let respond = respond.clone();
+        async move { respond(event) }
     });
-    Installed::new(name, HookName::BeforeSend, Arc::new(hook), sapwood.scope().clone())
+    InstalledHook::new(name, HookName::BeforeSend, Arc::new(hook), sapwood.scope().clone())
 }
 
 #[tokio::test]
@@ -415,8 +434,8 @@ async fn hooks_are_called_by_priority_and_see_earlier_changes() {
             HookAnswer::from(Verdict::Change { data: json!({"text": text}) })
         }
     };
-    let late = Installed { priority: 10, ..installed(&sapwood, "late", add("late")) };
-    let early = Installed { priority: -10, ..installed(&sapwood, "early", add("early")) };
+    let late = InstalledHook { priority: 10, ..installed(&sapwood, "late", add("late")) };
+    let early = InstalledHook { priority: -10, ..installed(&sapwood, "early", add("early")) };
     let sapwood = sapwood.install(late).unwrap().install(early).unwrap();
     let session = sapwood.start(Agent::default()).await.unwrap();
     sapwood.send(&session, "said").await.unwrap();
@@ -424,10 +443,11 @@ async fn hooks_are_called_by_priority_and_see_earlier_changes() {
     assert_eq!(context.messages[0].text(), "said early late");
 }
 
-struct Broken(Result<Duration, HookError>);
+/// A hook that fails, or answers after a delay.
+struct BrokenHook(Result<Duration, HookError>);
 
 #[async_trait::async_trait]
-impl Hook for Broken {
+impl Hook for BrokenHook {
     async fn call(&self, _: &HookEvent) -> Result<HookAnswer, HookError> {
         tokio::time::sleep(self.0.clone()?).await;
         Ok(HookAnswer::default())
@@ -441,15 +461,15 @@ impl Hook for Broken {
 async fn failing_and_slow_hooks_are_ignored_or_refuse_as_configured() {
     let failed = HookError::Failed { why: "out of paper".to_owned() };
     for (broken, why) in
-        [(Broken(Err(failed)), "out of paper"), (Broken(Ok(Duration::from_secs(60))), "50 ms")]
+        [(BrokenHook(Err(failed)), "out of paper"), (BrokenHook(Ok(Duration::from_secs(60))), "50 ms")]
     {
         let hook: Arc<dyn Hook> = Arc::new(broken);
         for on_failure in [OnFailure::Ignore, OnFailure::Refuse] {
             let sapwood = Sapwood::open("memory:").unwrap();
-            let installed = Installed {
+            let installed = InstalledHook {
                 timeout: Duration::from_millis(50),
                 on_failure,
-                ..Installed::new("broken", HookName::BeforeSend, hook.clone(), sapwood.scope().clone())
+                ..InstalledHook::new("broken", HookName::BeforeSend, hook.clone(), sapwood.scope().clone())
             };
             let sapwood = sapwood.install(installed).unwrap();
             let session = sapwood.start(Agent::default()).await.unwrap();
@@ -469,7 +489,7 @@ async fn failing_and_slow_hooks_are_ignored_or_refuse_as_configured() {
 async fn an_answer_that_a_hook_name_does_not_allow_is_a_failure() {
     let sapwood = Sapwood::open("memory:").unwrap();
     let strange = |_| HookAnswer::from(Verdict::Change { data: json!({"model": "dear"}) });
-    let strange = Installed { on_failure: OnFailure::Refuse, ..installed(&sapwood, "strange", strange) };
+    let strange = InstalledHook { on_failure: OnFailure::Refuse, ..installed(&sapwood, "strange", strange) };
     let sapwood = sapwood.install(strange).unwrap();
     let session = sapwood.start(Agent::default()).await.unwrap();
     assert!(sapwood.send(&session, "hi").await.unwrap_err().to_string().contains("no text"));
@@ -485,11 +505,11 @@ async fn the_number_of_hooks_per_name_is_limited_and_names_are_unique() {
     let twice = installed(&sapwood, "one", |_| HookAnswer::default());
     let sapwood = sapwood.install(twice.clone()).unwrap();
     assert!(sapwood.clone().install(twice.clone()).is_err());
-    assert!(sapwood.clone().install(Installed { name: "a b".into(), ..twice.clone() }).is_err());
-    assert!(sapwood.install(Installed { name: "long".into(), timeout: Duration::MAX, ..twice }).is_err());
+    assert!(sapwood.clone().install(InstalledHook { name: "a b".into(), ..twice.clone() }).is_err());
+    assert!(sapwood.install(InstalledHook { name: "long".into(), timeout: Duration::MAX, ..twice }).is_err());
 }
 
-fn acting(actions: Vec<HookAction>) -> HookAnswer {
+fn with_actions(actions: Vec<HookAction>) -> HookAnswer {
     HookAnswer { verdict: Verdict::GoOn, actions }
 }
 
@@ -497,36 +517,36 @@ fn acting(actions: Vec<HookAction>) -> HookAnswer {
 async fn a_hook_can_open_and_message_another_session() {
     let id: SessionId = "elsewhere".parse().unwrap();
     let open = HookAction::Open { id: Some(id.clone()), title: None, text: Some("go on there".into()) };
-    let say = move |event: &HookEvent| match event.hook == HookName::AfterTurn && event.depth == 0 {
-        true => acting(vec![open.clone()]),
+    let respond = move |event: &HookEvent| match event.hook == HookName::AfterTurn && event.depth == 0 {
+        true => with_actions(vec![open.clone()]),
         false => HookAnswer::default(),
     };
-    let scene = scene_of(agent(), vec![text("one"), text("two")], say).await;
-    scene.send("hi").await;
-    scene.sapwood.engine().hooks_settled().await;
-    let there = scene.sapwood.context(&id).await.unwrap();
+    let fixture = fixture_of(agent(), vec![text("one"), text("two")], respond).await;
+    fixture.send("hi").await;
+    fixture.sapwood.engine().hooks_settled().await;
+    let there = fixture.sapwood.context(&id).await.unwrap();
     assert_eq!(there.messages.iter().map(|m| m.text()).collect::<Vec<_>>(), ["go on there", "two"]);
-    let note = scene.notes().await.remove(0);
+    let note = fixture.notes().await.remove(0);
     assert_eq!((note.result, note.why.as_deref()), (HookResult::Acted, Some("session elsewhere")));
-    let depths: Vec<u8> = scene.heard.0.lock().unwrap().iter().map(|event| event.depth).collect();
+    let depths: Vec<u8> = fixture.events.0.lock().unwrap().iter().map(|event| event.depth).collect();
     assert!(depths.contains(&1), "hook actions run one level deeper");
 }
 
 #[tokio::test]
 async fn recursive_hooks_are_stopped() {
-    let say = |event: &HookEvent| match event.hook {
+    let respond = |event: &HookEvent| match event.hook {
         HookName::AfterTurn => {
-            acting(vec![HookAction::Send { session: event.session.clone(), text: "and again".into() }])
+            with_actions(vec![HookAction::Send { session: event.session.clone(), text: "and again".into() }])
         }
         _ => HookAnswer::default(),
     };
-    let plays = (0..20).map(|n| text(&format!("answer {n}"))).collect();
-    let scene = scene_of(agent(), plays, say).await;
-    scene.send("hi").await;
-    scene.sapwood.engine().hooks_settled().await;
-    assert_eq!(scene.actor.times_asked(), usize::from(DEPTH_MAX) + 1);
-    let last = scene.notes().await.pop().unwrap();
-    assert!(scene.notes().await.iter().any(|note| note.result == HookResult::Failed), "{last}");
+    let replies = (0..20).map(|n| text(&format!("answer {n}"))).collect();
+    let fixture = fixture_of(agent(), replies, respond).await;
+    fixture.send("hi").await;
+    fixture.sapwood.engine().hooks_settled().await;
+    assert_eq!(fixture.model.call_count(), usize::from(DEPTH_MAX) + 1);
+    let last = fixture.notes().await.pop().unwrap();
+    assert!(fixture.notes().await.iter().any(|note| note.result == HookResult::Failed), "{last}");
 }
 
 #[tokio::test]
@@ -538,7 +558,7 @@ async fn a_hook_acts_with_the_rights_of_its_installer() {
     let target = ana_session.clone();
     let hook = move |_| {
         let action = HookAction::Send { session: target.clone(), text: "let me in".into() };
-        async move { acting(vec![action]) }
+        async move { with_actions(vec![action]) }
     };
     let sapwood = base.with_scope(Scope::user(TenantId::local(), bob)).on(HookName::AfterTurn, hook).unwrap();
     let session = sapwood.start(Agent::default()).await.unwrap();
@@ -555,10 +575,10 @@ async fn a_hook_acts_with_the_rights_of_its_installer() {
 
 #[tokio::test]
 async fn a_hook_never_receives_events_of_another_tenant() {
-    let heard = Heard::default();
-    let listening = heard.clone();
+    let events = ReceivedEvents::default();
+    let received = events.clone();
     let hook = move |event: HookEvent| {
-        listening.0.lock().unwrap().push(event);
+        received.0.lock().unwrap().push(event);
         async {}
     };
     let sapwood = Sapwood::open("memory:").unwrap().on(HookName::BeforeSend, hook).unwrap();
@@ -566,72 +586,72 @@ async fn a_hook_never_receives_events_of_another_tenant() {
     let there = sapwood.with_scope(other);
     let session = there.start(Agent::default()).await.unwrap();
     there.send(&session, "hi").await.unwrap();
-    assert!(heard.names().is_empty());
+    assert!(events.names().is_empty());
 }
 
 #[tokio::test]
 async fn a_dry_run_reports_the_verdicts_and_writes_nothing() {
-    let say = |event: &HookEvent| match event.hook {
+    let respond = |event: &HookEvent| match event.hook {
         HookName::BeforeTool if event.rehearsal => HookAnswer {
             verdict: Verdict::Refuse { reason: "no".into() },
             actions: vec![HookAction::Open { id: None, title: None, text: None }],
         },
         _ => HookAnswer::default(),
     };
-    let scene = scene_of(agent(), Vec::new(), say).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let fixture = fixture_of(agent(), Vec::new(), respond).await;
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     let sample = HookName::BeforeTool.sample();
-    let said = engine.rehearse(HookName::BeforeTool, scope, &scene.session, sample).await;
-    assert_eq!((said.len(), said[0].goes_on, said[0].actions.len()), (1, false, 1));
+    let answers = engine.dry_run_hooks(HookName::BeforeTool, scope, &fixture.session, sample).await;
+    assert_eq!((answers.len(), answers[0].goes_on, answers[0].actions.len()), (1, false, 1));
     engine.hooks_settled().await;
-    assert!(scene.notes().await.is_empty());
+    assert!(fixture.notes().await.is_empty());
     let filter = sapwood::core::port::store::ListFilter { limit: 10, ..Default::default() };
     assert_eq!(engine.list(scope, &filter).await.unwrap().items.len(), 1);
 }
 
 #[tokio::test]
 async fn hooks_are_asked_about_steering_input() {
-    let deaf = |event: &HookEvent| match event.data["text"] == json!("faster") {
+    let refuse_faster = |event: &HookEvent| match event.data["text"] == json!("faster") {
         true => Verdict::Refuse { reason: "not here".into() }.into(),
         false => HookAnswer::default(),
     };
-    let scene = scene_of(agent(), vec![Play::Hang(Vec::new())], deaf).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
-    let words = vec![Part::text("begin")];
+    let fixture = fixture_of(agent(), vec![ScriptedReply::Hang(Vec::new())], refuse_faster).await;
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
+    let parts = vec![Part::text("begin")];
     let Sent::Started(running) =
-        engine.send(scope, &scene.session, words, SendOptions::default()).await.unwrap()
+        engine.send(scope, &fixture.session, parts, SendOptions::default()).await.unwrap()
     else {
-        panic!("it was queued")
+        panic!("the input was queued instead of starting a turn")
     };
-    assert!(is_refused(&scene.sapwood.steer(&scene.session, "faster").await.unwrap_err()));
-    scene.sapwood.cancel(&scene.session).await.unwrap();
+    assert!(is_refused(&fixture.sapwood.steer(&fixture.session, "faster").await.unwrap_err()));
+    fixture.sapwood.cancel(&fixture.session).await.unwrap();
     running.ended().await.unwrap();
 }
 
 #[tokio::test]
 async fn hooks_are_asked_again_for_a_turn_interrupted_before_its_first_answer() {
-    let scene = refusing(HookName::BeforeTurn, Vec::new()).await;
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let fixture = refusing(HookName::BeforeTurn, Vec::new()).await;
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     // The log of a process that died before it called the hooks.
     let (now, turn) = (sapwood::core::TimestampMs(1), sapwood::core::TurnId::from_bytes([1; 16]));
     let started = sapwood::core::entry::TurnStarted::default();
     let bodies: Vec<Body> = vec![started.into(), user_text("hi")];
     let drafts = bodies.into_iter().map(|body| sapwood::core::Draft::new(now, body).in_turn(turn)).collect();
-    let append = sapwood::core::port::store::Append::new(scene.session.clone(), now, drafts);
+    let append = sapwood::core::port::store::Append::new(fixture.session.clone(), now, drafts);
     engine.store().append(scope, append).await.unwrap();
-    let report = scene.sapwood.resume(&scene.session).await.unwrap().unwrap();
+    let report = fixture.sapwood.resume(&fixture.session).await.unwrap().unwrap();
     assert_eq!(report.ended.unwrap().code.as_deref(), Some("hook.refused"));
 }
 
 #[tokio::test]
 async fn a_dry_run_of_a_compaction_asks_hooks_and_writes_nothing() {
-    let scene = refusing(HookName::BeforeCompact, Vec::new()).await;
-    scene.fill().await;
+    let fixture = refusing(HookName::BeforeCompact, Vec::new()).await;
+    fixture.fill().await;
     let options =
         CompactOptions { keep_last: Some(4), compact_strategy: Method::Truncate, ..Default::default() };
     let how = Compacting { writing: Writing::DryRun, ..Compacting::new(options, Trigger::Manual) };
-    let done = scene.sapwood.compact(&scene.session, how).await.unwrap();
+    let done = fixture.sapwood.compact(&fixture.session, how).await.unwrap();
     assert!(done.cancelled.unwrap().contains("not here"));
-    assert!(scene.heard.0.lock().unwrap().last().unwrap().rehearsal);
-    assert!(scene.notes().await.is_empty());
+    assert!(fixture.events.0.lock().unwrap().last().unwrap().rehearsal);
+    assert!(fixture.notes().await.is_empty());
 }

@@ -85,29 +85,29 @@ async fn an_import_in_many_batches_is_complete_and_in_order() {
     assert_eq!(read_texts(&engine, &scope, &session).await, expected);
 }
 
-/// A file of plain messages that is read line by line.
-struct Reading {
+/// An import of a file of plain messages, line by line.
+struct FileImport {
     reader: Box<dyn Reader + Send>,
-    harvest: StepBatch,
+    batch: StepBatch,
     intake: Intake,
 }
 
-impl Reading {
+impl FileImport {
     fn begin(engine: &Engine, scope: &Scope) -> Self {
         let intake = engine.begin_intake(scope, Format::Messages, Mode::Write);
-        Self { reader: reader(Format::Messages, "talk").unwrap(), harvest: StepBatch::default(), intake }
+        Self { reader: reader(Format::Messages, "talk").unwrap(), batch: StepBatch::default(), intake }
     }
 
     async fn take(&mut self, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let line = format!("{{\"role\":\"user\",\"content\":\"m{number}\"}}\n");
-            self.reader.push_line(line.as_bytes(), number as u64 + 1, &mut self.harvest);
+            self.reader.push_line(line.as_bytes(), number as u64 + 1, &mut self.batch);
         }
-        self.intake.take(&mut self.harvest).await.unwrap();
+        self.intake.take(&mut self.batch).await.unwrap();
     }
 
     async fn finish(mut self) -> sapwood::engine::Result<u64> {
-        Ok(self.intake.finish(&mut self.harvest).await?.added)
+        Ok(self.intake.finish(&mut self.batch).await?.added)
     }
 }
 
@@ -131,12 +131,12 @@ async fn messages_added_while_a_file_is_read_count_as_added_before() {
     let mut trees = Vec::new();
     for pause_after in [0, 3, 6] {
         let engine = sapwood::open_engine("memory:", OpenOptions::default()).unwrap();
-        let mut first = Reading::begin(&engine, &scope);
+        let mut first = FileImport::begin(&engine, &scope);
         first.take(0..6).await;
         first.finish().await.unwrap();
         let session = engine.store().list(&scope, &Default::default()).await.unwrap().items[0].id.clone();
 
-        let mut grown = Reading::begin(&engine, &scope);
+        let mut grown = FileImport::begin(&engine, &scope);
         grown.take(0..pause_after).await;
         engine.inject(&scope, &session, vec![text("in between")], InjectOptions::default()).await.unwrap();
         grown.take(pause_after..9).await;
@@ -151,12 +151,12 @@ async fn messages_added_while_a_file_is_read_count_as_added_before() {
 async fn one_of_two_concurrent_imports_of_a_file_fails_with_a_conflict() {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let engine = sapwood::open_engine("memory:", OpenOptions::default()).unwrap();
-    let [mut one, mut two] = [(); 2].map(|()| Reading::begin(&engine, &scope));
+    let [mut one, mut two] = [(); 2].map(|()| FileImport::begin(&engine, &scope));
     one.take(0..6).await;
     two.take(0..6).await;
     assert_eq!(one.finish().await.unwrap(), 6);
     assert_eq!(two.finish().await.unwrap_err().code(), "session.conflict");
-    let mut again = Reading::begin(&engine, &scope);
+    let mut again = FileImport::begin(&engine, &scope);
     again.take(0..7).await;
     assert_eq!(again.finish().await.unwrap(), 1);
 }

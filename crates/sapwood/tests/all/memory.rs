@@ -9,27 +9,27 @@ use sapwood::core::port::memory::Learned;
 use sapwood::core::{Role, TimestampMs};
 use sapwood::engine::memory::IdleWindow;
 use sapwood::{
-    Belongs, Body, Edit, Engine, MemoryCare, MemoryKind, Outcome, Part, Sapwood, Scope, SessionId,
-    StartOptions, TenantId, user_text,
+    Belongs, Body, Engine, MemoryConfig, MemoryEdit, MemoryKind, MemoryOutcome, Part, Sapwood, Scope,
+    SessionId, StartOptions, TenantId, user_text,
 };
 
-use super::harness::{Actor, Bench, Play, calls, text, world};
+use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
 fn scope(name: &str) -> Scope {
     Scope::user(TenantId::local(), name.parse().unwrap())
 }
 
-fn house() -> Sapwood {
+fn operator() -> Sapwood {
     Sapwood::open("memory:").unwrap()
 }
 
-fn as_user(house: &Sapwood, name: &str) -> Sapwood {
-    house.with_scope(scope(name))
+fn as_user(operator: &Sapwood, name: &str) -> Sapwood {
+    operator.with_scope(scope(name))
 }
 
-async fn told(sapwood: &Sapwood, words: &[&str]) -> SessionId {
+async fn session_with(sapwood: &Sapwood, texts: &[&str]) -> SessionId {
     let session = sapwood.open_session(Default::default()).await.unwrap();
-    let bodies = words.iter().map(|words| user_text(*words)).collect();
+    let bodies = texts.iter().map(|text| user_text(*text)).collect();
     sapwood.inject(&session, bodies).await.unwrap();
     session
 }
@@ -45,13 +45,15 @@ async fn system_prompt(sapwood: &Sapwood, agent: Agent) -> String {
 
 #[tokio::test]
 async fn closing_and_archiving_store_memories_for_later_sessions() {
-    let house = house();
-    let ana = as_user(&house, "ana");
-    let first =
-        told(&ana, &["Please remember that the staging database is heron. Thanks!", "What time is it?"])
-            .await;
+    let operator = operator();
+    let ana = as_user(&operator, "ana");
+    let first = session_with(
+        &ana,
+        &["Please remember that the staging database is heron. Thanks!", "What time is it?"],
+    )
+    .await;
     ana.close(&first).await.unwrap();
-    let second = told(&ana, &["I prefer short answers."]).await;
+    let second = session_with(&ana, &["I prefer short answers."]).await;
     ana.archive(&second).await.unwrap();
     let mut learned = texts(&ana).await;
     learned.sort();
@@ -68,7 +70,7 @@ async fn closing_and_archiving_store_memories_for_later_sessions() {
 
 #[tokio::test]
 async fn the_memories_in_a_sessions_prompt_never_change() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     ana.remember("The build takes nine minutes", MemoryKind::Fact).await.unwrap();
     let session = ana.start(Agent::default()).await.unwrap();
     let before = ana.context(&session).await.unwrap().system;
@@ -78,8 +80,8 @@ async fn the_memories_in_a_sessions_prompt_never_change() {
 
 #[tokio::test]
 async fn nothing_is_learned_twice_and_forgotten_memories_stay_forgotten() {
-    let ana = as_user(&house(), "ana");
-    let session = told(&ana, &["I prefer tabs to spaces."]).await;
+    let ana = as_user(&operator(), "ana");
+    let session = session_with(&ana, &["I prefer tabs to spaces."]).await;
     assert_eq!(ana.learn(&session).await.unwrap().kept.len(), 1);
     assert!(ana.learn(&session).await.unwrap().kept.is_empty());
     let memory = ana.memories().await.unwrap().remove(0);
@@ -91,11 +93,11 @@ async fn nothing_is_learned_twice_and_forgotten_memories_stay_forgotten() {
 
 #[tokio::test]
 async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     let sessions = [
-        told(&ana, &["Our staging database is heron."]).await,
-        told(&ana, &["Remember that our staging database is heron."]).await,
-        told(&ana, &["Our staging database is osprey."]).await,
+        session_with(&ana, &["Our staging database is heron."]).await,
+        session_with(&ana, &["Remember that our staging database is heron."]).await,
+        session_with(&ana, &["Our staging database is osprey."]).await,
     ];
     let mut outcomes = Vec::new();
     for session in &sessions {
@@ -104,7 +106,7 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
     let old = outcomes[0].memory.id;
     assert_eq!(
         outcomes.iter().map(|kept| kept.outcome).collect::<Vec<_>>(),
-        [Outcome::Learned, Outcome::Strengthened, Outcome::Superseded { old }]
+        [MemoryOutcome::Learned, MemoryOutcome::Strengthened, MemoryOutcome::Superseded { old }]
     );
     assert_eq!(outcomes[1].memory.strength(), 2);
     assert_eq!(texts(&ana).await, ["Our staging database is osprey"]);
@@ -118,9 +120,11 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
 
 #[tokio::test]
 async fn erasing_a_session_erases_memories_with_no_other_source() {
-    let ana = as_user(&house(), "ana");
-    let (first, second) =
-        (told(&ana, &["I live in Bern.", "I prefer tea."]).await, told(&ana, &["I prefer tea."]).await);
+    let ana = as_user(&operator(), "ana");
+    let (first, second) = (
+        session_with(&ana, &["I live in Bern.", "I prefer tea."]).await,
+        session_with(&ana, &["I prefer tea."]).await,
+    );
     for session in [&first, &second] {
         ana.learn(session).await.unwrap();
     }
@@ -135,9 +139,10 @@ async fn erasing_a_session_erases_memories_with_no_other_source() {
 
 #[tokio::test]
 async fn secrets_are_neither_learned_nor_added() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     let key = format!("sk-ant-{}", "aB3x".repeat(6));
-    let session = told(&ana, &[&format!("Remember that my key is {key}."), "My password is hunter2."]).await;
+    let session =
+        session_with(&ana, &[&format!("Remember that my key is {key}."), "My password is hunter2."]).await;
     assert!(ana.learn(&session).await.unwrap().kept.is_empty());
     let refused = ana.remember(format!("The key is {key}"), MemoryKind::Fact).await.unwrap_err();
     assert_eq!(refused.code(), "input.invalid");
@@ -146,11 +151,11 @@ async fn secrets_are_neither_learned_nor_added() {
 
 #[tokio::test]
 async fn only_the_owners_own_messages_are_learned() {
-    let house = house();
-    let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
-    let session = told(&ana, &["I prefer tea."]).await;
-    let bobs = bob.scope().principal.clone();
-    ana.engine().share(ana.scope(), &session, bobs, Some(Role::Collaborator)).await.unwrap();
+    let operator = operator();
+    let (ana, bob) = (as_user(&operator, "ana"), as_user(&operator, "bob"));
+    let session = session_with(&ana, &["I prefer tea."]).await;
+    let bob_principal = bob.scope().principal.clone();
+    ana.engine().share(ana.scope(), &session, bob_principal, Some(Role::Collaborator)).await.unwrap();
     bob.inject(&session, vec![user_text("I prefer coffee.")]).await.unwrap();
     assert_eq!(bob.learn(&session).await.unwrap_err().code(), "session.denied");
     // Memories belong to the owner, regardless of which member ends the session.
@@ -161,8 +166,8 @@ async fn only_the_owners_own_messages_are_learned() {
 
 #[tokio::test]
 async fn inherited_entries_are_not_learned_from_a_fork() {
-    let ana = as_user(&house(), "ana");
-    let source = told(&ana, &["I prefer tea."]).await;
+    let ana = as_user(&operator(), "ana");
+    let source = session_with(&ana, &["I prefer tea."]).await;
     let fork = ana.fork(&source, Default::default(), Default::default()).await.unwrap();
     ana.inject(&fork, vec![user_text("I live in Bern.")]).await.unwrap();
     ana.close(&fork).await.unwrap();
@@ -171,7 +176,7 @@ async fn inherited_entries_are_not_learned_from_a_fork() {
 
 #[tokio::test]
 async fn repeated_tool_failures_are_learned_with_their_fix() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     let session = ana.open_session(Default::default()).await.unwrap();
     let mut bodies = vec![user_text("Build it.")];
     for (number, input, output) in [
@@ -206,24 +211,25 @@ async fn repeated_tool_failures_are_learned_with_their_fix() {
     assert_eq!(kept[0].memory.sources[0].entries.len(), 2);
 }
 
-fn with_model(plays: Vec<Play>) -> (Sapwood, Arc<Actor>) {
-    let actor = Actor::playing(plays);
-    let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
-    let care = MemoryCare { model: Some("actor".into()), ..MemoryCare::default() };
-    (Sapwood::with_engine(engine.with_memory_care(care)).with_scope(scope("ana")), actor)
+fn with_model(replies: Vec<ScriptedReply>) -> (Sapwood, Arc<ScriptedModel>) {
+    let model = ScriptedModel::with_replies(replies);
+    let engine =
+        operator().engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
+    let config = MemoryConfig { model: Some("actor".into()), ..MemoryConfig::default() };
+    (Sapwood::with_engine(engine.with_memory_config(config)).with_scope(scope("ana")), model)
 }
 
 #[tokio::test]
 async fn a_model_extracts_memories_and_is_asked_once() {
     let answer =
         r#"{"memories":[{"kind":"preference","text":"The user wants answers in German.","lines":[1]}]}"#;
-    let (ana, actor) = with_model(vec![text(answer)]);
-    let session = told(&ana, &["Könntest du künftig auf Deutsch antworten?"]).await;
+    let (ana, model) = with_model(vec![text(answer)]);
+    let session = session_with(&ana, &["Könntest du künftig auf Deutsch antworten?"]).await;
     let learning = ana.learn(&session).await.unwrap();
     assert_eq!((learning.how, learning.fell_back), (Learned::ByModel("actor".into()), None));
     assert_eq!(texts(&ana).await, ["The user wants answers in German."]);
     ana.learn(&session).await.unwrap();
-    assert_eq!(actor.times_asked(), 1);
+    assert_eq!(model.call_count(), 1);
 }
 
 #[tokio::test]
@@ -237,7 +243,7 @@ async fn an_invalid_model_answer_falls_back_to_rules_and_records_it() {
     ];
     for answer in bad {
         let (ana, _) = with_model(vec![text(answer)]);
-        let session = told(&ana, &["I prefer tea."]).await;
+        let session = session_with(&ana, &["I prefer tea."]).await;
         let learning = ana.learn(&session).await.unwrap();
         assert_eq!(learning.how, Learned::ByRules, "{answer}");
         assert!(learning.fell_back.is_some(), "{answer}");
@@ -247,12 +253,13 @@ async fn an_invalid_model_answer_falls_back_to_rules_and_records_it() {
 
 #[tokio::test]
 async fn the_recall_tool_keeps_private_memories_out_of_shared_sessions() {
-    let plays = || vec![calls(&[("c1", "recall", r#"{"query":"which db for staging"}"#)]), text("done")];
+    let replies = || vec![calls(&[("c1", "recall", r#"{"query":"which db for staging"}"#)]), text("done")];
     for is_shared in [false, true] {
-        let actor = Actor::playing(plays());
-        let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
+        let model = ScriptedModel::with_replies(replies());
+        let engine =
+            operator().engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
         let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
-        told(&ana, &["the db for which staging db is heron-session"]).await;
+        session_with(&ana, &["the db for which staging db is heron-session"]).await;
         ana.remember("Our staging database is heron-memory", MemoryKind::Fact).await.unwrap();
         let memory = serde_json::from_str(r#"{"tokens":0}"#).unwrap();
         let agent = Agent { memory: Some(memory), ..Agent::default_with(Some("actor".into())) };
@@ -262,35 +269,37 @@ async fn the_recall_tool_keeps_private_memories_out_of_shared_sessions() {
             ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
         }
         ana.send(&session, "where?").await.unwrap();
-        let heard = actor.last_heard();
-        assert_eq!(heard.contains("heron-memory"), !is_shared, "{heard}");
-        assert_eq!(heard.contains("heron-session"), !is_shared, "{heard}");
+        let messages = model.last_messages();
+        assert_eq!(messages.contains("heron-memory"), !is_shared, "{messages}");
+        assert_eq!(messages.contains("heron-session"), !is_shared, "{messages}");
     }
 }
 
 #[tokio::test]
 async fn only_the_owner_can_share_a_memory_with_the_tenant_and_take_it_back() {
-    let house = house();
-    let (ana, bob) = (as_user(&house, "ana"), as_user(&house, "bob"));
+    let operator = operator();
+    let (ana, bob) = (as_user(&operator, "ana"), as_user(&operator, "bob"));
     let memory = ana.remember("Releases happen on Thursday", MemoryKind::Fact).await.unwrap().memory;
     assert!(bob.recollect("when do releases happen", 5).await.unwrap().is_empty());
-    let everybodys = Edit { belongs: Some(Belongs::Tenant), ..Edit::default() };
-    assert_eq!(bob.edit_memory(memory.id, everybodys.clone()).await.unwrap_err().code(), "memory.not_found");
-    ana.edit_memory(memory.id, everybodys).await.unwrap();
+    let shared = MemoryEdit { belongs: Some(Belongs::Tenant), ..MemoryEdit::default() };
+    assert_eq!(bob.edit_memory(memory.id, shared.clone()).await.unwrap_err().code(), "memory.not_found");
+    ana.edit_memory(memory.id, shared).await.unwrap();
     assert_eq!(bob.recollect("when do releases happen", 5).await.unwrap().len(), 1);
     let prompt = system_prompt(&bob, Agent::default()).await;
     assert!(prompt.contains("by user:ana"), "{prompt}");
     assert_eq!(bob.forget(memory.id).await.unwrap_err().code(), "memory.denied");
-    let hers = Edit { belongs: Some(Belongs::To(ana.scope().principal.clone())), ..Edit::default() };
-    ana.edit_memory(memory.id, hers).await.unwrap();
+    let private =
+        MemoryEdit { belongs: Some(Belongs::To(ana.scope().principal.clone())), ..MemoryEdit::default() };
+    ana.edit_memory(memory.id, private).await.unwrap();
     assert!(bob.recollect("when do releases happen", 5).await.unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn an_edit_of_an_outdated_version_is_refused() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     let memory = ana.remember("The office is in Basel", MemoryKind::Fact).await.unwrap().memory;
-    let edit = |text: &str, expected| Edit { text: Some(text.into()), expected, ..Edit::default() };
+    let edit =
+        |text: &str, expected| MemoryEdit { text: Some(text.into()), expected, ..MemoryEdit::default() };
     let edited = ana.edit_memory(memory.id, edit("The office is in Bern", Some(1))).await.unwrap();
     assert_eq!((edited.version, edited.text.as_str()), (2, "The office is in Bern"));
     assert_eq!(
@@ -302,9 +311,9 @@ async fn an_edit_of_an_outdated_version_is_refused() {
 
 #[tokio::test]
 async fn learning_from_idle_sessions_does_not_change_their_list_order() {
-    let house = house();
-    let ana = as_user(&house, "ana");
-    let session = told(&ana, &["I prefer tea."]).await;
+    let operator = operator();
+    let ana = as_user(&operator, "ana");
+    let session = session_with(&ana, &["I prefer tea."]).await;
     let used = ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at;
     let tenant = TenantId::local();
     let engine: &Engine = ana.engine();
@@ -313,10 +322,14 @@ async fn learning_from_idle_sessions_does_not_change_their_list_order() {
     assert_eq!(
         engine.learn_from_idle(&tenant, window(used.0, used.0 + 1)).await.unwrap(),
         0,
-        "not idle then"
+        "the session was not last used in this range"
     );
     assert_eq!(engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 1);
-    assert_eq!(engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 0, "once");
+    assert_eq!(
+        engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(),
+        0,
+        "learned twice"
+    );
     assert_eq!(ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at, used);
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
 }
@@ -337,13 +350,14 @@ impl Embedder for Animals {
 
 #[tokio::test]
 async fn an_embedder_finds_memories_by_meaning_and_embeds_older_ones() {
-    let house = house();
-    let plain = as_user(&house, "ana");
+    let operator = operator();
+    let plain = as_user(&operator, "ana");
     plain.remember("Bruno is a hound", MemoryKind::Fact).await.unwrap();
     plain.remember("Lunch is at noon", MemoryKind::Fact).await.unwrap();
     assert!(plain.recollect("feline", 5).await.unwrap().is_empty());
-    let care = MemoryCare { embedder: Some(Arc::new(Animals)), ..MemoryCare::default() };
-    let ana = Sapwood::with_engine(house.engine().clone().with_memory_care(care)).with_scope(scope("ana"));
+    let config = MemoryConfig { embedder: Some(Arc::new(Animals)), ..MemoryConfig::default() };
+    let ana =
+        Sapwood::with_engine(operator.engine().clone().with_memory_config(config)).with_scope(scope("ana"));
     let found = ana.recollect("feline", 5).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].memory.text, "Bruno is a hound");
@@ -351,7 +365,7 @@ async fn an_embedder_finds_memories_by_meaning_and_embeds_older_ones() {
 
 #[tokio::test]
 async fn an_agent_can_disable_learning() {
-    let ana = as_user(&house(), "ana");
+    let ana = as_user(&operator(), "ana");
     let memory = serde_json::from_str(r#"{"learn":false}"#).unwrap();
     let options =
         StartOptions { agent: Agent { memory: Some(memory), ..Agent::default() }, ..StartOptions::default() };
@@ -364,9 +378,11 @@ async fn an_agent_can_disable_learning() {
 #[tokio::test]
 async fn a_shared_session_delegates_without_private_memories() {
     for is_shared in [false, true] {
-        let plays = vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
-        let actor = Actor::playing(plays);
-        let engine = house().engine().clone().with_backends(world(&actor, &Arc::new(Bench::default())));
+        let replies =
+            vec![calls(&[("c1", "delegate", r#"{"task":"find it"}"#)]), text("found"), text("done")];
+        let model = ScriptedModel::with_replies(replies);
+        let engine =
+            operator().engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
         let ana = Sapwood::with_engine(engine).with_scope(scope("ana"));
         ana.remember("Our staging database is heron", MemoryKind::Fact).await.unwrap();
         let tools = ["delegate", "put_artifact"].map(str::to_owned).to_vec();
@@ -377,11 +393,11 @@ async fn a_shared_session_delegates_without_private_memories() {
             ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
         }
         ana.send(&session, "go").await.unwrap();
-        let asked = actor.asked.lock().unwrap();
+        let requests = model.requests.lock().unwrap();
         let child =
-            asked.iter().find(|request| format!("{:?}", request.messages).contains("find it")).unwrap();
-        let is_told = child.system.as_deref().unwrap_or_default().contains("heron");
+            requests.iter().find(|request| format!("{:?}", request.messages).contains("find it")).unwrap();
+        let has_memory = child.system.as_deref().unwrap_or_default().contains("heron");
         let recalls = child.tools.iter().any(|tool| tool.name == "recall");
-        assert_eq!((is_told, recalls), (!is_shared, !is_shared));
+        assert_eq!((has_memory, recalls), (!is_shared, !is_shared));
     }
 }

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use sapwood::core::Role;
 use sapwood::core::port::memory::{MemoryFilter, Standing, Whose};
-use sapwood::{Agent, Belongs, Edit, MemoryKind, Sapwood, Scope, SessionId, TenantId, user_text};
+use sapwood::{Agent, Belongs, MemoryEdit, MemoryKind, Sapwood, Scope, SessionId, TenantId, user_text};
 
-const PEOPLE: [(&str, &str); 4] = [("acme", "ana"), ("acme", "bob"), ("acme", "carol"), ("globex", "ana")];
+const USERS: [(&str, &str); 4] = [("acme", "ana"), ("acme", "bob"), ("acme", "carol"), ("globex", "ana")];
 
 #[derive(Debug, Clone)]
-enum Deed {
+enum Action {
     /// Mention a fact in one of the user's own sessions, old or new.
     Say {
         who: usize,
@@ -52,132 +52,132 @@ enum Deed {
     },
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let who = 0..PEOPLE.len();
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let who = 0..USERS.len();
     let session = 0..3usize;
-    let deed = prop_oneof![
-        4 => (who.clone(), session.clone()).prop_map(|(who, session)| Deed::Say { who, session }),
-        1 => who.clone().prop_map(|who| Deed::Write { who }),
-        2 => (who.clone(), session.clone(), who.clone()).prop_map(|(who, session, with)| Deed::Share { who, session, with }),
-        3 => (who.clone(), session.clone()).prop_map(|(who, session)| Deed::Close { who, session }),
-        1 => (who.clone(), session.clone()).prop_map(|(who, session)| Deed::Archive { who, session }),
-        2 => (who.clone(), session.clone()).prop_map(|(who, session)| Deed::Learn { who, session }),
-        1 => (who.clone(), 0..4usize).prop_map(|(who, nth)| Deed::Promote { who, nth }),
-        1 => (who.clone(), 0..4usize).prop_map(|(who, nth)| Deed::TakeBack { who, nth }),
-        1 => (who, session).prop_map(|(who, session)| Deed::Erase { who, session }),
+    let action = prop_oneof![
+        4 => (who.clone(), session.clone()).prop_map(|(who, session)| Action::Say { who, session }),
+        1 => who.clone().prop_map(|who| Action::Write { who }),
+        2 => (who.clone(), session.clone(), who.clone()).prop_map(|(who, session, with)| Action::Share { who, session, with }),
+        3 => (who.clone(), session.clone()).prop_map(|(who, session)| Action::Close { who, session }),
+        1 => (who.clone(), session.clone()).prop_map(|(who, session)| Action::Archive { who, session }),
+        2 => (who.clone(), session.clone()).prop_map(|(who, session)| Action::Learn { who, session }),
+        1 => (who.clone(), 0..4usize).prop_map(|(who, nth)| Action::Promote { who, nth }),
+        1 => (who.clone(), 0..4usize).prop_map(|(who, nth)| Action::TakeBack { who, nth }),
+        1 => (who, session).prop_map(|(who, session)| Action::Erase { who, session }),
     ];
-    prop::collection::vec(deed, 1..40)
+    prop::collection::vec(action, 1..40)
 }
 
-struct Town {
-    people: Vec<Sapwood>,
+struct TestUsers {
+    users: Vec<Sapwood>,
     sessions: HashMap<(usize, usize), SessionId>,
-    /// The user who mentioned canary number n.
-    said_by: Vec<usize>,
+    /// The user who wrote canary number n, by index.
+    authors: Vec<usize>,
 }
 
-impl Town {
+impl TestUsers {
     fn new() -> Self {
-        let house = Sapwood::open("memory:").unwrap();
+        let operator = Sapwood::open("memory:").unwrap();
         let scope = |(tenant, user): (&str, &str)| {
             Scope::user(tenant.parse::<TenantId>().unwrap(), user.parse().unwrap())
         };
-        let people = PEOPLE.into_iter().map(|person| house.with_scope(scope(person))).collect();
-        Self { people, sessions: HashMap::new(), said_by: Vec::new() }
+        let users = USERS.into_iter().map(|user| operator.with_scope(scope(user))).collect();
+        Self { users, sessions: HashMap::new(), authors: Vec::new() }
     }
 
     fn canary(&mut self, who: usize) -> String {
-        self.said_by.push(who);
-        format!("canary{}end", self.said_by.len() - 1)
+        self.authors.push(who);
+        format!("canary{}end", self.authors.len() - 1)
     }
 
     async fn session(&mut self, who: usize, nth: usize) -> SessionId {
-        if let Some(known) = self.sessions.get(&(who, nth)) {
-            return known.clone();
+        if let Some(session) = self.sessions.get(&(who, nth)) {
+            return session.clone();
         }
-        let new = self.people[who].open_session(Default::default()).await.unwrap();
+        let new = self.users[who].open_session(Default::default()).await.unwrap();
         self.sessions.insert((who, nth), new.clone());
         new
     }
 
-    /// Perform an action, which may be refused. Only what users see afterwards is checked.
-    async fn act(&mut self, deed: Deed) {
-        match deed {
-            Deed::Say { who, session } => {
+    /// Perform an action, which may be refused. The test checks only the content that users can read afterwards.
+    async fn act(&mut self, action: Action) {
+        match action {
+            Action::Say { who, session } => {
                 let session = self.session(who, session).await;
-                let words = format!("Remember that the bird of today is {}.", self.canary(who));
-                let _ = self.people[who].inject(&session, vec![user_text(words)]).await;
+                let text = format!("Remember that the bird of today is {}.", self.canary(who));
+                let _ = self.users[who].inject(&session, vec![user_text(text)]).await;
             }
-            Deed::Write { who } => {
-                let words = format!("The fish is {}", self.canary(who));
-                self.people[who].remember(words, MemoryKind::Fact).await.unwrap();
+            Action::Write { who } => {
+                let text = format!("The fish is {}", self.canary(who));
+                self.users[who].remember(text, MemoryKind::Fact).await.unwrap();
             }
-            Deed::Share { who, session, with } => {
+            Action::Share { who, session, with } => {
                 let session = self.session(who, session).await;
-                let member = self.people[with].scope().principal.clone();
-                let (engine, scope) = (self.people[who].engine(), self.people[who].scope());
+                let member = self.users[with].scope().principal.clone();
+                let (engine, scope) = (self.users[who].engine(), self.users[who].scope());
                 let _ = engine.share(scope, &session, member, Some(Role::Collaborator)).await;
             }
-            Deed::Close { who, session } => {
-                for owner in 0..PEOPLE.len() {
+            Action::Close { who, session } => {
+                for owner in 0..USERS.len() {
                     let session = self.session(owner, session).await;
-                    let _ = self.people[who].close(&session).await;
+                    let _ = self.users[who].close(&session).await;
                 }
             }
-            Deed::Archive { who, session } => {
+            Action::Archive { who, session } => {
                 let session = self.session(who, session).await;
-                let _ = self.people[who].archive(&session).await;
+                let _ = self.users[who].archive(&session).await;
             }
-            Deed::Learn { who, session } => {
-                for owner in 0..PEOPLE.len() {
+            Action::Learn { who, session } => {
+                for owner in 0..USERS.len() {
                     let session = self.session(owner, session).await;
-                    let _ = self.people[who].learn(&session).await;
+                    let _ = self.users[who].learn(&session).await;
                 }
             }
-            Deed::Promote { who, nth } => self.give(who, nth, Belongs::Tenant).await,
-            Deed::TakeBack { who, nth } => {
-                let own = Belongs::To(self.people[who].scope().principal.clone());
-                self.give(who, nth, own).await;
+            Action::Promote { who, nth } => self.set_owner(who, nth, Belongs::Tenant).await,
+            Action::TakeBack { who, nth } => {
+                let own = Belongs::To(self.users[who].scope().principal.clone());
+                self.set_owner(who, nth, own).await;
             }
-            Deed::Erase { who, session } => {
+            Action::Erase { who, session } => {
                 if let Some(session) = self.sessions.remove(&(who, session)) {
-                    let (engine, scope) = (self.people[who].engine(), self.people[who].scope());
+                    let (engine, scope) = (self.users[who].engine(), self.users[who].scope());
                     engine.erase(scope, &session).await.unwrap();
                 }
             }
         }
     }
 
-    async fn give(&self, who: usize, nth: usize, belongs: Belongs) {
-        let memories = self.people[who].memories().await.unwrap();
+    async fn set_owner(&self, who: usize, nth: usize, belongs: Belongs) {
+        let memories = self.users[who].memories().await.unwrap();
         if let Some(memory) = memories.get(nth) {
-            let edit = Edit { belongs: Some(belongs), ..Edit::default() };
-            let _ = self.people[who].edit_memory(memory.id, edit).await;
+            let edit = MemoryEdit { belongs: Some(belongs), ..MemoryEdit::default() };
+            let _ = self.users[who].edit_memory(memory.id, edit).await;
         }
     }
 
-    /// All text that a user sees in all places that show memories.
-    async fn seen_by(&self, who: usize) -> String {
-        let person = &self.people[who];
-        let (engine, scope) = (person.engine(), person.scope());
-        let mut seen = String::new();
+    /// All text that a user can read through every operation that returns memories.
+    async fn visible_to(&self, who: usize) -> String {
+        let user = &self.users[who];
+        let (engine, scope) = (user.engine(), user.scope());
+        let mut visible = String::new();
         for whose in
-            [Whose::Any, Whose::For(self.people[0].scope().principal.clone()), Whose::Only(Belongs::Tenant)]
+            [Whose::Any, Whose::For(self.users[0].scope().principal.clone()), Whose::Only(Belongs::Tenant)]
         {
             let filter = MemoryFilter { whose, standing: Standing::Any, ..MemoryFilter::default() };
-            seen += &format!("{:?}", engine.memories(scope, &filter).await.unwrap());
+            visible += &format!("{:?}", engine.memories(scope, &filter).await.unwrap());
         }
-        seen +=
-            &format!("{:?}", person.recollect("which bird is it today, and the fish?", 50).await.unwrap());
-        let session = person.start(Agent::default()).await.unwrap();
-        seen += &person.context(&session).await.unwrap().system.unwrap_or_default();
+        visible +=
+            &format!("{:?}", user.recollect("which bird is it today, and the fish?", 50).await.unwrap());
+        let session = user.start(Agent::default()).await.unwrap();
+        visible += &user.context(&session).await.unwrap().system.unwrap_or_default();
         engine.erase(scope, &session).await.unwrap();
-        seen
+        visible
     }
 
     /// Whether a canary is shared with the tenant now, as its author sees it.
-    async fn is_everybodys(&self, canary: usize) -> bool {
-        let owner = &self.people[self.said_by[canary]];
+    async fn is_shared_with_tenant(&self, canary: usize) -> bool {
+        let owner = &self.users[self.authors[canary]];
         let filter = MemoryFilter {
             whose: Whose::Only(Belongs::Tenant),
             standing: Standing::Any,
@@ -188,15 +188,15 @@ impl Town {
     }
 
     async fn check(&self) {
-        for (who, person) in PEOPLE.iter().enumerate() {
-            let seen = self.seen_by(who).await;
-            for (canary, said_by) in self.said_by.iter().enumerate() {
-                if !seen.contains(&format!("canary{canary}end")) {
+        for (who, user) in USERS.iter().enumerate() {
+            let visible = self.visible_to(who).await;
+            for (canary, author) in self.authors.iter().enumerate() {
+                if !visible.contains(&format!("canary{canary}end")) {
                     continue;
                 }
-                assert_eq!(PEOPLE[*said_by].0, person.0, "a memory crossed tenants");
+                assert_eq!(USERS[*author].0, user.0, "a memory crossed tenants");
                 assert!(
-                    *said_by == who || self.is_everybodys(canary).await,
+                    *author == who || self.is_shared_with_tenant(canary).await,
                     "a memory crossed to another user"
                 );
             }
@@ -208,14 +208,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_crosses_to_another_user_or_tenant(deeds in deeds()) {
+    fn nothing_crosses_to_another_user_or_tenant(actions in actions()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut town = Town::new();
-            for deed in deeds {
-                town.act(deed).await;
+            let mut test = TestUsers::new();
+            for action in actions {
+                test.act(action).await;
             }
-            town.check().await;
+            test.check().await;
         });
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::stream;
 use sapwood::core::agent::{Budget, OnExceed};
 use sapwood::core::entry::{ArtifactUse, Outcome, Stop, Usage};
-use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Price, Request};
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, Price, ReplyEvent, ReplyStream, Request};
 use sapwood::core::project::context::Role;
 use sapwood::effects::skill::SkillFolders;
 use sapwood::effects::tool::host::{Host, Settings};
@@ -37,21 +37,21 @@ fn markers_in(text: &str) -> Vec<String> {
 /// A model that writes its marker, reads it, reads its skill, delivers the marker, lists files, and reports
 /// all results.
 #[derive(Default)]
-struct Player {
+struct MarkerModel {
     /// Markers of other sessions that the model received.
     mixed: Mutex<Vec<String>>,
 }
 
-fn call(name: &str, input: serde_json::Value) -> Vec<Piece> {
-    let begun = Piece::CallBegan { index: 0, call_id: format!("call-{name}"), name: name.to_owned() };
-    vec![begun, Piece::CallInput { index: 0, text: input.to_string() }]
+fn call(name: &str, input: serde_json::Value) -> Vec<ReplyEvent> {
+    let begun = ReplyEvent::CallBegan { index: 0, call_id: format!("call-{name}"), name: name.to_owned() };
+    vec![begun, ReplyEvent::CallInput { index: 0, text: input.to_string() }]
 }
 
 #[async_trait::async_trait]
-impl Model for Player {
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
-        let heard = format!("{:?} {:?}", request.system, request.messages);
-        let markers = markers_in(&heard);
+impl Model for MarkerModel {
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
+        let prompt = format!("{:?} {:?}", request.system, request.messages);
+        let markers = markers_in(&prompt);
         if markers.len() != 1 {
             self.mixed.lock().unwrap().push(format!("{markers:?}"));
         }
@@ -59,20 +59,21 @@ impl Model for Player {
         let skill = request.system.clone().unwrap_or_default();
         let skill =
             skill.rsplit("- ").next().and_then(|line| line.split(':').next()).unwrap_or_default().to_owned();
-        let asked = request.messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
-        let said = request.messages[asked..].iter().filter(|message| message.role == Role::Assistant).count();
-        let mut pieces = match said {
+        let question = request.messages.iter().rposition(|message| message.role == Role::User).unwrap_or(0);
+        let answers =
+            request.messages[question..].iter().filter(|message| message.role == Role::Assistant).count();
+        let mut events = match answers {
             0 => call("write_file", serde_json::json!({"path": "name.txt", "content": own})),
             1 => call("read_file", serde_json::json!({"path": "name.txt"})),
             2 => call("skill", serde_json::json!({"name": skill})),
             3 => call("put_artifact", serde_json::json!({"name": "name.txt", "content": own})),
             4 => call("list_directory", serde_json::json!({"path": "."})),
-            _ => vec![Piece::Text(format!("It was {own}."))],
+            _ => vec![ReplyEvent::Text(format!("It was {own}."))],
         };
-        pieces.push(Piece::Usage(Usage { input: INPUT_TOKENS, ..Usage::default() }));
-        pieces.push(Piece::Stop(if said < 5 { Stop::ToolUse } else { Stop::Stop }));
+        events.push(ReplyEvent::Usage(Usage { input: INPUT_TOKENS, ..Usage::default() }));
+        events.push(ReplyEvent::Stop(if answers < 5 { Stop::ToolUse } else { Stop::Stop }));
         tokio::task::yield_now().await;
-        Ok(Box::pin(stream::iter(pieces.into_iter().map(Ok))))
+        Ok(Box::pin(stream::iter(events.into_iter().map(Ok))))
     }
 
     fn facts(&self, _: &str) -> ModelFacts {
@@ -100,7 +101,7 @@ fn write_skills(dir: &std::path::Path) {
 fn agent(number: usize) -> Agent {
     let tools = ["write_file", "read_file", "list_directory", "put_artifact"];
     // Every tenth agent has almost no budget.
-    let cap_usd = if is_poor(number) { 1e-9 } else { 1.0 };
+    let cap_usd = if has_no_budget(number) { 1e-9 } else { 1.0 };
     Agent {
         tools: tools.map(str::to_owned).to_vec(),
         skills: vec![format!("skill-{number}")],
@@ -109,11 +110,11 @@ fn agent(number: usize) -> Agent {
     }
 }
 
-fn is_poor(number: usize) -> bool {
+fn has_no_budget(number: usize) -> bool {
     number.is_multiple_of(10)
 }
 
-async fn play(sapwood: &Sapwood, number: usize) -> (SessionId, TurnReport) {
+async fn run_session(sapwood: &Sapwood, number: usize) -> (SessionId, TurnReport) {
     let own = marker(number);
     let session = sapwood.start(agent(number)).await.unwrap();
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
@@ -133,7 +134,7 @@ async fn check(
     let (engine, scope, own) = (sapwood.engine(), sapwood.scope(), marker(number));
     let ended = report.ended.as_ref().unwrap();
     let spent = engine.summary(scope, session).await.unwrap().spend.total().cost_nano_usd;
-    if is_poor(number) {
+    if has_no_budget(number) {
         assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Limited, Some("budget_exceeded")));
         assert_eq!(spent, 0);
     } else {
@@ -165,26 +166,27 @@ async fn fifty_concurrent_sessions_stay_separate() {
     write_skills(&dir.path().join("skills"));
     let url = format!("sqlite:{}", dir.path().join("s.db").display());
     let engine = sapwood::open_engine(&url, Default::default()).unwrap();
-    let (player, base) = (Arc::new(Player::default()), dir.path().join("scratch"));
+    let (model, base) = (Arc::new(MarkerModel::default()), dir.path().join("scratch"));
     let tools = Arc::new(Host::new(Settings::new(&base)));
-    let world = Backends { model: player.clone(), tools, default_model: "player".to_owned() };
-    let engine =
-        engine.with_backends(world).with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
+    let backends = Backends { model: model.clone(), tools, default_model: "player".to_owned() };
+    let engine = engine
+        .with_backends(backends)
+        .with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
     // A hook receives events of all sessions, each with only its own data.
     let mixed = Arc::new(Mutex::new(Vec::new()));
-    let noted = mixed.clone();
+    let recorded = mixed.clone();
     let hook = move |event: HookEvent| {
         let markers = markers_in(&event.data.to_string());
         if markers.len() > 1 {
-            noted.lock().unwrap().push(markers);
+            recorded.lock().unwrap().push(markers);
         }
         async {}
     };
     let sapwood = Sapwood::with_engine(engine).on(HookName::AfterTool, hook).unwrap();
-    let played = join_all((0..SESSIONS).map(|number| play(&sapwood, number))).await;
-    assert!(player.mixed.lock().unwrap().is_empty(), "{:?}", player.mixed.lock().unwrap());
+    let results = join_all((0..SESSIONS).map(|number| run_session(&sapwood, number))).await;
+    assert!(model.mixed.lock().unwrap().is_empty(), "{:?}", model.mixed.lock().unwrap());
     assert!(mixed.lock().unwrap().is_empty());
-    for (number, (session, report)) in played.iter().enumerate() {
+    for (number, (session, report)) in results.iter().enumerate() {
         check(&sapwood, &base, number, session, report).await;
     }
 }

@@ -13,7 +13,7 @@ use sapwood::{Seq, SessionId};
 use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on, history};
 
-use super::faulty::{Dice, Fate, Faulty};
+use super::faulty::{FaultInjector, FaultyStore, SeededRng};
 use super::simulate::simulate;
 
 /// Number of seeds within which the simulation must detect a defect.
@@ -23,15 +23,15 @@ const HISTORIES: u64 = 10;
 
 /// A defect of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum Defect {
     /// Accepts writes with a stale fence.
-    TakesStaleFences,
+    AcceptsStaleFences,
     /// Sometimes acknowledges an append without writing it.
     LosesAppends,
     /// Sometimes writes an append twice.
     DoublesAppends,
     /// Refuses an append because of a conflict, but writes it anyway.
-    WritesWhatItRefuses,
+    WritesRefusedAppends,
 }
 
 /// Intermittent defects affect one in this many appends.
@@ -39,15 +39,15 @@ const ONE_IN: u64 = 12;
 
 /// One defect, shared by all users of the store.
 pub struct Sabotage {
-    fault: Fault,
-    dice: Dice,
+    defect: Defect,
+    rng: SeededRng,
     /// The newest fence of each session.
     fences: Mutex<HashMap<SessionId, u64>>,
 }
 
 impl Sabotage {
-    pub fn new(fault: Fault, seed: u64) -> Self {
-        Self { fault, dice: Dice::new(seed ^ 0xfa17), fences: Mutex::default() }
+    pub fn new(defect: Defect, seed: u64) -> Self {
+        Self { defect, rng: SeededRng::new(seed ^ 0xfa17), fences: Mutex::default() }
     }
 
     pub fn note_lease(&self, lease: &Lease) {
@@ -55,23 +55,23 @@ impl Sabotage {
     }
 
     pub async fn append(&self, store: &dyn Store, scope: &Scope, mut append: Append) -> Result<Appended> {
-        let happens = self.dice.below(ONE_IN) == 0;
-        match self.fault {
-            Fault::TakesStaleFences => {
+        let is_affected = self.rng.below(ONE_IN) == 0;
+        match self.defect {
+            Defect::AcceptsStaleFences => {
                 if append.fence.is_some() {
                     append.fence = self.fences.lock().unwrap().get(&append.session).copied();
                 }
                 store.append(scope, append).await
             }
-            Fault::LosesAppends if happens => self.pretend(store, scope, &append).await,
-            Fault::DoublesAppends if happens => {
+            Defect::LosesAppends if is_affected => self.fake_append(store, scope, &append).await,
+            Defect::DoublesAppends if is_affected => {
                 let again = Append { idempotency_key: None, expect: Expect::Any, ..append.clone() };
                 let answer = store.append(scope, append).await?;
                 let _ = store.append(scope, again).await;
                 Ok(answer)
             }
             // Only appends that may be refused: with an expected head and without an idempotency key.
-            Fault::WritesWhatItRefuses
+            Defect::WritesRefusedAppends
                 if append.expect != Expect::Any && append.idempotency_key.is_none() =>
             {
                 let actual = store.append(scope, append).await?.head.seq;
@@ -82,11 +82,10 @@ impl Sabotage {
     }
 
     /// Build the answer of a successful append without writing.
-    async fn pretend(&self, store: &dyn Store, scope: &Scope, append: &Append) -> Result<Appended> {
+    async fn fake_append(&self, store: &dyn Store, scope: &Scope, append: &Append) -> Result<Appended> {
         let head = store.summary(scope, &append.session).await?.head;
-        let mint = |number: usize| {
-            (Seq(head.seq.0 + 1 + number as u32), EntryId::mint(append.now, self.dice.bits()))
-        };
+        let mint =
+            |number: usize| (Seq(head.seq.0 + 1 + number as u32), EntryId::mint(append.now, self.rng.bits()));
         let entries: Vec<_> = (0..append.drafts.len()).map(mint).collect();
         let last = entries.last().map_or(head.seq, |(seq, _)| *seq);
         Ok(Appended { head: Head { seq: last, leaf: Some(last) }, entries })
@@ -94,27 +93,28 @@ impl Sabotage {
 }
 
 /// The message of a panic.
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
 /// The message with which the simulation detects a defect, from the first seed that shows it.
-fn simulation_says(fault: Fault) -> Option<String> {
+fn simulation_failure(defect: Defect) -> Option<String> {
     (1..=SEEDS).find_map(|seed| {
-        let sabotage = Sabotage::new(fault, seed);
+        let sabotage = Sabotage::new(defect, seed);
         let simulated = std::panic::catch_unwind(AssertUnwindSafe(|| simulate(seed, Some(sabotage))));
-        simulated.err().map(|panic| words_of(&*panic))
+        simulated.err().map(|panic| panic_message(&*panic))
     })
 }
 
-struct Broken(Fault, Arc<ManualClock>);
+/// A harness for a store with one defect.
+struct DefectiveStore(Defect, Arc<ManualClock>);
 
-impl Harness for Broken {
+impl Harness for DefectiveStore {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(Faulty {
+        Arc::new(FaultyStore {
             inner: Arc::new(MemoryStore::with_cap(1_000).with_lease_clock(self.1.clone())),
-            fate: Fate::new(Dice::new(1), 0),
+            injector: FaultInjector::new(SeededRng::new(1), 0),
             written: Arc::default(),
             sabotage: Some(Arc::new(Sabotage::new(self.0, 1))),
         })
@@ -129,40 +129,42 @@ impl Harness for Broken {
 
 /// The message with which the history checker detects a defect. Its clients are threads, so a run may miss
 /// the defect.
-fn history_says(fault: Fault) -> Option<String> {
-    let check =
-        || block_on(history::the_log_matches_what_clients_observed(&Broken(fault, ManualClock::new())));
-    let try_it = |_| std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| words_of(&*panic));
-    (0..HISTORIES).find_map(try_it)
+fn history_failure(defect: Defect) -> Option<String> {
+    let check = || {
+        block_on(history::the_log_matches_what_clients_observed(&DefectiveStore(defect, ManualClock::new())))
+    };
+    let attempt =
+        |_| std::panic::catch_unwind(AssertUnwindSafe(check)).err().map(|panic| panic_message(&*panic));
+    (0..HISTORIES).find_map(attempt)
 }
 
-fn assert_says(said: Option<String>, any_of: &[&str]) {
-    let said = said.expect("the defect was not detected");
-    assert!(any_of.iter().any(|words| said.contains(words)), "{said}");
+fn assert_detected(message: Option<String>, any_of: &[&str]) {
+    let message = message.expect("the defect was not detected");
+    assert!(any_of.iter().any(|text| message.contains(text)), "{message}");
 }
 
 #[test]
 fn the_simulation_detects_a_store_that_accepts_stale_fences() {
     let found =
         ["a stale fence was written", "ran twice", "ended twice", "exactly one end", "has two results"];
-    assert_says(simulation_says(Fault::TakesStaleFences), &found);
+    assert_detected(simulation_failure(Defect::AcceptsStaleFences), &found);
 }
 
 #[test]
 fn the_simulation_detects_a_lost_acknowledged_append() {
     let found = ["was acknowledged", "ran twice", "exactly one end", "without its call", "has two results"];
-    assert_says(simulation_says(Fault::LosesAppends), &found);
+    assert_detected(simulation_failure(Defect::LosesAppends), &found);
 }
 
 #[test]
 fn the_simulation_detects_an_append_that_is_written_twice() {
-    let found = ["was acknowledged", "said twice", "ended twice", "exactly one end", "has two results"];
-    assert_says(simulation_says(Fault::DoublesAppends), &found);
+    let found = ["was acknowledged", "logged twice", "ended twice", "exactly one end", "has two results"];
+    assert_detected(simulation_failure(Defect::DoublesAppends), &found);
 }
 
 #[test]
 fn the_history_checker_detects_a_store_that_accepts_stale_fences() {
-    assert_says(history_says(Fault::TakesStaleFences), &["a stale fence was written"]);
+    assert_detected(history_failure(Defect::AcceptsStaleFences), &["a stale fence was written"]);
 }
 
 #[test]
@@ -173,16 +175,16 @@ fn the_history_checker_detects_a_lost_acknowledged_append() {
         "a key gives the first answer",
         "a repeated append gets the first answer",
     ];
-    assert_says(history_says(Fault::LosesAppends), &found);
+    assert_detected(history_failure(Defect::LosesAppends), &found);
 }
 
 #[test]
 fn the_history_checker_detects_an_append_that_is_written_twice() {
     let found = ["an append was written twice", "entries that were never acknowledged"];
-    assert_says(history_says(Fault::DoublesAppends), &found);
+    assert_detected(history_failure(Defect::DoublesAppends), &found);
 }
 
 #[test]
 fn the_history_checker_detects_a_refused_append_that_is_written() {
-    assert_says(history_says(Fault::WritesWhatItRefuses), &["refused, but written"]);
+    assert_detected(history_failure(Defect::WritesRefusedAppends), &["refused, but written"]);
 }

@@ -16,18 +16,20 @@ use sapwood::core::agent::Agent;
 use sapwood::core::content::{Json, ToolCall};
 use sapwood::core::entry::{Body, Stop, Usage};
 use sapwood::core::port::clock::Clock;
-use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Request};
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, ReplyEvent, ReplyStream, Request};
 use sapwood::core::port::store::{Log, Repair};
-use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
+use sapwood::core::port::tool::{
+    Replay, ToolError, ToolGrant, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch,
+};
 use sapwood::core::project::context::Role;
 use sapwood::core::{Entry, Kind, Record, TimestampMs};
 use sapwood::engine::Backends;
-use sapwood::engine::turn::{Keeper, OnWait, SendOptions, Sent, StartOptions};
+use sapwood::engine::turn::{OnWait, SendOptions, Sent, StartOptions, TakeoverTask};
 use sapwood::store::in_memory::MemoryStore;
-use sapwood::store::lease::{LeaseClock, Reading};
+use sapwood::store::lease::{ClockReading, LeaseClock};
 use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
 
-use super::faulty::{Dice, Fate, Faulty, Health};
+use super::faulty::{FaultInjector, FaultyStore, Health, SeededRng};
 use super::sabotage::Sabotage;
 
 /// Seeds of an ordinary run.
@@ -36,32 +38,32 @@ const SESSIONS: u64 = 3;
 const PROCESSES: usize = 3;
 /// Percentage of store calls that fail.
 const FAULTS: u64 = 4;
-/// Simulated duration of the disturbances, and the maximum time until all turns have ended afterwards.
-const STORM: Duration = Duration::from_secs(40);
-const CALM: Duration = Duration::from_secs(120);
+/// Simulated duration of the faults, and the maximum time until all turns have ended afterwards.
+const FAULT_PERIOD: Duration = Duration::from_secs(40);
+const RECOVERY_TIME_MAX: Duration = Duration::from_secs(120);
 const START_MS: i64 = 1_900_000_000_000;
 /// Number of replayed seeds (override with SAPWOOD_REPLAYED), and of replays per seed.
 const REPLAYED: u64 = 6;
 const REPLAYS: u64 = 2;
 /// A long run reports progress after this many seeds.
-const SEEDS_BETWEEN_NEWS: u64 = 500;
+const SEEDS_PER_REPORT: u64 = 500;
 
 /// The output of a run, line by line: each session's records, the order of writes, and the calls that ran.
-pub type Story = Vec<String>;
+pub type RunTrace = Vec<String>;
 
 /// The simulated time, with this process's clock offset.
 struct SimClock {
     began: tokio::time::Instant,
-    off_ms: Mutex<i64>,
-    dice: Dice,
+    offset_ms: Mutex<i64>,
+    rng: SeededRng,
 }
 
 impl Clock for SimClock {
     fn now(&self) -> TimestampMs {
-        TimestampMs(START_MS + self.began.elapsed().as_millis() as i64 + *self.off_ms.lock().unwrap())
+        TimestampMs(START_MS + self.began.elapsed().as_millis() as i64 + *self.offset_ms.lock().unwrap())
     }
     fn random(&self) -> u128 {
-        self.dice.bits()
+        self.rng.bits()
     }
 }
 
@@ -69,42 +71,45 @@ impl Clock for SimClock {
 struct SimLeaseClock(tokio::time::Instant);
 
 impl LeaseClock for SimLeaseClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockReading {
         let since_boot_ms = self.0.elapsed().as_millis() as i64;
-        Reading { boot: "sim".into(), since_boot_ms, wall: TimestampMs(START_MS + since_boot_ms) }
+        ClockReading { boot: "sim".into(), since_boot_ms, wall: TimestampMs(START_MS + since_boot_ms) }
     }
 }
 
 /// A model that calls the tool and then reports the result. It streams with pauses.
 struct SimModel {
-    fate: Fate,
+    injector: FaultInjector,
 }
 
 #[async_trait::async_trait]
 impl Model for SimModel {
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
-        self.fate.pass().await;
-        let usage = Piece::Usage(Usage { input: 10, output: 5, ..Usage::default() });
-        let pieces = match request.messages.last().map(|message| message.role) {
-            Some(Role::Tool) => vec![Piece::Text("done".to_owned()), usage, Piece::Stop(Stop::Stop)],
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
+        self.injector.delay().await;
+        let usage = ReplyEvent::Usage(Usage { input: 10, output: 5, ..Usage::default() });
+        let events = match request.messages.last().map(|message| message.role) {
+            Some(Role::Tool) => {
+                vec![ReplyEvent::Text("done".to_owned()), usage, ReplyEvent::Stop(Stop::Stop)]
+            }
             _ => vec![
-                Piece::Text("let me".to_owned()),
-                Piece::CallBegan {
+                ReplyEvent::Text("let me".to_owned()),
+                ReplyEvent::CallBegan {
                     index: 0,
-                    call_id: format!("call-{:016x}", self.fate.dice.next()),
+                    call_id: format!("call-{:016x}", self.injector.rng.next()),
                     name: "act".to_owned(),
                 },
-                Piece::CallInput { index: 0, text: "{}".to_owned() },
+                ReplyEvent::CallInput { index: 0, text: "{}".to_owned() },
                 usage,
-                Piece::Stop(Stop::ToolUse),
+                ReplyEvent::Stop(Stop::ToolUse),
             ],
         };
-        let fate = self.fate.clone();
-        let stream = futures_util::stream::unfold((pieces.into_iter(), fate), |(mut pieces, fate)| async {
-            fate.pass().await;
-            tokio::time::sleep(Duration::from_millis(fate.dice.below(400))).await;
-            pieces.next().map(|piece| (Ok(piece), (pieces, fate)))
-        });
+        let injector = self.injector.clone();
+        let stream =
+            futures_util::stream::unfold((events.into_iter(), injector), |(mut events, injector)| async {
+                injector.delay().await;
+                tokio::time::sleep(Duration::from_millis(injector.rng.below(400))).await;
+                events.next().map(|event| (Ok(event), (events, injector)))
+            });
         Ok(Box::pin(stream))
     }
     fn facts(&self, _model: &str) -> ModelFacts {
@@ -118,14 +123,14 @@ impl Model for SimModel {
 /// A slow tool that must not run twice.
 #[derive(Clone)]
 struct SimTools {
-    fate: Fate,
+    injector: FaultInjector,
     ran: Arc<Mutex<Vec<String>>>,
     specs: Vec<ToolSpec>,
 }
 
 #[async_trait::async_trait]
 impl ToolHost for SimTools {
-    async fn open(&self, _grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+    async fn open(&self, _grant: &ToolGrant) -> Result<Arc<dyn Toolbox>, ToolError> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -136,10 +141,10 @@ impl Toolbox for SimTools {
         &self.specs
     }
     async fn run(&self, call: &ToolCall) -> ToolOutput {
-        self.fate.pass().await;
+        self.injector.delay().await;
         self.ran.lock().unwrap().push(call.call_id.clone());
-        tokio::time::sleep(Duration::from_millis(self.fate.dice.below(3_000))).await;
-        self.fate.pass().await;
+        tokio::time::sleep(Duration::from_millis(self.injector.rng.below(3_000))).await;
+        self.injector.delay().await;
         ToolOutput::text("done")
     }
     fn check(&self, _call: &ToolCall) -> Result<(), String> {
@@ -150,13 +155,13 @@ impl Toolbox for SimTools {
 /// A server that starts turns and takes over abandoned turns.
 struct Process {
     engine: Engine,
-    fate: Fate,
+    injector: FaultInjector,
     clock: Arc<SimClock>,
-    _keeper: Keeper,
+    _takeover: TakeoverTask,
 }
 
 struct Sim {
-    dice: Dice,
+    rng: SeededRng,
     began: tokio::time::Instant,
     store: Arc<MemoryStore>,
     written: Arc<Mutex<Vec<(SessionId, Seq, u64)>>>,
@@ -167,15 +172,15 @@ struct Sim {
 
 impl Sim {
     fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
-        let ids = Dice::new(seed.wrapping_add(1) << 32);
+        let ids = SeededRng::new(seed.wrapping_add(1) << 32);
         let began = tokio::time::Instant::now();
         let lease_clock = Arc::new(SimLeaseClock(began));
         let store = MemoryStore::with_cap(1_000).with_lease_clock(lease_clock);
         Self {
-            dice: Dice::new(seed),
+            rng: SeededRng::new(seed),
             sabotage: sabotage.map(Arc::new),
             began,
-            store: Arc::new(store.with_chance(move || ids.bits())),
+            store: Arc::new(store.with_random_bits(move || ids.bits())),
             written: Arc::default(),
             ran: Arc::default(),
             scope: Scope::operator(TenantId::local(), Principal::System),
@@ -183,13 +188,13 @@ impl Sim {
     }
 
     fn process(&self, faults: u64) -> Process {
-        let dice = Dice::new(self.dice.next());
-        let fate = Fate::new(dice.clone(), faults);
-        let off_ms = Mutex::new(self.dice.below(400) as i64 - 200);
-        let clock = Arc::new(SimClock { began: self.began, off_ms, dice });
+        let rng = SeededRng::new(self.rng.next());
+        let injector = FaultInjector::new(rng.clone(), faults);
+        let offset_ms = Mutex::new(self.rng.below(400) as i64 - 200);
+        let clock = Arc::new(SimClock { began: self.began, offset_ms, rng });
         let (inner, written) = (self.store.clone(), self.written.clone());
         let sabotage = self.sabotage.clone();
-        let store = Arc::new(Faulty { inner, fate: fate.clone(), written, sabotage });
+        let store = Arc::new(FaultyStore { inner, injector: injector.clone(), written, sabotage });
         let spec = ToolSpec {
             name: "act".to_owned(),
             description: String::new(),
@@ -197,16 +202,16 @@ impl Sim {
             touch: Touch::Acts,
             replay: Replay::Never,
         };
-        let tools = SimTools { fate: fate.clone(), ran: self.ran.clone(), specs: vec![spec] };
-        let model = Arc::new(SimModel { fate: fate.clone() });
-        let world = Backends { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
-        let engine = Engine::new(store, clock.clone()).with_backends(world);
-        let _keeper = engine.keep_turns().unwrap();
-        Process { engine, fate, clock, _keeper }
+        let tools = SimTools { injector: injector.clone(), ran: self.ran.clone(), specs: vec![spec] };
+        let model = Arc::new(SimModel { injector: injector.clone() });
+        let backends = Backends { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
+        let engine = Engine::new(store, clock.clone()).with_backends(backends);
+        let _takeover = engine.start_takeover_task().unwrap();
+        Process { engine, injector, clock, _takeover }
     }
 
     async fn session(&self, number: u64) -> SessionId {
-        let calm = Engine::new(self.store.clone(), self.process(0).clock.clone());
+        let engine = Engine::new(self.store.clone(), self.process(0).clock.clone());
         let agent = Agent {
             tools: vec!["act".to_owned()],
             approvals: sapwood::core::policy::ApprovalMode::Auto,
@@ -214,7 +219,7 @@ impl Sim {
         };
         let mut options = StartOptions { agent, ..StartOptions::default() };
         options.open.id = Some(format!("s{number}").parse().unwrap());
-        calm.start(&self.scope, options).await.unwrap().0
+        engine.start(&self.scope, options).await.unwrap().0
     }
 
     async fn log(&self, session: &SessionId) -> Vec<Record> {
@@ -222,17 +227,17 @@ impl Sim {
     }
 
     /// The final state of a run.
-    async fn story(&self, sessions: &[SessionId]) -> Story {
-        let mut story = Vec::new();
+    async fn trace(&self, sessions: &[SessionId]) -> RunTrace {
+        let mut trace = Vec::new();
         for session in sessions {
             let line = |record: &Record| {
                 format!("{session} {:?} {}", record.meta, String::from_utf8_lossy(&record.body))
             };
-            story.extend(self.log(session).await.iter().map(line));
+            trace.extend(self.log(session).await.iter().map(line));
         }
-        story.extend(self.written.lock().unwrap().iter().map(|written| format!("written {written:?}")));
-        story.extend(self.ran.lock().unwrap().iter().map(|call| format!("ran {call}")));
-        story
+        trace.extend(self.written.lock().unwrap().iter().map(|written| format!("written {written:?}")));
+        trace.extend(self.ran.lock().unwrap().iter().map(|call| format!("ran {call}")));
+        trace
     }
 }
 
@@ -241,8 +246,8 @@ impl Sim {
 async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: SessionId) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let mut number = 0;
-    while sim.began.elapsed() < STORM {
-        let at = sim.dice.below(PROCESSES as u64) as usize;
+    while sim.began.elapsed() < FAULT_PERIOD {
+        let at = sim.rng.below(PROCESSES as u64) as usize;
         let engine = processes[at].lock().unwrap().engine.clone();
         let text = format!("{session}-{number}");
         number += 1;
@@ -251,41 +256,41 @@ async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: Ses
         if let Ok(Ok(Sent::Started(_))) = tokio::time::timeout(Duration::from_secs(8), sent).await {
             acknowledged.push(text);
         }
-        if sim.dice.below(4) == 0 {
+        if sim.rng.below(4) == 0 {
             let _ = tokio::time::timeout(Duration::from_secs(2), engine.cancel(&sim.scope, &session)).await;
         }
-        tokio::time::sleep(Duration::from_millis(sim.dice.below(6_000))).await;
+        tokio::time::sleep(Duration::from_millis(sim.rng.below(6_000))).await;
     }
     acknowledged
 }
 
 /// Inject freezes, crashes and clock jumps.
-async fn disturb(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
-    while sim.began.elapsed() < STORM {
-        tokio::time::sleep(Duration::from_millis(sim.dice.below(5_000))).await;
-        let place = &processes[sim.dice.below(PROCESSES as u64) as usize];
-        match sim.dice.below(3) {
+async fn inject_faults(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>) {
+    while sim.began.elapsed() < FAULT_PERIOD {
+        tokio::time::sleep(Duration::from_millis(sim.rng.below(5_000))).await;
+        let process_slot = &processes[sim.rng.below(PROCESSES as u64) as usize];
+        match sim.rng.below(3) {
             0 => {
-                let fate = place.lock().unwrap().fate.clone();
-                fate.befall(Health::Frozen);
-                tokio::time::sleep(Duration::from_millis(sim.dice.below(9_000))).await;
-                fate.befall(Health::Well);
+                let injector = process_slot.lock().unwrap().injector.clone();
+                injector.set_health(Health::Frozen);
+                tokio::time::sleep(Duration::from_millis(sim.rng.below(9_000))).await;
+                injector.set_health(Health::Healthy);
             }
             1 => {
                 let fresh = sim.process(FAULTS);
-                let old = std::mem::replace(&mut *place.lock().unwrap(), fresh);
-                old.fate.befall(Health::Dead);
+                let old = std::mem::replace(&mut *process_slot.lock().unwrap(), fresh);
+                old.injector.set_health(Health::Dead);
             }
             _ => {
-                let process = place.lock().unwrap();
-                *process.clock.off_ms.lock().unwrap() += sim.dice.below(3_000) as i64 - 1_500;
+                let process = process_slot.lock().unwrap();
+                *process.clock.offset_ms.lock().unwrap() += sim.rng.below(3_000) as i64 - 1_500;
             }
         }
     }
 }
 
 /// Run a seed and check the resulting logs.
-async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
+async fn run(seed: u64, sabotage: Option<Sabotage>) -> RunTrace {
     let sim = Arc::new(Sim::new(seed, sabotage));
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
@@ -297,17 +302,17 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
         .iter()
         .map(|session| tokio::spawn(client(sim.clone(), processes.clone(), session.clone())))
         .collect();
-    disturb(sim.clone(), processes.clone()).await;
+    inject_faults(sim.clone(), processes.clone()).await;
     let mut acknowledged = Vec::new();
     for client in clients {
         acknowledged.push(client.await.unwrap());
     }
     for process in processes.iter() {
-        process.lock().unwrap().fate.befall(Health::Well);
+        process.lock().unwrap().injector.set_health(Health::Healthy);
     }
     // A server without faults brings all turns to their end.
-    let calm = sim.process(0);
-    carry_on(&sim, &calm, &sessions).await;
+    let healthy = sim.process(0);
+    finish_open_turns(&sim, &healthy, &sessions).await;
     for (session, acknowledged) in sessions.iter().zip(&acknowledged) {
         let log = sim.log(session).await.into_iter().map(|record| record.into_entry().unwrap());
         check(&log.collect::<Vec<_>>(), acknowledged, session);
@@ -315,18 +320,18 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> Story {
     check_fences(&sim.written.lock().unwrap());
     let ran = sim.ran.lock().unwrap().clone();
     assert_eq!(ran.iter().collect::<HashSet<_>>().len(), ran.len(), "a tool ran twice: {ran:?}");
-    let diagnosis = calm.engine.diagnose(&sim.scope, Repair::No, |_| ()).await.unwrap();
+    let diagnosis = healthy.engine.diagnose(&sim.scope, Repair::No, |_| ()).await.unwrap();
     assert!(diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
-    sim.story(&sessions).await
+    sim.trace(&sessions).await
 }
 
 /// Run until no turn is open.
-async fn carry_on(sim: &Sim, calm: &Process, sessions: &[SessionId]) {
-    let until = tokio::time::Instant::now() + CALM;
+async fn finish_open_turns(sim: &Sim, healthy: &Process, sessions: &[SessionId]) {
+    let until = tokio::time::Instant::now() + RECOVERY_TIME_MAX;
     for session in sessions {
-        while calm.engine.summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
+        while healthy.engine.summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
             assert!(tokio::time::Instant::now() < until, "{session}: a turn has no end");
-            if let Ok(Some(running)) = calm.engine.resume(&sim.scope, session, OnWait::Leave).await {
+            if let Ok(Some(running)) = healthy.engine.resume(&sim.scope, session, OnWait::Leave).await {
                 let _ = running.ended().await;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -335,7 +340,7 @@ async fn carry_on(sim: &Sim, calm: &Process, sessions: &[SessionId]) {
 }
 
 /// Run a seed on a separate runtime, where time only advances when all tasks wait.
-pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Story {
+pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> RunTrace {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(run(seed, sabotage))
 }
@@ -347,15 +352,23 @@ fn check(log: &[Entry], acknowledged: &[String], session: &SessionId) {
     let ends: HashSet<_> =
         log.iter().filter(|entry| entry.meta.kind == Kind::TurnEnded).map(|entry| entry.meta.turn).collect();
     assert_eq!(ends.len(), count(Kind::TurnEnded), "{session}: a turn ended twice");
-    let said: Vec<String> = log
+    let inputs: Vec<String> = log
         .iter()
         .filter(|entry| entry.meta.kind == Kind::UserMessage)
         .map(|entry| entry.body.text())
         .collect();
     for text in acknowledged {
-        assert_eq!(said.iter().filter(|said| *said == text).count(), 1, "{text} was acknowledged: {said:?}");
+        assert_eq!(
+            inputs.iter().filter(|input| *input == text).count(),
+            1,
+            "{text} was acknowledged: {inputs:?}"
+        );
     }
-    assert_eq!(said.iter().collect::<HashSet<_>>().len(), said.len(), "something was said twice: {said:?}");
+    assert_eq!(
+        inputs.iter().collect::<HashSet<_>>().len(),
+        inputs.len(),
+        "an input was logged twice: {inputs:?}"
+    );
     let mut results: HashMap<&str, u32> = HashMap::new();
     let mut calls: HashSet<&str> = HashSet::new();
     for entry in log {
@@ -389,43 +402,43 @@ fn check_fences(written: &[(SessionId, Seq, u64)]) {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 #[test]
 fn nothing_is_lost_and_nothing_happens_twice_under_faults() {
-    let (seed, seeds) = (number("SAPWOOD_SEED"), number("SAPWOOD_SEEDS"));
+    let (seed, seeds) = (env_number("SAPWOOD_SEED"), env_number("SAPWOOD_SEEDS"));
     let (first, count) = (seed.unwrap_or(1), seeds.unwrap_or(if seed.is_some() { 1 } else { SEEDS }));
     for seed in first..first + count {
         let simulated = std::panic::catch_unwind(|| simulate(seed, None));
         if let Err(panic) = simulated {
-            eprintln!("SAPWOOD_SEED={seed} replays this");
+            eprintln!("run with SAPWOOD_SEED={seed} to replay this failure");
             std::panic::resume_unwind(panic);
         }
-        if seed % SEEDS_BETWEEN_NEWS == 0 {
+        if seed % SEEDS_PER_REPORT == 0 {
             eprintln!("seeds {first} to {seed} passed");
         }
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_log_and_another_seed_another_one() {
-    let mut before: Option<Story> = None;
-    for seed in 1..=number("SAPWOOD_REPLAYED").unwrap_or(REPLAYED) {
-        let story = simulate(seed, None);
+fn a_seed_determines_the_log_and_different_seeds_produce_different_logs() {
+    let mut before: Option<RunTrace> = None;
+    for seed in 1..=env_number("SAPWOOD_REPLAYED").unwrap_or(REPLAYED) {
+        let trace = simulate(seed, None);
         for _ in 0..REPLAYS {
             let again = simulate(seed, None);
-            let differs = story.iter().zip(&again).position(|(line, again)| line != again);
+            let differs = trace.iter().zip(&again).position(|(line, again)| line != again);
             if let Some(at) = differs {
-                panic!("the replay of seed {seed} differs from line {at} on:\n{}\n{}", story[at], again[at]);
+                panic!("the replay of seed {seed} differs from line {at} on:\n{}\n{}", trace[at], again[at]);
             }
-            assert_eq!(story.len(), again.len(), "seed {seed}");
+            assert_eq!(trace.len(), again.len(), "seed {seed}");
         }
         assert!(
-            before.is_none_or(|before| before != story),
-            "seed {seed} gives the same log as the previous one"
+            before.is_none_or(|before| before != trace),
+            "seed {seed} produces the same log as the previous seed"
         );
-        before = Some(story);
+        before = Some(trace);
     }
 }

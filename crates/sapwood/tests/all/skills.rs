@@ -1,4 +1,4 @@
-//! Skills through the Rust API: what the model is shown, what it can read, and the effect of branching back.
+//! Skills through the Rust API: the prompt and the tool for the model, and the effect of branching back.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use sapwood::effects::skill::SkillFolders;
 use sapwood::engine::skill::Switch;
 use sapwood::{Agent, Sapwood, Seq, SessionId};
 
-use super::harness::{Actor, Bench, Play, calls, text, world};
+use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
-struct Scene {
+struct Fixture {
     sapwood: Sapwood,
-    actor: Arc<Actor>,
+    model: Arc<ScriptedModel>,
     dir: tempfile::TempDir,
 }
 
-fn scene(plays: Vec<Play>) -> Scene {
+fn fixture(replies: Vec<ScriptedReply>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     for (name, about) in [("brew-tea", "How to brew tea."), ("bake-bread", "How to\n  bake bread.")] {
         let folder = dir.path().join(name);
@@ -23,78 +23,78 @@ fn scene(plays: Vec<Play>) -> Scene {
         let text = format!("---\nname: {name}\ndescription: >\n  {about}\n---\nFirst of {name}: wait.\n");
         std::fs::write(folder.join("SKILL.md"), text).unwrap();
     }
-    let (actor, bench) = (Actor::playing(plays), Arc::new(Bench::default()));
-    let engine = Sapwood::open("memory:").unwrap().engine().clone().with_backends(world(&actor, &bench));
+    let (model, tools) = (ScriptedModel::with_replies(replies), Arc::new(RecordingTools::default()));
+    let engine = Sapwood::open("memory:").unwrap().engine().clone().with_backends(backends(&model, &tools));
     let engine = engine.with_skills(Arc::new(SkillFolders::new(vec![dir.path().to_owned()])));
-    Scene { sapwood: Sapwood::with_engine(engine), actor, dir }
+    Fixture { sapwood: Sapwood::with_engine(engine), model, dir }
 }
 
-impl Scene {
+impl Fixture {
     async fn switch(&self, session: &SessionId, name: &str, switch: Switch) -> Result<(), sapwood::Error> {
         let (engine, scope) = (self.sapwood.engine(), self.sapwood.scope());
         engine.switch_skill(scope, session, name, switch).await.map(drop)
     }
 
     fn last_system(&self) -> String {
-        self.actor.asked.lock().unwrap().last().unwrap().system.clone().unwrap_or_default()
+        self.model.requests.lock().unwrap().last().unwrap().system.clone().unwrap_or_default()
     }
 
     fn last_tools(&self) -> Vec<String> {
-        let asked = self.actor.asked.lock().unwrap();
-        asked.last().unwrap().tools.iter().map(|tool| tool.name.clone()).collect()
+        let requests = self.model.requests.lock().unwrap();
+        requests.last().unwrap().tools.iter().map(|tool| tool.name.clone()).collect()
     }
 }
 
 #[tokio::test]
 async fn the_model_sees_active_skills_and_can_read_them() {
-    let plays = vec![calls(&[("1", "skill", r#"{"name": "brew-tea"}"#)]), text("done")];
-    let scene = scene(plays);
+    let replies = vec![calls(&[("1", "skill", r#"{"name": "brew-tea"}"#)]), text("done")];
+    let fixture = fixture(replies);
     let agent =
         Agent { system_prompt: Some("Be kind.".into()), skills: vec!["brew-tea".into()], ..Agent::default() };
-    let session = scene.sapwood.start(agent).await.unwrap();
-    scene.sapwood.send(&session, "tea, please").await.unwrap();
-    let system = scene.last_system();
+    let session = fixture.sapwood.start(agent).await.unwrap();
+    fixture.sapwood.send(&session, "tea, please").await.unwrap();
+    let system = fixture.last_system();
     assert!(system.starts_with("Be kind.") && system.contains("\n- brew-tea: How to brew tea."), "{system}");
     assert!(
         !system.contains("bake-bread") && !system.contains("wait"),
         "only names and descriptions: {system}"
     );
-    assert!(scene.actor.last_heard().contains("First of brew-tea: wait."));
+    assert!(fixture.model.last_messages().contains("First of brew-tea: wait."));
 }
 
 #[tokio::test]
 async fn without_active_skills_there_is_no_prompt_and_no_tool() {
-    let scene = scene(vec![text("hello"), text("hello"), text("hello")]);
-    let session = scene.sapwood.start(Agent::default()).await.unwrap();
-    scene.sapwood.send(&session, "hi").await.unwrap();
-    assert!(!scene.last_system().contains("skill") && !scene.last_tools().contains(&"skill".to_owned()));
-    scene.switch(&session, "bake-bread", Switch::On).await.unwrap();
-    scene.sapwood.send(&session, "hi").await.unwrap();
-    assert!(scene.last_system().contains("- bake-bread: How to bake bread."), "{}", scene.last_system());
-    assert!(scene.last_tools().contains(&"skill".to_owned()));
-    scene.switch(&session, "bake-bread", Switch::Off).await.unwrap();
-    scene.sapwood.send(&session, "hi").await.unwrap();
-    assert!(!scene.last_tools().contains(&"skill".to_owned()));
+    let fixture = fixture(vec![text("hello"), text("hello"), text("hello")]);
+    let session = fixture.sapwood.start(Agent::default()).await.unwrap();
+    fixture.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!fixture.last_system().contains("skill") && !fixture.last_tools().contains(&"skill".to_owned()));
+    fixture.switch(&session, "bake-bread", Switch::On).await.unwrap();
+    fixture.sapwood.send(&session, "hi").await.unwrap();
+    assert!(fixture.last_system().contains("- bake-bread: How to bake bread."), "{}", fixture.last_system());
+    assert!(fixture.last_tools().contains(&"skill".to_owned()));
+    fixture.switch(&session, "bake-bread", Switch::Off).await.unwrap();
+    fixture.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!fixture.last_tools().contains(&"skill".to_owned()));
 }
 
 #[tokio::test]
 async fn an_inactive_skill_cannot_be_read() {
-    let plays = vec![calls(&[("1", "skill", r#"{"name": "bake-bread"}"#)]), text("well")];
-    let scene = scene(plays);
+    let replies = vec![calls(&[("1", "skill", r#"{"name": "bake-bread"}"#)]), text("well")];
+    let fixture = fixture(replies);
     let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
-    let session = scene.sapwood.start(agent).await.unwrap();
-    scene.sapwood.send(&session, "bread, please").await.unwrap();
-    assert!(scene.actor.last_heard().contains("No active skill `bake-bread`"));
+    let session = fixture.sapwood.start(agent).await.unwrap();
+    fixture.sapwood.send(&session, "bread, please").await.unwrap();
+    assert!(fixture.model.last_messages().contains("No active skill `bake-bread`"));
 }
 
 #[tokio::test]
 async fn branching_back_undoes_an_activation() {
-    let scene = scene(Vec::new());
-    let session = scene.sapwood.open_session(Default::default()).await.unwrap();
-    scene.sapwood.inject(&session, vec![sapwood::user_text("one")]).await.unwrap();
-    scene.switch(&session, "brew-tea", Switch::On).await.unwrap();
-    scene.switch(&session, "brew-tea", Switch::On).await.unwrap();
-    let (engine, scope) = (scene.sapwood.engine(), scene.sapwood.scope());
+    let fixture = fixture(Vec::new());
+    let session = fixture.sapwood.open_session(Default::default()).await.unwrap();
+    fixture.sapwood.inject(&session, vec![sapwood::user_text("one")]).await.unwrap();
+    fixture.switch(&session, "brew-tea", Switch::On).await.unwrap();
+    fixture.switch(&session, "brew-tea", Switch::On).await.unwrap();
+    let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     let records = engine.store().read_after(scope, &session, Seq::ZERO, 100).await.unwrap();
     let changes = records.iter().filter(|record| matches!(record.decode(), Ok(Body::SkillsChanged(_))));
     assert_eq!(changes.count(), 1, "an active skill is not written again");
@@ -104,13 +104,13 @@ async fn branching_back_undoes_an_activation() {
 
 #[tokio::test]
 async fn a_missing_skill_is_skipped_and_the_turn_continues() {
-    let scene = scene(vec![text("hello")]);
+    let fixture = fixture(vec![text("hello")]);
     let agent = Agent { skills: vec!["brew-tea".into()], ..Agent::default() };
-    let session = scene.sapwood.start(agent).await.unwrap();
-    std::fs::remove_dir_all(scene.dir.path().join("brew-tea")).unwrap();
-    scene.sapwood.send(&session, "hi").await.unwrap();
-    assert!(!scene.last_system().contains("brew-tea"));
+    let session = fixture.sapwood.start(agent).await.unwrap();
+    std::fs::remove_dir_all(fixture.dir.path().join("brew-tea")).unwrap();
+    fixture.sapwood.send(&session, "hi").await.unwrap();
+    assert!(!fixture.last_system().contains("brew-tea"));
     // A missing skill can still be deactivated, but an unknown skill cannot be activated.
-    scene.switch(&session, "brew-tea", Switch::Off).await.unwrap();
-    assert_eq!(scene.switch(&session, "brew-tea", Switch::On).await.unwrap_err().code(), "skill.not_found");
+    fixture.switch(&session, "brew-tea", Switch::Off).await.unwrap();
+    assert_eq!(fixture.switch(&session, "brew-tea", Switch::On).await.unwrap_err().code(), "skill.not_found");
 }

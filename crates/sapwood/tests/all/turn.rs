@@ -6,20 +6,20 @@ use std::time::Duration;
 use sapwood::core::agent::{Agent, Budget, ChainLink, Narrowing, OnExceed};
 use sapwood::core::entry::{ApprovalAnswer, Outcome, Stop};
 use sapwood::core::policy::ApprovalMode;
-use sapwood::core::port::model::{ModelError, Piece};
+use sapwood::core::port::model::{ModelError, ReplyEvent};
 use sapwood::core::project::context::Role;
 use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, StartOptions, TurnReport};
-use sapwood::engine::{News, SessionEvent};
+use sapwood::engine::{FragmentKind, SessionEvent};
 use sapwood::{Engine, Part, Sapwood, Scope, Seq, SessionId};
 
-use super::harness::{Actor, Bench, Play, calls, text, world};
+use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
-struct Scene {
+struct Fixture {
     engine: Engine,
     scope: Scope,
     session: SessionId,
-    actor: Arc<Actor>,
-    bench: Arc<Bench>,
+    model: Arc<ScriptedModel>,
+    tools: Arc<RecordingTools>,
 }
 
 fn agent() -> Agent {
@@ -27,32 +27,32 @@ fn agent() -> Agent {
     Agent { tools: tools.map(str::to_owned).to_vec(), ..Agent::default_with(Some("actor".into())) }
 }
 
-async fn scene(agent: Agent, plays: Vec<Play>) -> Scene {
-    scene_of(agent, Actor::playing(plays)).await
+async fn fixture(agent: Agent, replies: Vec<ScriptedReply>) -> Fixture {
+    fixture_of(agent, ScriptedModel::with_replies(replies)).await
 }
 
-async fn scene_of(agent: Agent, actor: Arc<Actor>) -> Scene {
+async fn fixture_of(agent: Agent, model: Arc<ScriptedModel>) -> Fixture {
     let sapwood = Sapwood::open("memory:").unwrap();
-    let bench = Arc::new(Bench::default());
-    let engine = sapwood.engine().clone().with_backends(world(&actor, &bench));
+    let tools = Arc::new(RecordingTools::default());
+    let engine = sapwood.engine().clone().with_backends(backends(&model, &tools));
     let scope = sapwood.scope().clone();
     let options = StartOptions { agent, ..StartOptions::default() };
     let (session, _) = engine.start(&scope, options).await.unwrap();
-    Scene { engine, scope, session, actor, bench }
+    Fixture { engine, scope, session, model, tools }
 }
 
-impl Scene {
-    async fn begin(&self, words: &str, options: SendOptions) -> Running {
-        let words = vec![Part::text(words)];
-        match self.engine.send(&self.scope, &self.session, words, options).await.unwrap() {
+impl Fixture {
+    async fn begin(&self, text: &str, options: SendOptions) -> Running {
+        let parts = vec![Part::text(text)];
+        match self.engine.send(&self.scope, &self.session, parts, options).await.unwrap() {
             Sent::Started(running) => running,
-            Sent::Queued(_) => panic!("it was queued"),
+            Sent::Queued(_) => panic!("the input was queued instead of starting a turn"),
         }
     }
 
-    async fn send(&self, words: &str) -> TurnReport {
+    async fn send(&self, text: &str) -> TurnReport {
         let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
-        self.begin(words, options).await.ended().await.unwrap()
+        self.begin(text, options).await.ended().await.unwrap()
     }
 
     async fn resume(&self) -> TurnReport {
@@ -66,13 +66,15 @@ impl Scene {
     }
 
     fn ran(&self) -> Vec<String> {
-        self.bench.ran.lock().unwrap().clone()
+        self.tools.ran.lock().unwrap().clone()
     }
 
-    async fn wait_until(&self, mut is_so: impl FnMut(&SessionEvent) -> bool) {
+    async fn wait_until(&self, mut is_match: impl FnMut(&SessionEvent) -> bool) {
         let mut events = self.engine.subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
-        let found = async { while !is_so(&events.next().await.unwrap()) {} };
-        tokio::time::timeout(Duration::from_secs(120), found).await.expect("the event happens");
+        let found = async { while !is_match(&events.next().await.unwrap()) {} };
+        tokio::time::timeout(Duration::from_secs(120), found)
+            .await
+            .expect("the event did not arrive in time");
     }
 }
 
@@ -83,130 +85,140 @@ fn outcome(report: &TurnReport) -> (Outcome, Option<&str>) {
 
 #[tokio::test]
 async fn input_gets_an_answer_and_both_are_in_the_log() {
-    let scene = scene(agent(), vec![text("hello")]).await;
-    let report = scene.send("hi").await;
+    let fixture = fixture(agent(), vec![text("hello")]).await;
+    let report = fixture.send("hi").await;
     assert_eq!((report.text.as_str(), outcome(&report)), ("hello", (Outcome::Completed, None)));
-    assert_eq!(scene.roles().await, [Role::User, Role::Assistant]);
+    assert_eq!(fixture.roles().await, [Role::User, Role::Assistant]);
 }
 
 #[tokio::test]
 async fn a_tool_runs_and_the_model_receives_its_result() {
-    let scene = scene(agent(), vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
-    scene.send("look").await;
-    assert_eq!(scene.ran(), ["1"]);
-    assert!(scene.actor.last_heard().contains("look done"));
-    assert_eq!(scene.roles().await, [Role::User, Role::Assistant, Role::Tool, Role::Assistant]);
-    let ledger = scene.engine.ledger(&scene.scope, &scene.session).await.unwrap();
+    let fixture = fixture(agent(), vec![calls(&[("1", "look", "{}")]), text("seen")]).await;
+    fixture.send("look").await;
+    assert_eq!(fixture.ran(), ["1"]);
+    assert!(fixture.model.last_messages().contains("look done"));
+    assert_eq!(fixture.roles().await, [Role::User, Role::Assistant, Role::Tool, Role::Assistant]);
+    let ledger = fixture.engine.ledger(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(ledger.len(), 2);
     assert!(ledger.iter().all(|line| line.result.is_some() && line.trace_id.is_some()));
 }
 
 #[tokio::test]
 async fn invalid_tool_input_is_reported_to_the_model() {
-    let scene = scene(agent(), vec![calls(&[("1", "look", "\"no\"")]), text("sorry")]).await;
-    let report = scene.send("look").await;
-    assert_eq!((scene.ran().len(), report.text.as_str()), (0, "sorry"));
-    assert!(scene.actor.last_heard().contains("an object is expected"));
+    let fixture = fixture(agent(), vec![calls(&[("1", "look", "\"no\"")]), text("sorry")]).await;
+    let report = fixture.send("look").await;
+    assert_eq!((fixture.ran().len(), report.text.as_str()), (0, "sorry"));
+    assert!(fixture.model.last_messages().contains("an object is expected"));
 }
 
 #[tokio::test]
 async fn an_approval_survives_the_process_that_requested_it() {
-    let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("acted")]).await;
-    let report = scene.send("act").await;
-    assert!(report.ended.is_none() && scene.ran().is_empty());
+    let fixture = fixture(agent(), vec![calls(&[("1", "act", "{}")]), text("acted")]).await;
+    let report = fixture.send("act").await;
+    assert!(report.ended.is_none() && fixture.ran().is_empty());
     let approval = report.waiting[0].approval.clone();
     let answered =
-        scene.engine.answer(&scene.scope, &approval, ApprovalAnswer::Approved, None).await.unwrap();
-    assert_eq!(answered, scene.session);
-    let report = scene.resume().await;
-    assert_eq!((scene.ran(), report.text.as_str()), (vec!["1".to_owned()], "acted"));
-    let again = scene.engine.answer(&scene.scope, &approval, ApprovalAnswer::Approved, None).await;
+        fixture.engine.answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None).await.unwrap();
+    assert_eq!(answered, fixture.session);
+    let report = fixture.resume().await;
+    assert_eq!((fixture.ran(), report.text.as_str()), (vec!["1".to_owned()], "acted"));
+    let again = fixture.engine.answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None).await;
     assert_eq!(again.unwrap_err().code(), "approval.not_found");
 }
 
 #[tokio::test]
 async fn a_waiting_turn_continues_when_it_is_answered() {
-    let scene =
-        scene(agent(), vec![calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]), text("ok")]).await;
-    let running = scene.begin("ask me", SendOptions::default()).await;
-    scene
+    let fixture =
+        fixture(agent(), vec![calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]), text("ok")]).await;
+    let running = fixture.begin("ask me", SendOptions::default()).await;
+    fixture
         .wait_until(
-            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Waiting { .. })),
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
         )
         .await;
-    let pending = scene.engine.approvals(&scene.scope, &scene.session).await.unwrap();
+    let pending = fixture.engine.approvals(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!((pending[0].question.as_str(), pending[0].kind.as_str()), ("which?", "question"));
     let reason = Some("the left one".to_owned());
-    scene.engine.answer(&scene.scope, &pending[0].approval, ApprovalAnswer::Approved, reason).await.unwrap();
+    fixture
+        .engine
+        .answer(&fixture.scope, &pending[0].approval, ApprovalAnswer::Approved, reason)
+        .await
+        .unwrap();
     assert_eq!(running.ended().await.unwrap().text, "ok");
-    assert!(scene.actor.last_heard().contains("the left one"));
+    assert!(fixture.model.last_messages().contains("the left one"));
 }
 
 #[tokio::test]
 async fn cancelling_keeps_the_partial_answer_and_the_session_continues() {
-    let half = Play::Hang(vec![Piece::Text("half a ".into()), Piece::Text("sentence".into())]);
-    let scene = scene(agent(), vec![half, text("whole")]).await;
-    let running = scene.begin("talk", SendOptions::default()).await;
-    scene.wait_until(|event| matches!(event, SessionEvent::Fragment(f) if f.news == News::Token { text: "sentence".into() })).await;
-    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    let half =
+        ScriptedReply::Hang(vec![ReplyEvent::Text("half a ".into()), ReplyEvent::Text("sentence".into())]);
+    let fixture = fixture(agent(), vec![half, text("whole")]).await;
+    let running = fixture.begin("talk", SendOptions::default()).await;
+    fixture.wait_until(|event| matches!(event, SessionEvent::Fragment(f) if f.kind == FragmentKind::Token { text: "sentence".into() })).await;
+    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
     let report = running.ended().await.unwrap();
     assert_eq!((report.text.as_str(), outcome(&report)), ("half a sentence", (Outcome::Cancelled, None)));
-    assert_eq!(scene.send("again").await.text, "whole");
-    assert!(scene.actor.last_heard().contains("half a sentence"));
+    assert_eq!(fixture.send("again").await.text, "whole");
+    assert!(fixture.model.last_messages().contains("half a sentence"));
 }
 
 #[tokio::test]
 async fn cancelling_stops_a_running_tool() {
-    let scene = scene(agent(), vec![calls(&[("1", "slow", "{}")])]).await;
-    let running = scene.begin("wait", SendOptions::default()).await;
-    scene
+    let fixture = fixture(agent(), vec![calls(&[("1", "slow", "{}")])]).await;
+    let running = fixture.begin("wait", SendOptions::default()).await;
+    fixture
         .wait_until(
-            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::ToolRunning { .. })),
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::ToolRunning { .. })),
         )
         .await;
-    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(outcome(&running.ended().await.unwrap()), (Outcome::Cancelled, None));
-    assert_eq!(scene.roles().await, [Role::User, Role::Assistant, Role::Tool]);
+    assert_eq!(fixture.roles().await, [Role::User, Role::Assistant, Role::Tool]);
 }
 
 #[tokio::test]
 async fn a_second_send_is_refused_or_queued_as_the_next_turn() {
-    let half = Play::Hang(vec![Piece::Text("…".into())]);
-    let scene = scene(agent(), vec![half, text("second")]).await;
-    let running = scene.begin("first", SendOptions::default()).await;
-    scene
+    let half = ScriptedReply::Hang(vec![ReplyEvent::Text("…".into())]);
+    let fixture = fixture(agent(), vec![half, text("second")]).await;
+    let running = fixture.begin("first", SendOptions::default()).await;
+    fixture
         .wait_until(
-            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Token { .. })),
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Token { .. })),
         )
         .await;
-    let words = || vec![Part::text("next")];
-    let refused = scene.engine.send(&scene.scope, &scene.session, words(), SendOptions::default()).await;
+    let parts = || vec![Part::text("next")];
+    let refused =
+        fixture.engine.send(&fixture.scope, &fixture.session, parts(), SendOptions::default()).await;
     assert_eq!(refused.err().unwrap().code(), "turn.running");
     let queue = SendOptions { if_running: IfRunning::Queue, ..SendOptions::default() };
-    let sent = scene.engine.send(&scene.scope, &scene.session, words(), queue).await.unwrap();
+    let sent = fixture.engine.send(&fixture.scope, &fixture.session, parts(), queue).await.unwrap();
     assert!(matches!(sent, Sent::Queued(_)));
-    scene.engine.cancel(&scene.scope, &scene.session).await.unwrap();
+    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
     running.ended().await.unwrap();
     let second = "second".to_owned();
-    let said = |event: &SessionEvent| matches!(event, SessionEvent::Entry(record) if record.decode().unwrap().text() == second);
-    scene.wait_until(said).await;
-    assert!(scene.actor.last_heard().contains("next"));
+    let is_second = |event: &SessionEvent| matches!(event, SessionEvent::Entry(record) if record.decode().unwrap().text() == second);
+    fixture.wait_until(is_second).await;
+    assert!(fixture.model.last_messages().contains("next"));
 }
 
 #[tokio::test]
 async fn steering_input_reaches_the_running_turn() {
-    let scene = scene(agent(), vec![calls(&[("1", "act", "{}")]), text("ok")]).await;
-    let running = scene.begin("act", SendOptions::default()).await;
-    scene
+    let fixture = fixture(agent(), vec![calls(&[("1", "act", "{}")]), text("ok")]).await;
+    let running = fixture.begin("act", SendOptions::default()).await;
+    fixture
         .wait_until(
-            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.news, News::Waiting { .. })),
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
         )
         .await;
-    scene.engine.steer(&scene.scope, &scene.session, vec![Part::text("gently")]).await.unwrap();
-    let pending = scene.engine.approvals(&scene.scope, &scene.session).await.unwrap();
-    scene.engine.answer(&scene.scope, &pending[0].approval, ApprovalAnswer::Approved, None).await.unwrap();
+    fixture.engine.steer(&fixture.scope, &fixture.session, vec![Part::text("gently")]).await.unwrap();
+    let pending = fixture.engine.approvals(&fixture.scope, &fixture.session).await.unwrap();
+    fixture
+        .engine
+        .answer(&fixture.scope, &pending[0].approval, ApprovalAnswer::Approved, None)
+        .await
+        .unwrap();
     running.ended().await.unwrap();
-    assert!(scene.actor.last_heard().contains("gently"));
+    assert!(fixture.model.last_messages().contains("gently"));
 }
 
 fn limited() -> ModelError {
@@ -217,23 +229,23 @@ fn limited() -> ModelError {
 async fn a_temporary_failure_is_retried_and_then_the_next_model_is_called() {
     let chain = vec![ChainLink { model: "other".into(), max_attempts: 1 }];
     let agent = Agent { fallback_chain: chain, ..agent() };
-    let fail = || Play::Fail(limited());
-    let scene = scene(agent, vec![fail(), fail(), fail(), text("from the other")]).await;
-    assert_eq!(scene.send("hi").await.text, "from the other");
-    let asked: Vec<String> =
-        scene.actor.asked.lock().unwrap().iter().map(|request| request.model.clone()).collect();
-    assert_eq!(asked, ["actor", "actor", "actor", "other"]);
-    let usage = scene.engine.usage(&scene.scope, &scene.session).await.unwrap();
+    let fail = || ScriptedReply::Fail(limited());
+    let fixture = fixture(agent, vec![fail(), fail(), fail(), text("from the other")]).await;
+    assert_eq!(fixture.send("hi").await.text, "from the other");
+    let models: Vec<String> =
+        fixture.model.requests.lock().unwrap().iter().map(|request| request.model.clone()).collect();
+    assert_eq!(models, ["actor", "actor", "actor", "other"]);
+    let usage = fixture.engine.usage(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(
         usage.models.models.keys().collect::<Vec<_>>(),
         ["other"],
         "the entry names the model that answered"
     );
-    let context = scene.engine.context(&scene.scope, &scene.session, None).await.unwrap();
+    let context = fixture.engine.context(&fixture.scope, &fixture.session, None).await.unwrap();
     assert_eq!(context.model.as_deref(), Some("other"));
-    scene.send("once more").await;
+    fixture.send("once more").await;
     assert_eq!(
-        scene.actor.asked.lock().unwrap()[4].model,
+        fixture.model.requests.lock().unwrap()[4].model,
         "actor",
         "the agent's model is called first again"
     );
@@ -242,29 +254,33 @@ async fn a_temporary_failure_is_retried_and_then_the_next_model_is_called() {
 #[tokio::test]
 async fn nothing_is_retried_after_output_has_streamed() {
     let cut = ModelError::Cut { model: "actor".into(), why: "gone".into() };
-    let scene = scene(agent(), vec![Play::Break(vec![Piece::Text("half".into())], cut), text("whole")]).await;
-    let report = scene.send("hi").await;
+    let fixture = fixture(
+        agent(),
+        vec![ScriptedReply::Break(vec![ReplyEvent::Text("half".into())], cut), text("whole")],
+    )
+    .await;
+    let report = fixture.send("hi").await;
     assert_eq!(outcome(&report), (Outcome::Failed, Some("model.cut")));
-    assert_eq!(scene.actor.times_asked(), 1);
-    assert_eq!(scene.send("again").await.text, "whole");
-    assert!(!scene.actor.last_heard().contains("half"), "the failed answer is not in the context");
+    assert_eq!(fixture.model.call_count(), 1);
+    assert_eq!(fixture.send("again").await.text, "whole");
+    assert!(!fixture.model.last_messages().contains("half"), "the failed answer is not in the context");
 }
 
 #[tokio::test]
 async fn a_stream_without_a_stop_reason_is_incomplete() {
-    let scene = scene(agent(), vec![Play::Say(vec![Piece::Text("half".into())])]).await;
-    assert_eq!(outcome(&scene.send("hi").await), (Outcome::Failed, Some("model.cut")));
+    let fixture = fixture(agent(), vec![ScriptedReply::Stream(vec![ReplyEvent::Text("half".into())])]).await;
+    assert_eq!(outcome(&fixture.send("hi").await), (Outcome::Failed, Some("model.cut")));
 }
 
 #[tokio::test]
 async fn no_model_is_called_beyond_the_turn_limit() {
     let mut few = agent();
     few.limits.turns_max = Some(1);
-    let scene = scene(few, vec![text("one"), text("two")]).await;
-    scene.send("hi").await;
-    let words = vec![Part::text("more")];
-    let refused = scene.engine.send(&scene.scope, &scene.session, words, SendOptions::default()).await;
-    assert_eq!((refused.err().unwrap().code(), scene.actor.times_asked()), ("turn_limit", 1));
+    let fixture = fixture(few, vec![text("one"), text("two")]).await;
+    fixture.send("hi").await;
+    let parts = vec![Part::text("more")];
+    let refused = fixture.engine.send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
+    assert_eq!((refused.err().unwrap().code(), fixture.model.call_count()), ("turn_limit", 1));
 }
 
 #[tokio::test]
@@ -274,39 +290,40 @@ async fn a_call_that_could_exceed_the_budget_is_not_made() {
         max_tokens: Some(1_000),
         ..agent()
     };
-    let actor = || Actor::playing(vec![text("dear")]).costs(1_000);
-    let scene = scene_of(budget(OnExceed::Fail), actor()).await;
-    assert_eq!(outcome(&scene.send("hi").await), (Outcome::Limited, Some("budget_exceeded")));
-    assert_eq!(scene.actor.times_asked(), 0);
-    let scene = scene_of(budget(OnExceed::Ask), actor()).await;
-    let report = scene.send("hi").await;
-    assert_eq!((report.waiting[0].kind.as_str(), scene.actor.times_asked()), ("budget", 0));
+    let model = || ScriptedModel::with_replies(vec![text("dear")]).with_price(1_000);
+    let fixture = fixture_of(budget(OnExceed::Fail), model()).await;
+    assert_eq!(outcome(&fixture.send("hi").await), (Outcome::Limited, Some("budget_exceeded")));
+    assert_eq!(fixture.model.call_count(), 0);
+    let fixture = fixture_of(budget(OnExceed::Ask), model()).await;
+    let report = fixture.send("hi").await;
+    assert_eq!((report.waiting[0].kind.as_str(), fixture.model.call_count()), ("budget", 0));
     let approval = &report.waiting[0].approval;
-    scene.engine.answer(&scene.scope, approval, ApprovalAnswer::Approved, None).await.unwrap();
-    assert_eq!(scene.resume().await.text, "dear");
-    let scene = scene_of(budget(OnExceed::Warn), actor()).await;
-    assert_eq!(scene.send("hi").await.text, "dear");
+    fixture.engine.answer(&fixture.scope, approval, ApprovalAnswer::Approved, None).await.unwrap();
+    assert_eq!(fixture.resume().await.text, "dear");
+    let fixture = fixture_of(budget(OnExceed::Warn), model()).await;
+    assert_eq!(fixture.send("hi").await.text, "dear");
 }
 
 #[tokio::test]
 async fn totals_equal_the_sums_of_the_log() {
-    let actor = Actor::playing(vec![calls(&[("1", "look", "{}")]), text("a"), text("b")]).costs(2);
-    let scene = scene_of(agent(), actor).await;
-    scene.send("one").await;
-    let report = scene.send("two").await;
-    let usage = scene.engine.usage(&scene.scope, &scene.session).await.unwrap();
+    let model =
+        ScriptedModel::with_replies(vec![calls(&[("1", "look", "{}")]), text("a"), text("b")]).with_price(2);
+    let fixture = fixture_of(agent(), model).await;
+    fixture.send("one").await;
+    let report = fixture.send("two").await;
+    let usage = fixture.engine.usage(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!((usage.total.calls, usage.total.cost_nano_usd), (3, 3 * 220));
     assert_eq!(report.ended.unwrap().cost_nano_usd, Some(220));
-    let ledger = scene.engine.ledger(&scene.scope, &scene.session).await.unwrap();
+    let ledger = fixture.engine.ledger(&fixture.scope, &fixture.session).await.unwrap();
     let costs: u64 = ledger.iter().filter_map(|line| line.result.as_ref()?.cost_nano_usd).sum();
     assert_eq!(costs, usage.total.cost_nano_usd);
 }
 
 #[tokio::test]
 async fn large_output_goes_to_a_blob_and_can_be_read_in_parts() {
-    let scene = scene(agent(), vec![calls(&[("1", "big", "{}")]), text("much")]).await;
-    scene.send("go").await;
-    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    let fixture = fixture(agent(), vec![calls(&[("1", "big", "{}")]), text("much")]).await;
+    fixture.send("go").await;
+    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
     let result = path.iter().find_map(|entry| match &entry.body {
         sapwood::Body::ToolResult(result) => Some(result.clone()),
         _ => None,
@@ -316,7 +333,7 @@ async fn large_output_goes_to_a_blob_and_can_be_read_in_parts() {
     assert_eq!(full.bytes, 150_000);
     let shown = result.parts[0].as_text().unwrap();
     assert!(shown.len() < 20_000 && shown.contains(&full.blob.to_string()), "{shown}");
-    let bytes = scene.engine.store().get_blob(&scene.scope, full.blob).await.unwrap();
+    let bytes = fixture.engine.store().get_blob(&fixture.scope, full.blob).await.unwrap();
     assert_eq!(bytes.len(), 150_000);
 }
 
@@ -327,11 +344,11 @@ async fn an_output_of_several_megabytes_is_read_line_by_line() {
     let hash = sapwood::core::BlobHash::of(text_of.as_bytes());
     let input = format!(r#"{{"output":"{hash}","offset":290000,"limit":3}}"#);
     let past = format!(r#"{{"output":"{hash}","offset":299999}}"#);
-    let asked = calls(&[("1", "read_output", &input), ("2", "read_output", &past)]);
-    let scene = scene(agent(), vec![asked, text("read")]).await;
-    scene.engine.store().put_blob(&scene.scope, text_of.into_bytes()).await.unwrap();
-    scene.send("go").await;
-    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    let read_calls = calls(&[("1", "read_output", &input), ("2", "read_output", &past)]);
+    let fixture = fixture(agent(), vec![read_calls, text("read")]).await;
+    fixture.engine.store().put_blob(&fixture.scope, text_of.into_bytes()).await.unwrap();
+    fixture.send("go").await;
+    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
     let results = path.iter().filter_map(|entry| match &entry.body {
         sapwood::Body::ToolResult(result) => result.parts[0].as_text().map(str::to_owned),
         _ => None,
@@ -344,25 +361,26 @@ async fn an_output_of_several_megabytes_is_read_line_by_line() {
 async fn an_artifact_is_delivered_and_a_task_can_be_delegated() {
     let artifact = calls(&[("1", "put_artifact", r#"{"name":"a.txt","content":"made"}"#)]);
     let delegate = calls(&[("2", "delegate", r#"{"task":"count"}"#)]);
-    let scene = scene(agent(), vec![artifact, delegate, text("forty-two"), text("done")]).await;
-    assert_eq!(scene.send("go").await.text, "done");
-    assert!(scene.actor.last_heard().contains("forty-two"));
-    let artifacts = scene.engine.artifacts(&scene.scope, &scene.session).await.unwrap();
+    let fixture = fixture(agent(), vec![artifact, delegate, text("forty-two"), text("done")]).await;
+    assert_eq!(fixture.send("go").await.text, "done");
+    assert!(fixture.model.last_messages().contains("forty-two"));
+    let artifacts = fixture.engine.artifacts(&fixture.scope, &fixture.session).await.unwrap();
     assert!(format!("{artifacts:?}").contains("a.txt"));
 }
 
 #[tokio::test]
 async fn a_session_and_its_fork_keep_the_agent_it_was_started_with() {
-    let scene =
-        scene(Agent { system_prompt: Some("Be brief.".into()), ..agent() }, vec![text("a"), text("b")]).await;
-    scene.send("hi").await;
-    assert_eq!(scene.actor.asked.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
-    let fork = scene
+    let fixture =
+        fixture(Agent { system_prompt: Some("Be brief.".into()), ..agent() }, vec![text("a"), text("b")])
+            .await;
+    fixture.send("hi").await;
+    assert_eq!(fixture.model.requests.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
+    let fork = fixture
         .engine
-        .fork(&scene.scope, &scene.session, Default::default(), Default::default())
+        .fork(&fixture.scope, &fixture.session, Default::default(), Default::default())
         .await
         .unwrap();
-    let frozen = scene.engine.agent_of(&scene.scope, &fork).await.unwrap();
+    let frozen = fixture.engine.agent_of(&fixture.scope, &fork).await.unwrap();
     assert_eq!(frozen.system_prompt.as_deref(), Some("Be brief."));
 }
 
@@ -381,20 +399,20 @@ async fn a_session_cannot_exceed_its_agents_rights_or_have_a_key_as_variable() {
 
 #[tokio::test]
 async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
-    let half = Play::Hang(vec![Piece::Text("half".into())]);
+    let half = ScriptedReply::Hang(vec![ReplyEvent::Text("half".into())]);
     let mut auto = agent();
     auto.approvals = ApprovalMode::Auto;
-    let scene = scene(auto, vec![half, text("whole")]).await;
+    let fixture = fixture(auto, vec![half, text("whole")]).await;
     // The first engine's runtime is dropped in the middle of the stream, like a killed process.
-    let engine = scene.engine.clone();
-    let (scope, session, actor) = (scene.scope.clone(), scene.session.clone(), scene.actor.clone());
+    let engine = fixture.engine.clone();
+    let (scope, session, model) = (fixture.scope.clone(), fixture.session.clone(), fixture.model.clone());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let words = vec![Part::text("hi")];
-            engine.send(&scope, &session, words, SendOptions::default()).await.unwrap();
+            let parts = vec![Part::text("hi")];
+            engine.send(&scope, &session, parts, SendOptions::default()).await.unwrap();
             // Wait until the model was called: its next scripted answer is for the other engine.
-            while actor.times_asked() == 0 {
+            while model.call_count() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -402,32 +420,32 @@ async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
     })
     .join()
     .unwrap();
-    let words = vec![Part::text("hello?")];
-    let refused = scene.engine.send(&scene.scope, &scene.session, words, SendOptions::default()).await;
+    let parts = vec![Part::text("hello?")];
+    let refused = fixture.engine.send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
     assert!(matches!(refused.err().unwrap().code(), "turn.running" | "turn.interrupted"));
-    assert_eq!(scene.resume().await.text, "whole");
-    assert!(scene.actor.last_heard().contains("interrupted"));
+    assert_eq!(fixture.resume().await.text, "whole");
+    assert!(fixture.model.last_messages().contains("interrupted"));
 }
 
 #[tokio::test]
 async fn a_panicking_listener_does_not_affect_others() {
-    let scene = scene(agent(), vec![text("hello")]).await;
-    let _bad = scene
+    let fixture = fixture(agent(), vec![text("hello")]).await;
+    let _bad = fixture
         .engine
-        .listen(&scene.scope, &scene.session, Seq::ZERO, |_| panic!("a listener that panics"))
+        .listen(&fixture.scope, &fixture.session, Seq::ZERO, |_| panic!("a listener that panics"))
         .await
         .unwrap();
-    let (tell, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let _good = scene
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let _good = fixture
         .engine
-        .listen(&scene.scope, &scene.session, Seq::ZERO, move |event| {
-            let _ = tell.send(event);
+        .listen(&fixture.scope, &fixture.session, Seq::ZERO, move |event| {
+            let _ = sender.send(event);
         })
         .await
         .unwrap();
-    assert_eq!(scene.send("hi").await.text, "hello");
+    assert_eq!(fixture.send("hi").await.text, "hello");
     let mut seqs = Vec::new();
-    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(300), heard.recv()).await {
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(300), received.recv()).await {
         if let SessionEvent::Entry(record) = event {
             seqs.push(record.meta.seq.0);
         }
@@ -437,14 +455,14 @@ async fn a_panicking_listener_does_not_affect_others() {
 
 #[tokio::test]
 async fn fragments_are_ordered_among_the_entries() {
-    let scene = scene(agent(), vec![text("hello")]).await;
-    let mut events = scene.engine.subscribe(&scene.scope, &scene.session, Seq::ZERO).await.unwrap();
-    scene.send("hi").await;
+    let fixture = fixture(agent(), vec![text("hello")]).await;
+    let mut events = fixture.engine.subscribe(&fixture.scope, &fixture.session, Seq::ZERO).await.unwrap();
+    fixture.send("hi").await;
     let mut order = Vec::new();
     while let Some(event) = events.try_next().await.unwrap() {
         order.push(match event {
             SessionEvent::Entry(record) => record.meta.kind.as_str().to_owned(),
-            SessionEvent::Fragment(fragment) => format!("{:?}", fragment.news),
+            SessionEvent::Fragment(fragment) => format!("{:?}", fragment.kind),
         });
     }
     let at = |what: &str| {
@@ -455,10 +473,10 @@ async fn fragments_are_ordered_among_the_entries() {
 
 #[tokio::test]
 async fn a_filtered_or_truncated_answer_is_marked() {
-    let pieces = vec![Piece::Text("part".into()), Piece::Stop(Stop::Length)];
-    let scene = scene(agent(), vec![Play::Say(pieces)]).await;
-    scene.send("hi").await;
-    let path = scene.engine.path(&scene.scope, &scene.session, None).await.unwrap();
+    let events = vec![ReplyEvent::Text("part".into()), ReplyEvent::Stop(Stop::Length)];
+    let fixture = fixture(agent(), vec![ScriptedReply::Stream(events)]).await;
+    fixture.send("hi").await;
+    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
     assert!(
         path.iter()
             .any(|entry| matches!(&entry.body, sapwood::Body::AssistantMessage(m) if m.stop == Stop::Length))
@@ -467,14 +485,18 @@ async fn a_filtered_or_truncated_answer_is_marked() {
 
 #[tokio::test]
 async fn a_session_whose_creator_died_is_completed_by_the_next_start() {
-    let scene = scene(agent(), Vec::new()).await;
+    let fixture = fixture(agent(), Vec::new()).await;
     let id: SessionId = "half".parse().unwrap();
     let open = sapwood::OpenOptions { id: Some(id.clone()), agent: Some(agent().id), ..Default::default() };
-    scene.engine.open(&scene.scope, open.clone()).await.unwrap();
+    fixture.engine.open(&fixture.scope, open.clone()).await.unwrap();
     let start = || StartOptions { open: open.clone(), agent: agent(), ..StartOptions::default() };
-    scene.engine.start(&scene.scope, start()).await.unwrap();
-    assert_eq!(scene.engine.agent_of(&scene.scope, &id).await.unwrap(), agent());
-    let head = scene.engine.summary(&scene.scope, &id).await.unwrap().head.seq;
-    scene.engine.start(&scene.scope, start()).await.unwrap();
-    assert_eq!(scene.engine.summary(&scene.scope, &id).await.unwrap().head.seq, head, "and only once");
+    fixture.engine.start(&fixture.scope, start()).await.unwrap();
+    assert_eq!(fixture.engine.agent_of(&fixture.scope, &id).await.unwrap(), agent());
+    let head = fixture.engine.summary(&fixture.scope, &id).await.unwrap().head.seq;
+    fixture.engine.start(&fixture.scope, start()).await.unwrap();
+    assert_eq!(
+        fixture.engine.summary(&fixture.scope, &id).await.unwrap().head.seq,
+        head,
+        "the session was completed twice"
+    );
 }

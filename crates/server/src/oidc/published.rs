@@ -34,7 +34,7 @@ impl JwksUrl {
         Ok(Self::through(url, egress))
     }
 
-    /// Fetches through an existing client.
+    /// Creates a source that fetches through an existing client.
     pub fn through(url: String, egress: Egress) -> Self {
         Self { url, egress }
     }

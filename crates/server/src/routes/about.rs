@@ -43,10 +43,10 @@ async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
 #[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result<Response> {
     // If authentication is required, it is also required for the metrics.
-    if state.door.is_locked().await? {
-        state.door.admit(&axum::http::Method::GET, &headers).await?;
+    if state.auth.is_locked().await? {
+        state.auth.admit(&axum::http::Method::GET, &headers).await?;
     }
-    let text = state.meters.render(state.turns_running(), state.admission.numbers());
+    let text = state.metrics.render(state.turns_running(), state.admission.counters());
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 

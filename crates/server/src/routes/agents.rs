@@ -6,7 +6,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::At;
+use crate::extract::PathParams;
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
@@ -28,7 +28,7 @@ async fn list_agents(Shared(state): Shared<State>, _: Caller) -> Json<wire::Agen
 async fn get_agent(
     Shared(state): Shared<State>,
     _: Caller,
-    At(agent): At<String>,
+    PathParams(agent): PathParams<String>,
 ) -> Result<Json<wire::AgentCard>> {
     Ok(Json(card_of(state.agent(&agent)?)))
 }

@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 
 use super::projections::Items;
 use crate::auth::Caller;
-use crate::download::{RequestedRange, serve_blob};
-use crate::extract::{At, Incoming, Params, Seen, header_text};
+use crate::download::{BlobDownload, serve_blob};
+use crate::extract::{AuditedPath, IncomingBody, Params, PathParams, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sniff::{SNIFFED_BYTES, served_type};
@@ -39,7 +39,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn list_artifacts(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<Artifact>>> {
     list(&state, &caller, &session, ArtifactUse::Artifact).await
 }
@@ -52,7 +52,7 @@ async fn list_artifacts(
 async fn upload_artifact(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Params(query): Params<wire::UploadName>,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
@@ -68,7 +68,7 @@ async fn upload_artifact(
 async fn download_artifact(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen((session, name)): Seen<(SessionId, String)>,
+    AuditedPath((session, name)): AuditedPath<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     download(&state, &caller, &session, ArtifactUse::Artifact, &name, &headers).await
@@ -80,7 +80,7 @@ async fn download_artifact(
 async fn list_inputs(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<Artifact>>> {
     list(&state, &caller, &session, ArtifactUse::Input).await
 }
@@ -93,7 +93,7 @@ async fn list_inputs(
 async fn upload_input(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Params(query): Params<wire::UploadName>,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
@@ -109,7 +109,7 @@ async fn upload_input(
 async fn download_input(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen((session, name)): Seen<(SessionId, String)>,
+    AuditedPath((session, name)): AuditedPath<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     download(&state, &caller, &session, ArtifactUse::Input, &name, &headers).await
@@ -124,13 +124,13 @@ async fn download_input(
 async fn download_blob(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen((session, blob)): Seen<(SessionId, String)>,
+    AuditedPath((session, blob)): AuditedPath<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
     state.engine.summary(&caller.scope, &session).await?;
-    let unknown = |_| Problem::new("blob.not_found", "no such blob");
-    let hash: BlobHash = blob.parse().map_err(unknown)?;
-    serve_blob(&state, &caller, RequestedRange { blob: hash, mime: "", name: &blob }, &headers).await
+    let not_found = |_| Problem::new("blob.not_found", "no such blob");
+    let hash: BlobHash = blob.parse().map_err(not_found)?;
+    serve_blob(&state, &caller, BlobDownload { blob: hash, mime: "", name: &blob }, &headers).await
 }
 
 async fn list(
@@ -155,27 +155,28 @@ async fn upload(
     check_name(&name)?;
     // Check the right to write before the body is read.
     state.engine.check_right(&caller.scope, session, Right::Write).await?;
-    let called = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
-    let incoming = Incoming::of(request, "an upload", state.settings.upload_bytes_max).await?;
+    let declared = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
+    let incoming = IncomingBody::of(request, "an upload", state.settings.upload_bytes_max).await?;
     let share = state.admission.share_of(caller);
     // Wait for the caller's share first, so that waiting uploads do not take capacity from other callers.
-    let places = async { (share.uploads.acquire().await, state.streamed_uploads.acquire().await) };
-    let places = tokio::time::timeout(state.settings.request_time_max, places).await;
-    let places = places.map_err(|_| Problem::late(state.settings.request_time_max))?;
-    let content = take(state, caller, incoming, &called, &name).await?;
+    let permits = async { (share.uploads.acquire().await, state.streamed_uploads.acquire().await) };
+    let permits = tokio::time::timeout(state.settings.request_time_max, permits).await;
+    let permits = permits.map_err(|_| Problem::late(state.settings.request_time_max))?;
+    let content = store_upload(state, caller, incoming, &declared, &name).await?;
     state.engine.name_artifact(&caller.scope, session, usage, content).await?;
-    drop(places);
+    drop(permits);
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
-    let artifact = artifacts.by_name.remove(&(usage, name.clone())).ok_or_else(|| unknown(session, &name))?;
+    let artifact =
+        artifacts.by_name.remove(&(usage, name.clone())).ok_or_else(|| not_found(session, &name))?;
     Ok((StatusCode::CREATED, Json(artifact)))
 }
 
 /// Streams a body into the store.
-async fn take(
+async fn store_upload(
     state: &State,
     caller: &Caller,
-    mut incoming: Incoming,
-    called: &str,
+    mut incoming: IncomingBody,
+    declared: &str,
     name: &str,
 ) -> Result<BlobRef> {
     let mut sink = state.engine.store().begin_blob(&caller.scope).await?;
@@ -185,7 +186,7 @@ async fn take(
         head.extend_from_slice(&bytes[..bytes.len().min(SNIFFED_BYTES - head.len())]);
         sink.write(&bytes).await?;
     }
-    let (mime, _) = served_type(&head, called);
+    let (mime, _) = served_type(&head, declared);
     let (mime, name) = (mime.to_owned(), Some(name.to_owned()));
     Ok(BlobRef { blob: sink.finish().await?, mime, name, bytes: size, duration_ms: None })
 }
@@ -198,7 +199,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn unknown(session: &SessionId, name: &str) -> Problem {
+fn not_found(session: &SessionId, name: &str) -> Problem {
     Problem::new("artifact.not_found", format!("session `{session}` has no file `{name:.64}`"))
 }
 
@@ -212,6 +213,6 @@ async fn download(
 ) -> Result<Response> {
     let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&(usage, name.to_owned()));
-    let content = artifact.ok_or_else(|| unknown(session, name))?.content;
-    serve_blob(state, caller, RequestedRange { blob: content.blob, mime: &content.mime, name }, headers).await
+    let content = artifact.ok_or_else(|| not_found(session, name))?.content;
+    serve_blob(state, caller, BlobDownload { blob: content.blob, mime: &content.mime, name }, headers).await
 }

@@ -23,8 +23,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; font-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'";
 /// Asset names contain their hash, so the bytes under a name never change.
-const FOREVER: &str = "public, max-age=31536000, immutable";
-const ABSENT: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Sapwood</title>\
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+const NO_CONSOLE_PAGE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Sapwood</title>\
     <h1>Sapwood is running</h1><p>The API is under <code>/v1</code>, and <a href=\"/openapi.json\">/openapi.json</a> \
     describes it.</p><p>This build has no console. With Node 18 or later installed, run \
     <code>cargo xtask console</code> and build again.</p></html>";
@@ -40,7 +40,7 @@ async fn get_page(headers: HeaderMap) -> Response {
     let page = ASSETS.iter().find(|asset| asset.path == "index.html");
     let mut response = match page {
         Some(page) => serve(page, &headers),
-        None => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], ABSENT).into_response(),
+        None => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], NO_CONSOLE_PAGE).into_response(),
     };
     let set = response.headers_mut();
     set.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
@@ -60,16 +60,19 @@ fn find(path: &str, headers: &HeaderMap) -> Response {
         return Problem::new("route.not_found", "no such route").into_response();
     };
     let mut response = serve(asset, headers);
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(FOREVER));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(IMMUTABLE));
     response
 }
 
 fn serve(asset: &Asset, headers: &HeaderMap) -> Response {
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|accepted| accepted.to_str().ok());
-    let takes_gzip = accepted.unwrap_or_default().split(',').any(|coding| coding.trim().starts_with("gzip"));
+    let accepts_gzip =
+        accepted.unwrap_or_default().split(',').any(|coding| coding.trim().starts_with("gzip"));
     let kind = [(header::CONTENT_TYPE, mime_of(asset.path)), (header::VARY, "accept-encoding")];
-    match asset.gzip.filter(|_| takes_gzip) {
-        Some(packed) => (StatusCode::OK, kind, [(header::CONTENT_ENCODING, "gzip")], packed).into_response(),
+    match asset.gzip.filter(|_| accepts_gzip) {
+        Some(compressed) => {
+            (StatusCode::OK, kind, [(header::CONTENT_ENCODING, "gzip")], compressed).into_response()
+        }
         None => (StatusCode::OK, kind, asset.bytes).into_response(),
     }
 }

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::{appended, rows};
 use crate::auth::Caller;
-use crate::extract::{At, Params, RawJson, Seen, header_text};
+use crate::extract::{AuditedPath, Params, PathParams, RawJson, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -31,7 +31,7 @@ pub fn routes() -> OpenApiRouter<State> {
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct EntryRow {
     seq: Seq,
     id: sapwood::EntryId,
     parent: Option<Seq>,
@@ -44,8 +44,8 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Entries {
-    items: Vec<Entry>,
+struct EntryPage {
+    items: Vec<EntryRow>,
     next: Option<Seq>,
 }
 
@@ -55,26 +55,26 @@ struct Entries {
 async fn list_entries(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
     Params(query): Params<wire::ListEntries>,
-) -> Result<Json<Entries>> {
+) -> Result<Json<EntryPage>> {
     let limit = rows(query.limit, ROWS_MAX)?;
     let after = Seq(query.after.unwrap_or(0));
     let records = state.engine.store().read_after(&caller.scope, &session, after, limit).await?;
     let next = records.last().filter(|_| is_full_page(&records, limit)).map(|record| record.meta.seq);
     let items = records.into_iter().map(|record| entry_of(&session, record)).collect::<Result<_>>()?;
-    Ok(Json(Entries { items, next }))
+    Ok(Json(EntryPage { items, next }))
 }
 
-fn entry_of(session: &SessionId, record: Record) -> Result<Entry> {
+fn entry_of(session: &SessionId, record: Record) -> Result<EntryRow> {
     let damaged = |error: String| {
-        let place = format!("entry {} of session {session}", record.meta.seq);
-        Problem::new("store.damaged", format!("{place}: {error}"))
+        let location = format!("entry {} of session {session}", record.meta.seq);
+        Problem::new("store.damaged", format!("{location}: {error}"))
     };
     let text = String::from_utf8(record.body).map_err(|error| damaged(error.to_string()))?;
     let body = RawValue::from_string(text).map_err(|error| damaged(error.to_string()))?;
     let Meta { seq, id, parent, at, by, turn, kind } = record.meta;
-    Ok(Entry { seq, id, parent, at, by, turn, kind: kind.as_str(), body })
+    Ok(EntryRow { seq, id, parent, at, by, turn, kind: kind.as_str(), body })
 }
 
 /// Append messages without calling a model. Either all are appended or none.
@@ -85,7 +85,7 @@ fn entry_of(session: &SessionId, record: Record) -> Result<Entry> {
 async fn inject_entries(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Params(query): Params<wire::InjectParams>,
     headers: HeaderMap,
     RawJson(bytes): RawJson,

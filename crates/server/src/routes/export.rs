@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::{Body as Bytes, Bytes as Piece};
+use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State as Shared;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::{At, Body};
+use crate::extract::{Body, PathParams};
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
@@ -41,28 +41,28 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn export_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
-    Body(wanted): Body<wire::Export>,
+    PathParams(session): PathParams<SessionId>,
+    Body(request): Body<wire::Export>,
 ) -> Result<Response> {
     let (engine, scope) = (&state.engine, &caller.scope);
     let summary = engine.summary(scope, &session).await?;
-    let (name, kind, shape) = shape_of(wanted.format);
+    let (name, kind, shape) = format_info(request.format);
     engine.record_export(scope, &session, name).await?;
     let body = match shape {
-        Shape::Log => {
-            let lines = |to| Exporter::Log(jsonl::Exporter::new(to));
-            Bytes::from_stream(stream_of(Lines::new(&state, &caller, summary, lines)))
+        ExportShape::Log => {
+            let exporter = |output| Exporter::Log(jsonl::Exporter::new(output));
+            HttpBody::from_stream(stream_lines(LineExport::new(&state, &caller, summary, exporter)))
         }
-        Shape::Tree(dialect) => {
-            let lines = |to| Exporter::Tree(tree::Exporter::new(to, dialect));
-            Bytes::from_stream(stream_of(Lines::new(&state, &caller, summary, lines)))
+        ExportShape::Tree(dialect) => {
+            let exporter = |output| Exporter::Tree(tree::Exporter::new(output, dialect));
+            HttpBody::from_stream(stream_lines(LineExport::new(&state, &caller, summary, exporter)))
         }
-        Shape::Page(page) => {
+        ExportShape::Page(page) => {
             let text = engine.export_page(scope, &summary, page).await?;
             if page == PageFormat::Workflow {
                 engine.mark_export(scope, &session, name, summary.head.seq.0).await?;
             }
-            Bytes::from(text)
+            HttpBody::from(text)
         }
     };
     let headers = [
@@ -74,44 +74,48 @@ async fn export_session(
 }
 
 /// How an export is written: line by line, or as a whole.
-enum Shape {
+enum ExportShape {
     Log,
     Tree(Dialect),
     Page(PageFormat),
 }
 
-/// Returns a format's name, media type and shape.
-fn shape_of(format: wire::ExportFormat) -> (&'static str, &'static str, Shape) {
+/// Returns a format's name, its media type, and how it is written.
+fn format_info(format: wire::ExportFormat) -> (&'static str, &'static str, ExportShape) {
     use wire::ExportFormat as Format;
-    let (lines, json) = ("application/x-ndjson", "application/json");
+    let (ndjson, json) = ("application/x-ndjson", "application/json");
     match format {
-        Format::Jsonl => ("jsonl", lines, Shape::Log),
-        Format::Pi => ("pi", lines, Shape::Tree(Dialect::Pi)),
-        Format::Operator => ("operator", lines, Shape::Tree(Dialect::Operator)),
-        Format::RoleFiles => ("role-files", json, Shape::Page(PageFormat::RoleFiles)),
-        Format::Messages => ("messages", json, Shape::Page(PageFormat::Messages)),
-        Format::MessagesAnthropic => ("messages-anthropic", json, Shape::Page(PageFormat::MessagesAnthropic)),
-        Format::Markdown => ("markdown", "text/markdown; charset=utf-8", Shape::Page(PageFormat::Markdown)),
-        Format::Html => ("html", "text/html; charset=utf-8", Shape::Page(PageFormat::Html)),
-        Format::Workflow => ("workflow", "application/yaml", Shape::Page(PageFormat::Workflow)),
+        Format::Jsonl => ("jsonl", ndjson, ExportShape::Log),
+        Format::Pi => ("pi", ndjson, ExportShape::Tree(Dialect::Pi)),
+        Format::Operator => ("operator", ndjson, ExportShape::Tree(Dialect::Operator)),
+        Format::RoleFiles => ("role-files", json, ExportShape::Page(PageFormat::RoleFiles)),
+        Format::Messages => ("messages", json, ExportShape::Page(PageFormat::Messages)),
+        Format::MessagesAnthropic => {
+            ("messages-anthropic", json, ExportShape::Page(PageFormat::MessagesAnthropic))
+        }
+        Format::Markdown => {
+            ("markdown", "text/markdown; charset=utf-8", ExportShape::Page(PageFormat::Markdown))
+        }
+        Format::Html => ("html", "text/html; charset=utf-8", ExportShape::Page(PageFormat::Html)),
+        Format::Workflow => ("workflow", "application/yaml", ExportShape::Page(PageFormat::Workflow)),
     }
 }
 
-/// Bytes that the exporter has written but that are not sent yet.
+/// A buffer of bytes that the exporter has written and that are not sent yet.
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+struct OutputBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
+impl OutputBuffer {
     fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn take(&self) -> Piece {
-        Piece::from(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    fn take(&self) -> Bytes {
+        Bytes::from(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-impl Write for Written {
+impl Write for OutputBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -123,119 +127,126 @@ impl Write for Written {
 
 /// Writes one line per entry.
 enum Exporter {
-    Log(jsonl::Exporter<Written>),
-    Tree(tree::Exporter<Written>),
+    Log(jsonl::Exporter<OutputBuffer>),
+    Tree(tree::Exporter<OutputBuffer>),
 }
 
 impl Exporter {
     fn header(&mut self, summary: &Summary) -> Result<()> {
         match self {
-            Self::Log(lines) => lines.header(summary),
-            Self::Tree(lines) => lines.header(summary),
+            Self::Log(exporter) => exporter.header(summary),
+            Self::Tree(exporter) => exporter.header(summary),
         }
-        .map_err(broken)
+        .map_err(export_problem)
     }
 
-    /// Returns a blob that must be written before the record, if there is one.
+    /// Returns the next blob that must be written before the record, if any.
     fn missing_blob(&self, record: &Record) -> Result<Option<BlobHash>> {
         match self {
-            Self::Log(lines) => Ok(lines.missing_blobs(record).map_err(broken)?.first().copied()),
+            Self::Log(exporter) => {
+                Ok(exporter.missing_blobs(record).map_err(export_problem)?.first().copied())
+            }
             Self::Tree(_) => Ok(None),
         }
     }
 
     async fn line(&mut self, engine: &Engine, scope: &Scope, record: &Record) -> Result<()> {
         match self {
-            Self::Log(lines) => lines.line(record).map_err(broken),
-            Self::Tree(lines) => {
+            Self::Log(exporter) => exporter.line(record).map_err(export_problem),
+            Self::Tree(exporter) => {
                 let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
                 let media = engine.media_of(scope, blobs).await?;
-                lines.line(record, &media).map_err(broken)
+                exporter.line(record, &media).map_err(export_problem)
             }
         }
     }
 
     fn finish(self) -> Result<()> {
         match self {
-            Self::Log(lines) => lines.finish().map(drop),
-            Self::Tree(lines) => lines.finish().map(drop),
+            Self::Log(exporter) => exporter.finish().map(drop),
+            Self::Tree(exporter) => exporter.finish().map(drop),
         }
-        .map_err(broken)
+        .map_err(export_problem)
     }
 }
 
-/// A blob that is being written in chunks, one per line.
-struct Sending {
+/// The export of a blob in chunks, one per line.
+struct BlobExport {
     blob: BlobHash,
     reader: BlobReader,
-    piece: u64,
-    pieces: u64,
+    chunk: u64,
+    chunks: u64,
 }
 
-impl Sending {
+impl BlobExport {
     async fn begin(engine: &Engine, scope: &Scope, blob: BlobHash) -> Result<Self> {
         let reader = engine.open_blob(scope, blob).await?;
-        Ok(Self { blob, pieces: jsonl::pieces_of(reader.left()), reader, piece: 0 })
+        Ok(Self { blob, chunks: jsonl::chunk_count(reader.remaining()), reader, chunk: 0 })
     }
 
     /// Writes the next chunk. Returns `None` after the last chunk.
-    async fn go_on(mut self, exporter: &mut Exporter) -> Result<Option<Self>> {
-        let Exporter::Log(lines) = exporter else { return Ok(None) };
-        self.piece += 1;
-        let bytes = self.reader.next_up_to(jsonl::PIECE_BYTES_MAX).await?;
-        lines.blob_piece(self.blob, (self.piece, self.pieces), &bytes).map_err(broken)?;
-        Ok((self.piece < self.pieces).then_some(self))
+    async fn write_next(mut self, exporter: &mut Exporter) -> Result<Option<Self>> {
+        let Exporter::Log(exporter) = exporter else { return Ok(None) };
+        self.chunk += 1;
+        let bytes = self.reader.next_up_to(jsonl::CHUNK_BYTES_MAX).await?;
+        exporter.blob_chunk(self.blob, (self.chunk, self.chunks), &bytes).map_err(export_problem)?;
+        Ok((self.chunk < self.chunks).then_some(self))
     }
 }
 
 /// A line-based export in progress. It covers the log up to the head at the start of the export.
-struct Lines {
+struct LineExport {
     state: State,
     caller: Caller,
     summary: Summary,
     after: Seq,
     records: VecDeque<Record>,
-    sending: Option<Sending>,
+    blob_export: Option<BlobExport>,
     exporter: Option<Exporter>,
-    written: Written,
+    output: OutputBuffer,
 }
 
-impl Lines {
-    fn new(state: &State, caller: &Caller, summary: Summary, to: impl FnOnce(Written) -> Exporter) -> Self {
-        let written = Written::default();
+impl LineExport {
+    fn new(
+        state: &State,
+        caller: &Caller,
+        summary: Summary,
+        new_exporter: impl FnOnce(OutputBuffer) -> Exporter,
+    ) -> Self {
+        let output = OutputBuffer::default();
         Self {
             state: state.clone(),
             caller: caller.clone(),
             summary,
             after: Seq::ZERO,
             records: VecDeque::new(),
-            sending: None,
-            exporter: Some(to(written.clone())),
-            written,
+            blob_export: None,
+            exporter: Some(new_exporter(output.clone())),
+            output,
         }
     }
 
     /// Returns the next bytes, or `None` at the end. An error aborts the connection, so that clients do not accept
     /// a partial export.
-    async fn next(&mut self) -> Result<Option<Piece>> {
-        while self.written.len() < SENT_BYTES_MIN {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while self.output.len() < SENT_BYTES_MIN {
             let Some(mut exporter) = self.exporter.take() else { break };
             match self.step(&mut exporter).await? {
                 ExportStep::More => self.exporter = Some(exporter),
                 ExportStep::Last => exporter.finish()?,
             }
         }
-        Ok(Some(self.written.take()).filter(|piece| !piece.is_empty()))
+        Ok(Some(self.output.take()).filter(|chunk| !chunk.is_empty()))
     }
 
     /// Writes one line, or reads the next page of entries.
     async fn step(&mut self, exporter: &mut Exporter) -> Result<ExportStep> {
         let engine = &self.state.engine;
-        if let Some(sending) = self.sending.take() {
-            self.sending = sending.go_on(exporter).await?;
+        if let Some(blob_export) = self.blob_export.take() {
+            self.blob_export = blob_export.write_next(exporter).await?;
         } else if let Some(record) = self.records.front() {
             if let Some(blob) = exporter.missing_blob(record)? {
-                self.sending = Some(Sending::begin(engine, &self.caller.scope, blob).await?);
+                self.blob_export = Some(BlobExport::begin(engine, &self.caller.scope, blob).await?);
                 return Ok(ExportStep::More);
             }
             exporter.line(engine, &self.caller.scope, record).await?;
@@ -263,18 +274,18 @@ enum ExportStep {
     Last,
 }
 
-fn broken(error: ExportError) -> Problem {
+fn export_problem(error: ExportError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-fn stream_of(lines: Lines) -> impl futures_core::Stream<Item = std::io::Result<Piece>> {
-    stream::unfold(Some(lines), |lines| async move {
-        let mut lines = lines?;
-        match lines.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(lines))),
+fn stream_lines(export: LineExport) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
+    stream::unfold(Some(export), |export| async move {
+        let mut export = export?;
+        match export.next().await {
+            Ok(Some(chunk)) => Some((Ok(chunk), Some(export))),
             Ok(None) => None,
             Err(problem) => {
-                problem.log(lines.caller.request);
+                problem.log(export.caller.request);
                 Some((Err(std::io::Error::other(problem.code)), None))
             }
         }

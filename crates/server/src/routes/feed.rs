@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::Seen;
+use crate::extract::AuditedPath;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
@@ -40,27 +40,27 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn get_feed(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Response> {
     let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
-    let mut document = Document::new(&state, caller, session, end);
+    let mut document = FeedDocument::new(&state, caller, session, end);
     // An error in the first chunk can still be sent as a problem response.
     let first = document.next().await?.unwrap_or_default();
     let body = match document.stage {
-        Stage::Over => Body::from(first),
-        Stage::Begin | Stage::Items => {
-            Body::from_stream(stream::iter([Ok(first)]).chain(stream_of(document)))
+        FeedStage::Over => Body::from(first),
+        FeedStage::Begin | FeedStage::Items => {
+            Body::from_stream(stream::iter([Ok(first)]).chain(stream_rest(document)))
         }
     };
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 /// A feed that is being written.
-struct Document {
+struct FeedDocument {
     state: State,
     caller: Caller,
     /// When the caller's credential was last checked.
-    admitted: Instant,
+    checked_at: Instant,
     session: SessionId,
     after: Seq,
     /// The end of the log when the request arrived.
@@ -68,31 +68,31 @@ struct Document {
     records: VecDeque<Record>,
     feed: Feed,
     held_bytes: usize,
-    stage: Stage,
+    stage: FeedStage,
     is_empty: bool,
     written: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum FeedStage {
     Begin,
     Items,
     Over,
 }
 
-impl Document {
+impl FeedDocument {
     fn new(state: &State, caller: Caller, session: SessionId, end: Seq) -> Self {
         Self {
             state: state.clone(),
             caller,
-            admitted: Instant::now(),
+            checked_at: Instant::now(),
             session,
             after: Seq::ZERO,
             end,
             records: VecDeque::new(),
             feed: Feed::default(),
             held_bytes: 0,
-            stage: Stage::Begin,
+            stage: FeedStage::Begin,
             is_empty: true,
             written: Vec::new(),
         }
@@ -100,17 +100,17 @@ impl Document {
 
     /// Returns the next chunk, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        if self.stage == Stage::Begin {
+        if self.stage == FeedStage::Begin {
             self.written.extend_from_slice(b"{\"items\":[");
-            self.stage = Stage::Items;
+            self.stage = FeedStage::Items;
         }
-        while self.stage == Stage::Items && self.written.len() < SENT_BYTES_MIN {
+        while self.stage == FeedStage::Items && self.written.len() < SENT_BYTES_MIN {
             match self.next_record().await? {
-                Some(record) => self.take(record)?,
+                Some(record) => self.apply(record)?,
                 None => self.finish(),
             }
         }
-        Ok(Some(Bytes::from(std::mem::take(&mut self.written))).filter(|piece| !piece.is_empty()))
+        Ok(Some(Bytes::from(std::mem::take(&mut self.written))).filter(|chunk| !chunk.is_empty()))
     }
 
     async fn next_record(&mut self) -> Result<Option<Record>> {
@@ -128,14 +128,14 @@ impl Document {
 
     /// Checks the caller's key again at heartbeat intervals: the key may be revoked during a slow download.
     async fn recheck(&mut self) -> Result<()> {
-        if self.admitted.elapsed() >= self.state.settings.heartbeat {
-            self.state.door.recheck(&self.caller).await?;
-            self.admitted = Instant::now();
+        if self.checked_at.elapsed() >= self.state.settings.heartbeat {
+            self.state.auth.recheck(&self.caller).await?;
+            self.checked_at = Instant::now();
         }
         Ok(())
     }
 
-    fn take(&mut self, record: Record) -> Result<()> {
+    fn apply(&mut self, record: Record) -> Result<()> {
         self.after = record.meta.seq;
         self.held_bytes += record.body.len();
         let entry = record.into_entry().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
@@ -155,7 +155,7 @@ impl Document {
         let rest = self.feed.take_items();
         self.write(&rest);
         self.written.extend_from_slice(b"]}");
-        self.stage = Stage::Over;
+        self.stage = FeedStage::Over;
     }
 
     fn write(&mut self, items: &[FeedItem]) {
@@ -169,11 +169,11 @@ impl Document {
 }
 
 /// Streams the rest of the feed. An error aborts the connection, so that clients do not accept a partial feed.
-fn stream_of(document: Document) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
+fn stream_rest(document: FeedDocument) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
     stream::unfold(Some(document), |document| async move {
         let mut document = document?;
         match document.next().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(document))),
+            Ok(Some(chunk)) => Some((Ok(chunk), Some(document))),
             Ok(None) => None,
             Err(problem) => {
                 problem.log(document.caller.request);

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::rows;
 use crate::auth::Caller;
-use crate::extract::{At, Body, Params, Seen};
+use crate::extract::{AuditedPath, Body, Params, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -73,7 +73,7 @@ async fn start_flow(
     };
     let running = state.engine.start_flow(&caller.scope, start).await?;
     let accepted = accepted(&running.run);
-    state.keep_flow(running);
+    state.track_flow(running);
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
@@ -91,8 +91,8 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
         }
     };
     let readings = Readings { texts: new.readings.clone(), ..Readings::default() };
-    let known = |name: &str| state.agent(name).ok().cloned();
-    Ok(workflow::flow_of(&document, &readings, OwnAgents::LeftOut, known)?)
+    let find_agent = |name: &str| state.agent(name).ok().cloned();
+    Ok(workflow::flow_of(&document, &readings, OwnAgents::Ignore, find_agent)?)
 }
 
 /// Get a flow run: its graph, the status of each node, the roles' sessions and pending approvals.
@@ -101,7 +101,7 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
 async fn get_flow(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(run): Seen<SessionId>,
+    AuditedPath(run): AuditedPath<SessionId>,
 ) -> Result<Json<RunView>> {
     Ok(Json(state.engine.show_flow(&caller.scope, &run).await?))
 }
@@ -112,10 +112,10 @@ async fn get_flow(
 async fn resume_flow(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(run): At<SessionId>,
+    PathParams(run): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
     if let Some(running) = state.engine.resume_flow(&caller.scope, &run).await? {
-        state.keep_flow(running);
+        state.track_flow(running);
     }
     Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
 }
@@ -126,10 +126,10 @@ async fn resume_flow(
 async fn cancel_flow(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(run): At<SessionId>,
+    PathParams(run): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
     if let Some(running) = state.engine.cancel_flow(&caller.scope, &run).await? {
-        state.keep_flow(running);
+        state.track_flow(running);
     }
     Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
 }

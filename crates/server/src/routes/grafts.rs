@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::projections::Items;
 use super::session_id;
 use crate::auth::Caller;
-use crate::extract::{At, Body, Seen};
+use crate::extract::{AuditedPath, Body, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -43,7 +43,7 @@ struct GraftContent {
 async fn list_grafts(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<GraftView>>> {
     Ok(Json(Items { items: state.engine.grafts(&caller.scope, &session).await? }))
 }
@@ -54,7 +54,7 @@ async fn list_grafts(
 async fn make_graft(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(new): Body<wire::NewGraft>,
 ) -> Result<(StatusCode, Json<GraftView>)> {
     state.engine.check_right(&caller.scope, &session, Right::Write).await?;
@@ -69,7 +69,7 @@ async fn make_graft(
             ));
         }
     };
-    state.note_read(&caller, &source).await?;
+    state.audit_read(&caller, &source).await?;
     let view = state.engine.graft(&caller.scope, &session, &source, what).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
@@ -81,11 +81,11 @@ async fn make_graft(
 async fn get_graft(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen((session, graft)): Seen<(SessionId, String)>,
+    AuditedPath((session, graft)): AuditedPath<(SessionId, String)>,
 ) -> Result<Json<GraftContent>> {
     let seq = state.engine.find_entry(&caller.scope, &session, &graft).await?.meta.seq;
     let (graft, grafted) = state.engine.read_graft(&caller.scope, &session, seq).await?;
-    state.note_read(&caller, &graft.graft.source).await?;
+    state.audit_read(&caller, &graft.graft.source).await?;
     let (text, content) = (grafted.text.clone(), grafted.artifact.clone());
     Ok(Json(GraftContent { graft, text, content }))
 }
@@ -96,7 +96,7 @@ async fn get_graft(
 async fn get_digest(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<PathRound>>> {
     Ok(Json(Items { items: state.engine.digest(&caller.scope, &session).await? }))
 }

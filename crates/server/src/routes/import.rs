@@ -14,7 +14,7 @@ use sapwood::core::port::tool::FsScope;
 use sapwood::engine::import::{Intake, Mode, OwnIntake};
 use sapwood::formats::import::detect::detect;
 use sapwood::formats::import::steps::{Portion, StepBatch};
-use sapwood::formats::import::{Format, LineSplitter, Problem as Fault, Reader, Trouble, reader};
+use sapwood::formats::import::{Format, LineSplitter, Problem as Fault, ProblemKind, Reader, reader};
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -28,8 +28,8 @@ use crate::state::State;
 use crate::wire;
 
 /// Maximum number of reported problems per session and per file. Further problems are only counted.
-const PROBLEMS_TOLD_MAX: usize = 100;
-const PROBLEMS_TOLD_IN_ALL_MAX: usize = 1_000;
+const PROBLEMS_REPORTED_MAX: usize = 100;
+const PROBLEMS_REPORTED_TOTAL_MAX: usize = 1_000;
 /// Batch limits in steps and in bytes of lines.
 const BATCH_STEPS: usize = 512;
 const BATCH_BYTES: usize = 2 << 20;
@@ -37,8 +37,8 @@ const BATCH_BYTES: usize = 2 << 20;
 const LONG_LINE_BYTES: usize = 1 << 20;
 /// Queue length for portions of a document. The next portion is read while the previous one is written.
 const PORTIONS_MAX: usize = 2;
-/// Hash digits that make a file's session id unique to its sender.
-const OWN_NAME_HEX: usize = 16;
+/// Number of hash digits that make a file's session id unique to its sender.
+const ID_HASH_DIGITS: usize = 16;
 
 /// Maximum length of a file name in a session id.
 const STEM_CHARS_MAX: usize = 100;
@@ -59,10 +59,10 @@ async fn import_file(
 ) -> Result<Json<wire::Imports>> {
     let mut upload = Upload::open(&state, &caller, request).await?;
     let mode = if query.dry_run { Mode::DryRun } else { Mode::Write };
-    let taking = Taking { state: &state, caller: &caller, mode };
-    let imported = taking.take(&mut upload, &query).await;
+    let request = ImportRequest { state: &state, caller: &caller, mode };
+    let imported = request.take(&mut upload, &query).await;
     if imported.is_err() {
-        upload.drop_rest().await;
+        upload.discard_rest().await;
     }
     Ok(Json(wire::Imports { items: imported? }))
 }
@@ -70,7 +70,7 @@ async fn import_file(
 /// Returns the session id for a file without an id. Files with the same name from the same sender get the same id,
 /// and files from different senders get different ids. A file without a name is identified by its first bytes, because
 /// the import begins before the last bytes arrive.
-fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
+fn session_name_for(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8]) -> String {
     let stem = stem_of(given);
     // Claude Code's session id is in its records or is the file name.
     if format == Format::ClaudeCode {
@@ -78,7 +78,7 @@ fn name_of(format: Format, caller: &Caller, given: Option<&str>, beginning: &[u8
     }
     let what = given.map_or_else(|| BlobHash::of(beginning).to_string(), |name| format!("name {name}"));
     let own = BlobHash::of(format!("{} {what}", caller.scope.principal).as_bytes()).to_string();
-    format!("{stem}-{}", &own[..OWN_NAME_HEX])
+    format!("{stem}-{}", &own[..ID_HASH_DIGITS])
 }
 
 /// Returns the file name without directories and extension.
@@ -87,15 +87,15 @@ fn stem_of(name: Option<&str>) -> String {
     file.split_once('.').map_or(file, |(stem, _)| stem).chars().take(STEM_CHARS_MAX).collect()
 }
 
-struct Taking<'a> {
+struct ImportRequest<'a> {
     state: &'a State,
     caller: &'a Caller,
     mode: Mode,
 }
 
-impl Taking<'_> {
+impl ImportRequest<'_> {
     async fn take(&self, upload: &mut Upload<'_>, query: &wire::ImportFile) -> Result<Vec<wire::Imported>> {
-        upload.look().await;
+        upload.read_prefix().await;
         let format = match query.from.as_deref() {
             Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
             None => detect(upload.beginning()),
@@ -104,14 +104,14 @@ impl Taking<'_> {
             Some(Format::Sapwood) => own::take(self, upload).await,
             Some(Format::OpenCode) | None => {
                 let detail = "unknown file format: `sapwood import` supports more formats than the HTTP API";
-                Err(upload.take_broken().unwrap_or_else(|| Problem::new("input.format", detail)))
+                Err(upload.take_failure().unwrap_or_else(|| Problem::new("input.format", detail)))
             }
             Some(format) => {
-                let name = name_of(format, self.caller, query.name.as_deref(), upload.beginning());
-                let foreign = Foreign::begin(self, format, &name)?;
+                let name = session_name_for(format, self.caller, query.name.as_deref(), upload.beginning());
+                let foreign = ForeignImport::begin(self, format, &name)?;
                 let imported = match upload.is_document(format).await {
-                    true => foreign.take_document(upload).await?,
-                    false => foreign.take_lines(upload).await?,
+                    true => foreign.import_document(upload).await?,
+                    false => foreign.import_lines(upload).await?,
                 };
                 Ok(vec![imported])
             }
@@ -123,139 +123,139 @@ impl Taking<'_> {
     }
 
     /// Removes the directory unless the caller is an operator.
-    fn disarm_cwd(&self, cwd: &mut Option<String>) {
+    fn restrict_cwd(&self, cwd: &mut Option<String>) {
         cwd.take_if(|_| !self.caller.is_operator());
     }
 
-    /// Removes directories and agents unless the caller is an operator, and agents with access to the whole file system
-    /// in any case.
-    fn disarm(&self, body: &mut Body) {
+    /// Removes directories and agents unless the caller is an operator. Always removes agents with access to the whole
+    /// file system.
+    fn restrict(&self, body: &mut Body) {
         let Body::ContextChanged(ContextChanged { cwd, agent, .. }) = body else { return };
         let frozen = agent.as_ref().map(|agent| serde_json::from_str::<Agent>(agent.get()));
-        let is_offered = matches!(&frozen, Some(Ok(agent)) if agent.fs_scope != FsScope::Full);
+        let is_allowed = matches!(&frozen, Some(Ok(agent)) if agent.fs_scope != FsScope::Full);
         if !self.caller.is_operator() {
             (*cwd, *agent) = (None, None);
-        } else if !is_offered {
+        } else if !is_allowed {
             *agent = None;
         }
     }
 }
 
 /// An import of another program's session in progress.
-struct Foreign<'a> {
-    taking: &'a Taking<'a>,
+struct ForeignImport<'a> {
+    request: &'a ImportRequest<'a>,
     format: Format,
     /// `None` while the reader works on another thread.
     reader: Option<Box<dyn Reader + Send>>,
-    harvest: StepBatch,
+    batch: StepBatch,
     intake: Intake,
-    /// A long line and the lines after it, not yet read.
-    waiting: Vec<(Vec<u8>, u64)>,
+    /// A long line and the lines after it, which are not read yet.
+    deferred: Vec<(Vec<u8>, u64)>,
 }
 
-impl<'a> Foreign<'a> {
-    fn begin(taking: &'a Taking<'a>, format: Format, name: &str) -> Result<Self> {
+impl<'a> ForeignImport<'a> {
+    fn begin(request: &'a ImportRequest<'a>, format: Format, name: &str) -> Result<Self> {
         let Some(reader) = reader(format, name) else {
             return Err(Problem::invalid("no importer for this format"));
         };
-        let intake = taking.state.engine.begin_intake(&taking.caller.scope, format, taking.mode);
-        let (reader, harvest, waiting) = (Some(reader), StepBatch::default(), Vec::new());
-        Ok(Self { taking, format, reader, harvest, intake, waiting })
+        let intake = request.state.engine.begin_intake(&request.caller.scope, format, request.mode);
+        let (reader, batch, deferred) = (Some(reader), StepBatch::default(), Vec::new());
+        Ok(Self { request, format, reader, batch, intake, deferred })
     }
 
-    async fn take_document(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
+    async fn import_document(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
         let bytes = upload.read_all().await?;
-        self.read_apart(move |reader, harvest| reader.push_document(&bytes, harvest)).await?;
+        self.read_blocking(move |reader, batch| reader.push_document(&bytes, batch)).await?;
         self.finish().await
     }
 
     /// Imports lines as they arrive.
-    async fn take_lines(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
+    async fn import_lines(mut self, upload: &mut Upload<'_>) -> Result<wire::Imported> {
         let mut lines = LineSplitter::default();
         loop {
-            let came = upload.next().await;
-            if let Ok(Some(bytes)) = &came {
+            let received = upload.next().await;
+            if let Ok(Some(bytes)) = &received {
                 lines.push(bytes, |line, number| self.push_line(line, number));
-                self.read_waiting().await?;
-                self.take_some(upload, lines.held_bytes()).await?;
+                self.read_deferred().await?;
+                self.store_if_full(upload, lines.held_bytes()).await?;
                 continue;
             }
             // If the upload was interrupted, the steps before the interruption are still stored.
-            if came.is_ok() {
+            if received.is_ok() {
                 lines.finish(|line, number| self.push_line(line, number));
-                self.read_waiting().await?;
+                self.read_deferred().await?;
             }
             let imported = self.finish().await?;
-            return came.map(|_| imported);
+            return received.map(|_| imported);
         }
     }
 
-    async fn take_some(&mut self, upload: &mut Upload<'_>, held_bytes: usize) -> Result<()> {
-        if self.harvest.steps.len() >= BATCH_STEPS || upload.unsettled_bytes() >= BATCH_BYTES {
+    async fn store_if_full(&mut self, upload: &mut Upload<'_>, held_bytes: usize) -> Result<()> {
+        if self.batch.steps.len() >= BATCH_STEPS || upload.unreleased_bytes() >= BATCH_BYTES {
             self.take().await?;
             // Steps without a session id stay buffered and still count toward the quota.
-            if self.harvest.steps.is_empty() {
-                upload.settle(held_bytes);
+            if self.batch.steps.is_empty() {
+                upload.release_stored(held_bytes);
             }
         }
-        if self.harvest.is_given_up() {
-            upload.drop_rest().await;
+        if self.batch.is_given_up() {
+            upload.discard_rest().await;
         }
         Ok(())
     }
 
     fn push_line(&mut self, line: &[u8], number: u64) {
-        if line.len() > LONG_LINE_BYTES || !self.waiting.is_empty() {
-            self.waiting.push((line.to_vec(), number));
+        if line.len() > LONG_LINE_BYTES || !self.deferred.is_empty() {
+            self.deferred.push((line.to_vec(), number));
             return;
         }
         if let Some(reader) = &mut self.reader {
-            reader.push_line(line, number, &mut self.harvest);
+            reader.push_line(line, number, &mut self.batch);
         }
     }
 
-    async fn read_waiting(&mut self) -> Result<()> {
-        if self.waiting.is_empty() {
+    async fn read_deferred(&mut self) -> Result<()> {
+        if self.deferred.is_empty() {
             return Ok(());
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        self.read_apart(move |reader, harvest| {
-            waiting.iter().for_each(|(line, number)| reader.push_line(line, *number, harvest));
+        let deferred = std::mem::take(&mut self.deferred);
+        self.read_blocking(move |reader, batch| {
+            deferred.iter().for_each(|(line, number)| reader.push_line(line, *number, batch));
         })
         .await
     }
 
-    /// Reads large input on a blocking thread and stores its portions concurrently. The number of such threads is
-    /// limited.
-    async fn read_apart(
+    /// Reads large input on a blocking thread and stores its portions concurrently. A semaphore limits the number of
+    /// such threads.
+    async fn read_blocking(
         &mut self,
         read: impl FnOnce(&mut dyn Reader, &mut StepBatch) + Send + 'static,
     ) -> Result<()> {
-        let place = self.taking.state.documents.clone().acquire_owned().await;
+        let permit = self.request.state.documents.clone().acquire_owned().await;
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
-        let mut harvest = std::mem::take(&mut self.harvest);
+        let mut batch = std::mem::take(&mut self.batch);
         let (sender, mut portions) = mpsc::channel(PORTIONS_MAX);
-        harvest.pour_into(move |portion| sender.blocking_send(portion).is_ok());
+        batch.send_to(move |portion| sender.blocking_send(portion).is_ok());
         let reading = tokio::task::spawn_blocking(move || {
             // The permit is held while the thread reads, even if the client disconnects.
-            let _place = place;
-            read(reader.as_mut(), &mut harvest);
-            harvest.close_outlet();
-            (reader, harvest)
+            let _permit = permit;
+            read(reader.as_mut(), &mut batch);
+            batch.stop_sending();
+            (reader, batch)
         });
-        let taken = self.take_portions(&mut portions).await;
+        let taken = self.store_portions(&mut portions).await;
         drop(portions);
         let (reader, mut rest) =
             reading.await.map_err(|error| Problem::new("server.panicked", error.to_string()))?;
         taken?;
-        rest.problems.splice(..0, self.harvest.problems.drain(..));
-        (self.reader, self.harvest) = (Some(reader), rest);
+        rest.problems.splice(..0, self.batch.problems.drain(..));
+        (self.reader, self.batch) = (Some(reader), rest);
         Ok(())
     }
 
-    async fn take_portions(&mut self, portions: &mut mpsc::Receiver<Portion>) -> Result<()> {
+    async fn store_portions(&mut self, portions: &mut mpsc::Receiver<Portion>) -> Result<()> {
         while let Some(portion) = portions.recv().await {
-            self.harvest.absorb(portion);
+            self.batch.absorb(portion);
             self.take().await?;
         }
         Ok(())
@@ -263,29 +263,29 @@ impl<'a> Foreign<'a> {
 
     /// Stores the steps read so far, if the session id is known.
     async fn take(&mut self) -> Result<()> {
-        self.disarm();
-        Ok(self.intake.take(&mut self.harvest).await?)
+        self.restrict();
+        Ok(self.intake.take(&mut self.batch).await?)
     }
 
-    fn disarm(&mut self) {
-        self.harvest.session.iter_mut().for_each(|session| self.taking.disarm_cwd(&mut session.cwd));
-        for body in self.harvest.steps.iter_mut().filter_map(|step| step.act.body_mut()) {
-            self.taking.disarm(body);
+    fn restrict(&mut self) {
+        self.batch.session.iter_mut().for_each(|session| self.request.restrict_cwd(&mut session.cwd));
+        for body in self.batch.steps.iter_mut().filter_map(|step| step.action.body_mut()) {
+            self.request.restrict(body);
         }
     }
 
     async fn finish(mut self) -> Result<wire::Imported> {
         if let Some(reader) = &mut self.reader {
-            reader.finish(&mut self.harvest);
+            reader.finish(&mut self.batch);
         }
         self.take().await?;
-        if self.harvest.is_given_up() {
-            self.harvest.problems.push(Fault { line: self.harvest.line, what: Trouble::GivenUp });
+        if self.batch.is_given_up() {
+            self.batch.problems.push(Fault { line: self.batch.line, what: ProblemKind::GivenUp });
         }
-        let taken = self.intake.finish(&mut self.harvest).await?;
-        let (problems, more_problems) = Telling::default().tell(&self.harvest.problems);
+        let taken = self.intake.finish(&mut self.batch).await?;
+        let (problems, more_problems) = ProblemReport::default().report(&self.batch.problems);
         Ok(wire::Imported {
-            session: self.harvest.session.map(|session| session.id.to_string()),
+            session: self.batch.session.map(|session| session.id.to_string()),
             format: Some(self.format.as_str().to_owned()),
             added: taken.added,
             skipped: taken.skipped,
@@ -296,26 +296,26 @@ impl<'a> Foreign<'a> {
 }
 
 /// The remaining number of problems that the response may report.
-struct Telling {
-    left: usize,
+struct ProblemReport {
+    remaining: usize,
 }
 
-impl Default for Telling {
+impl Default for ProblemReport {
     fn default() -> Self {
-        Self { left: PROBLEMS_TOLD_IN_ALL_MAX }
+        Self { remaining: PROBLEMS_REPORTED_TOTAL_MAX }
     }
 }
 
-impl Telling {
+impl ProblemReport {
     /// Returns the problems of a session to report, and the number of problems left out.
-    fn tell(&mut self, problems: &[Fault]) -> (Vec<wire::ImportProblem>, u64) {
-        let tell = |problem: &Fault| wire::ImportProblem {
+    fn report(&mut self, problems: &[Fault]) -> (Vec<wire::ImportProblem>, u64) {
+        let report = |problem: &Fault| wire::ImportProblem {
             line: Some(problem.line),
             code: problem.what.code().to_owned(),
             message: problem.what.to_string(),
         };
-        let told = problems.len().min(self.left).min(PROBLEMS_TOLD_MAX);
-        self.left -= told;
-        (problems[..told].iter().map(tell).collect(), (problems.len() - told) as u64)
+        let reported = problems.len().min(self.remaining).min(PROBLEMS_REPORTED_MAX);
+        self.remaining -= reported;
+        (problems[..reported].iter().map(report).collect(), (problems.len() - reported) as u64)
     }
 }

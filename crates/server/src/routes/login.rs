@@ -27,7 +27,7 @@ async fn get_me(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wir
 async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMap) -> Result<Response> {
     let mut response = Json(me_of(&state, &caller).await?).into_response();
     if let Some(credential) = credential(&headers)? {
-        response.headers_mut().insert(header::SET_COOKIE, cookie::keep(credential, &headers)?);
+        response.headers_mut().insert(header::SET_COOKIE, cookie::set_cookie(credential, &headers)?);
     }
     Ok(response)
 }
@@ -36,7 +36,7 @@ async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMa
 #[utoipa::path(delete, path = "/v1/login", tag = "login",
     responses((status = 204, description = "The cookie was deleted")))]
 async fn sign_out(_: Caller) -> Response {
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie::forget())]).into_response()
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie::delete_cookie())]).into_response()
 }
 
 async fn me_of(state: &State, caller: &Caller) -> Result<wire::Me> {

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::{At, Body, Seen};
+use crate::extract::{AuditedPath, Body, PathParams};
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
@@ -24,7 +24,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn list_members(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::Members>> {
     Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
 }
@@ -35,22 +35,22 @@ async fn list_members(
 async fn share_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(share): Body<wire::Share>,
 ) -> Result<Json<wire::Members>> {
     let role = share.role.map(|role| match role {
         wire::ShareRole::Reader => Role::Reader,
         wire::ShareRole::Collaborator => Role::Collaborator,
     });
-    state.engine.share(&caller.scope, &session, member(&share.member)?, role).await?;
+    state.engine.share(&caller.scope, &session, parse_member(&share.member)?, role).await?;
     Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
 }
 
 /// Parses a member. A name without a prefix is a user.
-pub fn member(given: &str) -> Result<Principal> {
-    Ok(match given.split_once(':') {
-        Some(("user" | "agent", _)) => given.parse()?,
-        _ => Principal::User(given.parse()?),
+pub fn parse_member(text: &str) -> Result<Principal> {
+    Ok(match text.split_once(':') {
+        Some(("user" | "agent", _)) => text.parse()?,
+        _ => Principal::User(text.parse()?),
     })
 }
 

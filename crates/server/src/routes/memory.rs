@@ -3,16 +3,18 @@
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::port::memory::Standing;
-use sapwood::engine::memory::Shown;
-use sapwood::{Belongs, Edit, Kept, MemoryFilter, MemoryId, MemoryKind, SessionId, Whose, Written};
+use sapwood::engine::memory::MemoryView;
+use sapwood::{
+    Belongs, MemoryEdit, MemoryFilter, MemoryId, MemoryKind, SessionId, StoredMemory, UserMemory, Whose,
+};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::sessions::Page;
+use super::sessions::ListPage;
 use super::{rows, session_id};
 use crate::auth::Caller;
-use crate::extract::{At, Body, Params};
+use crate::extract::{Body, Params, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -29,9 +31,9 @@ pub fn routes() -> OpenApiRouter<State> {
 
 /// A memory, with its score if the request has a question.
 #[derive(Serialize)]
-struct Item {
+struct ScoredMemory {
     #[serde(flatten)]
-    memory: Shown,
+    memory: MemoryView,
     #[serde(skip_serializing_if = "Option::is_none")]
     score: Option<f64>,
 }
@@ -43,14 +45,15 @@ async fn list_memories(
     Shared(state): Shared<State>,
     caller: Caller,
     Params(query): Params<wire::MemoryQuery>,
-) -> Result<Json<Page<Item>>> {
+) -> Result<Json<ListPage<ScoredMemory>>> {
     let limit = rows(query.limit, ROWS_MAX)?;
     let whose = Whose::For(caller.scope.principal.clone());
     if let Some(question) = &query.q {
         let recollection = state.engine.recollect(&caller.scope, question, whose, limit).await?;
         let found = recollection.found.iter();
-        let items = found.map(|found| Item { memory: Shown::from(&found.memory), score: Some(found.score) });
-        return Ok(Json(Page { items: items.collect(), next: None }));
+        let items = found
+            .map(|found| ScoredMemory { memory: MemoryView::from(&found.memory), score: Some(found.score) });
+        return Ok(Json(ListPage { items: items.collect(), next: None }));
     }
     let filter = MemoryFilter {
         whose,
@@ -62,8 +65,9 @@ async fn list_memories(
         cursor: query.cursor,
     };
     let page = state.engine.memories(&caller.scope, &filter).await?;
-    let items = page.items.iter().map(|memory| Item { memory: Shown::from(memory), score: None });
-    Ok(Json(Page { items: items.collect(), next: page.next }))
+    let items =
+        page.items.iter().map(|memory| ScoredMemory { memory: MemoryView::from(memory), score: None });
+    Ok(Json(ListPage { items: items.collect(), next: page.next }))
 }
 
 /// Add a memory. A known memory is left unchanged, and contradicted memories are superseded.
@@ -76,7 +80,7 @@ async fn add_memory(
 ) -> Result<(StatusCode, Json<wire::KeptMemory>)> {
     let kind = new.kind.as_deref().map(kind_of).transpose()?.unwrap_or(MemoryKind::Fact);
     let belongs = new.everybody.then_some(Belongs::Tenant);
-    let kept = state.engine.remember(&caller.scope, Written { text: new.text, kind, belongs }).await?;
+    let kept = state.engine.remember(&caller.scope, UserMemory { text: new.text, kind, belongs }).await?;
     Ok((StatusCode::CREATED, Json(kept_of(&kept))))
 }
 
@@ -86,10 +90,10 @@ async fn add_memory(
 async fn get_memory(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(memory): At<String>,
-) -> Result<Json<Shown>> {
+    PathParams(memory): PathParams<String>,
+) -> Result<Json<MemoryView>> {
     let memory = state.engine.memory(&caller.scope, memory_id(&memory)?).await?;
-    Ok(Json(Shown::from(&memory)))
+    Ok(Json(MemoryView::from(&memory)))
 }
 
 /// Change a memory's text, kind or owner.
@@ -98,17 +102,17 @@ async fn get_memory(
 async fn edit_memory(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(memory): At<String>,
+    PathParams(memory): PathParams<String>,
     Body(patch): Body<wire::MemoryPatch>,
-) -> Result<Json<Shown>> {
+) -> Result<Json<MemoryView>> {
     let belongs = patch.everybody.map(|everybody| match everybody {
         true => Belongs::Tenant,
         false => Belongs::To(caller.scope.principal.clone()),
     });
     let kind = patch.kind.as_deref().map(kind_of).transpose()?;
-    let edit = Edit { text: patch.text, kind, belongs, expected: patch.expected_version };
+    let edit = MemoryEdit { text: patch.text, kind, belongs, expected: patch.expected_version };
     let edited = state.engine.edit_memory(&caller.scope, memory_id(&memory)?, edit).await?;
-    Ok(Json(Shown::from(&edited)))
+    Ok(Json(MemoryView::from(&edited)))
 }
 
 /// Delete a memory permanently, together with the memories it superseded.
@@ -117,7 +121,7 @@ async fn edit_memory(
 async fn forget_memory(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(memory): At<String>,
+    PathParams(memory): PathParams<String>,
 ) -> Result<StatusCode> {
     state.engine.forget(&caller.scope, memory_id(&memory)?).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -129,7 +133,7 @@ async fn forget_memory(
 async fn learn_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Learning>> {
     let learning = state.engine.learn(&caller.scope, &session).await?;
     Ok(Json(wire::Learning {
@@ -141,10 +145,10 @@ async fn learn_session(
     }))
 }
 
-fn kept_of(kept: &Kept) -> wire::KeptMemory {
+fn kept_of(kept: &StoredMemory) -> wire::KeptMemory {
     let outcome = serde_json::to_value(kept.outcome).unwrap_or_default();
     wire::KeptMemory {
-        memory: serde_json::to_value(Shown::from(&kept.memory)).unwrap_or_default(),
+        memory: serde_json::to_value(MemoryView::from(&kept.memory)).unwrap_or_default(),
         outcome: outcome["outcome"].as_str().unwrap_or_default().to_owned(),
     }
 }

@@ -46,11 +46,11 @@ use crate::wire::openai::{OpenAiError, OpenAiFault};
     description = "Sessions for AI agents: durable, branching, searchable. Errors are application/problem+json with a \
                    stable code. Lists are paged by cursor. Streams resume after the last seq."
 ))]
-struct Document;
+struct ApiDocument;
 
 /// Returns all API routes with their OpenAPI descriptions.
-fn all() -> OpenApiRouter<State> {
-    OpenApiRouter::with_openapi(Document::openapi())
+fn api_routes() -> OpenApiRouter<State> {
+    OpenApiRouter::with_openapi(ApiDocument::openapi())
         .merge(sessions::routes())
         .merge(entries::routes())
         .merge(projections::routes())
@@ -76,7 +76,7 @@ fn all() -> OpenApiRouter<State> {
 
 /// Returns the router that the middleware wraps.
 pub fn router(state: &State) -> Router {
-    let (router, _) = all().split_for_parts();
+    let (router, _) = api_routes().split_for_parts();
     router
         .merge(console::routes())
         .fallback(|| async { Problem::new("route.not_found", "no such route") })
@@ -88,14 +88,14 @@ pub fn router(state: &State) -> Router {
 
 /// Returns the OpenAPI document as served.
 pub fn document() -> Value {
-    let mut document = serde_json::to_value(described()).unwrap_or_default();
-    openapi_fixups::make_exact(&mut document);
+    let mut document = serde_json::to_value(generated_document()).unwrap_or_default();
+    openapi_fixups::apply_fixups(&mut document);
     document
 }
 
 /// Returns the document as generated from the routes, before fixups.
-fn described() -> OpenApi {
-    let (_, mut document) = all().split_for_parts();
+fn generated_document() -> OpenApi {
+    let (_, mut document) = api_routes().split_for_parts();
     let components = document.components.get_or_insert_default();
     components.schemas.insert(wire::Problem::name().into_owned(), wire::Problem::schema());
     components.schemas.insert(OpenAiError::name().into_owned(), OpenAiError::schema());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Applies all fixups to the document.
-pub fn make_exact(document: &mut Value) {
+pub fn apply_fixups(document: &mut Value) {
     let Some(paths) = document["paths"].as_object_mut() else { return };
     for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(|item| item.values_mut()) {
         let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_get_bounds_and_queries_lose_nulls() {
+    fn numbers_get_bounds_and_parameters_are_never_null() {
         let small = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 0 });
         let limit = json!({ "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 500 });
         let body = json!({ "oneOf": [{ "$ref": "#/x" }, { "type": "null" }] });
@@ -75,7 +75,7 @@ mod tests {
             "components": { "schemas": { "x": { "properties": { "n": small, "at": { "format": "int64" } } } } },
         });
         document["paths"]["/bare"] = json!({ "get": { "responses": {} } });
-        make_exact(&mut document);
+        apply_fixups(&mut document);
         assert_eq!(document["paths"]["/bare"], json!({ "get": { "responses": {} } }), "nothing is added");
         let operation = &document["paths"]["/p"]["post"];
         let limit = json!({ "type": "integer", "format": "uint32", "minimum": 1, "maximum": 500 });

@@ -4,8 +4,8 @@ use axum::extract::State as Shared;
 use sapwood::core::project::context::Message;
 use sapwood::core::project::ledger::LedgerLine;
 use sapwood::core::project::outline::Outline;
-use sapwood::core::project::timeline::Point;
-use sapwood::engine::pressure::Counted;
+use sapwood::core::project::timeline::TimelinePoint;
+use sapwood::engine::pressure::ContextTokens;
 use sapwood::engine::read::{Ancestry, Archive, UsageReport};
 use sapwood::{Context, SessionId};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::{Params, Seen};
+use crate::extract::{AuditedPath, Params};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -43,7 +43,7 @@ pub struct Items<T> {
 async fn get_context(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
     Params(query): Params<wire::ContextAt>,
 ) -> Result<Json<CountedContext>> {
     let at = match &query.at {
@@ -77,7 +77,7 @@ struct CountedMessage {
 }
 
 impl CountedContext {
-    fn of(context: Context, counted: Option<Counted>) -> Self {
+    fn of(context: Context, counted: Option<ContextTokens>) -> Self {
         let each = |index: usize| counted.as_ref().and_then(|counted| counted.messages.get(index).copied());
         let messages = context.messages.into_iter().enumerate();
         Self {
@@ -86,7 +86,7 @@ impl CountedContext {
             thinking: context.thinking,
             skills: context.skills,
             messages: messages.map(|(at, message)| CountedMessage { message, tokens: each(at) }).collect(),
-            tokens: counted.as_ref().map_or(context.tokens, Counted::total),
+            tokens: counted.as_ref().map_or(context.tokens, ContextTokens::total),
             system_tokens: counted.as_ref().map(|counted| counted.system),
         }
     }
@@ -98,7 +98,7 @@ impl CountedContext {
 async fn get_pressure(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::Pressure>> {
     let found = state.engine.pressure_of(&caller.scope, &session).await?;
     Ok(Json(wire::Pressure {
@@ -114,8 +114,8 @@ async fn get_pressure(
 async fn get_timeline(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
-) -> Result<Json<Items<Point>>> {
+    AuditedPath(session): AuditedPath<SessionId>,
+) -> Result<Json<Items<TimelinePoint>>> {
     Ok(Json(Items { items: state.engine.timeline(&caller.scope, &session).await? }))
 }
 
@@ -125,7 +125,7 @@ async fn get_timeline(
 async fn get_tree(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Outline>> {
     Ok(Json(state.engine.tree(&caller.scope, &session).await?))
 }
@@ -136,7 +136,7 @@ async fn get_tree(
 async fn get_ledger(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<LedgerLine>>> {
     Ok(Json(Items { items: state.engine.ledger(&caller.scope, &session).await? }))
 }
@@ -147,7 +147,7 @@ async fn get_ledger(
 async fn get_usage(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<UsageReport>> {
     Ok(Json(state.engine.usage(&caller.scope, &session).await?))
 }
@@ -158,7 +158,7 @@ async fn get_usage(
 async fn get_archives(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<Archive>>> {
     Ok(Json(Items { items: state.engine.archives(&caller.scope, &session).await? }))
 }
@@ -169,7 +169,7 @@ async fn get_archives(
 async fn get_ancestry(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Ancestry>> {
     let unknown = || Problem::new("session.not_found", format!("no session `{session}`"));
     state.engine.ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)

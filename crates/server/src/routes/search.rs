@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::sessions::Page;
+use super::sessions::ListPage;
 use super::{rows, session_id};
 use crate::auth::Caller;
 use crate::extract::Params;
@@ -39,7 +39,7 @@ async fn search_sessions(
     Shared(state): Shared<State>,
     caller: Caller,
     Params(query): Params<wire::SearchParams>,
-) -> Result<Json<Page<Hit>>> {
+) -> Result<Json<ListPage<Hit>>> {
     let session = query.session.as_deref().map(session_id).transpose()?;
     if let Some(session) = &session {
         state.engine.summary(&caller.scope, session).await?;
@@ -47,20 +47,20 @@ async fn search_sessions(
     let limit = rows(query.limit, HITS_MAX)?;
     let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
     let page = state.engine.search(&caller.scope, &query).await?;
-    note_shown(&state, &caller, &page.items).await?;
-    Ok(Json(Page { items: page.items, next: page.next }))
+    audit_hits(&state, &caller, &page.items).await?;
+    Ok(Json(ListPage { items: page.items, next: page.next }))
 }
 
 /// Audits the sessions of the hits, because a snippet shows content. Writes the lines concurrently, so that they share
 /// one commit.
-async fn note_shown(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> {
+async fn audit_hits(state: &State, caller: &Caller, hits: &[Hit]) -> Result<()> {
     let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
-    let notes = shown.into_iter().map(|session| state.note_read(caller, session));
-    for noted in join_all(notes).await {
-        match noted {
+    let audits = shown.into_iter().map(|session| state.audit_read(caller, session));
+    for audited in join_all(audits).await {
+        match audited {
             // The session was erased in the meantime, so no audit line is needed.
             Err(problem) if problem.code == "session.not_found" => {}
-            noted => noted?,
+            audited => audited?,
         }
     }
     Ok(())

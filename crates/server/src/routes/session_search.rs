@@ -4,19 +4,19 @@
 //! position in both lists, so that paging to the end returns every match.
 
 use sapwood::core::port::store::{ListFilter, SearchQuery};
-use sapwood::core::project::session_filter::{SessionFilter, Title};
+use sapwood::core::project::session_filter::{SessionFilter, TitleMatcher};
 use sapwood::core::project::summary::Summary;
 
-use super::sessions::Page;
+use super::sessions::ListPage;
 use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
 /// Maximum number of pages of full-text hits that one request reads.
 const HIT_PAGES_MAX: usize = 8;
-/// Separates the two halves of a cursor. Ids never contain it.
-const BETWEEN: char = '|';
-const FROM_THE_START: &str = "^";
+/// Separates the two halves of a cursor. Ids never contain this character.
+const CURSOR_SEPARATOR: char = '|';
+const START_MARKER: &str = "^";
 
 /// The read position in a list or a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,14 +30,14 @@ impl HitPosition {
     fn parse(text: &str) -> Self {
         match text {
             "" => Self::End,
-            FROM_THE_START => Self::Start,
+            START_MARKER => Self::Start,
             at => Self::At(at.to_owned()),
         }
     }
 
-    fn print(&self) -> &str {
+    fn as_str(&self) -> &str {
         match self {
-            Self::Start => FROM_THE_START,
+            Self::Start => START_MARKER,
             Self::At(at) => at,
             Self::End => "",
         }
@@ -48,7 +48,7 @@ impl HitPosition {
         if let Self::At(at) = self { Some(at.clone()) } else { None }
     }
 
-    fn behind(next: Option<String>) -> Self {
+    fn after_page(next: Option<String>) -> Self {
         next.map_or(Self::End, Self::At)
     }
 }
@@ -59,11 +59,11 @@ pub async fn find_sessions(
     caller: &Caller,
     words: String,
     filter: ListFilter,
-) -> Result<Page<Summary>> {
+) -> Result<ListPage<Summary>> {
     let (mut titled, mut hits) = match filter.cursor.as_deref() {
         None => (HitPosition::Start, HitPosition::Start),
         Some(cursor) => {
-            let halves = cursor.split_once(BETWEEN);
+            let halves = cursor.split_once(CURSOR_SEPARATOR);
             let (titled, hits) = halves.ok_or_else(|| Problem::invalid("cursor: not a search cursor"))?;
             (HitPosition::parse(titled), HitPosition::parse(hits))
         }
@@ -74,14 +74,14 @@ pub async fn find_sessions(
         let title = Some(both.into_iter().flatten().collect::<Vec<_>>().join(" "));
         let named = ListFilter { title, cursor: titled.cursor(), ..filter.clone() };
         let page = state.engine.list(&caller.scope, &named).await?;
-        titled = HitPosition::behind(page.next);
+        titled = HitPosition::after_page(page.next);
         items = page.items;
     }
     let search = Search { state, caller, words: &words, filter: &filter };
     hits = search.fill(&mut items, hits).await?;
     let is_over = titled == HitPosition::End && hits == HitPosition::End;
-    let next = (!is_over).then(|| format!("{}{BETWEEN}{}", titled.print(), hits.print()));
-    Ok(Page { items, next })
+    let next = (!is_over).then(|| format!("{}{CURSOR_SEPARATOR}{}", titled.as_str(), hits.as_str()));
+    Ok(ListPage { items, next })
 }
 
 struct Search<'a> {
@@ -96,14 +96,14 @@ impl Search<'_> {
     /// the title list returns them.
     async fn fill(&self, items: &mut Vec<Summary>, mut from: HitPosition) -> Result<HitPosition> {
         let (engine, scope) = (&self.state.engine, &self.caller.scope);
-        let (wanted, title) = (SessionFilter::of(self.filter), Title::of(self.words));
+        let (wanted, title) = (SessionFilter::of(self.filter), TitleMatcher::of(self.words));
         for _ in 0..HIT_PAGES_MAX {
-            let room = self.filter.limit.saturating_sub(items.len());
-            if room == 0 || from == HitPosition::End {
+            let remaining = self.filter.limit.saturating_sub(items.len());
+            if remaining == 0 || from == HitPosition::End {
                 break;
             }
             let text = self.words.to_owned();
-            let query = SearchQuery { text, session: None, limit: room, cursor: from.cursor() };
+            let query = SearchQuery { text, session: None, limit: remaining, cursor: from.cursor() };
             let page = engine.search(scope, &query).await?;
             for hit in page.items {
                 if items.iter().any(|summary| summary.id == hit.session) {
@@ -114,11 +114,11 @@ impl Search<'_> {
                     Err(error) if error.code() == "session.not_found" => continue,
                     summary => summary?,
                 };
-                if wanted.includes(&summary) && !title.names(&summary) {
+                if wanted.includes(&summary) && !title.matches(&summary) {
                     items.push(summary);
                 }
             }
-            from = HitPosition::behind(page.next);
+            from = HitPosition::after_page(page.next);
         }
         Ok(from)
     }

@@ -18,10 +18,10 @@ use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::members::member;
+use super::members::parse_member;
 use super::{rows, session_search};
 use crate::auth::Caller;
-use crate::extract::{At, Body, Maybe, Params, Seen};
+use crate::extract::{AuditedPath, Body, OptionalBody, Params, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -39,7 +39,7 @@ pub fn routes() -> OpenApiRouter<State> {
 
 /// A page of a list.
 #[derive(Serialize)]
-pub struct Page<T> {
+pub struct ListPage<T> {
     pub items: Vec<T>,
     pub next: Option<String>,
 }
@@ -51,16 +51,16 @@ async fn list_sessions(
     Shared(state): Shared<State>,
     caller: Caller,
     Params(query): Params<wire::ListSessions>,
-) -> Result<Json<Page<Summary>>> {
+) -> Result<Json<ListPage<Summary>>> {
     let words = query.q.clone();
     let filter = filter_of(query)?;
     if let Some(words) = words {
         let page = session_search::find_sessions(&state, &caller, words, filter).await?;
-        state.note_shown(&caller, &page.items).await?;
+        state.audit_listed(&caller, &page.items).await?;
         return Ok(Json(page));
     }
     let page = state.engine.list(&caller.scope, &filter).await?;
-    Ok(Json(Page { items: page.items, next: page.next }))
+    Ok(Json(ListPage { items: page.items, next: page.next }))
 }
 
 fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
@@ -68,7 +68,7 @@ fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
         state: query.state.as_deref().map(parse_state).transpose()?,
         cwd: query.cwd,
         agent: query.agent,
-        owner: query.owner.as_deref().map(member).transpose()?,
+        owner: query.owner.as_deref().map(parse_member).transpose()?,
         since: query.since.map(TimestampMs),
         until: query.until.map(TimestampMs),
         title: query.title,
@@ -88,7 +88,7 @@ fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
 async fn create_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    Maybe(new): Maybe<wire::NewSession>,
+    OptionalBody(new): OptionalBody<wire::NewSession>,
 ) -> Result<(StatusCode, Json<Summary>)> {
     if new.cwd.is_some() && !caller.is_operator() {
         return Err(Problem::invalid("cwd names a directory on the server: only an operator may set it"));
@@ -98,8 +98,8 @@ async fn create_session(
     }
     let narrowing = Narrowing {
         tools: new.tools,
-        fs_scope: named("fs_scope", new.fs_scope)?,
-        approvals: named("approvals", new.approvals)?,
+        fs_scope: parse_value("fs_scope", new.fs_scope)?,
+        approvals: parse_value("approvals", new.approvals)?,
     };
     let id = new.id.map(|id| id.parse()).transpose()?;
     let open = OpenOptions { id, title: new.title, agent: None, cwd: new.cwd };
@@ -116,9 +116,9 @@ async fn create_session(
 }
 
 /// Parses a value in the notation of agent files.
-fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Result<Option<T>> {
-    let read = |word: String| serde_json::from_value(serde_json::Value::from(word));
-    word.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
+fn parse_value<T: serde::de::DeserializeOwned>(key: &str, value: Option<String>) -> Result<Option<T>> {
+    let read = |value: String| serde_json::from_value(serde_json::Value::from(value));
+    value.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
 }
 
 /// Get a session's summary.
@@ -127,7 +127,7 @@ fn named<T: serde::de::DeserializeOwned>(key: &str, word: Option<String>) -> Res
 async fn get_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Summary>> {
     Ok(Json(state.engine.summary(&caller.scope, &session).await?))
 }
@@ -138,16 +138,16 @@ async fn get_session(
 async fn patch_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(patch): Body<wire::SessionPatch>,
 ) -> Result<Json<Summary>> {
     let (engine, scope) = (&state.engine, &caller.scope);
-    let wanted = patch.state.as_deref().map(parse_state).transpose()?;
-    check_patch(&patch, wanted)?;
+    let new_state = patch.state.as_deref().map(parse_state).transpose()?;
+    check_patch(&patch, new_state)?;
     // Check the right for all changes first, so that no change is applied partially.
-    let right = if wanted.is_some_and(needs_owner) { Right::Own } else { Right::Write };
+    let right = if new_state.is_some_and(needs_owner) { Right::Own } else { Right::Write };
     engine.check_right(scope, &session, right).await?;
-    if wanted == Some(SessionState::Active) {
+    if new_state == Some(SessionState::Active) {
         engine.reopen(scope, &session).await?;
     }
     if let Some(title) = &patch.title {
@@ -160,7 +160,7 @@ async fn patch_session(
         let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
         engine.inject(scope, &session, settings, options).await?;
     }
-    match wanted {
+    match new_state {
         Some(SessionState::Closed) => engine.close(scope, &session).await?,
         Some(SessionState::Archived) => engine.archive(scope, &session).await?,
         Some(SessionState::Active | SessionState::Created) | None => {}
@@ -174,9 +174,9 @@ fn needs_owner(state: SessionState) -> bool {
     matches!(state, SessionState::Archived)
 }
 
-fn check_patch(patch: &wire::SessionPatch, wanted: Option<SessionState>) -> Result<()> {
+fn check_patch(patch: &wire::SessionPatch, new_state: Option<SessionState>) -> Result<()> {
     let is_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > NAME_BYTES_MAX);
-    if wanted == Some(SessionState::Created) {
+    if new_state == Some(SessionState::Created) {
         return Err(Problem::invalid(
             "the state must be active, closed or archived: a session cannot become created",
         ));
@@ -199,7 +199,7 @@ fn check_patch(patch: &wire::SessionPatch, wanted: Option<SessionState>) -> Resu
 async fn erase_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<StatusCode> {
     state.engine.erase(&caller.scope, &session).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -211,7 +211,7 @@ async fn erase_session(
 async fn close_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<Summary>> {
     state.engine.close(&caller.scope, &session).await?;
     Ok(Json(state.engine.summary(&caller.scope, &session).await?))
@@ -223,7 +223,7 @@ async fn close_session(
 async fn archive_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<Summary>> {
     state.engine.archive(&caller.scope, &session).await?;
     Ok(Json(state.engine.summary(&caller.scope, &session).await?))

@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::{At, Body, Seen};
+use crate::extract::{AuditedPath, Body, PathParams};
 use crate::json::Json;
 use crate::problem::Result;
 use crate::state::State;
@@ -32,7 +32,7 @@ async fn list_skills(Shared(state): Shared<State>, _: Caller) -> Json<wire::Skil
 async fn get_skills(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::ActiveSkills>> {
     let active = state.engine.active_skills(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))
@@ -44,12 +44,12 @@ async fn get_skills(
 async fn set_skills(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
-    Body(wanted): Body<wire::ActiveSkills>,
+    PathParams(session): PathParams<SessionId>,
+    Body(new): Body<wire::ActiveSkills>,
 ) -> Result<Json<wire::ActiveSkills>> {
     // Callers without write access get an error even if the skills would not change.
     state.engine.check_right(&caller.scope, &session, Right::Write).await?;
-    state.engine.set_skills(&caller.scope, &session, wanted.active).await?;
+    state.engine.set_skills(&caller.scope, &session, new.active).await?;
     let active = state.engine.active_skills(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))
 }

@@ -14,9 +14,9 @@ use utoipa_axum::routes;
 
 use crate::admission::Permit;
 use crate::auth::Caller;
-use crate::extract::{Params, Seen, header_text};
+use crate::extract::{AuditedPath, Params, header_text};
 use crate::problem::{Problem, Result};
-use crate::sse::{Extent, Flow, stream};
+use crate::sse::{SessionStream, StreamExtent, stream};
 use crate::state::State;
 use crate::{wire, ws};
 
@@ -33,17 +33,19 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn follow_events(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
     Params(query): Params<wire::EventsAfter>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let seen = header_text(&headers, "last-event-id")?.filter(|seen| !seen.is_empty());
-    let after = match seen {
-        Some(seen) => seen.trim().parse().map_err(|_| Problem::invalid("Last-Event-ID is not a seq"))?,
+    let last_id = header_text(&headers, "last-event-id")?.filter(|last_id| !last_id.is_empty());
+    let after = match last_id {
+        Some(last_id) => {
+            last_id.trim().parse().map_err(|_| Problem::invalid("Last-Event-ID is not a seq"))?
+        }
         None => query.after.unwrap_or(0),
     };
-    let flow = Flow::open(&state, &caller, &session, Seq(after)).await?;
-    Ok(stream(flow, Extent::Session).into_response())
+    let source = SessionStream::open(&state, &caller, &session, Seq(after)).await?;
+    Ok(stream(source, StreamExtent::Session).into_response())
 }
 
 /// Open a WebSocket, which sends `feed_replay` and then every event. Accepts `send`, `answer`, `steer`, `cancel` and
@@ -53,7 +55,7 @@ async fn follow_events(
 async fn open_socket(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
     request: Option<Extension<Arc<Permit>>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {

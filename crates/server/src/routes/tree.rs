@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::appended;
 use crate::auth::Caller;
-use crate::extract::{At, Body, Maybe};
+use crate::extract::{Body, OptionalBody, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -36,7 +36,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn branch_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(branch): Body<wire::Branch>,
 ) -> Result<Json<wire::Appended>> {
     let to = state.engine.find_entry(&caller.scope, &session, &branch.entry.text()).await?;
@@ -50,8 +50,8 @@ async fn branch_session(
 async fn fork_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
-    Maybe(fork): Maybe<wire::Fork>,
+    PathParams(session): PathParams<SessionId>,
+    OptionalBody(fork): OptionalBody<wire::Fork>,
 ) -> Result<(StatusCode, Json<wire::Created>)> {
     let at = match (&fork.at, fork.keep_first) {
         (Some(_), Some(_)) => return Err(Problem::invalid("at and keep_first cannot be combined")),
@@ -73,7 +73,7 @@ async fn fork_session(
 async fn label_entry(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(label): Body<wire::Label>,
 ) -> Result<Json<wire::Appended>> {
     let target = state.engine.find_entry(&caller.scope, &session, &label.entry.text()).await?;
@@ -87,7 +87,7 @@ async fn label_entry(
 async fn reset_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Appended>> {
     Ok(Json(appended(&state.engine.reset(&caller.scope, &session).await?)))
 }
@@ -98,7 +98,7 @@ async fn reset_session(
 async fn trim_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(trim): Body<wire::Trim>,
 ) -> Result<Json<wire::Trimmed>> {
     let kept = state.engine.trim(&caller.scope, &session, trim.keep_last as usize).await?;
@@ -111,14 +111,14 @@ async fn trim_session(
 async fn compact_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
-    Maybe(asked): Maybe<serde_json::Map<String, serde_json::Value>>,
+    PathParams(session): PathParams<SessionId>,
+    OptionalBody(request): OptionalBody<serde_json::Map<String, serde_json::Value>>,
 ) -> Result<Json<wire::Compacted>> {
-    let options = CompactOptions::from_json(&asked.into()).map_err(sapwood::Error::from)?;
-    let asks_model =
+    let options = CompactOptions::from_json(&request.into()).map_err(sapwood::Error::from)?;
+    let needs_model =
         [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     let mut how = Compacting::new(options, Trigger::Manual);
-    if asks_model {
+    if needs_model {
         let summariser = state.engine.summariser_of(&caller.scope, &session, None).await?;
         how.summariser = Some(Arc::new(summariser));
     }
@@ -141,10 +141,10 @@ async fn compact_session(
 async fn uncompact_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
-    Maybe(asked): Maybe<wire::Uncompact>,
+    PathParams(session): PathParams<SessionId>,
+    OptionalBody(request): OptionalBody<wire::Uncompact>,
 ) -> Result<Json<sapwood::core::project::summary::Summary>> {
-    let at: Option<Seq> = match &asked.entry {
+    let at: Option<Seq> = match &request.entry {
         Some(entry) => Some(state.engine.find_entry(&caller.scope, &session, &entry.text()).await?.meta.seq),
         None => None,
     };

@@ -13,8 +13,8 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Caller, refused};
-use crate::extract::{At, header_text, read_body};
+use crate::auth::{Caller, invalid_credential};
+use crate::extract::{PathParams, header_text, read_body};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::{ServedTrigger, State};
@@ -35,14 +35,14 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
         if !may_fire(&state, &caller, served).await? {
             continue;
         }
-        let known = state.engine.trigger_state(installed).await?;
+        let log_state = state.engine.trigger_state(installed).await?;
         items.push(wire::Trigger {
             name: installed.trigger.name.clone(),
             kind: installed.source.name().to_owned(),
             next_at: installed.next_at(SystemClock.now()).map(|at| at.0),
-            waiting: known.waiting().count() as u64,
-            running: known.running().count() as u64,
-            last: known.last.and_then(|last| serde_json::to_value(last).ok()),
+            waiting: log_state.waiting().count() as u64,
+            running: log_state.running().count() as u64,
+            last: log_state.last.and_then(|last| serde_json::to_value(last).ok()),
         });
     }
     Ok(Json(wire::TriggerList { items }))
@@ -56,13 +56,13 @@ async fn may_fire(state: &State, caller: &Caller, served: &ServedTrigger) -> Res
 }
 
 /// A request to fire a trigger.
-struct Shot {
+struct FireRequest {
     caller: Option<Caller>,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl FromRequest<State> for Shot {
+impl FromRequest<State> for FireRequest {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &State) -> Result<Self> {
@@ -79,33 +79,34 @@ impl FromRequest<State> for Shot {
     request_body = Option<serde_json::Value>, responses((status = 202, body = wire::Fired)))]
 async fn fire_trigger(
     Shared(state): Shared<State>,
-    At(name): At<String>,
-    shot: Shot,
+    PathParams(name): PathParams<String>,
+    request: FireRequest,
 ) -> Result<(StatusCode, Json<wire::Fired>)> {
-    let given = header_text(&shot.headers, KEY_HEADER)?.map(str::to_owned);
+    let given = header_text(&request.headers, KEY_HEADER)?.map(str::to_owned);
     let found = state.triggers().iter().find(|served| served.installed.trigger.name == name);
-    let (scope, key) = match &shot.caller {
+    let (scope, key) = match &request.caller {
         Some(caller) => (caller.scope.clone(), given),
         None => {
-            let served = found.ok_or_else(refused)?;
-            let signature = check_signature(served, &shot)?;
+            let served = found.ok_or_else(invalid_credential)?;
+            let signature = check_signature(served, &request)?;
             (served.installed.scope.clone(), Some(given.unwrap_or(signature)))
         }
     };
     let unknown = || Problem::new("trigger.not_found", format!("no trigger `{name:.64}`"));
     let served = found.filter(|served| served.installed.scope.tenant == scope.tenant).ok_or_else(unknown)?;
-    let payload = payload_of(&shot.body)?;
+    let payload = payload_of(&request.body)?;
     let name = &served.installed.trigger.name;
     let firing = state.engine.fire_trigger(&scope, name, key.as_deref(), payload).await?;
     Ok((StatusCode::ACCEPTED, Json(wire::Fired { trigger: name.clone(), firing: firing.0 })))
 }
 
 /// Verifies the signature. Returns its hash, which serves as the idempotency key.
-fn check_signature(served: &ServedTrigger, shot: &Shot) -> Result<String> {
-    let secret = served.secret.as_ref().ok_or_else(refused)?;
-    let signature = header_text(&shot.headers, SIGNATURE_HEADER)?.ok_or_else(refused)?;
-    let timestamp = header_text(&shot.headers, TIMESTAMP_HEADER)?.ok_or_else(refused)?;
-    verify(secret, timestamp, signature, &shot.body, SystemClock.now().0).map_err(|_| refused())?;
+fn check_signature(served: &ServedTrigger, request: &FireRequest) -> Result<String> {
+    let secret = served.secret.as_ref().ok_or_else(invalid_credential)?;
+    let signature = header_text(&request.headers, SIGNATURE_HEADER)?.ok_or_else(invalid_credential)?;
+    let timestamp = header_text(&request.headers, TIMESTAMP_HEADER)?.ok_or_else(invalid_credential)?;
+    verify(secret, timestamp, signature, &request.body, SystemClock.now().0)
+        .map_err(|_| invalid_credential())?;
     Ok(BlobHash::of(signature.as_bytes()).to_string())
 }
 

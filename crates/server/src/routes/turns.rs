@@ -7,7 +7,7 @@ use sapwood::SessionId;
 use sapwood::core::Part;
 use sapwood::core::TurnId;
 use sapwood::core::entry::{ApprovalAnswer, Body as EntryBody, Outcome};
-use sapwood::engine::turn::{OnWait, PendingApproval, TurnLook};
+use sapwood::engine::turn::{OnWait, PendingApproval, TurnSnapshot};
 use sapwood::formats::read_message;
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -15,10 +15,10 @@ use utoipa_axum::routes;
 
 use super::projections::Items;
 use crate::auth::Caller;
-use crate::extract::{At, Body, Seen};
+use crate::extract::{AuditedPath, Body, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
-use crate::sse::{Extent, Flow, stream};
+use crate::sse::{SessionStream, StreamExtent, stream};
 use crate::state::{Inner, State};
 use crate::wire;
 use crate::ws::begin_turn;
@@ -55,7 +55,7 @@ pub fn input_parts(input: &Value) -> Result<Vec<Part>> {
 async fn create_turn(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(new): Body<wire::NewTurn>,
 ) -> Result<Response> {
     if !new.stream {
@@ -64,10 +64,10 @@ async fn create_turn(
     }
     // Subscribe first, so that no fragment is missed.
     let head = state.engine.summary(&caller.scope, &session).await?.head.seq;
-    let flow = Flow::open(&state, &caller, &session, head).await?;
+    let source = SessionStream::open(&state, &caller, &session, head).await?;
     let accepted = begin_turn(&state, &caller, &session, &new.input, new.if_running).await?;
     match accepted.turn.as_deref().map(str::parse) {
-        Some(turn) => Ok(stream(flow, Extent::Turn(turn?)).into_response()),
+        Some(turn) => Ok(stream(source, StreamExtent::Turn(turn?)).into_response()),
         None => Ok((StatusCode::ACCEPTED, Json(accepted)).into_response()),
     }
 }
@@ -78,12 +78,12 @@ async fn create_turn(
 async fn get_turn(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen((session, turn)): Seen<(SessionId, String)>,
+    AuditedPath((session, turn)): AuditedPath<(SessionId, String)>,
 ) -> Result<Json<wire::Turn>> {
-    Ok(Json(turn_of(&session, look(&state, &caller, &session, &turn).await?)))
+    Ok(Json(turn_of(&session, find_turn(&state, &caller, &session, &turn).await?)))
 }
 
-async fn look(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnLook> {
+async fn find_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnSnapshot> {
     // Check the session first: a caller without access must not learn whether the turn exists.
     state.engine.summary(&caller.scope, session).await?;
     let unknown = || Problem::new("turn.not_found", format!("session `{session}` has no turn `{turn:.64}`"));
@@ -91,24 +91,24 @@ async fn look(state: &State, caller: &Caller, session: &SessionId, turn: &str) -
     state.engine.turn(&caller.scope, session, turn).await?.ok_or_else(unknown)
 }
 
-fn turn_of(session: &SessionId, look: TurnLook) -> wire::Turn {
-    let status = match look.ended.as_ref().map(|(_, ended)| ended.outcome) {
+fn turn_of(session: &SessionId, turn_state: TurnSnapshot) -> wire::Turn {
+    let status = match turn_state.ended.as_ref().map(|(_, ended)| ended.outcome) {
         Some(Outcome::Completed) => wire::TurnStatus::Completed,
         Some(Outcome::Cancelled) => wire::TurnStatus::Cancelled,
         Some(Outcome::Failed) => wire::TurnStatus::Failed,
         Some(Outcome::Limited) => wire::TurnStatus::Limited,
-        None if look.waiting.is_empty() => wire::TurnStatus::Open,
+        None if turn_state.waiting.is_empty() => wire::TurnStatus::Open,
         None => wire::TurnStatus::Waiting,
     };
     wire::Turn {
-        turn: look.turn.to_string(),
+        turn: turn_state.turn.to_string(),
         session: session.to_string(),
         status,
-        code: look.ended.as_ref().and_then(|(_, ended)| ended.code.clone()),
-        text: look.text,
-        started_at: look.started_at.0,
-        ended_at: look.ended.as_ref().map(|(at, _)| at.0),
-        approvals: look.waiting.iter().map(approval_of).collect(),
+        code: turn_state.ended.as_ref().and_then(|(_, ended)| ended.code.clone()),
+        text: turn_state.text,
+        started_at: turn_state.started_at.0,
+        ended_at: turn_state.ended.as_ref().map(|(at, _)| at.0),
+        approvals: turn_state.waiting.iter().map(approval_of).collect(),
     }
 }
 
@@ -124,11 +124,11 @@ fn approval_of(pending: &PendingApproval) -> wire::Approval {
 
 /// Returns the turn. Fails if it has ended.
 async fn open_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnId> {
-    let look = look(state, caller, session, turn).await?;
-    if look.ended.is_some() {
+    let turn_state = find_turn(state, caller, session, turn).await?;
+    if turn_state.ended.is_some() {
         return Err(Problem::new("turn.ended", format!("turn `{turn}` has ended")));
     }
-    Ok(look.turn)
+    Ok(turn_state.turn)
 }
 
 /// Cancel a turn. Its output so far is kept.
@@ -137,12 +137,12 @@ async fn open_turn(state: &State, caller: &Caller, session: &SessionId, turn: &s
 async fn cancel_turn(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, turn)): At<(SessionId, String)>,
+    PathParams((session, turn)): PathParams<(SessionId, String)>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
     state.engine.cancel_turn(&caller.scope, &session, turn).await?;
     // A turn that waits for a person or was interrupted is not running, so it must be resumed to process the cancel.
-    Inner::resume_later(&state, caller.scope.clone(), session.clone());
+    Inner::spawn_resume(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted { turn: Some(turn.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
@@ -154,7 +154,7 @@ async fn cancel_turn(
 async fn steer_turn(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, turn)): At<(SessionId, String)>,
+    PathParams((session, turn)): PathParams<(SessionId, String)>,
     Body(steer): Body<wire::Steer>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
@@ -171,7 +171,7 @@ async fn steer_turn(
 async fn resume_session(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let mut running = state.engine.resume(&caller.scope, &session, OnWait::Leave).await?;
     if running.is_none() {
@@ -180,7 +180,7 @@ async fn resume_session(
     let mut accepted = wire::Accepted::of(&session);
     if let Some(running) = running {
         accepted = accepted.begun(&running);
-        state.keep_running(running);
+        state.track_turn(running);
     }
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
@@ -191,7 +191,7 @@ async fn resume_session(
 async fn list_approvals(
     Shared(state): Shared<State>,
     caller: Caller,
-    Seen(session): Seen<SessionId>,
+    AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<PendingApproval>>> {
     Ok(Json(Items { items: state.engine.approvals(&caller.scope, &session).await? }))
 }
@@ -202,15 +202,15 @@ async fn list_approvals(
 async fn answer_approval(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(approval): At<String>,
-    Body(given): Body<wire::Answer>,
+    PathParams(approval): PathParams<String>,
+    Body(request): Body<wire::Answer>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    let answer = match given.answer {
+    let answer = match request.answer {
         wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
         wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
     };
-    let session = state.engine.answer(&caller.scope, &approval, answer, given.reason).await?;
-    Inner::resume_later(&state, caller.scope.clone(), session.clone());
+    let session = state.engine.answer(&caller.scope, &approval, answer, request.reason).await?;
+    Inner::spawn_resume(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted::of(&session);
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }

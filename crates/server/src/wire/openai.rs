@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Said;
+use super::TextOrParts;
 
 /// An error in OpenAI's format; `code` is one of Sapwood's codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -137,7 +137,7 @@ pub struct NewResponse {
     /// A model name. A name without a provider that is unknown here selects the conversation's own model.
     pub model: Option<String>,
     /// A string, or an array of items.
-    #[schema(value_type = Said, required = true)]
+    #[schema(value_type = TextOrParts, required = true)]
     pub input: Value,
     /// Replaces the system prompt for this response only.
     pub instructions: Option<String>,

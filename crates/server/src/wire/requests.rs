@@ -267,16 +267,17 @@ pub struct Compact {
 /// Input: a string, or an array of parts or items.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub enum Said {
-    Words(String),
-    Pieces(Vec<Map<String, Value>>),
+#[schema(as = Said)]
+pub enum TextOrParts {
+    Text(String),
+    Parts(Vec<Map<String, Value>>),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTurn {
     /// A string, or an array of parts.
-    #[schema(value_type = Said)]
+    #[schema(value_type = TextOrParts)]
     pub input: Value,
     /// Respond with the turn's events instead of its id.
     #[serde(default)]
@@ -298,7 +299,7 @@ pub enum IfRunning {
 #[serde(deny_unknown_fields)]
 pub struct Steer {
     /// A string, or an array of parts.
-    #[schema(value_type = Said)]
+    #[schema(value_type = TextOrParts)]
     pub input: Value,
 }
 

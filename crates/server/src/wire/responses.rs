@@ -268,7 +268,7 @@ pub struct Imports {
 /// The import result of one session in a file.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
-    /// Null if the file does not name it.
+    /// Null if the file contains no session id.
     pub session: Option<String>,
     pub format: Option<String>,
     pub added: u64,

@@ -1,4 +1,4 @@
-//! Invalid requests. Each gets a 4xx response with the reason, and the server keeps running.
+//! Invalid requests. Each request gets a 4xx response with the reason, and the server keeps running.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Ask, House};
-use crate::wire::{PATIENCE, exchange, request};
+use crate::harness::{TestRequest, TestServer};
+use crate::wire::{WAIT_MAX, exchange, request};
 use sapwood_server::Settings;
 
 /// A body, its headers, and the expected status and code.
@@ -18,9 +18,9 @@ const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_bodies_are_rejected_with_a_reason() {
-    let house =
-        House::open_with(Settings { body_bytes_max: 10_000, rate: None, ..Settings::default() }).await;
-    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let server =
+        TestServer::open_with(Settings { body_bytes_max: 10_000, rate: None, ..Settings::default() }).await;
+    server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let deep = format!("{{\"input\":{}{}}}", "[".repeat(3_000), "]".repeat(3_000));
     let huge = format!("{{\"input\":\"{}\"}}", "x".repeat(10_000));
     let cases: &[Case<'_>] = &[
@@ -37,8 +37,9 @@ async fn invalid_bodies_are_rejected_with_a_reason() {
         (b"{\"input\":\"x\"}", &[], 415, "input.media_type"),
     ];
     for (body, headers, status, code) in cases {
-        let ask = Ask { method: "POST", path: "/v1/sessions/s/turns", key: Some("ana"), headers, body };
-        let answer = house.ask(ask).await;
+        let req =
+            TestRequest { method: "POST", path: "/v1/sessions/s/turns", key: Some("ana"), headers, body };
+        let answer = server.request(req).await;
         let shown = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
         assert_eq!((answer.status, answer.code().as_str()), (*status, *code), "{shown}: {}", answer.json());
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
@@ -47,7 +48,7 @@ async fn invalid_bodies_are_rejected_with_a_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_paths_and_queries_are_rejected() {
-    let house = House::open().await;
+    let server = TestServer::open().await;
     for (path, status) in [
         ("/v1/sessions/..%2f..%2fetc", 400),
         ("/v1/sessions/%00", 400),
@@ -61,20 +62,27 @@ async fn invalid_paths_and_queries_are_rejected() {
         ("/v1/nothing", 404),
         ("/nothing", 404),
     ] {
-        let bytes = house.bytes_of(Ask { method: "GET", path, key: Some("ana"), headers: &[], body: b"" });
-        let answer = exchange(house.addr, &bytes).await;
+        let bytes =
+            server.bytes_of(TestRequest { method: "GET", path, key: Some("ana"), headers: &[], body: b"" });
+        let answer = exchange(server.addr, &bytes).await;
         assert_eq!(answer.status, status, "{path}: {}", answer.json());
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path}");
     }
-    let wrong = house
-        .ask(Ask { method: "PUT", path: "/v1/sessions", key: Some("ana"), headers: &[], body: b"" })
+    let wrong = server
+        .request(TestRequest {
+            method: "PUT",
+            path: "/v1/sessions",
+            key: Some("ana"),
+            headers: &[],
+            body: b"",
+        })
         .await;
     assert_eq!((wrong.status, wrong.code().as_str()), (405, "route.method"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_or_malformed_heads_are_rejected() {
-    let house = House::open().await;
+    let server = TestServer::open().await;
     let big = "x".repeat(200_000);
     let many: Vec<(String, String)> = (0..150).map(|n| (format!("x-{n}"), "v".to_owned())).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -84,49 +92,49 @@ async fn oversized_or_malformed_heads_are_rejected() {
         request("GET", &format!("/{big}"), &[], b""),
         b"nonsense\r\n\r\n".to_vec(),
     ] {
-        let answer = exchange(house.addr, &bytes).await;
+        let answer = exchange(server.addr, &bytes).await;
         assert!((400..500).contains(&answer.status), "{}", answer.status);
     }
-    assert_eq!(exchange(house.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
+    assert_eq!(exchange(server.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_an_operator_may_set_the_working_directory() {
-    let house = House::open().await;
-    let refused = house.post("ana", "/v1/sessions", &json!({ "cwd": "/etc" })).await;
+    let server = TestServer::open().await;
+    let refused = server.post("ana", "/v1/sessions", &json!({ "cwd": "/etc" })).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "input.invalid"));
-    assert_eq!(house.post("operator", "/v1/sessions", &json!({ "cwd": "/srv" })).await.status, 201);
+    assert_eq!(server.post("operator", "/v1/sessions", &json!({ "cwd": "/srv" })).await.status, 201);
 }
 
 /// Opens a raw connection.
-async fn connect(house: &House) -> TcpStream {
-    TcpStream::connect(house.addr).await.unwrap()
+async fn connect(server: &TestServer) -> TcpStream {
+    TcpStream::connect(server.addr).await.unwrap()
 }
 
 /// Reads until the server closes the connection. Returns `None` on a timeout.
 async fn read_to_the_end(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.ok()?.ok();
+    tokio::time::timeout(WAIT_MAX, stream.read_to_end(&mut bytes)).await.ok()?.ok();
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn impatient() -> Settings {
+fn short_timeouts() -> Settings {
     let short = Duration::from_secs(2);
     Settings { head_time_max: short, request_time_max: short, rate: None, ..Settings::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slowly_sent_head_times_out() {
-    let house = House::open_with(impatient()).await;
+    let server = TestServer::open_with(short_timeouts()).await;
     let mut slow = Vec::new();
     for _ in 0..50 {
-        let mut stream = connect(&house).await;
+        let mut stream = connect(&server).await;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ").await.unwrap();
         slow.push(stream);
     }
     let began = Instant::now();
     let mut open = slow.len();
-    while open > 0 && began.elapsed() < PATIENCE {
+    while open > 0 && began.elapsed() < WAIT_MAX {
         tokio::time::sleep(Duration::from_millis(100)).await;
         open = 0;
         for stream in &mut slow {
@@ -139,17 +147,17 @@ async fn a_slowly_sent_head_times_out() {
         }
     }
     assert_eq!(open, 0, "connections were open after {:?}", began.elapsed());
-    assert_eq!(exchange(house.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
+    assert_eq!(exchange(server.addr, &request("GET", "/healthz", &[], b"")).await.status, 200);
 }
 
 /// Starts an upload of 600,000 bytes to a new session.
-async fn begin_upload(house: &House, session: &str) -> TcpStream {
-    let bearer = format!("Bearer {}", house.key("ana"));
+async fn begin_upload(server: &TestServer, session: &str) -> TcpStream {
+    let bearer = format!("Bearer {}", server.key("ana"));
     let made = format!(r#"{{"id":"{session}"}}"#);
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
-    let made = exchange(house.addr, &request("POST", "/v1/sessions", &headers, made.as_bytes())).await;
+    let made = exchange(server.addr, &request("POST", "/v1/sessions", &headers, made.as_bytes())).await;
     assert_eq!(made.status, 201);
-    let mut stream = connect(house).await;
+    let mut stream = connect(server).await;
     let head = format!(
         "POST /v1/sessions/{session}/inputs?name=log.txt HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\n\
          content-length: 600000\r\nconnection: close\r\n\r\n"
@@ -160,34 +168,34 @@ async fn begin_upload(house: &House, session: &str) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_upload_completes_and_a_stalled_one_times_out() {
-    let house = House::open_with(impatient()).await;
-    let mut slow = begin_upload(&house, "slow").await;
+    let server = TestServer::open_with(short_timeouts()).await;
+    let mut slow = begin_upload(&server, "slow").await;
     // The upload takes three times the request time limit.
     for _ in 0..30 {
         slow.write_all(&[b'a'; 20_000]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let said = read_to_the_end(&mut slow).await.expect("a response in time");
-    assert!(said.starts_with("HTTP/1.1 201"), "{said}");
-    let mut stopped = begin_upload(&house, "stopped").await;
+    let reply = read_to_the_end(&mut slow).await.expect("a response in time");
+    assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
+    let mut stopped = begin_upload(&server, "stopped").await;
     stopped.write_all(b"a few bytes").await.unwrap();
-    let said = read_to_the_end(&mut stopped).await.expect("a timeout response");
-    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    let reply = read_to_the_end(&mut stopped).await.expect("a timeout response");
+    assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slowly_sent_body_times_out() {
-    let house = House::open_with(impatient()).await;
-    let bearer = format!("Bearer {}", house.key("ana"));
+    let server = TestServer::open_with(short_timeouts()).await;
+    let bearer = format!("Bearer {}", server.key("ana"));
     for path in ["/v1/sessions", "/v1/responses", "/v1/conversations"] {
-        let mut stream = connect(&house).await;
+        let mut stream = connect(&server).await;
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\ncontent-type: application/json\r\n\
              content-length: 1000\r\nconnection: close\r\n\r\n{{"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        let said = read_to_the_end(&mut stream).await.expect("a timeout response");
-        assert!(said.starts_with("HTTP/1.1 408"), "{path}: {said}");
+        let reply = read_to_the_end(&mut stream).await.expect("a timeout response");
+        assert!(reply.starts_with("HTTP/1.1 408"), "{path}: {reply}");
     }
 }
 
@@ -195,13 +203,13 @@ async fn a_slowly_sent_body_times_out() {
 async fn an_oversized_body_is_rejected_even_without_a_content_length() {
     let settings =
         Settings { body_bytes_max: 10_000, upload_bytes_max: 10_000, rate: None, ..Settings::default() };
-    let house = House::open_with(settings).await;
-    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
-    let bearer = format!("Bearer {}", house.key("ana"));
+    let server = TestServer::open_with(settings).await;
+    server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let bearer = format!("Bearer {}", server.key("ana"));
     for path in
         ["/v1/sessions/s/entries", "/v1/sessions/s/artifacts?name=a", "/v1/responses", "/v1/conversations"]
     {
-        let mut stream = connect(&house).await;
+        let mut stream = connect(&server).await;
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\ncontent-type: application/json\r\n\
              transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
@@ -222,8 +230,8 @@ async fn an_oversized_body_is_rejected_even_without_a_content_length() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_and_malformed_requests_are_rejected() {
-    let house = House::open().await;
-    let bearer = format!("Bearer {}", house.key("ana"));
+    let server = TestServer::open().await;
+    let bearer = format!("Bearer {}", server.key("ana"));
     let head = format!(
         "POST /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {bearer}\r\nconnection: close\r\n"
     );
@@ -235,20 +243,20 @@ async fn ambiguous_and_malformed_requests_are_rejected() {
         ("x-\u{0}: 1\r\ncontent-length: 2\r\n", "{}"),
         (" folded: 1\r\ncontent-length: 2\r\n", "{}"),
     ] {
-        let mut stream = connect(&house).await;
+        let mut stream = connect(&server).await;
         let text = format!("{head}content-type: application/json\r\n{lines}\r\n{body}");
         stream.write_all(text.as_bytes()).await.unwrap();
-        let said = read_to_the_end(&mut stream).await.expect("a response in time");
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{lines:?}: {said}");
+        let reply = read_to_the_end(&mut stream).await.expect("a response in time");
+        assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 4"), "{lines:?}: {reply}");
     }
 }
 
-/// Valid requests with a few bytes changed, deleted or duplicated, deterministically.
+/// Sends valid requests with a few bytes changed, deleted or duplicated. The mutations are deterministic.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutated_requests_never_cause_a_server_error() {
     const CASES: u64 = 600;
-    let house = House::open_with(impatient()).await;
-    house.shared_session("s").await;
+    let server = TestServer::open_with(short_timeouts()).await;
+    server.shared_session("s").await;
     let item = json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"a\":[1]}" });
     let seeds = [
         ("POST", "/v1/sessions", json!({ "id": "made", "title": "T" })),
@@ -278,21 +286,21 @@ async fn mutated_requests_never_cause_a_server_error() {
         let (method, path, body) = &seeds[case as usize % seeds.len()];
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let headers: &[(&str, &str)] = &[("content-type", "application/json")];
-        let ask = Ask { method, path, key: Some("ana"), headers, body: body.as_bytes() };
-        let bytes = change(house.bytes_of(ask), case);
-        let mut stream = connect(&house).await;
+        let req = TestRequest { method, path, key: Some("ana"), headers, body: body.as_bytes() };
+        let bytes = mutate(server.bytes_of(req), case);
+        let mut stream = connect(&server).await;
         let _ = stream.write_all(&bytes).await;
         let _ = stream.shutdown().await;
-        let said =
+        let reply =
             read_to_the_end(&mut stream).await.unwrap_or_else(|| panic!("case {case} got no response"));
-        assert!(!said.starts_with("HTTP/1.0 5") && !said.starts_with("HTTP/1.1 5"), "case {case}: {said}");
+        assert!(!reply.starts_with("HTTP/1.0 5") && !reply.starts_with("HTTP/1.1 5"), "case {case}: {reply}");
     }
-    let metrics = String::from_utf8(house.get("ana", "/metrics").await.body).unwrap();
+    let metrics = String::from_utf8(server.get("ana", "/metrics").await.body).unwrap();
     assert!(metrics.contains("sapwood_http_panics_total 0"), "a handler panicked");
 }
 
-/// Applies a few pseudorandom changes, seeded with the number.
-fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
+/// Applies a few pseudorandom mutations, seeded with the number.
+fn mutate(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut roll = |most: usize| {
         state ^= state << 13;
@@ -320,9 +328,9 @@ fn change(mut bytes: Vec<u8>, number: u64) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_writes_everything_first_still_gets_the_too_large_error() {
     let settings = Settings { body_bytes_max: 5 << 20, rate: None, ..Settings::default() };
-    let house = House::open_with(settings).await;
+    let server = TestServer::open_with(settings).await;
     let body = vec![b' '; 8 << 20];
-    let bearer = format!("Bearer {}", house.key("ana"));
+    let bearer = format!("Bearer {}", server.key("ana"));
     let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
     let head = |length: &str| {
         format!(
@@ -332,10 +340,10 @@ async fn a_client_that_writes_everything_first_still_gets_the_too_large_error() 
     };
     let announced = [head(&format!("content-length: {}", body.len())).as_bytes(), &body].concat();
     for sent in [announced, [head("transfer-encoding: chunked").as_bytes(), &chunk].concat()] {
-        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
         stream.write_all(&sent).await.expect("the server reads the whole body");
         let mut answer = Vec::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        tokio::time::timeout(WAIT_MAX, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("5242880 bytes"), "{answer}");
     }
@@ -343,7 +351,7 @@ async fn a_client_that_writes_everything_first_still_gets_the_too_large_error() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_must_name_exactly_one_host() {
-    let house = House::bare(Settings::default()).await;
+    let server = TestServer::bare(Settings::default()).await;
     for (head, status) in [
         ("GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
         ("GET http://127.0.0.1/healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n", 200),
@@ -352,7 +360,7 @@ async fn a_request_must_name_exactly_one_host() {
         ("GET /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nhost: evil.example\r\n", 400),
         ("GET http://evil.example/v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\n", 400),
     ] {
-        let answer = exchange(house.addr, format!("{head}connection: close\r\n\r\n").as_bytes()).await;
+        let answer = exchange(server.addr, format!("{head}connection: close\r\n\r\n").as_bytes()).await;
         assert_eq!(answer.status, status, "{head}");
     }
 }
@@ -361,8 +369,8 @@ async fn a_request_must_name_exactly_one_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_can_be_stopped() {
     let settings = Settings { connections_max: 2, rate: None, ..Settings::default() };
-    let mut house = House::bare(settings).await;
-    house
+    let mut server = TestServer::bare(settings).await;
+    server
         .engine
         .open(
             &sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System),
@@ -373,12 +381,12 @@ async fn a_full_server_can_be_stopped() {
     let mut streams = Vec::new();
     for _ in 0..2 {
         streams
-            .push(crate::wire::open(house.addr, &request("GET", "/v1/sessions/s/events", &[], b"")).await.1);
+            .push(crate::wire::open(server.addr, &request("GET", "/v1/sessions/s/events", &[], b"")).await.1);
     }
     // A third connection waits for capacity.
-    let _third = TcpStream::connect(house.addr).await.unwrap();
+    let _third = TcpStream::connect(server.addr).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    house.stop();
+    server.stop();
     for stream in &mut streams {
         assert_eq!(crate::wire::next_event(stream).await, None, "the stream ends");
     }
@@ -387,13 +395,13 @@ async fn a_full_server_can_be_stopped() {
 /// A client may send an image URL that looks like a blob reference of Sapwood.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_with_an_unknown_blob_reference_is_listed_unchanged() {
-    let house = House::open().await;
-    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let server = TestServer::open().await;
+    server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     for url in ["blob:zz;image/png", &format!("blob:{};image/png", "0".repeat(64)), "blob:https://x"] {
         let item = json!({ "role": "user", "content": [{ "type": "input_image", "image_url": url }] });
-        let added = house.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
+        let added = server.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
         assert_eq!(added.status, 200, "{url}: {}", added.json());
-        let listed = house.get("ana", "/v1/conversations/s/items?limit=1").await;
+        let listed = server.get("ana", "/v1/conversations/s/items?limit=1").await;
         assert_eq!(listed.status, 200, "{url}: {}", listed.json());
         assert_eq!(listed.json()["data"][0]["content"][0]["image_url"], url, "{}", listed.json());
     }
@@ -401,18 +409,18 @@ async fn an_item_with_an_unknown_blob_reference_is_listed_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_items_ends_early_if_its_media_are_large() {
-    let house = House::open().await;
-    house.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    let server = TestServer::open().await;
+    server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let data = "A".repeat(9 << 20);
     let item = json!({ "role": "user", "content": [
         { "type": "input_image", "image_url": format!("data:image/png;base64,{data}") }] });
     for _ in 0..3 {
-        let added = house.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
+        let added = server.post("ana", "/v1/conversations/s/items", &json!({ "items": [item] })).await;
         assert_eq!(added.status, 200);
     }
     let (mut after, mut pages) = (String::new(), Vec::new());
     loop {
-        let page = house.get("ana", &format!("/v1/conversations/s/items?limit=100{after}")).await.json();
+        let page = server.get("ana", &format!("/v1/conversations/s/items?limit=100{after}")).await.json();
         pages.push(page["data"].as_array().unwrap().len());
         if page["has_more"] == false {
             break;

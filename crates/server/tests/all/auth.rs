@@ -12,53 +12,54 @@ use sapwood::core::port::keys::Grant;
 use sapwood::{Engine, Principal, Scope, SystemClock, TenantId};
 use sapwood_server::auth::Authenticator;
 use sapwood_server::oidc::{KeySource, KeyTimes, Oidc, OidcConfig, Tenancy};
-use sapwood_server::{Listening, Settings, State, Stop};
+use sapwood_server::{ListenError, Listening, Settings, State};
 use serde_json::{Value, json};
 
-use crate::harness::{Ask, House};
+use crate::harness::{TestRequest, TestServer};
 use crate::wire::{exchange, next_event, open, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local_requests_need_no_key_until_the_first_key_exists() {
-    let mut house = House::bare(Settings::default()).await;
-    let plain = Ask { method: "GET", path: "/v1/sessions", key: None, headers: &[], body: b"" };
-    assert_eq!(house.ask(plain).await.status, 200);
+    let mut server = TestServer::bare(Settings::default()).await;
+    let plain = TestRequest { method: "GET", path: "/v1/sessions", key: None, headers: &[], body: b"" };
+    assert_eq!(server.request(plain).await.status, 200);
     for headers in [[("origin", "https://evil.example")], [("origin", "null")]] {
-        let answer = house.ask(Ask { headers: &headers, ..plain }).await;
+        let answer = server.request(TestRequest { headers: &headers, ..plain }).await;
         assert_eq!((answer.status, answer.code().as_str()), (403, "auth.origin"));
     }
     let rebound = b"GET /v1/sessions HTTP/1.0\r\nhost: evil.example\r\n\r\n";
-    assert_eq!(exchange(house.addr, rebound).await.status, 403);
-    house.add_key("ana", "local", "ana", &[Grant::Read], None).await;
+    assert_eq!(exchange(server.addr, rebound).await.status, 403);
+    server.add_key("ana", "local", "ana", &[Grant::Read], None).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    assert_eq!(house.ask(plain).await.code(), "auth.required");
-    assert_eq!(house.get("ana", "/v1/sessions").await.status, 200);
+    assert_eq!(server.request(plain).await.code(), "auth.required");
+    assert_eq!(server.get("ana", "/v1/sessions").await.status, 200);
 }
 
 /// Some clients, such as OpenAI's, always send an API key.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_api_key_is_ignored_while_none_is_required() {
-    let mut house = House::bare(Settings::default()).await;
+    let mut server = TestServer::bare(Settings::default()).await;
     for key in ["anything", "sapwood_wrong", "eyJhbGciOiJub25lIn0.e30."] {
-        assert_eq!(house.get(key, "/v1/sessions").await.status, 200, "{key}");
+        assert_eq!(server.get(key, "/v1/sessions").await.status, 200, "{key}");
     }
-    let plain = Ask { method: "GET", path: "/v1/sessions", key: Some("anything"), headers: &[], body: b"" };
+    let plain =
+        TestRequest { method: "GET", path: "/v1/sessions", key: Some("anything"), headers: &[], body: b"" };
     for headers in [[("origin", "https://evil.example")], [("sec-fetch-site", "cross-site")]] {
-        assert_eq!(house.ask(Ask { headers: &headers, ..plain }).await.code(), "auth.origin");
+        assert_eq!(server.request(TestRequest { headers: &headers, ..plain }).await.code(), "auth.origin");
     }
-    house.add_key("ana", "local", "ana", &[Grant::Read], None).await;
+    server.add_key("ana", "local", "ana", &[Grant::Read], None).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    assert_eq!(house.get("anything", "/v1/sessions").await.code(), "auth.invalid");
+    assert_eq!(server.get("anything", "/v1/sessions").await.code(), "auth.invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_keys_refuses_to_listen_on_other_addresses() {
-    let house = House::bare(Settings::default()).await;
+    let server = TestServer::bare(Settings::default()).await;
     let local = Scope::operator(TenantId::local(), Principal::System);
-    let door = || Authenticator::new(house.engine.store().clone(), Some(local.clone()), None);
-    let state = State::new(house.engine.clone(), door(), Settings::default(), Vec::new());
+    let auth = || Authenticator::new(server.engine.store().clone(), Some(local.clone()), None);
+    let state = State::new(server.engine.clone(), auth(), Settings::default(), Vec::new());
     let refused = Listening::bind("0.0.0.0:0".parse().unwrap(), state).await;
-    assert!(matches!(refused, Err(Stop::Open { .. })));
+    assert!(matches!(refused, Err(ListenError::Open { .. })));
 }
 
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
@@ -101,9 +102,9 @@ impl Issuer {
     }
 }
 
-struct Published(Vec<u8>);
+struct StaticKeys(Vec<u8>);
 
-impl KeySource for Published {
+impl KeySource for StaticKeys {
     fn load(&self) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         let bytes = self.0.clone();
         async move { Ok(bytes) }.boxed()
@@ -124,7 +125,11 @@ async fn status_of(engine: &Engine, addr: std::net::SocketAddr, token: &str) -> 
 }
 
 /// Starts a server that trusts these issuers.
-async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> std::net::SocketAddr {
+async fn start_trusting(
+    server: &TestServer,
+    issuers: &[&Issuer],
+    settings: Settings,
+) -> std::net::SocketAddr {
     let jwks: Vec<&Value> = issuers.iter().map(|issuer| &issuer.jwk).collect();
     let keys = json!({ "keys": jwks }).to_string().into_bytes();
     let config = OidcConfig {
@@ -134,9 +139,9 @@ async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> st
         tenant: Tenancy::Claim("org".to_owned()),
         times: KeyTimes::default(),
     };
-    let oidc = Oidc::new(config, Box::new(Published(keys)));
-    let door = Authenticator::new(house.engine.store().clone(), None, Some(oidc));
-    let state = State::new(house.engine.clone(), door, settings, Vec::new());
+    let oidc = Oidc::new(config, Box::new(StaticKeys(keys)));
+    let auth = Authenticator::new(server.engine.store().clone(), None, Some(oidc));
+    let state = State::new(server.engine.clone(), auth, settings, Vec::new());
     let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state).await.unwrap();
     let addr = listening.addr;
     tokio::spawn(listening.run(std::future::pending()));
@@ -145,10 +150,10 @@ async fn believing(house: &House, issuers: &[&Issuer], settings: Settings) -> st
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_token_ends_its_streams() {
-    let house = House::bare(Settings::default()).await;
+    let server = TestServer::bare(Settings::default()).await;
     let issuer = ed25519("k1");
     let heartbeat = std::time::Duration::from_millis(100);
-    let addr = believing(&house, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
+    let addr = start_trusting(&server, &[&issuer], Settings { heartbeat, ..Settings::default() }).await;
     let mut claims = claims();
     // A token stays valid for a minute after its expiry, to allow for clock skew. The expiry may be a fraction.
     claims["exp"] = json!(SystemClock.now().0 as f64 / 1_000.0 - 54.5);
@@ -164,14 +169,14 @@ async fn an_expired_token_ends_its_streams() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_unexpired_tokens_of_the_pinned_issuer_and_audience_are_accepted() {
-    let house = House::bare(Settings::default()).await;
+    let server = TestServer::bare(Settings::default()).await;
     let (first, second, stranger) = (ed25519("k1"), es256("k2"), ed25519("k1"));
-    let addr = believing(&house, &[&first, &second], Settings::default()).await;
+    let addr = start_trusting(&server, &[&first, &second], Settings::default()).await;
 
     for (issuer, kid) in [(&first, "k1"), (&second, "k2")] {
         let token = issuer.token(json!({ "alg": issuer.alg, "kid": kid }), &claims());
         assert_eq!(
-            status_of(&house.engine, addr, &token).await,
+            status_of(&server.engine, addr, &token).await,
             (201, "user:ana".to_owned()),
             "{}",
             issuer.alg
@@ -202,10 +207,10 @@ async fn only_unexpired_tokens_of_the_pinned_issuer_and_audience_are_accepted() 
     ];
     for (sub, owner) in [("auth0|ana", "user:oidc:auth0+7Cana"), ("../ana", "user:oidc:..+2Fana")] {
         let token = first.token(head.clone(), &changed("sub", json!(sub)));
-        assert_eq!(status_of(&house.engine, addr, &token).await, (201, owner.to_owned()));
+        assert_eq!(status_of(&server.engine, addr, &token).await, (201, owner.to_owned()));
     }
     for (what, token) in forged {
-        assert_eq!(status_of(&house.engine, addr, &token).await, (401, "auth.invalid".to_owned()), "{what}");
+        assert_eq!(status_of(&server.engine, addr, &token).await, (401, "auth.invalid".to_owned()), "{what}");
     }
     assert_eq!(exchange(addr, &request("GET", "/v1/sessions", &[], b"")).await.code(), "auth.required");
 }

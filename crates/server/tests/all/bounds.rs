@@ -4,9 +4,9 @@
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use crate::harness::{Ask, DOCUMENT, House};
+use crate::harness::{DOCUMENT, TestRequest, TestServer};
 use crate::rights::{Route, prepare, routes};
-use crate::wire::Answer;
+use crate::wire::TestResponse;
 
 fn operation(route: &Route) -> &'static Value {
     &DOCUMENT["paths"][&route.template][route.method.to_lowercase()]
@@ -44,22 +44,22 @@ fn is_number(schema: &Value) -> bool {
 }
 
 /// Whether the request was rejected as invalid.
-fn is_refused(answer: &Answer) -> bool {
+fn is_rejected(answer: &TestResponse) -> bool {
     let codes = ["input.invalid", "input.json", "input.option", "workflow.invalid"];
     answer.status == 400 && codes.contains(&answer.code().as_str())
 }
 
-struct Tester {
-    house: House,
+struct BoundsTester {
+    server: TestServer,
     number: usize,
     faults: Vec<String>,
 }
 
-impl Tester {
-    async fn call(&mut self, route: &Route, body: &str, query: &str) -> Answer {
+impl BoundsTester {
+    async fn call(&mut self, route: &Route, body: &str, query: &str) -> TestResponse {
         self.number += 1;
         let session = format!("s{}", self.number);
-        let (turn, approval) = prepare(&self.house, route, &session).await;
+        let (turn, approval) = prepare(&self.server, route, &session).await;
         let mut path = route.path(&session, &turn, &approval);
         if !query.is_empty() {
             path += if path.contains('?') { "&" } else { "?" };
@@ -67,9 +67,14 @@ impl Tester {
         }
         let headers: &[(&str, &str)] =
             if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
-        let ask =
-            Ask { method: &route.method, path: &path, key: Some("ana"), headers, body: body.as_bytes() };
-        crate::wire::exchange(self.house.addr, &self.house.bytes_of(ask)).await
+        let req = TestRequest {
+            method: &route.method,
+            path: &path,
+            key: Some("ana"),
+            headers,
+            body: body.as_bytes(),
+        };
+        crate::wire::exchange(self.server.addr, &self.server.bytes_of(req)).await
     }
 
     async fn check_body(&mut self, route: &Route) {
@@ -94,11 +99,11 @@ impl Tester {
 
     async fn compare(&mut self, route: &Route, validator: &Validator, body: Value, name: &str) {
         let answer = self.call(route, &body.to_string(), "").await;
-        let (is_allowed, is_refused) = (validator.is_valid(&body), is_refused(&answer));
-        if is_allowed == is_refused {
-            let said = if is_allowed { "allowed but rejected" } else { "not allowed but accepted" };
+        let (is_allowed, is_rejected) = (validator.is_valid(&body), is_rejected(&answer));
+        if is_allowed == is_rejected {
+            let mismatch = if is_allowed { "allowed but rejected" } else { "not allowed but accepted" };
             self.faults.push(format!(
-                "{} {name}: {body} is {said}: {} {}",
+                "{} {name}: {body} is {mismatch}: {} {}",
                 route.row.0,
                 answer.status,
                 answer.json()
@@ -119,7 +124,7 @@ impl Tester {
                 // A cursor past the end is valid by its schema and still rejected.
                 let is_past =
                     answer.json()["detail"].as_str().is_some_and(|detail| detail.contains("past the end"));
-                if is_allowed == (is_refused(&answer) && !is_past) {
+                if is_allowed == (is_rejected(&answer) && !is_past) {
                     self.faults.push(format!(
                         "{} {name}={value}: {} {}",
                         route.row.0,
@@ -134,7 +139,7 @@ impl Tester {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_accepts_exactly_the_documented_nulls_and_numbers() {
-    let mut tester = Tester { house: House::open().await, number: 0, faults: Vec::new() };
+    let mut tester = BoundsTester { server: TestServer::open().await, number: 0, faults: Vec::new() };
     for route in routes() {
         // The response is a stream that does not end.
         if route.row.0 != "follow_events" {

@@ -10,9 +10,9 @@ fn the_document_matches_the_snapshot() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &text).unwrap();
     }
-    let agreed = std::fs::read_to_string(path).unwrap_or_default();
+    let snapshot = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
-        agreed == text,
+        snapshot == text,
         "the API changed: review it, then run UPDATE=1 cargo test -p sapwood-server document"
     );
 }
@@ -25,7 +25,7 @@ fn every_operation_has_a_unique_name_and_documents_errors() {
             let name = operation["operationId"].as_str().unwrap();
             assert!(names.insert(name.to_owned()), "{name} is used twice");
             let is_openai =
-                ["/v1/conversations", "/v1/responses"].iter().any(|theirs| path.starts_with(theirs));
+                ["/v1/conversations", "/v1/responses"].iter().any(|prefix| path.starts_with(prefix));
             let kind = if is_openai { "application/json" } else { "application/problem+json" };
             let problem = &operation["responses"]["default"]["content"][kind];
             assert!(!problem.is_null(), "{name} does not document errors");

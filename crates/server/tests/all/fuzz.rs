@@ -6,10 +6,10 @@ mod body;
 use std::path::Path;
 use std::time::Duration;
 
-use sapwood_core::fixture::spoil;
+use sapwood_core::fixture::corrupt;
 use sapwood_server::Settings;
 
-use crate::harness::House;
+use crate::harness::TestServer;
 
 /// Mutations per seed, unless `FUZZ_CHANGES` is set.
 const CHANGES: u64 = 200;
@@ -19,8 +19,8 @@ async fn arbitrary_bytes_get_a_response_or_are_disconnected() {
     let second = Duration::from_secs(1);
     let settings =
         Settings { head_time_max: second, request_time_max: second, rate: None, ..Settings::default() };
-    let house = House::bare(settings).await;
-    let addr = house.addr;
+    let server = TestServer::bare(settings).await;
+    let addr = server.addr;
     let changes = std::env::var("FUZZ_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
     let sent = tokio::task::spawn_blocking(move || {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/server");
@@ -28,7 +28,7 @@ async fn arbitrary_bytes_get_a_response_or_are_disconnected() {
         for seed in std::fs::read_dir(seeds).unwrap() {
             let seed = std::fs::read(seed.unwrap().path()).unwrap();
             body::run(addr, &seed);
-            (0..changes).for_each(|change| body::run(addr, &spoil(&seed, change)));
+            (0..changes).for_each(|change| body::run(addr, &corrupt(&seed, change)));
             sent += changes + 1;
         }
         sent

@@ -14,12 +14,12 @@ use sapwood_server::{Listening, Settings, State, document};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::actor::world;
-use crate::wire::{Answer, exchange, request};
+use crate::actor::test_backends;
+use crate::wire::{TestResponse, exchange, request};
 
 pub static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
 
-pub struct House {
+pub struct TestServer {
     pub addr: SocketAddr,
     pub engine: Engine,
     pub state: State,
@@ -31,7 +31,7 @@ pub struct House {
 
 /// A request.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct TestRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     /// The name of a key in the harness, a whole credential, or `None`.
@@ -40,14 +40,14 @@ pub struct Ask<'a> {
     pub body: &'a [u8],
 }
 
-impl House {
+impl TestServer {
     /// Starts a server with keys for users of the tenant `local`, for ana of another tenant, and an expired key.
     pub async fn open() -> Self {
         Self::open_with(Settings { rate: None, ..Settings::default() }).await
     }
 
     pub async fn open_with(settings: Settings) -> Self {
-        let mut house = Self::bare(settings).await;
+        let mut server = Self::bare(settings).await;
         for (name, tenant, user) in [
             ("ana", "local", "ana"),
             ("bob", "local", "bob"),
@@ -55,12 +55,12 @@ impl House {
             ("cole", "local", "cole"),
             ("foreign", "elsewhere", "ana"),
         ] {
-            house.add_key(name, tenant, user, &[Grant::Read, Grant::Write], None).await;
+            server.add_key(name, tenant, user, &[Grant::Read, Grant::Write], None).await;
         }
-        house.add_key("ana-reads", "local", "ana", &[Grant::Read], None).await;
-        house.add_key("operator", "local", "olga", &[Grant::Operate], None).await;
-        house.add_key("expired", "local", "ana", &[Grant::Read, Grant::Write], Some(TimestampMs(1))).await;
-        house
+        server.add_key("ana-reads", "local", "ana", &[Grant::Read], None).await;
+        server.add_key("operator", "local", "olga", &[Grant::Operate], None).await;
+        server.add_key("expired", "local", "ana", &[Grant::Read, Grant::Write], Some(TimestampMs(1))).await;
+        server
     }
 
     /// Starts a server without any key: local callers may do everything.
@@ -68,13 +68,14 @@ impl House {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("s.db").display());
         let store = open(&url, OpenOptions::default()).unwrap();
-        let engine = Engine::new(store, std::sync::Arc::new(SystemClock)).with_backends(world(dir.path()));
+        let engine =
+            Engine::new(store, std::sync::Arc::new(SystemClock)).with_backends(test_backends(dir.path()));
         let local = Scope::operator(TenantId::local(), Principal::User("local".parse().unwrap()));
-        let door = Authenticator::new(engine.store().clone(), Some(local), None);
+        let auth = Authenticator::new(engine.store().clone(), Some(local), None);
         let asker = Agent { tools: vec!["ask_user".to_owned()], ..Agent::default() };
         let tools = ["write_file", "read_file", "put_artifact"].map(str::to_owned).to_vec();
         let writer = Agent { id: "writer".to_owned(), tools, ..Agent::default() };
-        let state = State::new(engine.clone(), door, settings, vec![asker, writer]);
+        let state = State::new(engine.clone(), auth, settings, vec![asker, writer]);
         let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state.clone()).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let addr = listening.addr;
@@ -119,39 +120,40 @@ impl House {
         self.keys.get(name).cloned().unwrap_or_else(|| name.to_owned())
     }
 
-    pub fn bytes_of(&self, ask: Ask<'_>) -> Vec<u8> {
-        let bearer = ask.key.map(|key| format!("Bearer {}", self.key(key)));
-        let mut headers = ask.headers.to_vec();
+    pub fn bytes_of(&self, req: TestRequest<'_>) -> Vec<u8> {
+        let bearer = req.key.map(|key| format!("Bearer {}", self.key(key)));
+        let mut headers = req.headers.to_vec();
         headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
-        request(ask.method, ask.path, &headers, ask.body)
+        request(req.method, req.path, &headers, req.body)
     }
 
-    pub async fn ask(&self, ask: Ask<'_>) -> Answer {
-        let answer = exchange(self.addr, &self.bytes_of(ask)).await;
-        check_documented(ask.method, ask.path, &answer);
+    pub async fn request(&self, req: TestRequest<'_>) -> TestResponse {
+        let answer = exchange(self.addr, &self.bytes_of(req)).await;
+        check_documented(req.method, req.path, &answer);
         answer
     }
 
-    pub async fn get(&self, key: &str, path: &str) -> Answer {
-        self.ask(Ask { method: "GET", path, key: Some(key), headers: &[], body: b"" }).await
+    pub async fn get(&self, key: &str, path: &str) -> TestResponse {
+        self.request(TestRequest { method: "GET", path, key: Some(key), headers: &[], body: b"" }).await
     }
 
-    pub async fn send(&self, method: &str, key: &str, path: &str, body: &Value) -> Answer {
+    pub async fn send(&self, method: &str, key: &str, path: &str, body: &Value) -> TestResponse {
         let headers = [("content-type", "application/json")];
         let body = body.to_string();
-        self.ask(Ask { method, path, key: Some(key), headers: &headers, body: body.as_bytes() }).await
+        self.request(TestRequest { method, path, key: Some(key), headers: &headers, body: body.as_bytes() })
+            .await
     }
 
-    pub async fn post(&self, key: &str, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, key: &str, path: &str, body: &Value) -> TestResponse {
         self.send("POST", key, path, body).await
     }
 
     /// Creates a session of ana with three messages. rex is a reader and cole a collaborator.
     pub async fn shared_session(&self, id: &str) {
-        let made = self.post("ana", "/v1/sessions", &json!({ "id": id, "agent": "default" })).await;
-        assert_eq!(made.status, 201, "{:?}", made.json());
+        let created = self.post("ana", "/v1/sessions", &json!({ "id": id, "agent": "default" })).await;
+        assert_eq!(created.status, 201, "{:?}", created.json());
         for text in ["one", "two", "three"] {
-            self.say("ana", id, text).await;
+            self.add_message("ana", id, text).await;
         }
         for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
             let share = json!({ "member": member, "role": role });
@@ -160,16 +162,16 @@ impl House {
         }
     }
 
-    pub async fn say(&self, key: &str, id: &str, text: &str) -> Answer {
+    pub async fn add_message(&self, key: &str, id: &str, text: &str) -> TestResponse {
         let message = json!({ "role": "user", "content": text });
-        let said = self.post(key, &format!("/v1/sessions/{id}/entries"), &message).await;
-        assert_eq!(said.status, 201, "{:?}", said.json());
-        said
+        let added = self.post(key, &format!("/v1/sessions/{id}/entries"), &message).await;
+        assert_eq!(added.status, 201, "{:?}", added.json());
+        added
     }
 }
 
 /// Checks the status, media type and schema of a response against the document.
-fn check_documented(method: &str, path: &str, answer: &Answer) {
+fn check_documented(method: &str, path: &str, answer: &TestResponse) {
     let path = path.split('?').next().unwrap();
     // The console's files are not part of the API.
     if path == "/" || path.starts_with("/assets/") {
@@ -215,10 +217,13 @@ fn check_documented(method: &str, path: &str, answer: &Answer) {
 fn find_path(path: &str) -> Option<(&'static String, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().unwrap();
     let fits = |template: &str| {
-        let (asked, known): (Vec<&str>, Vec<&str>) =
+        let (requested, expected): (Vec<&str>, Vec<&str>) =
             (path.split('/').collect(), template.split('/').collect());
-        asked.len() == known.len()
-            && asked.iter().zip(known).all(|(asked, known)| known.starts_with('{') || *asked == known)
+        requested.len() == expected.len()
+            && requested
+                .iter()
+                .zip(expected)
+                .all(|(requested, expected)| expected.starts_with('{') || *requested == expected)
     };
     paths.iter().find(|(template, _)| fits(template))
 }

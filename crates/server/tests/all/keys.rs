@@ -1,4 +1,4 @@
-//! Keys fetched from a URL. A local TLS server changes its keys, is down, sends garbage, or hangs.
+//! Issuer keys fetched from a URL. A local TLS server changes its keys, is down, sends invalid data, or hangs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,47 +19,47 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use crate::auth::{Issuer, claims, ed25519, es256};
 
 const HOST: &str = "id.test";
-const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Fetch timeout in these tests.
 const FETCH_MS_MAX: u64 = 2_000;
 /// Keys that do not expire during a test, and pauses longer than a test.
-const CALM: KeyTimes = KeyTimes {
+const LONG_TIMES: KeyTimes = KeyTimes {
     live: Duration::from_secs(3_600),
     refetch_pause: Duration::from_secs(3_600),
     failed_pause: Duration::from_secs(3_600),
 };
-const EAGER: KeyTimes =
+const ZERO_TIMES: KeyTimes =
     KeyTimes { live: Duration::ZERO, refetch_pause: Duration::ZERO, failed_pause: Duration::ZERO };
 
 /// How the issuer's server responds.
 #[derive(Clone)]
-enum Says {
+enum IssuerBehavior {
     Keys(Vec<Value>),
-    Answer(&'static str, Vec<u8>),
+    Response(&'static str, Vec<u8>),
     /// Closes the connection.
-    Nothing,
+    Close,
     /// Reads the request and never responds.
-    Silence,
+    Hang,
 }
 
 struct Publisher {
     port: u16,
     root_pem: String,
-    says: Arc<Mutex<Says>>,
-    asked: Arc<AtomicUsize>,
+    behavior: Arc<Mutex<IssuerBehavior>>,
+    fetches: Arc<AtomicUsize>,
 }
 
-struct Here;
+struct LoopbackResolver;
 
 #[async_trait]
-impl Resolver for Here {
+impl Resolver for LoopbackResolver {
     async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
-        Ok(vec![HOME])
+        Ok(vec![LOOPBACK])
     }
 }
 
 impl Publisher {
-    async fn open(says: Says) -> Self {
+    async fn open(behavior: IssuerBehavior) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -68,23 +68,23 @@ impl Publisher {
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key)
             .unwrap();
-        let listener = TcpListener::bind((HOME, 0)).await.unwrap();
+        let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let publisher = Self {
             port: listener.local_addr().unwrap().port(),
             root_pem: made.cert.pem(),
-            says: Arc::new(Mutex::new(says)),
-            asked: Arc::default(),
+            behavior: Arc::new(Mutex::new(behavior)),
+            fetches: Arc::default(),
         };
-        let (says, asked) = (publisher.says.clone(), publisher.asked.clone());
+        let (behavior, fetches) = (publisher.behavior.clone(), publisher.fetches.clone());
         let acceptor = TlsAcceptor::from(Arc::new(config));
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                asked.fetch_add(1, Ordering::SeqCst);
-                let (acceptor, says) = (acceptor.clone(), says.lock().unwrap().clone());
+                fetches.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, behavior) = (acceptor.clone(), behavior.lock().unwrap().clone());
                 tokio::spawn(async move {
                     let Ok(mut stream) = acceptor.accept(socket).await else { return };
                     let _ = stream.read(&mut [0; 4_096]).await;
-                    say(&mut stream, says).await;
+                    respond(&mut stream, behavior).await;
                     let _ = stream.shutdown().await;
                 });
             }
@@ -92,19 +92,20 @@ impl Publisher {
         publisher
     }
 
-    fn set(&self, says: Says) {
-        *self.says.lock().unwrap() = says;
+    fn set(&self, behavior: IssuerBehavior) {
+        *self.behavior.lock().unwrap() = behavior;
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn fetches(&self) -> usize {
+        self.fetches.load(Ordering::SeqCst)
     }
 
     fn oidc(&self, times: KeyTimes) -> Oidc {
-        let place = format!("{HOST}:{}", self.port);
-        let hosts = AllowedHosts::parse(std::slice::from_ref(&place)).unwrap();
+        let authority = format!("{HOST}:{}", self.port);
+        let hosts = AllowedHosts::parse(std::slice::from_ref(&authority)).unwrap();
         let limits = EgressLimits { request_ms_max: FETCH_MS_MAX, body_bytes_max: 64 << 10 };
-        let egress = Egress::for_tests(hosts, limits, Arc::new(Here), HOME, &self.root_pem).unwrap();
+        let egress =
+            Egress::for_tests(hosts, limits, Arc::new(LoopbackResolver), LOOPBACK, &self.root_pem).unwrap();
         let config = OidcConfig {
             issuer: "https://id.example".to_owned(),
             audience: "sapwood".to_owned(),
@@ -112,16 +113,16 @@ impl Publisher {
             tenant: Tenancy::Claim("org".to_owned()),
             times,
         };
-        Oidc::new(config, Box::new(JwksUrl::through(format!("https://{place}/keys"), egress)))
+        Oidc::new(config, Box::new(JwksUrl::through(format!("https://{authority}/keys"), egress)))
     }
 }
 
-async fn say(stream: &mut (impl AsyncWriteExt + Unpin), says: Says) {
-    let (status, body) = match says {
-        Says::Keys(keys) => ("200 OK", json!({ "keys": keys }).to_string().into_bytes()),
-        Says::Answer(status, body) => (status, body),
-        Says::Nothing => return,
-        Says::Silence => return std::future::pending().await,
+async fn respond(stream: &mut (impl AsyncWriteExt + Unpin), behavior: IssuerBehavior) {
+    let (status, body) = match behavior {
+        IssuerBehavior::Keys(keys) => ("200 OK", json!({ "keys": keys }).to_string().into_bytes()),
+        IssuerBehavior::Response(status, body) => (status, body),
+        IssuerBehavior::Close => return,
+        IssuerBehavior::Hang => return std::future::pending().await,
     };
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
@@ -142,15 +143,15 @@ async fn outcome(oidc: &Oidc, token: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_cached_and_fetched_again_for_an_unknown_signing_key() {
     let (first, second) = (ed25519("k1"), es256("k2"));
-    let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
-    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
+    let publisher = Publisher::open(IssuerBehavior::Keys(vec![first.jwk.clone()])).await;
+    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..LONG_TIMES });
     for _ in 0..3 {
         assert_eq!(outcome(&oidc, &token(&first, "k1")).await, "acme");
     }
-    assert_eq!(publisher.asked(), 1);
-    publisher.set(Says::Keys(vec![second.jwk.clone()]));
+    assert_eq!(publisher.fetches(), 1);
+    publisher.set(IssuerBehavior::Keys(vec![second.jwk.clone()]));
     assert_eq!(outcome(&oidc, &token(&second, "k2")).await, "acme");
-    assert_eq!(publisher.asked(), 2);
+    assert_eq!(publisher.fetches(), 2);
     // A withdrawn key is no longer accepted.
     assert_eq!(outcome(&oidc, &token(&first, "k1")).await, "auth.invalid");
 }
@@ -158,60 +159,62 @@ async fn keys_are_cached_and_fetched_again_for_an_unknown_signing_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_changes_under_the_same_id_is_fetched_again() {
     let (first, second) = (ed25519("k"), ed25519("k"));
-    let publisher = Publisher::open(Says::Keys(vec![first.jwk.clone()])).await;
-    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..CALM });
+    let publisher = Publisher::open(IssuerBehavior::Keys(vec![first.jwk.clone()])).await;
+    let oidc = publisher.oidc(KeyTimes { refetch_pause: Duration::ZERO, ..LONG_TIMES });
     assert_eq!(outcome(&oidc, &token(&first, "k")).await, "acme");
-    publisher.set(Says::Keys(vec![second.jwk.clone()]));
+    publisher.set(IssuerBehavior::Keys(vec![second.jwk.clone()]));
     assert_eq!(outcome(&oidc, &token(&second, "k")).await, "acme");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn made_up_key_ids_do_not_cause_repeated_fetches() {
     let (known, stranger) = (ed25519("k1"), ed25519("k1"));
-    let publisher = Publisher::open(Says::Keys(vec![known.jwk.clone()])).await;
-    let oidc = Arc::new(publisher.oidc(CALM));
-    let asking = (0..40).map(|number| {
+    let publisher = Publisher::open(IssuerBehavior::Keys(vec![known.jwk.clone()])).await;
+    let oidc = Arc::new(publisher.oidc(LONG_TIMES));
+    let verifications = (0..40).map(|number| {
         let (oidc, token) = (oidc.clone(), token(&stranger, &format!("made-up-{number}")));
         tokio::spawn(async move { outcome(&oidc, &token).await })
     });
-    for asked in asking.collect::<Vec<_>>() {
-        assert_eq!(asked.await.unwrap(), "auth.invalid");
+    for verification in verifications.collect::<Vec<_>>() {
+        assert_eq!(verification.await.unwrap(), "auth.invalid");
     }
-    assert_eq!(publisher.asked(), 1, "all of them shared one fetch");
+    assert_eq!(publisher.fetches(), 1, "all verifications shared one fetch");
     assert_eq!(outcome(&oidc, &token(&known, "k1")).await, "acme");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_fetch_is_not_repeated_for_every_token() {
     let issuer = ed25519("k1");
-    for says in [Says::Nothing, Says::Answer("503 Service Unavailable", Vec::new())] {
-        let publisher = Publisher::open(says).await;
-        let oidc = publisher.oidc(CALM);
+    for behavior in [IssuerBehavior::Close, IssuerBehavior::Response("503 Service Unavailable", Vec::new())] {
+        let publisher = Publisher::open(behavior).await;
+        let oidc = publisher.oidc(LONG_TIMES);
         for _ in 0..5 {
             assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
         }
-        assert_eq!(publisher.asked(), 1);
+        assert_eq!(publisher.fetches(), 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_accepted_once_the_issuer_is_back() {
     let issuer = ed25519("k1");
-    let publisher = Publisher::open(Says::Nothing).await;
-    let oidc = publisher.oidc(KeyTimes { failed_pause: Duration::ZERO, ..CALM });
+    let publisher = Publisher::open(IssuerBehavior::Close).await;
+    let oidc = publisher.oidc(KeyTimes { failed_pause: Duration::ZERO, ..LONG_TIMES });
     assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
-    publisher.set(Says::Keys(vec![issuer.jwk.clone()]));
+    publisher.set(IssuerBehavior::Keys(vec![issuer.jwk.clone()]));
     assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_keys_stay_valid_while_the_issuer_is_unreachable() {
     let (issuer, stranger) = (ed25519("k1"), ed25519("k1"));
-    let publisher = Publisher::open(Says::Keys(vec![issuer.jwk.clone()])).await;
-    let oidc = publisher.oidc(EAGER);
+    let publisher = Publisher::open(IssuerBehavior::Keys(vec![issuer.jwk.clone()])).await;
+    let oidc = publisher.oidc(ZERO_TIMES);
     assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
-    for says in [Says::Nothing, Says::Answer("200 OK", b"<html>".to_vec()), Says::Silence] {
-        publisher.set(says);
+    for behavior in
+        [IssuerBehavior::Close, IssuerBehavior::Response("200 OK", b"<html>".to_vec()), IssuerBehavior::Hang]
+    {
+        publisher.set(behavior);
         assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "acme");
         assert_eq!(outcome(&oidc, &token(&stranger, "k1")).await, "auth.keys");
     }
@@ -220,13 +223,13 @@ async fn cached_keys_stay_valid_while_the_issuer_is_unreachable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_key_set_is_an_error() {
     let issuer = ed25519("k1");
-    let publisher = Publisher::open(Says::Nothing).await;
-    let oidc = publisher.oidc(EAGER);
+    let publisher = Publisher::open(IssuerBehavior::Close).await;
+    let oidc = publisher.oidc(ZERO_TIMES);
     let deep = [b"[".repeat(30_000), b"]".repeat(30_000)].concat();
     let endless = [b"{\"keys\":[".as_slice(), &b" ".repeat(70 << 10), b"]}"].concat();
     for body in [&b"<html>"[..], b"", b"null", b"{\"keys\":{}}", b"\xff\xfe", b"{\"keys\":[", &deep, &endless]
     {
-        publisher.set(Says::Answer("200 OK", body.to_vec()));
+        publisher.set(IssuerBehavior::Response("200 OK", body.to_vec()));
         assert_eq!(outcome(&oidc, &token(&issuer, "k1")).await, "auth.keys");
     }
 }
@@ -236,24 +239,24 @@ async fn unsupported_keys_are_skipped() {
     let issuer = ed25519("k1");
     let broken = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "k1", "x": "!!" });
     let keys = vec![json!(7), json!({}), json!({ "kty": 3 }), json!({ "kty": "oct", "k": "AA" }), broken];
-    let publisher = Publisher::open(Says::Keys([keys, vec![issuer.jwk.clone()]].concat())).await;
-    assert_eq!(outcome(&publisher.oidc(CALM), &token(&issuer, "k1")).await, "acme");
+    let publisher = Publisher::open(IssuerBehavior::Keys([keys, vec![issuer.jwk.clone()]].concat())).await;
+    assert_eq!(outcome(&publisher.oidc(LONG_TIMES), &token(&issuer, "k1")).await, "acme");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_issuer_is_fetched_once_and_with_a_timeout() {
     let issuer = ed25519("k1");
-    let publisher = Publisher::open(Says::Silence).await;
-    let oidc = Arc::new(publisher.oidc(CALM));
+    let publisher = Publisher::open(IssuerBehavior::Hang).await;
+    let oidc = Arc::new(publisher.oidc(LONG_TIMES));
     let began = Instant::now();
-    let waiting = (0..20).map(|_| {
+    let verifications = (0..20).map(|_| {
         let (oidc, token) = (oidc.clone(), token(&issuer, "k1"));
         tokio::spawn(async move { outcome(&oidc, &token).await })
     });
-    for waited in waiting.collect::<Vec<_>>() {
-        assert_eq!(waited.await.unwrap(), "auth.keys");
+    for verification in verifications.collect::<Vec<_>>() {
+        assert_eq!(verification.await.unwrap(), "auth.keys");
     }
-    assert_eq!(publisher.asked(), 1);
+    assert_eq!(publisher.fetches(), 1);
     // Sequential fetches would take twenty times as long.
     assert!(began.elapsed() < Duration::from_millis(FETCH_MS_MAX * 20), "{:?}", began.elapsed());
 }

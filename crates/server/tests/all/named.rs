@@ -1,10 +1,10 @@
-//! References in bodies and queries. A session, an entry, a blob or a response of another user gets exactly the same
-//! response as a missing object. Every operation with a body or a query is in one of the two lists.
+//! References in bodies and queries. A reference to another user's session, entry, blob or response gets exactly the
+//! same response as a reference to a missing object. Every operation with a body or a query is in one of the two lists.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Ask, DOCUMENT, House};
-use crate::wire::Answer;
+use crate::harness::{DOCUMENT, TestRequest, TestServer};
+use crate::wire::TestResponse;
 
 /// Placeholder for the referenced id.
 const ID: &str = "$ID";
@@ -13,7 +13,7 @@ const OWN: &str = "mine";
 
 /// The kind of object that a request refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ReferenceKind {
     Session,
     Entry,
     Blob,
@@ -22,10 +22,10 @@ enum Kind {
 }
 
 /// An operation, its path, the request body, and the kind of object that the request refers to.
-type Row = (&'static str, &'static str, Value, Kind);
+type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
-const NAMELESS: [&str; 20] = [
+const WITHOUT_REFERENCES: [&str; 20] = [
     "add_memory",
     "answer_approval",
     "compact_session",
@@ -48,8 +48,8 @@ const NAMELESS: [&str; 20] = [
     "upload_input",
 ];
 
-fn rows() -> Vec<Row> {
-    use Kind::{Blob, Entry, Item, Response, Session};
+fn rows() -> Vec<ReferenceRow> {
+    use ReferenceKind::{Blob, Entry, Item, Response, Session};
     let none = Value::Null;
     let reference = json!([{ "type": "item_reference", "id": ID }]);
     let media = json!([{ "type": "media", "blob": ID, "mime": "text/plain", "bytes": 5 }]);
@@ -96,7 +96,7 @@ fn every_operation_with_a_body_or_a_query_is_in_one_of_the_lists() {
             let is_query = |parameter: &Value| parameter["in"] == "query";
             let has_query = operation["parameters"].as_array().is_some_and(|all| all.iter().any(is_query));
             if has_query || operation.get("requestBody").is_some() {
-                let is_known = NAMELESS.contains(&id) != rows.iter().any(|row| row.0 == id);
+                let is_known = WITHOUT_REFERENCES.contains(&id) != rows.iter().any(|row| row.0 == id);
                 assert!(is_known, "{id} ({path}): add it to one of the lists");
             }
         }
@@ -104,51 +104,52 @@ fn every_operation_with_a_body_or_a_query_is_in_one_of_the_lists() {
 }
 
 /// Objects of each kind that ana owns. `pair` also returns a similar id that does not exist.
-struct Things {
+struct TargetObjects {
     entry: String,
     blob: String,
     response: String,
     item: String,
 }
 
-impl Things {
-    async fn of(house: &House) -> Self {
-        house.shared_session("anas-own").await;
-        let ask = Ask {
+impl TargetObjects {
+    async fn of(server: &TestServer) -> Self {
+        server.shared_session("anas-own").await;
+        let req = TestRequest {
             method: "POST",
             path: "/v1/sessions/anas-own/artifacts?name=notes.txt",
             key: Some("ana"),
             headers: &[],
             body: b"notes",
         };
-        let put = house.ask(ask).await.json();
+        let put = server.request(req).await.json();
         let asked = json!({ "input": "hello", "conversation": "anas-own" });
-        let response = house.post("ana", "/v1/responses", &asked).await.json();
-        let log = house.get("ana", "/v1/sessions/anas-own/entries?limit=100").await.json();
-        let words = log["items"].as_array().unwrap().iter().find(|entry| entry["kind"] == "user_message");
-        let items = house.get("ana", "/v1/conversations/anas-own/items").await.json();
+        let response = server.post("ana", "/v1/responses", &asked).await.json();
+        let log = server.get("ana", "/v1/sessions/anas-own/entries?limit=100").await.json();
+        let user_message =
+            log["items"].as_array().unwrap().iter().find(|entry| entry["kind"] == "user_message");
+        let items = server.get("ana", "/v1/conversations/anas-own/items").await.json();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         Self {
-            entry: text(&words.unwrap()["id"]),
+            entry: text(&user_message.unwrap()["id"]),
             blob: text(&put["content"]["blob"]),
             response: text(&response["id"]),
             item: text(&items["last_id"]),
         }
     }
 
-    fn pair(&self, kind: Kind) -> (String, String) {
+    fn pair(&self, kind: ReferenceKind) -> (String, String) {
         match kind {
-            Kind::Session => ("anas-own".to_owned(), "no-bodys".to_owned()),
-            Kind::Entry => (self.entry.clone(), "0197a000-0000-7000-8000-000000000000".to_owned()),
-            Kind::Blob => (self.blob.clone(), "0".repeat(self.blob.len())),
-            Kind::Response => (self.response.clone(), self.response.replace("anas-own", "no-bodys")),
-            Kind::Item => (self.item.clone(), never_item(&self.item)),
+            ReferenceKind::Session => ("anas-own".to_owned(), "no-bodys".to_owned()),
+            ReferenceKind::Entry => (self.entry.clone(), "0197a000-0000-7000-8000-000000000000".to_owned()),
+            ReferenceKind::Blob => (self.blob.clone(), "0".repeat(self.blob.len())),
+            ReferenceKind::Response => (self.response.clone(), self.response.replace("anas-own", "no-bodys")),
+            ReferenceKind::Item => (self.item.clone(), nonexistent_item(&self.item)),
         }
     }
 }
 
 /// Replaces the digits of an id, so that it refers to no object.
-fn never_item(item: &str) -> String {
+fn nonexistent_item(item: &str) -> String {
     let (kind, rest) = item.split_once('_').unwrap();
     let other = |char: char| if char.is_ascii_digit() { '7' } else { char };
     format!("{kind}_{}", rest.chars().map(other).collect::<String>())
@@ -165,28 +166,34 @@ fn own_file(blob: &str) -> String {
 }
 
 /// Objects that the caller owns.
-struct Own {
+struct CallerObjects {
     response: String,
     /// A running turn.
     turn: String,
 }
 
-impl Own {
-    async fn of(house: &House, who: &str) -> Self {
+impl CallerObjects {
+    async fn of(server: &TestServer, who: &str) -> Self {
         for session in [OWN, "hangs"] {
-            house.post(who, "/v1/sessions", &json!({ "id": session })).await;
-            house.say(who, session, "one").await;
+            server.post(who, "/v1/sessions", &json!({ "id": session })).await;
+            server.add_message(who, session, "one").await;
         }
         let asked = json!({ "input": "hello", "conversation": OWN });
-        let response = house.post(who, "/v1/responses", &asked).await.json();
+        let response = server.post(who, "/v1/responses", &asked).await.json();
         let turn =
-            house.post(who, "/v1/sessions/hangs/turns", &json!({ "input": "please hang" })).await.json();
+            server.post(who, "/v1/sessions/hangs/turns", &json!({ "input": "please hang" })).await.json();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         Self { response: text(&response["id"]), turn: text(&turn["turn"]) }
     }
 }
 
-async fn call(house: &House, who: &str, row: &Row, own: &Own, id: &str) -> Answer {
+async fn call(
+    server: &TestServer,
+    who: &str,
+    row: &ReferenceRow,
+    own: &CallerObjects,
+    id: &str,
+) -> TestResponse {
     let item = find_operation(row.0);
     let path = row.1.replace("$OWN", &own.response).replace("$TURN", &own.turn).replace(ID, id);
     let body = match &row.2 {
@@ -196,7 +203,9 @@ async fn call(house: &House, who: &str, row: &Row, own: &Own, id: &str) -> Answe
     };
     let headers: &[(&str, &str)] =
         if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
-    house.ask(Ask { method: &item, path: &path, key: Some(who), headers, body: body.as_bytes() }).await
+    server
+        .request(TestRequest { method: &item, path: &path, key: Some(who), headers, body: body.as_bytes() })
+        .await
 }
 
 /// Returns the HTTP method of an operation.
@@ -208,20 +217,20 @@ fn find_operation(id: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn references_to_another_users_data_look_like_missing_ones() {
-    let house = House::open().await;
-    let things = Things::of(&house).await;
+    let server = TestServer::open().await;
+    let targets = TargetObjects::of(&server).await;
     for who in ["bob", "foreign"] {
-        let own = Own::of(&house, who).await;
+        let own = CallerObjects::of(&server, who).await;
         for row in rows() {
-            let (there, never) = things.pair(row.3);
-            let unseen = call(&house, who, &row, &own, &never).await;
-            let mut seen = call(&house, who, &row, &own, &there).await;
-            let message = format!("{} {} {} as {who}: {}", row.0, row.1, row.2, seen.json());
-            seen.body = String::from_utf8(seen.body).unwrap().replace(&there, &never).into_bytes();
-            assert_eq!((seen.status, seen.json()), (unseen.status, unseen.json()), "{message}");
-            let is_list = row.2.is_null() && seen.json().to_string().contains("[]");
+            let (existing, missing) = targets.pair(row.3);
+            let expected = call(&server, who, &row, &own, &missing).await;
+            let mut actual = call(&server, who, &row, &own, &existing).await;
+            let message = format!("{} {} {} as {who}: {}", row.0, row.1, row.2, actual.json());
+            actual.body = String::from_utf8(actual.body).unwrap().replace(&existing, &missing).into_bytes();
+            assert_eq!((actual.status, actual.json()), (expected.status, expected.json()), "{message}");
+            let is_list = row.2.is_null() && actual.json().to_string().contains("[]");
             let is_counted = row.1.contains("dry_run");
-            assert!(seen.status >= 400 || is_list || is_counted, "{message}");
+            assert!(actual.status >= 400 || is_list || is_counted, "{message}");
         }
     }
 }

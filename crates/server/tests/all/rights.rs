@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Ask, DOCUMENT, House};
-use crate::wire::Answer;
+use crate::harness::{DOCUMENT, TestRequest, TestServer};
+use crate::wire::TestResponse;
 
 /// The right that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum RequiredRight {
     /// Any valid key.
     Key,
     Read,
@@ -17,15 +17,15 @@ pub enum Needs {
 }
 
 /// An operation, the right it requires, the request body, and the status for an authorized caller.
-pub type Row = (&'static str, Needs, Value, u16);
+pub type RouteRow = (&'static str, RequiredRight, Value, u16);
 
-fn table() -> Vec<Row> {
-    [sessions(), around()].concat()
+fn route_table() -> Vec<RouteRow> {
+    [session_routes(), other_routes()].concat()
 }
 
 /// Routes for sessions, turns and flows.
-fn sessions() -> Vec<Row> {
-    use Needs::{Key, Own, Read, Write};
+fn session_routes() -> Vec<RouteRow> {
+    use RequiredRight::{Key, Own, Read, Write};
     let none = Value::Null;
     vec![
         ("list_sessions", Key, none.clone(), 200),
@@ -59,7 +59,7 @@ fn sessions() -> Vec<Row> {
         ("list_approvals", Read, none.clone(), 200),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
         ("list_flows", Key, none.clone(), 200),
-        ("start_flow", Key, json!({ "flow": stage("hello"), "input": "x" }), 202),
+        ("start_flow", Key, json!({ "flow": one_node_flow("hello"), "input": "x" }), 202),
         ("get_flow", Read, none.clone(), 200),
         ("resume_flow", Write, none.clone(), 202),
         ("cancel_flow", Write, none.clone(), 202),
@@ -79,8 +79,8 @@ fn sessions() -> Vec<Row> {
 }
 
 /// Routes for everything else, including the OpenAI routes.
-fn around() -> Vec<Row> {
-    use Needs::{Key, Own, Read, Write};
+fn other_routes() -> Vec<RouteRow> {
+    use RequiredRight::{Key, Own, Read, Write};
     let none = Value::Null;
     vec![
         ("read_audit", Key, none.clone(), 200),
@@ -125,7 +125,7 @@ fn around() -> Vec<Row> {
 }
 
 /// A flow with one agent node and this prompt.
-pub fn stage(prompt: &str) -> Value {
+pub fn one_node_flow(prompt: &str) -> Value {
     let nodes = json!([
         { "id": "input", "type": "input" },
         { "id": "work", "type": "agent", "agent_ref": "default", "prompt_template": prompt },
@@ -138,7 +138,7 @@ pub fn stage(prompt: &str) -> Value {
 pub struct Route {
     pub method: String,
     pub template: String,
-    pub row: Row,
+    pub row: RouteRow,
 }
 
 /// Returns the routes of the document. Fails for a route that is missing in the table.
@@ -150,66 +150,72 @@ pub fn routes() -> Vec<Route> {
             if !template.starts_with("/v1") {
                 continue;
             }
-            let row = table().into_iter().find(|row| row.0 == id);
+            let row = route_table().into_iter().find(|row| row.0 == id);
             let row = row
                 .unwrap_or_else(|| panic!("{id} is missing in the table: add it with the right it requires"));
             routes.push(Route { method: method.to_uppercase(), template: template.clone(), row });
         }
     }
-    assert_eq!(routes.len(), table().len(), "the table has a row without a route");
+    assert_eq!(routes.len(), route_table().len(), "the table has a row without a route");
     routes
 }
 
 /// Prepares a session for the route. Returns the turn and the approval for its path.
-pub async fn prepare(house: &House, route: &Route, session: &str) -> (String, String) {
-    house.shared_session(session).await;
+pub async fn prepare(server: &TestServer, route: &Route, session: &str) -> (String, String) {
+    server.shared_session(session).await;
     let base = format!("/v1/sessions/{session}");
     let mut names = ("0197a000-0000-7000-8000-000000000000".to_owned(), format!("{session}~none"));
     match route.row.0 {
         "uncompact_session" => {
-            let done = house.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
+            let done = server.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
             assert!(!done.json()["entry"].is_null(), "{:?}", done.json());
         }
         "download_artifact" | "download_input" | "download_blob" => {
             let noun = if route.row.0 == "download_input" { "inputs" } else { "artifacts" };
             let path = format!("{base}/{noun}?name=notes.txt");
             let headers = [("content-type", "text/plain")];
-            let ask =
-                Ask { method: "POST", path: &path, key: Some("ana"), headers: &headers, body: b"notes" };
-            let put = house.ask(ask).await;
+            let req = TestRequest {
+                method: "POST",
+                path: &path,
+                key: Some("ana"),
+                headers: &headers,
+                body: b"notes",
+            };
+            let put = server.request(req).await;
             assert_eq!(put.status, 201);
             if route.row.0 == "download_blob" {
                 names.0 = put.json()["content"]["blob"].as_str().unwrap().to_owned();
             }
         }
         "get_turn" | "cancel_turn" | "steer_turn" => {
-            let begun = house.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
+            let begun =
+                server.post("ana", &format!("{base}/turns"), &json!({ "input": "please hang" })).await;
             names.0 = begun.json()["turn"].as_str().unwrap().to_owned();
         }
-        "get_flow" | "resume_flow" | "cancel_flow" => share_run(house, route.row.0, session).await,
+        "get_flow" | "resume_flow" | "cancel_flow" => share_run(server, route.row.0, session).await,
         "get_response" | "delete_response" | "cancel_response" | "list_input_items" => {
             let asked = json!({ "input": "please hang", "conversation": session, "background": true });
-            let begun = house.post("ana", "/v1/responses", &asked).await;
+            let begun = server.post("ana", "/v1/responses", &asked).await;
             names.0 = begun.json()["id"].as_str().unwrap().to_owned();
         }
         "get_item" | "delete_item" => {
-            let items = house.get("ana", &format!("/v1/conversations/{session}/items")).await;
+            let items = server.get("ana", &format!("/v1/conversations/{session}/items")).await;
             names.0 = items.json()["last_id"].as_str().unwrap().to_owned();
         }
         "make_graft" | "get_graft" => {
-            if house.get("ana", "/v1/sessions/graft-source").await.status == 404 {
-                house.shared_session("graft-source").await;
+            if server.get("ana", "/v1/sessions/graft-source").await.status == 404 {
+                server.shared_session("graft-source").await;
                 let answer = json!({ "role": "assistant", "content": "yes" });
-                let said = house.post("ana", "/v1/sessions/graft-source/entries", &answer).await;
-                assert_eq!(said.status, 201);
+                let added = server.post("ana", "/v1/sessions/graft-source/entries", &answer).await;
+                assert_eq!(added.status, 201);
             }
             let made =
-                house.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
+                server.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
             names.0 = made.json()["seq"].to_string();
         }
         "answer_approval" => {
-            house.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
-            names.1 = wait_for_approval(house, session).await;
+            server.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
+            names.1 = wait_for_approval(server, session).await;
         }
         _ => {}
     }
@@ -217,18 +223,18 @@ pub async fn prepare(house: &House, route: &Route, session: &str) -> (String, St
 }
 
 /// Starts a flow run and shares it with the same members. The run for `cancel_flow` hangs.
-async fn share_run(house: &House, route: &str, session: &str) {
+async fn share_run(server: &TestServer, route: &str, session: &str) {
     let prompt = if route == "cancel_flow" { "please hang" } else { "hello" };
-    let new = json!({ "id": session, "flow": stage(prompt) });
-    assert_eq!(house.post("ana", "/v1/flows", &new).await.status, 202);
+    let new = json!({ "id": session, "flow": one_node_flow(prompt) });
+    assert_eq!(server.post("ana", "/v1/flows", &new).await.status, 202);
     for (member, role) in [("rex", "reader"), ("cole", "collaborator")] {
         let share = json!({ "member": member, "role": role });
-        let shared = house.post("ana", &format!("/v1/sessions/flow-{session}/members"), &share).await;
+        let shared = server.post("ana", &format!("/v1/sessions/flow-{session}/members"), &share).await;
         assert_eq!(shared.status, 200, "{:?}", shared.json());
     }
     if route == "resume_flow" {
-        for _ in 0..crate::wire::LOOKS_MAX {
-            let run = house.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
+        for _ in 0..crate::wire::POLLS_MAX {
+            let run = server.get("ana", &format!("/v1/flows/flow-{session}")).await.json();
             if run["status"] == "completed" {
                 return;
             }
@@ -238,9 +244,9 @@ async fn share_run(house: &House, route: &str, session: &str) {
     }
 }
 
-pub async fn wait_for_approval(house: &House, session: &str) -> String {
-    for _ in 0..crate::wire::LOOKS_MAX {
-        let waiting = house.get("ana", &format!("/v1/sessions/{session}/approvals")).await;
+pub async fn wait_for_approval(server: &TestServer, session: &str) -> String {
+    for _ in 0..crate::wire::POLLS_MAX {
+        let waiting = server.get("ana", &format!("/v1/sessions/{session}/approvals")).await;
         if let Some(approval) = waiting.json()["items"][0]["approval"].as_str() {
             return approval.to_owned();
         }
@@ -265,22 +271,22 @@ impl Route {
         }
     }
 
-    async fn call(&self, house: &House, key: Option<&str>, path: &str) -> Answer {
+    async fn call(&self, server: &TestServer, key: Option<&str>, path: &str) -> TestResponse {
         let body = if self.row.2.is_null() { String::new() } else { self.row.2.to_string() };
         let headers: &[(&str, &str)] =
             if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
-        let ask = Ask { method: &self.method, path, key, headers, body: body.as_bytes() };
+        let req = TestRequest { method: &self.method, path, key, headers, body: body.as_bytes() };
         if self.row.0 == "follow_events" {
-            let head = crate::wire::open(house.addr, &house.bytes_of(ask)).await.0;
+            let head = crate::wire::open(server.addr, &server.bytes_of(req)).await.0;
             if head.status == 200 {
                 return head;
             }
         }
-        house.ask(ask).await
+        server.request(req).await
     }
 }
 
-fn check(route: &Route, who: &str, answer: &Answer, status: u16, code: &str) {
+fn check(route: &Route, who: &str, answer: &TestResponse, status: u16, code: &str) {
     let found = (answer.status, answer.code());
     let expected = (status, code.to_owned());
     assert_eq!(found, expected, "{} {} as {who}: {}", route.method, route.template, answer.json());
@@ -288,58 +294,58 @@ fn check(route: &Route, who: &str, answer: &Answer, status: u16, code: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_rejects_missing_and_invalid_keys() {
-    let mut house = House::open().await;
-    let revoked = house.add_key("revoked", "local", "ana", &[], None).await;
+    let mut server = TestServer::open().await;
+    let revoked = server.add_key("revoked", "local", "ana", &[], None).await;
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
     let now = sapwood::core::TimestampMs(2);
-    house.engine.store().revoke_key(&scope, &revoked, now).await.unwrap();
-    house.shared_session("s").await;
+    server.engine.store().revoke_key(&scope, &revoked, now).await.unwrap();
+    server.shared_session("s").await;
     for route in routes() {
         let path = route.path("s", "t", "s~a");
-        check(&route, "no key", &route.call(&house, None, &path).await, 401, "auth.required");
+        check(&route, "no key", &route.call(&server, None, &path).await, 401, "auth.required");
         for who in ["sapwood_wrong", "eyJhbGciOiJub25lIn0.e30.", "expired", "revoked"] {
-            check(&route, who, &route.call(&house, Some(who), &path).await, 401, "auth.invalid");
+            check(&route, who, &route.call(&server, Some(who), &path).await, 401, "auth.invalid");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_access_looks_exactly_like_a_missing_one() {
-    let house = House::open().await;
-    for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
+    let server = TestServer::open().await;
+    for route in routes().into_iter().filter(|route| route.row.1 != RequiredRight::Key) {
         let session = format!("there-{}", route.row.0);
-        let (turn, approval) = prepare(&house, &route, &session).await;
-        let there = route.path(&session, &turn, &approval);
-        let never = there.replace("there-", "never-");
+        let (turn, approval) = prepare(&server, &route, &session).await;
+        let existing = route.path(&session, &turn, &approval);
+        let missing = existing.replace("there-", "never-");
         for who in ["foreign", "bob"] {
-            let mut seen = route.call(&house, Some(who), &there).await;
-            let unseen = route.call(&house, Some(who), &never).await;
-            assert_eq!(seen.status, 404, "{} {} as {who}: {}", route.method, route.template, seen.json());
-            seen.body = String::from_utf8(seen.body).unwrap().replace("there-", "never-").into_bytes();
-            assert_eq!(seen.json(), unseen.json());
-            let names = |answer: &Answer| -> Vec<String> {
+            let mut actual = route.call(&server, Some(who), &existing).await;
+            let expected = route.call(&server, Some(who), &missing).await;
+            assert_eq!(actual.status, 404, "{} {} as {who}: {}", route.method, route.template, actual.json());
+            actual.body = String::from_utf8(actual.body).unwrap().replace("there-", "never-").into_bytes();
+            assert_eq!(actual.json(), expected.json());
+            let names = |answer: &TestResponse| -> Vec<String> {
                 answer.headers.iter().map(|(name, _)| name.clone()).collect()
             };
-            assert_eq!((seen.status, names(&seen)), (unseen.status, names(&unseen)));
+            assert_eq!((actual.status, names(&actual)), (expected.status, names(&expected)));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_has_exactly_its_rights() {
-    let house = House::open().await;
-    for route in routes().into_iter().filter(|route| route.row.1 != Needs::Key) {
+    let server = TestServer::open().await;
+    for route in routes().into_iter().filter(|route| route.row.1 != RequiredRight::Key) {
         for (who, role) in [("rex", 1), ("cole", 2), ("ana", 3)] {
             let session = format!("{who}-{}", route.row.0);
-            let (turn, approval) = prepare(&house, &route, &session).await;
+            let (turn, approval) = prepare(&server, &route, &session).await;
             let path = route.path(&session, &turn, &approval);
             let needed = match route.row.1 {
-                Needs::Key => 0,
-                Needs::Read => 1,
-                Needs::Write => 2,
-                Needs::Own => 3,
+                RequiredRight::Key => 0,
+                RequiredRight::Read => 1,
+                RequiredRight::Write => 2,
+                RequiredRight::Own => 3,
             };
-            let answer = route.call(&house, Some(who), &path).await;
+            let answer = route.call(&server, Some(who), &path).await;
             if role >= needed {
                 let message = format!("{} {} as {who}: {}", route.method, route.template, answer.json());
                 assert_eq!(answer.status, route.row.3, "{message}");
@@ -352,31 +358,31 @@ async fn each_role_has_exactly_its_rights() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_key_changes_nothing_even_for_the_owner() {
-    let house = House::open().await;
-    house.shared_session("s").await;
+    let server = TestServer::open().await;
+    server.shared_session("s").await;
     // Signing in and out only changes the browser's cookie.
     let changes = |route: &Route| route.method != "GET" && !route.template.ends_with("/login");
     for route in routes().into_iter().filter(changes) {
-        let answer = route.call(&house, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
+        let answer = route.call(&server, Some("ana-reads"), &route.path("s", "t", "s~a")).await;
         check(&route, "a read-only key", &answer, 403, "key.scope");
     }
-    assert_eq!(house.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
+    assert_eq!(server.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_are_audited_on_every_route_except_for_the_owner() {
-    let house = House::open().await;
-    let reads = |route: &Route| route.method == "GET" && route.row.1 == Needs::Read;
+    let server = TestServer::open().await;
+    let reads = |route: &Route| route.method == "GET" && route.row.1 == RequiredRight::Read;
     for route in routes().into_iter().filter(reads) {
         let session = format!("read-{}", route.row.0);
-        let (turn, approval) = prepare(&house, &route, &session).await;
+        let (turn, approval) = prepare(&server, &route, &session).await;
         let path = route.path(&session, &turn, &approval);
         for who in ["ana", "rex", "operator"] {
-            let answer = route.call(&house, Some(who), &path).await;
+            let answer = route.call(&server, Some(who), &path).await;
             assert_eq!(answer.status, route.row.3, "{path} as {who}: {}", answer.json());
         }
         let read = if path.contains("/flows/") { format!("flow-{session}") } else { session };
-        let audit = house.get("operator", &format!("/v1/audit?session={read}&limit=1000")).await.json();
+        let audit = server.get("operator", &format!("/v1/audit?session={read}&limit=1000")).await.json();
         let lines = audit["items"].as_array().unwrap().iter().filter(|line| line["action"] == "read");
         let readers: Vec<&str> = lines.map(|line| line["by"].as_str().unwrap()).collect();
         assert_eq!(readers, ["user:rex", "user:olga"], "{path}");
@@ -385,13 +391,13 @@ async fn reads_are_audited_on_every_route_except_for_the_owner() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sees_the_tenant_and_reads_are_audited_once() {
-    let house = House::open().await;
-    house.shared_session("s").await;
+    let server = TestServer::open().await;
+    server.shared_session("s").await;
     for who in ["operator", "rex", "rex", "ana"] {
-        assert_eq!(house.get(who, "/v1/sessions/s/context").await.status, 200);
+        assert_eq!(server.get(who, "/v1/sessions/s/context").await.status, 200);
     }
-    assert_eq!(house.get("foreign", "/v1/sessions").await.json()["items"], json!([]));
-    let audit = house.get("operator", "/v1/audit?limit=1000").await.json();
+    assert_eq!(server.get("foreign", "/v1/sessions").await.json()["items"], json!([]));
+    let audit = server.get("operator", "/v1/audit?limit=1000").await.json();
     let lines = audit["items"].as_array().unwrap();
     let reads: Vec<&str> = lines
         .iter()
@@ -400,6 +406,6 @@ async fn an_operator_sees_the_tenant_and_reads_are_audited_once() {
         .collect();
     assert_eq!(reads, ["user:olga", "user:rex"], "one line per reader, none for the owner");
     assert!(lines.iter().any(|line| line["action"] == "key_change"));
-    let own = house.get("bob", "/v1/audit?session=s").await.json();
+    let own = server.get("bob", "/v1/audit?session=s").await.json();
     assert_eq!(own["items"], json!([]), "the audit of another user's session is not visible");
 }

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::harness::{Ask, House};
-use crate::wire::{Answer, PATIENCE, open};
+use crate::harness::{TestRequest, TestServer};
+use crate::wire::{TestResponse, WAIT_MAX, open};
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const EVENTS: &str = "/v1/sessions/s/events";
@@ -19,25 +19,25 @@ const ATTEMPTS: usize = 400;
 /// Connection limit of the servers in these tests. One principal gets half of them, and a quarter as streams.
 const CONNECTIONS_MAX: usize = 16;
 
-fn small() -> Settings {
+fn small_limits() -> Settings {
     Settings { connections_max: CONNECTIONS_MAX, rate: None, ..Settings::default() }
 }
 
-fn get<'a>(path: &'a str, key: Option<&'a str>) -> Ask<'a> {
-    Ask { method: "GET", path, key, headers: &[], body: b"" }
+fn get<'a>(path: &'a str, key: Option<&'a str>) -> TestRequest<'a> {
+    TestRequest { method: "GET", path, key, headers: &[], body: b"" }
 }
 
-type Opened = (Answer, BufReader<TcpStream>);
+type OpenedStream = (TestResponse, BufReader<TcpStream>);
 
-async fn follow(house: &House, key: Option<&str>) -> Opened {
-    open(house.addr, &house.bytes_of(get(EVENTS, key))).await
+async fn follow(server: &TestServer, key: Option<&str>) -> OpenedStream {
+    open(server.addr, &server.bytes_of(get(EVENTS, key))).await
 }
 
 /// Opens event streams until a stream is rejected.
-async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
+async fn open_all(server: &TestServer, key: Option<&str>) -> (Vec<OpenedStream>, OpenedStream) {
     let mut streams = Vec::new();
     for _ in 0..ATTEMPTS {
-        let opened = follow(house, key).await;
+        let opened = follow(server, key).await;
         if opened.0.status != 200 {
             return (streams, opened);
         }
@@ -46,38 +46,38 @@ async fn open_all(house: &House, key: Option<&str>) -> (Vec<Opened>, Opened) {
     panic!("{} streams were opened, and none was rejected", streams.len());
 }
 
-async fn assert_probes_answer(house: &House) {
+async fn assert_probes_answer(server: &TestServer) {
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(house.ask(get(path, None)).await.status, 200, "{path}");
+        assert_eq!(server.request(get(path, None)).await.status, 200, "{path}");
     }
 }
 
 /// Retries until a stream can be opened, because the server notices only later that a client has disconnected.
-async fn opens_in_time(house: &House, key: Option<&str>) -> Option<Opened> {
-    let again = async {
+async fn opens_in_time(server: &TestServer, key: Option<&str>) -> Option<OpenedStream> {
+    let retry = async {
         loop {
-            let opened = follow(house, key).await;
+            let opened = follow(server, key).await;
             if opened.0.status == 200 {
                 return opened;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.ok()
+    tokio::time::timeout(WAIT_MAX, retry).await.ok()
 }
 
-async fn assert_refused(opened: Opened, status: u16, code: &str) {
+async fn assert_refused(opened: OpenedStream, status: u16, code: &str) {
     let (head, mut reader) = opened;
     let mut body = Vec::new();
     reader.read_to_end(&mut body).await.unwrap();
-    let answer = Answer { body, ..head };
+    let answer = TestResponse { body, ..head };
     assert_eq!((answer.status, answer.code().as_str()), (status, code));
     assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok()));
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
 }
 
-async fn metric(house: &House, name: &str) -> u64 {
-    let text = String::from_utf8(house.get("operator", "/metrics").await.body).unwrap();
+async fn metric(server: &TestServer, name: &str) -> u64 {
+    let text = String::from_utf8(server.get("operator", "/metrics").await.body).unwrap();
     let line =
         text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
     line.trim().parse().unwrap()
@@ -85,21 +85,22 @@ async fn metric(house: &House, name: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_gets_its_share_of_event_streams_and_other_callers_are_served() {
-    let house = House::open_with(small()).await;
-    house.shared_session("s").await;
-    let (streams, refused) = open_all(&house, Some("ana-reads")).await;
+    let server = TestServer::open_with(small_limits()).await;
+    server.shared_session("s").await;
+    let (streams, refused) = open_all(&server, Some("ana-reads")).await;
     assert_eq!(streams.len(), CONNECTIONS_MAX / 4);
     assert_refused(refused, 429, "share.exceeded").await;
-    assert_refused(follow(&house, Some("ana")).await, 429, "share.exceeded").await;
-    assert_probes_answer(&house).await;
-    assert_eq!(house.get("ana-reads", "/v1/sessions/s").await.status, 200, "other requests are served");
-    let others: Vec<Opened> = vec![follow(&house, Some("rex")).await, follow(&house, Some("operator")).await];
+    assert_refused(follow(&server, Some("ana")).await, 429, "share.exceeded").await;
+    assert_probes_answer(&server).await;
+    assert_eq!(server.get("ana-reads", "/v1/sessions/s").await.status, 200, "other requests are served");
+    let others: Vec<OpenedStream> =
+        vec![follow(&server, Some("rex")).await, follow(&server, Some("operator")).await];
     assert!(others.iter().all(|(head, _)| head.status == 200), "streams of other users can be opened");
-    assert_eq!(metric(&house, "sapwood_http_refused_total{reason=\"share\"}").await, 2);
-    assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64 / 4 + 2);
+    assert_eq!(metric(&server, "sapwood_http_refused_total{reason=\"share\"}").await, 2);
+    assert_eq!(metric(&server, "sapwood_streams").await, CONNECTIONS_MAX as u64 / 4 + 2);
     drop(streams);
     assert!(
-        opens_in_time(&house, Some("ana-reads")).await.is_some(),
+        opens_in_time(&server, Some("ana-reads")).await.is_some(),
         "a stream can be opened after others are closed"
     );
 }
@@ -111,137 +112,139 @@ async fn probes_and_operators_are_served_while_the_server_is_full() {
         connections_per_principal_max: all,
         streams_per_principal_max: all,
         operate_connections_reserved: reserved,
-        ..small()
+        ..small_limits()
     };
-    let house = House::open_with(settings).await;
-    house.shared_session("s").await;
-    let (streams, refused) = open_all(&house, Some("ana-reads")).await;
+    let server = TestServer::open_with(settings).await;
+    server.shared_session("s").await;
+    let (streams, refused) = open_all(&server, Some("ana-reads")).await;
     assert_eq!(streams.len(), CONNECTIONS_MAX);
     assert_eq!(refused.0.header("connection"), Some("close"));
     assert_refused(refused, 503, "server.full").await;
-    assert_refused(follow(&house, Some("rex")).await, 503, "server.full").await;
-    assert_refused(open(house.addr, &house.bytes_of(get("/openapi.json", None))).await, 503, "server.full")
+    assert_refused(follow(&server, Some("rex")).await, 503, "server.full").await;
+    assert_refused(open(server.addr, &server.bytes_of(get("/openapi.json", None))).await, 503, "server.full")
         .await;
-    assert_eq!(house.get("unknown", "/v1/sessions").await.status, 401, "an invalid key is still reported");
-    assert_probes_answer(&house).await;
-    assert_eq!(metric(&house, "sapwood_streams").await, CONNECTIONS_MAX as u64);
-    let (operated, refused) = open_all(&house, Some("operator")).await;
+    assert_eq!(server.get("unknown", "/v1/sessions").await.status, 401, "an invalid key is still reported");
+    assert_probes_answer(&server).await;
+    assert_eq!(metric(&server, "sapwood_streams").await, CONNECTIONS_MAX as u64);
+    let (operated, refused) = open_all(&server, Some("operator")).await;
     assert_eq!(operated.len(), reserved);
     assert_refused(refused, 503, "server.full").await;
-    assert_probes_answer(&house).await;
+    assert_probes_answer(&server).await;
     drop(operated);
-    assert!(opens_in_time(&house, Some("operator")).await.is_some());
+    assert!(opens_in_time(&server, Some("operator")).await.is_some());
     drop(streams);
-    assert!(opens_in_time(&house, Some("rex")).await.is_some());
+    assert!(opens_in_time(&server, Some("rex")).await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_key_uses_the_reserve_when_its_users_share_is_taken() {
-    let mut house = House::open_with(Settings { operate_connections_reserved: 2, ..small() }).await;
-    house.shared_session("s").await;
-    house.add_key("ana-operates", "local", "ana", &[Grant::Operate], None).await;
-    let (streams, _) = open_all(&house, Some("ana-reads")).await;
-    let (operated, refused) = open_all(&house, Some("ana-operates")).await;
+    let mut server =
+        TestServer::open_with(Settings { operate_connections_reserved: 2, ..small_limits() }).await;
+    server.shared_session("s").await;
+    server.add_key("ana-operates", "local", "ana", &[Grant::Operate], None).await;
+    let (streams, _) = open_all(&server, Some("ana-reads")).await;
+    let (operated, refused) = open_all(&server, Some("ana-operates")).await;
     assert_eq!((streams.len(), operated.len()), (CONNECTIONS_MAX / 4, 2));
     assert_refused(refused, 429, "share.exceeded").await;
 }
 
 /// Sends a request and keeps its connection alive.
-async fn keep_alive(house: &House, key: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(house.addr).await.unwrap();
+async fn keep_alive(server: &TestServer, key: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.addr).await.unwrap();
     let request = format!(
         "GET /v1/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\r\n",
-        house.key(key)
+        server.key(key)
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = [0; 12];
-    tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+    tokio::time::timeout(WAIT_MAX, stream.read_exact(&mut head)).await.unwrap().unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
     stream
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_keep_alive_connections_are_closed_for_new_ones() {
-    let house = House::open_with(small()).await;
-    house.shared_session("s").await;
+    let server = TestServer::open_with(small_limits()).await;
+    server.shared_session("s").await;
     let mut idle = Vec::new();
     for _ in 0..ATTEMPTS {
-        idle.push(keep_alive(&house, "ana-reads").await);
+        idle.push(keep_alive(&server, "ana-reads").await);
     }
-    assert_probes_answer(&house).await;
-    assert_eq!(house.get("rex", "/v1/sessions/s").await.status, 200);
-    assert_eq!(follow(&house, Some("operator")).await.0.status, 200);
-    assert!(metric(&house, "sapwood_connections_closed_total").await > 0);
-    assert!(metric(&house, "sapwood_connections").await < ATTEMPTS as u64);
+    assert_probes_answer(&server).await;
+    assert_eq!(server.get("rex", "/v1/sessions/s").await.status, 200);
+    assert_eq!(follow(&server, Some("operator")).await.0.status, 200);
+    assert!(metric(&server, "sapwood_connections_closed_total").await > 0);
+    assert!(metric(&server, "sapwood_connections").await < ATTEMPTS as u64);
     let mut rest = Vec::new();
-    let ended = tokio::time::timeout(PATIENCE, idle[0].read_to_end(&mut rest)).await;
-    assert!(ended.is_ok(), "the oldest was closed");
+    let ended = tokio::time::timeout(WAIT_MAX, idle[0].read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the oldest idle connection was closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_do_not_block_a_full_server() {
     let all = Some(CONNECTIONS_MAX);
-    let settings = Settings { connections_per_principal_max: all, streams_per_principal_max: all, ..small() };
-    let house = House::open_with(settings).await;
-    house.shared_session("s").await;
-    let (streams, _) = open_all(&house, Some("ana-reads")).await;
+    let settings =
+        Settings { connections_per_principal_max: all, streams_per_principal_max: all, ..small_limits() };
+    let server = TestServer::open_with(settings).await;
+    server.shared_session("s").await;
+    let (streams, _) = open_all(&server, Some("ana-reads")).await;
     let mut silent = Vec::new();
     for number in 0..ATTEMPTS {
-        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
         if number % 2 == 0 {
             let _ = stream.write_all(b"GET /v1/sessions HTTP/1.1\r\nhost: ").await;
         }
         silent.push(stream);
         if number % 50 == 0 {
-            assert_probes_answer(&house).await;
+            assert_probes_answer(&server).await;
         }
     }
-    assert_probes_answer(&house).await;
+    assert_probes_answer(&server).await;
     let mut operated = Vec::new();
     for _ in 0..Settings::default().operate_connections_reserved {
-        operated.push(follow(&house, Some("operator")).await);
+        operated.push(follow(&server, Some("operator")).await);
     }
     assert!(operated.iter().all(|(head, _)| head.status == 200), "the operator reserve is available");
     drop(streams);
-    assert!(opens_in_time(&house, Some("rex")).await.is_some(), "silent connections take no capacity");
+    assert!(opens_in_time(&server, Some("rex")).await.is_some(), "silent connections take no capacity");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn incomplete_requests_count_toward_the_share() {
-    let house = House::open_with(small()).await;
-    house.shared_session("s").await;
+    let server = TestServer::open_with(small_limits()).await;
+    server.shared_session("s").await;
     let head = format!(
         "POST /v1/sessions/s/entries HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n",
-        house.key("ana")
+        server.key("ana")
     );
     let mut slow = Vec::new();
     for _ in 0..CONNECTIONS_MAX / 2 {
-        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = [0; 12];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 100", "the server wants the body, so the request is in flight");
+        tokio::time::timeout(WAIT_MAX, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100", "the server expects the body, so the request is in flight");
         slow.push(stream);
     }
-    let refused = open(house.addr, &house.bytes_of(get("/v1/sessions/s", Some("ana-reads")))).await;
+    let refused = open(server.addr, &server.bytes_of(get("/v1/sessions/s", Some("ana-reads")))).await;
     assert_refused(refused, 429, "share.exceeded").await;
-    assert_eq!(house.get("rex", "/v1/sessions/s").await.status, 200);
-    assert_probes_answer(&house).await;
+    assert_eq!(server.get("rex", "/v1/sessions/s").await.status, 200);
+    assert_probes_answer(&server).await;
     drop(slow);
     let served = async {
-        while house.get("ana-reads", "/v1/sessions/s").await.status != 200 {
+        while server.get("ana-reads", "/v1/sessions/s").await.status != 200 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, served).await.expect("the share is free again");
+    tokio::time::timeout(WAIT_MAX, served).await.expect("the share was released");
 }
 
 type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<TcpStream>>;
 
-async fn open_socket(house: &House, key: &str) -> Result<Socket, (u16, String)> {
-    let mut request = format!("ws://{}/v1/sessions/s/ws", house.addr).into_client_request().unwrap();
-    request.headers_mut().insert("authorization", format!("Bearer {}", house.key(key)).parse().unwrap());
+async fn open_socket(server: &TestServer, key: &str) -> Result<Socket, (u16, String)> {
+    let mut request = format!("ws://{}/v1/sessions/s/ws", server.addr).into_client_request().unwrap();
+    request.headers_mut().insert("authorization", format!("Bearer {}", server.key(key)).parse().unwrap());
     match tokio_tungstenite::connect_async(request).await {
         Ok((socket, _)) => Ok(socket),
         Err(tokio_tungstenite::tungstenite::Error::Http(refused)) => {
@@ -254,72 +257,78 @@ async fn open_socket(house: &House, key: &str) -> Result<Socket, (u16, String)> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn websockets_count_toward_the_share_until_they_are_closed() {
-    let house = House::open_with(small()).await;
-    house.shared_session("s").await;
+    let server = TestServer::open_with(small_limits()).await;
+    server.shared_session("s").await;
     let (mut sockets, mut refused) = (Vec::new(), None);
     while sockets.len() < ATTEMPTS && refused.is_none() {
-        match open_socket(&house, "ana-reads").await {
+        match open_socket(&server, "ana-reads").await {
             Ok(socket) => sockets.push(socket),
             Err(answer) => refused = Some(answer),
         }
     }
     assert_eq!(sockets.len(), CONNECTIONS_MAX / 4);
     assert_eq!(refused, Some((429, "5".to_owned())));
-    assert_refused(follow(&house, Some("ana-reads")).await, 429, "share.exceeded").await;
-    assert_probes_answer(&house).await;
-    assert!(open_socket(&house, "rex").await.is_ok());
+    assert_refused(follow(&server, Some("ana-reads")).await, 429, "share.exceeded").await;
+    assert_probes_answer(&server).await;
+    assert!(open_socket(&server, "rex").await.is_ok());
     assert!(
-        metric(&house, "sapwood_connections ").await >= sockets.len() as u64,
+        metric(&server, "sapwood_connections ").await >= sockets.len() as u64,
         "upgraded connections count as open"
     );
     drop(sockets);
-    assert!(opens_in_time(&house, Some("ana-reads")).await.is_some());
+    assert!(opens_in_time(&server, Some("ana-reads")).await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_local_user_without_keys_has_a_share_too() {
-    let house = House::bare(small()).await;
-    let ask = Ask { method: "POST", path: "/v1/sessions", key: None, headers: JSON, body: b"{\"id\":\"s\"}" };
-    assert_eq!(house.ask(ask).await.status, 201);
-    let (streams, refused) = open_all(&house, None).await;
+async fn the_local_user_of_a_server_without_keys_has_a_share() {
+    let server = TestServer::bare(small_limits()).await;
+    let req = TestRequest {
+        method: "POST",
+        path: "/v1/sessions",
+        key: None,
+        headers: JSON,
+        body: b"{\"id\":\"s\"}",
+    };
+    assert_eq!(server.request(req).await.status, 201);
+    let (streams, refused) = open_all(&server, None).await;
     assert_eq!(streams.len(), CONNECTIONS_MAX / 4);
     assert_refused(refused, 429, "share.exceeded").await;
-    assert_probes_answer(&house).await;
-    assert_eq!(house.ask(get("/v1/sessions/s", None)).await.status, 200);
+    assert_probes_answer(&server).await;
+    assert_eq!(server.request(get("/v1/sessions/s", None)).await.status, 200);
     drop(streams);
-    assert!(opens_in_time(&house, None).await.is_some());
+    assert!(opens_in_time(&server, None).await.is_some());
 }
 
 /// The server accepts 32 uploads at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_uploads_of_one_key_leave_capacity_for_others() {
-    let house = House::open().await;
-    house.shared_session("s").await;
+    let server = TestServer::open().await;
+    server.shared_session("s").await;
     let head = format!(
         "POST /v1/sessions/s/inputs?name=slow HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {}\r\n\
          content-length: 1000\r\n\r\nx",
-        house.key("ana")
+        server.key("ana")
     );
     let mut slow = Vec::new();
     for _ in 0..40 {
-        let mut stream = TcpStream::connect(house.addr).await.unwrap();
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);
     }
     // Wait until all uploads are in flight.
     let taken = async {
-        while metric(&house, "sapwood_connections ").await < 40 {
+        while metric(&server, "sapwood_connections ").await < 40 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, taken).await.expect("the uploads have begun");
+    tokio::time::timeout(WAIT_MAX, taken).await.expect("the uploads have begun");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let upload = Ask {
+    let upload = TestRequest {
         method: "POST",
         path: "/v1/sessions/s/inputs?name=quick",
         key: Some("cole"),
         headers: &[],
         body: b"hello",
     };
-    assert_eq!(house.ask(upload).await.status, 201);
+    assert_eq!(server.request(upload).await.status, 201);
 }

@@ -8,18 +8,18 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Deadline for every wait in a test.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Maximum number of polls, 25 ms apart.
-pub const LOOKS_MAX: u32 = 4_800;
+pub const POLLS_MAX: u32 = 4_800;
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct TestResponse {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -35,29 +35,29 @@ impl Answer {
 }
 
 /// Sends these bytes and reads the whole response.
-pub async fn exchange(addr: SocketAddr, request: &[u8]) -> Answer {
+pub async fn exchange(addr: SocketAddr, request: &[u8]) -> TestResponse {
     let (head, mut reader) = open(addr, request).await;
     let mut body = Vec::new();
-    tokio::time::timeout(PATIENCE, reader.read_to_end(&mut body)).await.expect("a response in time").ok();
-    Answer { body, ..head }
+    tokio::time::timeout(WAIT_MAX, reader.read_to_end(&mut body)).await.expect("a response in time").ok();
+    TestResponse { body, ..head }
 }
 
 /// Sends these bytes and reads the response head. The body follows unencoded, as in HTTP/1.0.
-pub async fn open(addr: SocketAddr, request: &[u8]) -> (Answer, BufReader<TcpStream>) {
+pub async fn open(addr: SocketAddr, request: &[u8]) -> (TestResponse, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     // A server that rejects the request may close the connection before the whole request was sent.
     let _ = stream.write_all(request).await;
     let mut reader = BufReader::new(stream);
-    let head = tokio::time::timeout(PATIENCE, read_head(&mut reader)).await.expect("a response in time");
+    let head = tokio::time::timeout(WAIT_MAX, read_head(&mut reader)).await.expect("a response in time");
     (head, reader)
 }
 
-async fn read_head(reader: &mut BufReader<TcpStream>) -> Answer {
+async fn read_head(reader: &mut BufReader<TcpStream>) -> TestResponse {
     let (mut status, mut headers) = (0, Vec::new());
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).await.unwrap_or(0) == 0 || line == "\r\n" {
-            return Answer { status, headers, body: Vec::new() };
+            return TestResponse { status, headers, body: Vec::new() };
         }
         match line.trim_end().split_once(": ") {
             None => status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0),
@@ -90,7 +90,7 @@ pub async fn next_event(reader: &mut BufReader<TcpStream>) -> Option<Event> {
     loop {
         let mut line = String::new();
         let read =
-            tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await.expect("an event in time");
+            tokio::time::timeout(WAIT_MAX, reader.read_line(&mut line)).await.expect("an event in time");
         if read.unwrap_or(0) == 0 {
             return None;
         }

@@ -12,13 +12,16 @@ use sapwood_core::port::store::{APPEND_ENTRIES_MAX, Append, BODY_BYTES_MAX, Expe
 use sapwood_core::{Body, Draft, EntryId, Part, Seq, StoreError, TimestampMs, TurnId};
 
 use super::Harness;
-use super::world::{World, ana, answered, archived, attached, bob, code, id, reopened, said, shared};
+use super::world::{
+    World, ana, archived, assistant_message, blob_ref, bob, code, id, reopened, shared, user_message,
+};
 
 pub async fn seqs_are_1_2_3_without_gaps_i1(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
-    let first = world.say(&ana(), &session, "one").await;
-    let next = world.append(&ana(), &session, vec![said("two"), answered("three", None)]).await;
+    let first = world.append_text(&ana(), &session, "one").await;
+    let next =
+        world.append(&ana(), &session, vec![user_message("two"), assistant_message("three", None)]).await;
     let seqs: Vec<Seq> = first.entries.iter().chain(&next.entries).map(|(seq, _)| *seq).collect();
     assert_eq!(seqs, [Seq(1), Seq(2), Seq(3)]);
     assert_eq!((next.head.seq, next.head.leaf), (Seq(3), Some(Seq(3))));
@@ -31,12 +34,15 @@ pub async fn ids_grow_even_when_the_clock_goes_back_i13(harness: &impl Harness) 
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     for at in [2_000_000, 1_000, 3_000_000, 5] {
-        let drafts = vec![Draft::new(TimestampMs(at), said("x")), Draft::new(TimestampMs(at), said("y"))];
+        let drafts = vec![
+            Draft::new(TimestampMs(at), user_message("x")),
+            Draft::new(TimestampMs(at), user_message("y")),
+        ];
         world.store.append(&ana(), Append::new(session.clone(), world.now(), drafts)).await.unwrap();
     }
     let log = world.log(&ana(), &session).await;
     assert!(log.windows(2).all(|pair| pair[0].meta.id < pair[1].meta.id));
-    let old = Draft { id: Some(log[0].meta.id), ..Draft::new(world.now(), said("again")) };
+    let old = Draft { id: Some(log[0].meta.id), ..Draft::new(world.now(), user_message("again")) };
     let append = Append::new(session.clone(), world.now(), vec![old]);
     assert_eq!(code(world.store.append(&ana(), append).await), "entry.misplaced");
 }
@@ -44,10 +50,15 @@ pub async fn ids_grow_even_when_the_clock_goes_back_i13(harness: &impl Harness) 
 pub async fn parents_are_older_than_their_children_i2(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
-    let first = world.append(&ana(), &session, vec![said("1"), said("2"), said("3")]).await;
+    let first =
+        world.append(&ana(), &session, vec![user_message("1"), user_message("2"), user_message("3")]).await;
     let back = LeafMoved { to: Some(first.entries[0].1) };
     world
-        .append(&ana(), &session, vec![back.into(), said("5"), TurnStarted::default().into(), said("7")])
+        .append(
+            &ana(),
+            &session,
+            vec![back.into(), user_message("5"), TurnStarted::default().into(), user_message("7")],
+        )
         .await;
     let parents: Vec<Option<u32>> =
         world.log(&ana(), &session).await.iter().map(|record| record.meta.parent.map(|seq| seq.0)).collect();
@@ -57,36 +68,39 @@ pub async fn parents_are_older_than_their_children_i2(harness: &impl Harness) {
 
 pub async fn a_batch_with_one_bad_draft_writes_nothing_i4(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let before = (world.summary(&ana(), &session).await, world.log(&ana(), &session).await);
     let nowhere = Label { target: EntryId::mint(TimestampMs(1), 1), text: Some("x".to_owned()) };
-    let batch = vec![said("two"), nowhere.into(), said("three")];
+    let batch = vec![user_message("two"), nowhere.into(), user_message("three")];
     assert_eq!(code(world.try_append(&ana(), &session, batch).await), "entry.misplaced");
     let after = (world.summary(&ana(), &session).await, world.log(&ana(), &session).await);
     assert_eq!(before, after);
-    assert_eq!(world.say(&ana(), &session, "two").await.entries[0].0, Seq(2));
+    assert_eq!(world.append_text(&ana(), &session, "two").await.entries[0].0, Seq(2));
 }
 
 pub async fn a_wrong_head_conflicts_and_writes_nothing_i5(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one", "two"]).await;
+    let session = world.create_with(&ana(), "s", &["one", "two"]).await;
     for wrong in [0, 1, 3] {
         let append =
-            Append { expect: Expect::Head(Seq(wrong)), ..world.append_of(&session, vec![said("x")]) };
+            Append { expect: Expect::Head(Seq(wrong)), ..world.append_of(&session, vec![user_message("x")]) };
         let error = world.store.append(&ana(), append).await.unwrap_err();
         let StoreError::Conflict { expected, actual } = error else { panic!("{error:?}") };
         assert_eq!((expected, actual), (Seq(wrong), Seq(2)));
     }
     assert_eq!(world.log(&ana(), &session).await.len(), 2);
-    let append = Append { expect: Expect::Head(Seq(2)), ..world.append_of(&session, vec![said("three")]) };
+    let append =
+        Append { expect: Expect::Head(Seq(2)), ..world.append_of(&session, vec![user_message("three")]) };
     assert_eq!(world.store.append(&ana(), append).await.unwrap().head.seq, Seq(3));
 }
 
 pub async fn one_of_two_concurrent_writers_wins_i5(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
-    let append =
-        |text: &str| Append { expect: Expect::Head(Seq(1)), ..world.append_of(&session, vec![said(text)]) };
+    let session = world.create_with(&ana(), "s", &["one"]).await;
+    let append = |text: &str| Append {
+        expect: Expect::Head(Seq(1)),
+        ..world.append_of(&session, vec![user_message(text)])
+    };
     let (scope, store) = (ana(), &world.store);
     let (left, right) =
         tokio::join!(store.append(&scope, append("left")), store.append(&scope, append("right")));
@@ -100,12 +114,17 @@ pub async fn limits_are_enforced(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert_eq!(code(world.try_append(&ana(), &session, Vec::new()).await), "input.invalid");
-    let many = vec![said("x"); APPEND_ENTRIES_MAX + 1];
+    let many = vec![user_message("x"); APPEND_ENTRIES_MAX + 1];
     assert_eq!(code(world.try_append(&ana(), &session, many).await), "input.too_large");
-    let big = said(&"x".repeat(BODY_BYTES_MAX));
-    assert_eq!(code(world.try_append(&ana(), &session, vec![said("ok"), big]).await), "input.too_large");
-    let append =
-        Append { idempotency_key: Some("k".repeat(10_000)), ..world.append_of(&session, vec![said("x")]) };
+    let big = user_message(&"x".repeat(BODY_BYTES_MAX));
+    assert_eq!(
+        code(world.try_append(&ana(), &session, vec![user_message("ok"), big]).await),
+        "input.too_large"
+    );
+    let append = Append {
+        idempotency_key: Some("k".repeat(10_000)),
+        ..world.append_of(&session, vec![user_message("x")])
+    };
     assert_eq!(code(world.store.append(&ana(), append).await), "input.too_large");
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq::ZERO);
 }
@@ -113,8 +132,9 @@ pub async fn limits_are_enforced(harness: &impl Harness) {
 pub async fn references_are_checked(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
-    let first =
-        world.append(&ana(), &session, vec![said("1"), said("2"), TurnStarted::default().into()]).await;
+    let first = world
+        .append(&ana(), &session, vec![user_message("1"), user_message("2"), TurnStarted::default().into()])
+        .await;
     let (one, two, beside) = (first.entries[0].1, first.entries[1].1, first.entries[2].1);
     let nowhere = EntryId::mint(TimestampMs(1), 1);
     let label = |target| Label { target, text: Some("x".to_owned()) }.into();
@@ -146,22 +166,24 @@ fn compaction(first_kept: Option<EntryId>) -> Compaction {
     }
 }
 
-pub async fn an_archived_session_refuses_until_it_is_reopened(harness: &impl Harness) {
+pub async fn an_archived_session_refuses_writes_until_reopened(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     world.append(&ana(), &session, vec![archived()]).await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Archived);
     let named = SessionNamed { title: "x".to_owned() };
-    for body in [said("two"), named.into(), TurnStarted::default().into(), LeafMoved { to: None }.into()] {
+    for body in
+        [user_message("two"), named.into(), TurnStarted::default().into(), LeafMoved { to: None }.into()]
+    {
         let error = world.try_append(&ana(), &session, vec![body]).await;
         assert_eq!(code(error), "session.archived");
     }
-    let hidden = vec![Exported { format: "x".to_owned(), entries: 1 }.into(), said("two")];
+    let hidden = vec![Exported { format: "x".to_owned(), entries: 1 }.into(), user_message("two")];
     assert_eq!(code(world.try_append(&ana(), &session, hidden).await), "session.archived");
     let exported = Exported { format: "jsonl".to_owned(), entries: 2 };
     world.append(&ana(), &session, vec![exported.into()]).await;
     world.append(&ana(), &session, vec![shared(&bob(), Some(sapwood_core::Role::Reader))]).await;
-    world.append(&ana(), &session, vec![reopened(), said("two")]).await;
+    world.append(&ana(), &session, vec![reopened(), user_message("two")]).await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Active);
 }
 
@@ -169,12 +191,12 @@ pub async fn a_message_reopens_a_closed_session(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Created);
-    world.say(&ana(), &session, "one").await;
+    world.append_text(&ana(), &session, "one").await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Active);
     let closed = StateChanged { state: SessionState::Closed, reason: Some("done".to_owned()) };
     world.append(&ana(), &session, vec![closed.into()]).await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Closed);
-    world.say(&ana(), &session, "two").await;
+    world.append_text(&ana(), &session, "two").await;
     assert_eq!(world.summary(&ana(), &session).await.state, SessionState::Active);
 }
 
@@ -188,9 +210,9 @@ pub async fn drafts_keep_their_id_time_author_and_turn(harness: &impl Harness) {
         id: Some(id),
         by: Some(by.clone()),
         turn: Some(turn),
-        ..Draft::new(TimestampMs(5), said("one"))
+        ..Draft::new(TimestampMs(5), user_message("one"))
     };
-    let plain = Draft::new(TimestampMs(6), said("two"));
+    let plain = Draft::new(TimestampMs(6), user_message("two"));
     let append = Append::new(session.clone(), world.now(), vec![given, plain]);
     world.store.append(&ana(), append).await.unwrap();
     let log = world.log(&ana(), &session).await;
@@ -205,7 +227,7 @@ pub async fn every_kind_of_body_reads_back_byte_for_byte(harness: &impl Harness)
     let session = world.create(&ana(), "s").await;
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
     let target =
-        world.say(&ana(), &session, "Grüße \u{1F332} \"quoted\" \\ \u{0} \n line").await.entries[0].1;
+        world.append_text(&ana(), &session, "Grüße \u{1F332} \"quoted\" \\ \u{0} \n line").await.entries[0].1;
     let bodies: Vec<Body> =
         [messages(blob), summaries(target), settings(), turns(), marks(target, blob)].concat();
     let mut kinds: Vec<Kind> = bodies.iter().map(Body::kind).collect();
@@ -234,11 +256,11 @@ fn messages(blob: sapwood_core::BlobHash) -> Vec<Body> {
     let result = ToolResult {
         call_id: "c1".to_owned(),
         tool: Some("ls".to_owned()),
-        parts: vec![Part::text("a\nb"), Part::Media(attached(blob))],
+        parts: vec![Part::text("a\nb"), Part::Media(blob_ref(blob))],
         is_error: true,
         duration_ms: Some(3),
         interrupted: true,
-        full: Some(attached(blob)),
+        full: Some(blob_ref(blob)),
     };
     let custom = CustomMessage {
         custom_type: "ext".to_owned(),
@@ -313,7 +335,7 @@ fn turns() -> Vec<Body> {
 
 fn marks(target: EntryId, blob: sapwood_core::BlobHash) -> Vec<Body> {
     let put =
-        ArtifactPut { name: "out.txt".to_owned(), usage: ArtifactUse::Artifact, content: attached(blob) };
+        ArtifactPut { name: "out.txt".to_owned(), usage: ArtifactUse::Artifact, content: blob_ref(blob) };
     let data = Json::parse(r#"{"deep":{"er":[null,true,"x"]}}"#).unwrap();
     vec![
         LeafMoved { to: Some(target) }.into(),

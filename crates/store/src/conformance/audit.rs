@@ -4,7 +4,7 @@ use sapwood_core::TimestampMs;
 use sapwood_core::port::store::{Append, AuditAction, AuditLine, AuditNote, Fork, NewSession};
 
 use super::Harness;
-use super::world::{World, ana, bob, code, foreign_ana, id, operator, said};
+use super::world::{World, ana, bob, code, foreign_ana, id, operator, user_message};
 
 fn note(action: AuditAction, session: Option<&str>, detail: &str) -> AuditNote {
     AuditNote { action, session: session.map(id), detail: Some(detail.to_owned()) }
@@ -14,7 +14,7 @@ async fn all(world: &World) -> Vec<AuditLine> {
     world.store.read_audit(&operator(), None, 0, 1_000).await.unwrap()
 }
 
-/// Check that every line's hash covers the line before it, and that no number is missing.
+/// Check that every line's hash covers the previous line, and that no number is missing.
 pub(super) fn check_chain(lines: &[AuditLine]) {
     let mut previous = String::new();
     for (index, line) in lines.iter().enumerate() {
@@ -26,7 +26,7 @@ pub(super) fn check_chain(lines: &[AuditLine]) {
 
 pub async fn lines_are_chained(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     world.fork(&ana(), &session, None, "fork").await;
     for number in 0..20 {
         let note = note(AuditAction::Read, Some("s"), &format!("number {number} \"quoted\" é"));
@@ -51,11 +51,11 @@ pub async fn lines_are_chained(harness: &impl Harness) {
 
 pub async fn audit_lines_are_written_with_their_append(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let append = Append {
         audit: Some(note(AuditAction::Edit, Some("s"), "said two")),
         idempotency_key: Some("k".to_owned()),
-        ..world.append_of(&session, vec![said("two")])
+        ..world.append_of(&session, vec![user_message("two")])
     };
     world.store.append(&ana(), append.clone()).await.unwrap();
     let lines = all(&world).await;
@@ -74,7 +74,7 @@ pub async fn a_line_has_the_time_it_was_written(harness: &impl Harness) {
     let long_ago = TimestampMs(1);
     let new = NewSession { at: long_ago, ..world.new_session("s") };
     world.store.create(&ana(), new.clone()).await.unwrap();
-    world.say(&ana(), &id("s"), "one").await;
+    world.append_text(&ana(), &id("s"), "one").await;
     let fork = NewSession { at: long_ago, ..world.new_session("fork") };
     let then = fork.now;
     let fork = Fork { source: id("s"), at: None, new: fork, drafts: Vec::new() };
@@ -108,12 +108,11 @@ pub async fn pages_and_sessions(harness: &impl Harness) {
 
 pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let mut times = Vec::new();
     for number in 0..300_usize {
         let about = if number % 3 == 0 { "s" } else { "another" };
-        // Use lines of many lengths, so that a store that reads its file backwards starts in the middle of
-        // lines.
+        // Use lines of many lengths, so that a store that reads its file backwards starts inside a line.
         let line = note(AuditAction::Read, Some(about), &"x".repeat(number * 7 % 1_000));
         times.push(world.now());
         world.store.write_audit(&bob(), line, times[number]).await.unwrap();
@@ -133,7 +132,7 @@ pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl 
     assert_eq!(
         read(operator(), TimestampMs(0), 1_000).await.len(),
         101,
-        "all lines and the one from creation"
+        "100 written lines and the line of the creation"
     );
     assert_eq!(read(foreign_ana(), TimestampMs(0), 1_000).await, []);
     let nowhere = world.store.read_audit_since(&operator(), &id("nowhere"), TimestampMs(0), 10).await;
@@ -142,7 +141,7 @@ pub async fn the_latest_lines_of_a_session_are_read_from_the_end(harness: &impl 
 
 pub async fn only_the_operator_reads_all_lines(harness: &impl Harness) {
     let world = World::open(harness).await;
-    world.told(&ana(), "s", &["one"]).await;
+    world.create_with(&ana(), "s", &["one"]).await;
     world.store.write_audit(&bob(), note(AuditAction::Read, Some("s"), "x"), world.now()).await.unwrap();
     world
         .store
@@ -151,7 +150,7 @@ pub async fn only_the_operator_reads_all_lines(harness: &impl Harness) {
         .unwrap();
     let count = async |scope| world.store.read_audit(&scope, None, 0, 100).await.unwrap().len();
     assert_eq!(count(operator()).await, 2);
-    assert_eq!(count(ana()).await, 2, "her actions and those on her session");
-    assert_eq!(count(bob()).await, 1, "his actions");
+    assert_eq!(count(ana()).await, 2, "the actions of ana, and the actions on her session");
+    assert_eq!(count(bob()).await, 1, "the actions of bob");
     assert_eq!(count(foreign_ana()).await, 1);
 }

@@ -1,10 +1,12 @@
-//! Blobs: addressed by hash, kept while referenced, and read through sessions.
+//! Blobs: addressed by hash, retained while referenced, and read through sessions.
 
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Origin, ToolResult, UserMessage};
 use sapwood_core::{BlobHash, Body, Part, Role, Seq};
 
 use super::Harness;
-use super::world::{World, ana, attached, bob, code, operator, said, said_with, shared, user};
+use super::world::{
+    World, ana, blob_ref, bob, code, message_with_blob, operator, shared, user, user_message,
+};
 
 pub async fn put_and_get(harness: &impl Harness) {
     let world = World::open(harness).await;
@@ -19,9 +21,9 @@ pub async fn put_and_get(harness: &impl Harness) {
 
 pub async fn an_unknown_blob_is_refused_i4(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
-    let unknown = said_with(BlobHash::of(b"never put"));
-    let refused = world.try_append(&ana(), &session, vec![said("two"), unknown]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
+    let unknown = message_with_blob(BlobHash::of(b"never put"));
+    let refused = world.try_append(&ana(), &session, vec![user_message("two"), unknown]).await;
     assert_eq!(code(refused), "blob.not_found");
     assert_eq!(world.summary(&ana(), &session).await.head.seq, Seq(1));
 }
@@ -31,12 +33,14 @@ pub async fn a_blob_is_erased_with_its_last_reference(harness: &impl Harness) {
     let (one, two) = (world.create(&ana(), "one").await, world.create(&ana(), "two").await);
     let both = world.store.put_blob(&ana(), b"both".to_vec()).await.unwrap();
     let only = world.store.put_blob(&ana(), b"only".to_vec()).await.unwrap();
-    world.append(&ana(), &one, vec![said_with(both), said_with(only), said_with(only)]).await;
-    world.append(&ana(), &two, vec![said_with(both)]).await;
+    world
+        .append(&ana(), &one, vec![message_with_blob(both), message_with_blob(only), message_with_blob(only)])
+        .await;
+    world.append(&ana(), &two, vec![message_with_blob(both)]).await;
     world.store.erase(&ana(), &one, world.now()).await.unwrap();
     assert_eq!(code(world.store.get_blob(&operator(), only).await), "blob.not_found");
     assert_eq!(world.store.get_blob(&ana(), both).await.unwrap(), b"both");
-    let again = world.try_append(&ana(), &two, vec![said_with(only)]).await;
+    let again = world.try_append(&ana(), &two, vec![message_with_blob(only)]).await;
     assert_eq!(code(again), "blob.not_found", "an erased blob cannot be referenced");
     world.store.erase(&ana(), &two, world.now()).await.unwrap();
     assert_eq!(code(world.store.get_blob(&operator(), both).await), "blob.not_found");
@@ -47,7 +51,7 @@ pub async fn a_blob_stays_while_a_fork_refers_to_it(harness: &impl Harness) {
     let source = world.create(&ana(), "source").await;
     let kept = world.store.put_blob(&ana(), b"kept".to_vec()).await.unwrap();
     let gone = world.store.put_blob(&ana(), b"gone".to_vec()).await.unwrap();
-    world.append(&ana(), &source, vec![said_with(kept), said_with(gone)]).await;
+    world.append(&ana(), &source, vec![message_with_blob(kept), message_with_blob(gone)]).await;
     let fork = world.fork(&ana(), &source, Some(1), "fork").await;
     let deeper = world.fork(&ana(), &fork, None, "deeper").await;
     world.store.erase(&ana(), &source, world.now()).await.unwrap();
@@ -62,7 +66,7 @@ pub async fn a_blob_stays_while_a_fork_refers_to_it(harness: &impl Harness) {
 pub async fn every_reference_counts(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
-    let bodies: [fn(BlobHash) -> Body; 4] = [said_with, as_attachment, as_full_output, as_artifact];
+    let bodies: [fn(BlobHash) -> Body; 4] = [message_with_blob, as_attachment, as_full_output, as_artifact];
     for (number, body) in bodies.into_iter().enumerate() {
         let bytes = vec![number as u8; 3];
         let hash = BlobHash::of(&bytes);
@@ -78,7 +82,7 @@ pub async fn every_reference_counts(harness: &impl Harness) {
 }
 
 fn as_attachment(blob: BlobHash) -> Body {
-    let origin = Origin { channel: "mail".to_owned(), reply_to: None, attachments: vec![attached(blob)] };
+    let origin = Origin { channel: "mail".to_owned(), reply_to: None, attachments: vec![blob_ref(blob)] };
     UserMessage { parts: vec![Part::text("x")], origin: Some(origin) }.into()
 }
 
@@ -90,13 +94,13 @@ fn as_full_output(blob: BlobHash) -> Body {
         is_error: false,
         duration_ms: None,
         interrupted: false,
-        full: Some(attached(blob)),
+        full: Some(blob_ref(blob)),
     }
     .into()
 }
 
 fn as_artifact(blob: BlobHash) -> Body {
-    ArtifactPut { name: "a".to_owned(), usage: ArtifactUse::Input, content: attached(blob) }.into()
+    ArtifactPut { name: "a".to_owned(), usage: ArtifactUse::Input, content: blob_ref(blob) }.into()
 }
 
 pub async fn a_blob_is_read_through_a_session(harness: &impl Harness) {
@@ -109,10 +113,12 @@ pub async fn a_blob_is_read_through_a_session(harness: &impl Harness) {
         "the uploader can read it before it is referenced"
     );
     assert_eq!(code(world.store.get_blob(&bob(), blob).await), "blob.not_found");
-    world.append(&ana(), &session, vec![said_with(blob), shared(&bob(), Some(Role::Collaborator))]).await;
+    world
+        .append(&ana(), &session, vec![message_with_blob(blob), shared(&bob(), Some(Role::Collaborator))])
+        .await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
     assert_eq!(code(world.store.get_blob(&user("carl"), blob).await), "blob.not_found");
-    // Bob can still read the blob through his fork after he was removed.
+    // After bob is removed from the session, he can still read the blob through his fork.
     world.fork(&bob(), &session, Some(1), "fork").await;
     world.append(&ana(), &session, vec![shared(&bob(), None)]).await;
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
@@ -122,12 +128,12 @@ pub async fn two_users_can_put_the_same_bytes(harness: &impl Harness) {
     let world = World::open(harness).await;
     let (hers, his) = (world.create(&ana(), "hers").await, world.create(&bob(), "his").await);
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
-    world.append(&ana(), &hers, vec![said_with(blob)]).await;
-    let stolen = world.try_append(&bob(), &his, vec![said_with(blob)]).await;
+    world.append(&ana(), &hers, vec![message_with_blob(blob)]).await;
+    let stolen = world.try_append(&bob(), &his, vec![message_with_blob(blob)]).await;
     assert_eq!(code(stolen), "blob.not_found", "the hash alone grants no access (I9)");
     world.store.put_blob(&bob(), b"abc".to_vec()).await.unwrap();
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
-    world.append(&bob(), &his, vec![said_with(blob)]).await;
+    world.append(&bob(), &his, vec![message_with_blob(blob)]).await;
     world.store.erase(&ana(), &hers, world.now()).await.unwrap();
     assert_eq!(world.store.get_blob(&bob(), blob).await.unwrap(), b"abc");
 }

@@ -4,16 +4,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sapwood_core::TimestampMs;
 
-use crate::lease::{LeaseClock, Reading};
+use crate::lease::{ClockReading, LeaseClock};
 
-/// Start of the wall clock.
+/// Initial time of the wall clock.
 const WALL_MS: i64 = 1_900_000_000_000;
 
-pub struct ManualClock(Mutex<Reading>);
+pub struct ManualClock(Mutex<ClockReading>);
 
 impl Default for ManualClock {
     fn default() -> Self {
-        Self(Mutex::new(Reading { boot: "boot".into(), since_boot_ms: 1_000, wall: TimestampMs(WALL_MS) }))
+        Self(Mutex::new(ClockReading {
+            boot: "boot".into(),
+            since_boot_ms: 1_000,
+            wall: TimestampMs(WALL_MS),
+        }))
     }
 }
 
@@ -22,11 +26,11 @@ impl ManualClock {
         Arc::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Reading> {
+    fn lock(&self) -> MutexGuard<'_, ClockReading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Let time pass.
+    /// Advance all clocks.
     pub fn pass(&self, ms: i64) {
         let mut reading = self.lock();
         reading.since_boot_ms += ms;
@@ -47,7 +51,7 @@ impl ManualClock {
 }
 
 impl LeaseClock for ManualClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockReading {
         self.lock().clone()
     }
 }

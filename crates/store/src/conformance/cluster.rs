@@ -102,8 +102,8 @@ impl Cluster {
 
     fn run(&self, program: &str, args: &[&str]) -> String {
         let output = self.command(program).args(args).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {stderr}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

@@ -17,7 +17,7 @@ use sapwood_core::port::store::{Append, Appended, Expect, Lease};
 use sapwood_core::{Draft, EntryId, Record, Seq, SessionId, Store, StoreError, TimestampMs};
 
 use super::Harness;
-use super::world::{World, ana, read_log, said};
+use super::world::{World, ana, read_log, user_message};
 
 const CLIENTS: u64 = 6;
 const SESSIONS: u64 = 3;
@@ -25,23 +25,23 @@ const STEPS: u64 = 40;
 /// TTL of a lease, and how far the clock advances before a client acquires a lease.
 const TTL_MS: i64 = 700;
 const PAUSE_MS: i64 = 300;
-/// First message of each session. Some stores do not keep empty sessions.
+/// First message of each session. Some stores do not persist empty sessions.
 const FIRST: &str = "first";
 
 /// One append and its acknowledgement.
-struct Noted {
+struct AppendRecord {
     session: SessionId,
     text: String,
     expect: Expect,
     fence: Option<u64>,
     /// The acknowledgement; `None` if the append was refused.
-    told: Option<Appended>,
+    answer: Option<Appended>,
 }
 
 /// The records of one client.
 #[derive(Default)]
-struct Notes {
-    appends: Vec<Noted>,
+struct ClientHistory {
+    appends: Vec<AppendRecord>,
     /// Pairs of answers to two appends with the same key.
     repeated: Vec<(Appended, Appended)>,
 }
@@ -75,59 +75,59 @@ async fn run(harness: &impl Harness, seed: u64) {
     let stores = [world.store.clone(), second];
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
-        sessions.push(world.told(&ana(), &format!("h{seed}-{number}"), &[FIRST]).await);
+        sessions.push(world.create_with(&ana(), &format!("h{seed}-{number}"), &[FIRST]).await);
     }
-    let seen = Arc::new(Seen::default());
+    let acknowledged = Arc::new(AcknowledgedHeads::default());
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| Client {
             store: stores[number as usize % 2].clone(),
             sessions: sessions.clone(),
-            seen: seen.clone(),
+            acknowledged: acknowledged.clone(),
             name: format!("c{number}"),
             dice: Dice(seed.wrapping_mul(31).wrapping_add(number)),
             leases: HashMap::new(),
-            notes: Notes::default(),
+            history: ClientHistory::default(),
         })
         .collect();
-    let notes = run_clients(harness, clients);
+    let histories = run_clients(harness, clients);
     for session in &sessions {
         let log = read_log(&*world.store, &ana(), session).await.unwrap();
-        check(session, &log, &notes);
+        check(session, &log, &histories);
     }
-    for (first, again) in notes.iter().flat_map(|notes| &notes.repeated) {
+    for (first, again) in histories.iter().flat_map(|history| &history.repeated) {
         assert_eq!(first, again, "a repeated key returns the first answer (I5)");
     }
 }
 
 /// Run each client in its own thread.
-fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<Notes> {
+fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<ClientHistory> {
     std::thread::scope(|scope| {
         let start = |client: Client| scope.spawn(move || super::block_on(client.run(harness)));
         let running: Vec<_> = clients.into_iter().map(start).collect();
-        let told = |client: std::thread::ScopedJoinHandle<'_, Notes>| {
+        let join = |client: std::thread::ScopedJoinHandle<'_, ClientHistory>| {
             client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        running.into_iter().map(told).collect()
+        running.into_iter().map(join).collect()
     })
 }
 
 /// The highest acknowledged seq of each session, over all clients.
 #[derive(Default)]
-struct Seen([AtomicU32; SESSIONS as usize]);
+struct AcknowledgedHeads([AtomicU32; SESSIONS as usize]);
 
 struct Client {
     store: Arc<dyn Store>,
     sessions: Vec<SessionId>,
-    seen: Arc<Seen>,
+    acknowledged: Arc<AcknowledgedHeads>,
     name: String,
     dice: Dice,
     /// The latest lease acquired on each session, even if it has been lost.
     leases: HashMap<SessionId, Lease>,
-    notes: Notes,
+    history: ClientHistory,
 }
 
 impl Client {
-    async fn run(mut self, harness: &impl Harness) -> Notes {
+    async fn run(mut self, harness: &impl Harness) -> ClientHistory {
         for step in 0..STEPS {
             let at = self.dice.below(SESSIONS) as usize;
             match self.dice.below(10) {
@@ -136,12 +136,12 @@ impl Client {
                 7 => {
                     // Advance the clock so that leases expire while other clients still work.
                     harness.pass_time(PAUSE_MS);
-                    self.take(at).await;
+                    self.take_lease(at).await;
                 }
-                _ => self.look(at).await,
+                _ => self.check_read(at).await,
             }
         }
-        self.notes
+        self.history
     }
 
     fn now(step: u64) -> TimestampMs {
@@ -151,39 +151,39 @@ impl Client {
     async fn append(&mut self, at: usize, step: u64, key: Option<String>) {
         let session = self.sessions[at].clone();
         let text = format!("{}-{step}", self.name);
-        let known = self.seen.0[at].load(Ordering::SeqCst);
+        let known = self.acknowledged.0[at].load(Ordering::SeqCst);
         let expect = if self.dice.below(2) == 0 { Expect::Any } else { Expect::Head(Seq(known)) };
         let fence = self.leases.get(&session).map(|lease| lease.fence).filter(|_| self.dice.below(2) == 0);
         let now = Self::now(step);
-        let drafts = vec![Draft::new(now, said(&text))];
+        let drafts = vec![Draft::new(now, user_message(&text))];
         let append = Append {
             expect,
             fence,
             idempotency_key: key.clone(),
             ..Append::new(session.clone(), now, drafts)
         };
-        let told = match self.store.append(&ana(), append.clone()).await {
-            Ok(told) => Some(told),
+        let answer = match self.store.append(&ana(), append.clone()).await {
+            Ok(answer) => Some(answer),
             Err(StoreError::Conflict { .. } | StoreError::StaleFence { .. } | StoreError::Leased { .. }) => {
                 None
             }
             Err(error) => panic!("{error}"),
         };
-        if let (Some(told), Some(_)) = (&told, key) {
+        if let (Some(answer), Some(_)) = (&answer, key) {
             let again = self
                 .store
                 .append(&ana(), append)
                 .await
                 .expect("a repeated append gets the first answer (I5)");
-            self.notes.repeated.push((told.clone(), again));
+            self.history.repeated.push((answer.clone(), again));
         }
-        if let Some(told) = &told {
-            self.seen.0[at].fetch_max(told.head.seq.0, Ordering::SeqCst);
+        if let Some(answer) = &answer {
+            self.acknowledged.0[at].fetch_max(answer.head.seq.0, Ordering::SeqCst);
         }
-        self.notes.appends.push(Noted { session, text, expect, fence, told });
+        self.history.appends.push(AppendRecord { session, text, expect, fence, answer });
     }
 
-    async fn take(&mut self, at: usize) {
+    async fn take_lease(&mut self, at: usize) {
         let session = self.sessions[at].clone();
         let taken = self.store.take_lease(&ana(), &session, &self.name, TTL_MS).await;
         match taken {
@@ -197,8 +197,8 @@ impl Client {
     }
 
     /// Check that the session contains all entries acknowledged before this read.
-    async fn look(&mut self, at: usize) {
-        let known = self.seen.0[at].load(Ordering::SeqCst);
+    async fn check_read(&mut self, at: usize) {
+        let known = self.acknowledged.0[at].load(Ordering::SeqCst);
         let session = &self.sessions[at];
         let head = self.store.summary(&ana(), session).await.unwrap().head.seq;
         assert!(head.0 >= known, "{session} ends at {head}, but {known} was acknowledged");
@@ -206,12 +206,12 @@ impl Client {
         let records = self.store.read_after(&ana(), session, after, 1_000).await.unwrap();
         let last = records.last().map_or(after, |record| record.meta.seq);
         assert!(last >= head, "the summary ends at {head}, but the log at {last}");
-        self.seen.0[at].fetch_max(last.0, Ordering::SeqCst);
+        self.acknowledged.0[at].fetch_max(last.0, Ordering::SeqCst);
     }
 }
 
 /// Check the log of one session against the records of all clients.
-fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
+fn check(session: &SessionId, log: &[Record], histories: &[ClientHistory]) {
     let entries: BTreeMap<Seq, (EntryId, String)> = log
         .iter()
         .map(|record| (record.meta.seq, (record.meta.id, record.decode().unwrap().text())))
@@ -219,30 +219,30 @@ fn check(session: &SessionId, log: &[Record], notes: &[Notes]) {
     assert!(entries.keys().copied().eq((1..=log.len() as u32).map(Seq)), "I1: {session}");
     let texts: HashSet<&str> = entries.values().map(|(_, text)| text.as_str()).collect();
     assert_eq!(texts.len(), log.len(), "{session}: an append was written twice");
-    let mut told = log.iter().filter(|record| record.meta.seq == Seq(1)).count();
+    let mut acknowledged = log.iter().filter(|record| record.meta.seq == Seq(1)).count();
     let mut fences: BTreeMap<Seq, u64> = BTreeMap::new();
-    for client in notes {
+    for client in histories {
         let mut last = Seq::ZERO;
-        for noted in client.appends.iter().filter(|noted| noted.session == *session) {
-            let Some(answer) = &noted.told else {
-                assert!(!texts.contains(noted.text.as_str()), "{}: refused, but written", noted.text);
+        for record in client.appends.iter().filter(|record| record.session == *session) {
+            let Some(answer) = &record.answer else {
+                assert!(!texts.contains(record.text.as_str()), "{}: refused, but written", record.text);
                 continue;
             };
             let (seq, entry) = answer.entries[0];
             assert_eq!(
                 entries.get(&seq),
-                Some(&(entry, noted.text.clone())),
+                Some(&(entry, record.text.clone())),
                 "acknowledged, but not in the log"
             );
-            assert!(seq > last, "{}: entries of one client are out of order", noted.text);
-            if let Expect::Head(head) = noted.expect {
-                assert_eq!(seq, head.next(), "{}: written after a different head (I5)", noted.text);
+            assert!(seq > last, "{}: entries of one client are out of order", record.text);
+            if let Expect::Head(head) = record.expect {
+                assert_eq!(seq, head.next(), "{}: written after a different head (I5)", record.text);
             }
-            fences.extend(noted.fence.map(|fence| (seq, fence)));
-            (last, told) = (seq, told + 1);
+            fences.extend(record.fence.map(|fence| (seq, fence)));
+            (last, acknowledged) = (seq, acknowledged + 1);
         }
     }
-    assert_eq!(told, log.len(), "{session}: the log has entries that were never acknowledged");
+    assert_eq!(acknowledged, log.len(), "{session}: the log has entries that were never acknowledged");
     let in_order: Vec<u64> = fences.into_values().collect();
     assert!(in_order.is_sorted(), "{session}: an append with a stale fence was written: {in_order:?}");
 }

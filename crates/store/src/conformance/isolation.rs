@@ -10,9 +10,11 @@ use sapwood_core::port::store::{
 use sapwood_core::{Scope, Seq, SessionId, TimestampMs};
 
 use super::Harness;
-use super::world::{World, ana, archived, bob, code, foreign_ana, id, operator, said, said_with, shared};
+use super::world::{
+    World, ana, archived, bob, code, foreign_ana, id, message_with_blob, operator, shared, user_message,
+};
 
-/// Collect the answers of every method with a session parameter, with the session id masked.
+/// Collect the results of every method with a session parameter, with the session id masked.
 async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<String> {
     let (store, now) = (&world.store, TimestampMs(1_950_000_000_000));
     let mut answers = Vec::new();
@@ -45,7 +47,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
         // Forking a session onto its own id must not reveal that the id is taken.
         add(shown(session, store.fork(scope, world.fork_of(session, at, session.as_str())).await));
     }
-    for append in odd_appends(world, session, now) {
+    for append in sample_appends(world, session, now) {
         add(shown(session, store.append(scope, append).await));
     }
     answers
@@ -53,15 +55,15 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
 
 /// Build appends that would each be refused for a different reason, and one append that would be
 /// accepted.
-fn odd_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Append> {
+fn sample_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Append> {
     let append = |bodies| Append { now, ..world.append_of(session, bodies) };
-    let plain = append(vec![said("x")]);
+    let plain = append(vec![user_message("x")]);
     vec![
         plain.clone(),
         append(Vec::new()),
         append(vec![archived()]),
         append(vec![shared(&bob(), None)]),
-        append(vec![said_with(sapwood_core::BlobHash::of(b"unknown"))]),
+        append(vec![message_with_blob(sapwood_core::BlobHash::of(b"unknown"))]),
         Append { expect: Expect::Head(Seq(77)), ..plain.clone() },
         Append { fence: Some(77), ..plain.clone() },
         Append { idempotency_key: Some("k".to_owned()), ..plain },
@@ -73,7 +75,7 @@ async fn secret(world: &World) -> SessionId {
     let session = world.create(&ana(), "secret").await;
     let append = Append {
         idempotency_key: Some("k".to_owned()),
-        ..world.append_of(&session, vec![said("one"), said("two")])
+        ..world.append_of(&session, vec![user_message("one"), user_message("two")])
     };
     world.store.append(&ana(), append).await.unwrap();
     world.fork(&ana(), &session, None, "secret-fork").await;
@@ -89,7 +91,10 @@ pub async fn another_tenants_session_looks_unknown_i9(harness: &impl Harness) {
         let unknown = answers(&world, &scope, &id("unknown")).await;
         assert_eq!(answers(&world, &scope, &session).await, unknown);
         let summaries = unknown.iter().filter(|answer| answer.contains("NoSession")).count();
-        assert!(summaries + 1 >= unknown.len(), "only the audit does not fail with it: {unknown:#?}");
+        assert!(
+            summaries + 1 >= unknown.len(),
+            "every method except read_audit fails with NoSession: {unknown:#?}"
+        );
     }
     assert_eq!(world.log(&ana(), &session).await.len(), 2);
 }
@@ -103,15 +108,15 @@ pub async fn an_unshared_session_looks_unknown_i9(harness: &impl Harness) {
     let append = Append { fence: Some(1), ..world.append_of(&session, vec![archived()]) };
     world.store.append(&ana(), append).await.unwrap();
     assert_eq!(answers(&world, &bob(), &session).await, unknown);
-    // Within a tenant a taken id cannot be used again.
+    // Within a tenant, a taken id cannot be used again.
     assert!(world.store.create(&bob(), world.new_session("secret")).await.is_err());
 }
 
 pub async fn the_same_id_in_two_tenants_is_two_sessions_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let here = world.told(&ana(), "same", &["here", "here too"]).await;
+    let here = world.create_with(&ana(), "same", &["here", "here too"]).await;
     assert_eq!(world.store.create(&foreign_ana(), world.new_session("same")).await.unwrap(), Created::New);
-    world.say(&foreign_ana(), &here, "there").await;
+    world.append_text(&foreign_ana(), &here, "there").await;
     assert_eq!(world.texts(&ana(), &here).await, ["here", "here too"]);
     assert_eq!(world.texts(&foreign_ana(), &here).await, ["there"]);
     world.store.erase(&foreign_ana(), &here, world.now()).await.unwrap();
@@ -120,9 +125,9 @@ pub async fn the_same_id_in_two_tenants_is_two_sessions_i9(harness: &impl Harnes
 
 pub async fn lists_and_searches_stay_inside_the_tenant_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
-    world.told(&ana(), "anas", &["needle"]).await;
-    world.told(&bob(), "bobs", &["needle"]).await;
-    world.told(&foreign_ana(), "foreign", &["needle"]).await;
+    world.create_with(&ana(), "anas", &["needle"]).await;
+    world.create_with(&bob(), "bobs", &["needle"]).await;
+    world.create_with(&foreign_ana(), "foreign", &["needle"]).await;
     let find = SearchQuery { text: "needle".to_owned(), ..SearchQuery::default() };
     for (scope, expected) in [
         (ana(), vec!["anas"]),
@@ -150,15 +155,15 @@ pub async fn lists_and_searches_stay_inside_the_tenant_i9(harness: &impl Harness
 pub async fn blobs_stay_inside_the_tenant_i9(harness: &impl Harness) {
     let world = World::open(harness).await;
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
-    world.told(&foreign_ana(), "f", &["x"]).await;
+    world.create_with(&foreign_ana(), "f", &["x"]).await;
     assert_eq!(code(world.store.get_blob(&foreign_ana(), blob).await), "blob.not_found");
-    let append = world.try_append(&foreign_ana(), &id("f"), vec![said_with(blob)]).await;
+    let append = world.try_append(&foreign_ana(), &id("f"), vec![message_with_blob(blob)]).await;
     assert_eq!(code(append), "blob.not_found");
     // The same bytes in two tenants are two separate blobs.
     let session = world.create(&ana(), "s").await;
-    world.append(&ana(), &session, vec![said_with(blob)]).await;
+    world.append(&ana(), &session, vec![message_with_blob(blob)]).await;
     world.store.put_blob(&foreign_ana(), b"abc".to_vec()).await.unwrap();
-    world.append(&foreign_ana(), &id("f"), vec![said_with(blob)]).await;
+    world.append(&foreign_ana(), &id("f"), vec![message_with_blob(blob)]).await;
     world.store.erase(&ana(), &session, world.now()).await.unwrap();
     assert_eq!(world.store.get_blob(&foreign_ana(), blob).await.unwrap(), b"abc");
 }

@@ -1,5 +1,5 @@
-//! API keys and tenants: stores keep only the hash of a key and find the key by it. A revoked key stays
-//! revoked. Keys never cross tenants.
+//! API keys and tenants. Stores keep only the hash of a key's secret and find the key by this hash. A
+//! revoked key stays revoked. Keys never cross tenants.
 
 use sapwood_core::port::keys::{ApiKey, Grant};
 use sapwood_core::{BlobHash, Scope, TimestampMs};
@@ -50,9 +50,9 @@ pub async fn a_key_is_revoked_by_its_owner_and_stays_revoked(harness: &impl Harn
     let found = world.store.find_key(key.hash).await.unwrap().unwrap();
     assert_eq!((found.revoked_at, found.is_valid(TimestampMs(10))), (Some(TimestampMs(9)), false));
     let lines = world.store.read_audit(&operator(), None, 0, 100).await.unwrap();
-    let said: Vec<&str> = lines.iter().filter_map(|line| line.detail.as_deref()).collect();
-    assert!(said.iter().any(|detail| detail.starts_with("created key hers")), "{said:?}");
-    assert!(said.iter().any(|detail| detail.starts_with("revoked key hers")), "{said:?}");
+    let details: Vec<&str> = lines.iter().filter_map(|line| line.detail.as_deref()).collect();
+    assert!(details.iter().any(|detail| detail.starts_with("created key hers")), "{details:?}");
+    assert!(details.iter().any(|detail| detail.starts_with("revoked key hers")), "{details:?}");
     let Some(world) = world.reopen(harness).await else { return };
     assert_eq!(world.store.find_key(key.hash).await.unwrap(), Some(found));
 }

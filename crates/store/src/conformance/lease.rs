@@ -5,7 +5,7 @@ use sapwood_core::port::store::{Append, LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{Seq, SessionId, StoreError, TimestampMs};
 
 use super::Harness;
-use super::world::{World, ana, code, said};
+use super::world::{World, ana, code, user_message};
 
 const TTL_MS: i64 = LEASE_TTL_MS_MAX;
 const HOUR_MS: i64 = 3_600_000;
@@ -15,12 +15,12 @@ async fn take(world: &World, session: &SessionId, holder: &str) -> Result<Lease>
 }
 
 fn fenced(world: &World, session: &SessionId, fence: Option<u64>) -> Append {
-    Append { fence, ..world.append_of(session, vec![said("x")]) }
+    Append { fence, ..world.append_of(session, vec![user_message("x")]) }
 }
 
 pub async fn a_lease_guards_the_leaf(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let lease = take(&world, &session, "a").await.unwrap();
     assert_eq!(lease.ttl_ms, TTL_MS);
     harness.pass_time(4_000);
@@ -38,19 +38,19 @@ pub async fn a_lease_guards_the_leaf(harness: &impl Harness) {
 
 pub async fn a_new_holder_gets_a_higher_fence(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();
     assert_eq!(code(take(&world, &session, "b").await), "session.leased");
     harness.pass_time(TTL_MS);
     let second = take(&world, &session, "b").await.unwrap();
     assert!(second.fence > first.fence);
-    let other = world.told(&ana(), "other", &["one"]).await;
+    let other = world.create_with(&ana(), "other", &["one"]).await;
     take(&world, &other, "a").await.unwrap();
 }
 
 pub async fn a_stale_fence_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     assert_eq!(
         code(world.store.append(&ana(), fenced(&world, &session, Some(1))).await),
         "session.stale_fence"
@@ -67,7 +67,7 @@ pub async fn a_stale_fence_is_refused(harness: &impl Harness) {
 
 pub async fn a_lease_expires(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let lease = take(&world, &session, "a").await.unwrap();
     harness.pass_time(TTL_MS / 2);
     let early = world.store.append(&ana(), fenced(&world, &session, None)).await;
@@ -82,7 +82,7 @@ pub async fn a_lease_expires(harness: &impl Harness) {
 /// `a_wrong_wall_clock_does_not_affect_a_lease` in `tests/all/leases.rs`.
 pub async fn the_callers_clock_does_not_affect_a_lease(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let lease = take(&world, &session, "a").await.unwrap();
     let append = |off_ms: i64| {
         let append = fenced(&world, &session, None);
@@ -100,7 +100,7 @@ pub async fn the_callers_clock_does_not_affect_a_lease(harness: &impl Harness) {
 
 pub async fn a_holder_renews_and_keeps_its_fence(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();
     harness.pass_time(TTL_MS / 2);
     let renewed = take(&world, &session, "a").await.unwrap();
@@ -111,7 +111,7 @@ pub async fn a_holder_renews_and_keeps_its_fence(harness: &impl Harness) {
 
 pub async fn a_released_lease_is_free(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();
     world.store.release_lease(&ana(), &first).await.unwrap();
     world.store.append(&ana(), fenced(&world, &session, None)).await.unwrap();
@@ -124,7 +124,7 @@ pub async fn a_released_lease_is_free(harness: &impl Harness) {
 
 pub async fn a_lease_needs_a_holder_and_a_valid_ttl(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     assert_eq!(code(take(&world, &session, "").await), "input.invalid");
     let ana = ana();
     let take = |ttl_ms| world.store.take_lease(&ana, &session, "a", ttl_ms);
@@ -137,7 +137,7 @@ pub async fn a_lease_needs_a_holder_and_a_valid_ttl(harness: &impl Harness) {
 
 pub async fn fences_survive_reopening(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     let first = take(&world, &session, "a").await.unwrap();
     let Some(world) = world.reopen(harness).await else { return };
     assert_eq!(code(take(&world, &session, "b").await), "session.leased");

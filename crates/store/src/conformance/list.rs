@@ -8,7 +8,7 @@ use sapwood_core::port::store::{Created, ListFilter, NewSession};
 use sapwood_core::project::summary::{Origin, Summary};
 
 use super::Harness;
-use super::world::{World, ana, archived, code, id, said};
+use super::world::{World, ana, archived, code, id, user_message};
 
 /// More than any plausible page size.
 const SESSIONS: usize = 110;
@@ -17,7 +17,7 @@ async fn fill(world: &World) -> Vec<SessionId> {
     let mut ids = Vec::new();
     for number in 0..SESSIONS {
         // The order by name differs from the order by time.
-        ids.push(world.told(&ana(), &format!("s{:03}", (number * 37) % SESSIONS), &["hello"]).await);
+        ids.push(world.create_with(&ana(), &format!("s{:03}", (number * 37) % SESSIONS), &["hello"]).await);
     }
     ids
 }
@@ -55,10 +55,10 @@ pub async fn newest_first_in_pages(harness: &impl Harness) {
 pub async fn an_append_moves_a_session_to_the_front(harness: &impl Harness) {
     let world = World::open(harness).await;
     for name in ["a", "b", "c"] {
-        world.told(&ana(), name, &["hello"]).await;
+        world.create_with(&ana(), name, &["hello"]).await;
     }
     assert_eq!(list(&world, ListFilter::default()).await, [id("c"), id("b"), id("a")]);
-    world.say(&ana(), &id("a"), "again").await;
+    world.append_text(&ana(), &id("a"), "again").await;
     assert_eq!(list(&world, ListFilter::default()).await, [id("a"), id("c"), id("b")]);
 }
 
@@ -67,7 +67,7 @@ pub async fn filters_by_cwd_state_and_prefix(harness: &impl Harness) {
     for (name, cwd) in [("ab-1", Some("/x")), ("ab-2", Some("/x/y")), ("b_1", Some("/x")), ("bx1", None)] {
         let new = NewSession { cwd: cwd.map(str::to_owned), ..world.new_session(name) };
         world.store.create(&ana(), new).await.unwrap();
-        world.say(&ana(), &id(name), "hello").await;
+        world.append_text(&ana(), &id(name), "hello").await;
     }
     world.append(&ana(), &id("ab-1"), vec![archived()]).await;
     let cwd = ListFilter { cwd: Some("/x".to_owned()), ..ListFilter::default() };
@@ -96,10 +96,10 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
         filter.cursor = Some(next);
         // Touch a listed session, an unlisted session, and a new session.
         for session in [&all[SESSIONS - 1], &all[touched.len()]] {
-            world.say(&ana(), session, "meanwhile").await;
+            world.append_text(&ana(), session, "meanwhile").await;
             touched.insert(session.clone());
         }
-        touched.insert(world.told(&ana(), &format!("new{}", touched.len()), &["hello"]).await);
+        touched.insert(world.create_with(&ana(), &format!("new{}", touched.len()), &["hello"]).await);
     }
     let unique: BTreeSet<SessionId> = seen.iter().cloned().collect();
     assert_eq!(unique.len(), seen.len(), "no session is listed twice");
@@ -109,9 +109,9 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
     );
 }
 
-pub async fn a_made_up_cursor_is_refused(harness: &impl Harness) {
+pub async fn an_invalid_cursor_is_refused(harness: &impl Harness) {
     let world = World::open(harness).await;
-    world.told(&ana(), "s", &["hello"]).await;
+    world.create_with(&ana(), "s", &["hello"]).await;
     for cursor in ["", "x", "1", "~", "9999999999999999999999~s", "'; DROP TABLE session; --"] {
         let filter = ListFilter { cursor: Some(cursor.to_owned()), ..ListFilter::default() };
         assert_eq!(code(world.store.list(&ana(), &filter).await), "input.invalid", "{cursor:?}");
@@ -122,7 +122,7 @@ pub async fn create_is_idempotent(harness: &impl Harness) {
     let world = World::open(harness).await;
     let new = NewSession { title: Some("first".to_owned()), ..world.new_session("s") };
     assert_eq!(world.store.create(&ana(), new).await.unwrap(), Created::New);
-    world.append(&ana(), &id("s"), vec![said("hello")]).await;
+    world.append(&ana(), &id("s"), vec![user_message("hello")]).await;
     let before = world.summary(&ana(), &id("s")).await;
     let again = NewSession { title: Some("second".to_owned()), ..world.new_session("s") };
     assert_eq!(world.store.create(&ana(), again).await.unwrap(), Created::Existed);
@@ -141,7 +141,7 @@ pub async fn the_summary_has_the_creation_fields(harness: &impl Harness) {
     world.store.create(&ana(), new.clone()).await.unwrap();
     let summary = world.summary(&ana(), &id("s")).await;
     assert_eq!(summary, Summary::new(&new, ana().principal));
-    world.append(&ana(), &id("s"), vec![said("\n  Hello,\nworld")]).await;
+    world.append(&ana(), &id("s"), vec![user_message("\n  Hello,\nworld")]).await;
     let summary = world.summary(&ana(), &id("s")).await;
     assert_eq!((summary.preview.as_deref(), summary.messages), (Some("Hello,"), 1));
     assert!(summary.updated_at > summary.created_at);

@@ -2,7 +2,8 @@
 
 use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{
-    Belongs, Embedding, Learned, MEMORY_BYTES_MAX, Memory, MemoryFilter, MemoryKind, Source, Standing, Whose,
+    Belongs, Embedding, Learned, MEMORY_BYTES_MAX, Memory, MemoryFilter, MemoryKind, MemorySource, Standing,
+    Whose,
 };
 use sapwood_core::port::store::AuditAction;
 use sapwood_core::{EntryId, Principal, Scope, SessionId, StoreError, TimestampMs};
@@ -28,8 +29,8 @@ fn memory_of(scope: &Scope, number: i64, text: &str) -> Memory {
     }
 }
 
-fn source(session: &SessionId, entry: i64) -> Source {
-    Source { session: session.clone(), entries: vec![EntryId::mint(TimestampMs(entry), 1)] }
+fn source(session: &SessionId, entry: i64) -> MemorySource {
+    MemorySource { session: session.clone(), entries: vec![EntryId::mint(TimestampMs(entry), 1)] }
 }
 
 async fn put(world: &World, scope: &Scope, memory: Memory) -> Memory {
@@ -107,7 +108,12 @@ pub async fn lists_are_newest_first_in_pages(harness: &impl Harness) {
         if filter.cursor.is_none() {
             break;
         }
-        put(&world, &ana(), memory_of(&ana(), 100 + page_number, "a newer needle does not disturb")).await;
+        put(
+            &world,
+            &ana(),
+            memory_of(&ana(), 100 + page_number, "a newer needle does not affect later pages"),
+        )
+        .await;
     }
     let expected: Vec<String> = (0..7).rev().map(|number| format!("needle {number}")).collect();
     assert_eq!(seen, expected);
@@ -186,7 +192,11 @@ pub async fn tenant_memories_are_readable_by_all_and_changed_by_their_creator(ha
     assert_eq!(code(world.store.put_memory(&bob(), edited.clone(), 1, world.now()).await), "memory.denied");
     assert_eq!(code(world.store.forget_memory(&bob(), ours.id, world.now()).await), "memory.denied");
     let kept = world.store.put_memory(&operator(), edited, 1, world.now()).await.unwrap();
-    assert_eq!((kept.by.clone(), kept.version), (ana().principal, 2), "its creator does not change");
+    assert_eq!(
+        (kept.by.clone(), kept.version),
+        (ana().principal, 2),
+        "the creator of a memory does not change"
+    );
     // Once the memory is private again, only ana can read it.
     let private = Memory { belongs: Belongs::To(ana().principal), ..kept };
     world.store.put_memory(&ana(), private, 2, world.now()).await.unwrap();
@@ -232,9 +242,9 @@ pub async fn a_superseded_memory_becomes_current_when_the_newer_is_deleted(harne
 pub async fn erasing_a_session_erases_memories_with_no_other_source(harness: &impl Harness) {
     let world = World::open(harness).await;
     let (first, second) =
-        (world.told(&ana(), "first", &["x"]).await, world.told(&ana(), "second", &["y"]).await);
+        (world.create_with(&ana(), "first", &["x"]).await, world.create_with(&ana(), "second", &["y"]).await);
     // The same session id in another tenant is a different session.
-    world.told(&foreign_ana(), "first", &["z"]).await;
+    world.create_with(&foreign_ana(), "first", &["z"]).await;
     let made = |number, text: &str, sources| Memory { sources, ..memory_of(&ana(), number, text) };
     put(&world, &ana(), made(1, "only first", vec![source(&first, 1)])).await;
     let both = put(&world, &ana(), made(2, "both", vec![source(&first, 1), source(&second, 2)])).await;

@@ -64,7 +64,7 @@ macro_rules! conformance_cases {
             append: seqs_are_1_2_3_without_gaps_i1, ids_grow_even_when_the_clock_goes_back_i13,
                 parents_are_older_than_their_children_i2, a_batch_with_one_bad_draft_writes_nothing_i4,
                 a_wrong_head_conflicts_and_writes_nothing_i5, one_of_two_concurrent_writers_wins_i5,
-                limits_are_enforced, references_are_checked, an_archived_session_refuses_until_it_is_reopened,
+                limits_are_enforced, references_are_checked, an_archived_session_refuses_writes_until_reopened,
                 a_message_reopens_a_closed_session, drafts_keep_their_id_time_author_and_turn,
                 every_kind_of_body_reads_back_byte_for_byte;
             idempotency: a_repeated_key_returns_the_first_answer_i5, a_key_belongs_to_one_session_i5,
@@ -84,7 +84,7 @@ macro_rules! conformance_cases {
                 a_path_includes_ended_turns_and_the_open_turn;
             list: newest_first_in_pages, an_append_moves_a_session_to_the_front,
                 filters_by_cwd_state_and_prefix, the_cursor_is_stable_under_appends,
-                a_made_up_cursor_is_refused, create_is_idempotent, the_summary_has_the_creation_fields;
+                an_invalid_cursor_is_refused, create_is_idempotent, the_summary_has_the_creation_fields;
             narrow: filters_by_agent, filters_by_owner, filters_by_title, filters_by_time,
                 the_time_filter_uses_the_last_entry, a_filtered_list_pages_to_its_end_in_both_orders,
                 no_filter_reveals_other_users_sessions_i9;
@@ -154,14 +154,14 @@ macro_rules! conformance_tests {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_test_fns {
-    ($harness:expr; $($noun:ident: $($case:ident),*;)*) => {
-        $(mod $noun {
+    ($harness:expr; $($module:ident: $($case:ident),*;)*) => {
+        $(mod $module {
             #[allow(unused_imports)]
             use super::*;
             $(#[test]
             fn $case() {
                 let harness = $harness;
-                $crate::conformance::block_on($crate::conformance::$noun::$case(&harness));
+                $crate::conformance::block_on($crate::conformance::$module::$case(&harness));
             })*
         })*
     };
@@ -170,10 +170,10 @@ macro_rules! __conformance_test_fns {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_run_all {
-    ($harness:expr; $($noun:ident: $($case:ident),*;)*) => {
+    ($harness:expr; $($module:ident: $($case:ident),*;)*) => {
         $($({
             let harness = $harness.await;
-            $noun::$case(&harness).await;
+            $module::$case(&harness).await;
         })*)*
     };
 }

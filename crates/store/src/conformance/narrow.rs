@@ -47,7 +47,7 @@ async fn fill(world: &World) {
             ..world.new_session(name)
         };
         world.store.create(&scope, new).await.unwrap();
-        world.say(&scope, &id(name), "about the ROOF").await;
+        world.append_text(&scope, &id(name), "about the ROOF").await;
     }
 }
 
@@ -134,7 +134,7 @@ pub async fn the_time_filter_uses_the_last_entry(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "busy").await;
     for text in ["one", "two", "three", "four"] {
-        world.say(&ana(), &session, text).await;
+        world.append_text(&ana(), &session, text).await;
     }
     let at = world.summary(&ana(), &session).await.updated_at;
     let since = |ms| ListFilter { since: Some(TimestampMs(at.0 + ms)), ..ListFilter::default() };
@@ -154,7 +154,7 @@ pub async fn a_filtered_list_pages_to_its_end_in_both_orders(harness: &impl Harn
         let new = NewSession { agent, ..world.new_session(&format!("s{number:02}")) };
         let session = new.id.clone();
         world.store.create(&ana(), new).await.unwrap();
-        world.say(&ana(), &session, "hello").await;
+        world.append_text(&ana(), &session, "hello").await;
         expected.extend(fits.then_some(session));
     }
     let rare = |order| ListFilter { order, limit: PAGE_ROWS, ..by_agent("rare") };

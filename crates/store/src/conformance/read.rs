@@ -5,13 +5,15 @@ use sapwood_core::port::store::{PAGE_ROWS_MAX, is_full_page};
 use sapwood_core::{EntryId, Seq, SessionId};
 
 use super::Harness;
-use super::world::{Twin, World, ana, answered, bob, code, foreign_ana, operator, said};
+use super::world::{
+    ModeledSession, World, ana, assistant_message, bob, code, foreign_ana, operator, user_message,
+};
 
 pub async fn read_after_returns_pages_in_order(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     assert!(world.store.read_after(&ana(), &session, Seq::ZERO, 10).await.unwrap().is_empty());
-    let bodies = (0..25).map(|number| said(&number.to_string())).collect();
+    let bodies = (0..25).map(|number| user_message(&number.to_string())).collect();
     world.append(&ana(), &session, bodies).await;
     let mut seen = Vec::new();
     let mut after = Seq::ZERO;
@@ -28,13 +30,13 @@ pub async fn read_after_returns_pages_in_order(harness: &impl Harness) {
     assert!(world.store.read_after(&ana(), &session, Seq(u32::MAX), 10).await.unwrap().is_empty());
 }
 
-/// Also covers pages that span a fork's shared and own entries.
+/// Also check pages that contain shared and own entries of a fork.
 pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = world.create(&ana(), "s").await;
     let sizes = [10, 100_000, 200_000, 300_000, 10, 10, 150_000, 10];
     for size in sizes {
-        world.append(&ana(), &session, vec![said(&"x".repeat(size))]).await;
+        world.append(&ana(), &session, vec![user_message(&"x".repeat(size))]).await;
     }
     let pages = async |session: &SessionId| -> Vec<usize> {
         let (mut pages, mut after) = (Vec::new(), Seq::ZERO);
@@ -55,7 +57,7 @@ pub async fn a_page_ends_with_the_record_that_fills_it(harness: &impl Harness) {
     for (at, expected) in [(7, [3, 1, 4]), (2, [3, 1, 4]), (4, [3, 1, 4])] {
         let fork = world.fork(&ana(), &session, Some(at), &format!("fork-{at}")).await;
         for size in &sizes[at as usize..] {
-            world.append(&ana(), &fork, vec![said(&"x".repeat(*size))]).await;
+            world.append(&ana(), &fork, vec![user_message(&"x".repeat(*size))]).await;
         }
         assert_eq!(pages(&fork).await, expected, "forked at {at}");
     }
@@ -67,7 +69,13 @@ pub async fn read_kinds_returns_only_those_kinds(harness: &impl Harness) {
     for number in 0..5 {
         let named = SessionNamed { title: number.to_string() };
         let turn = TurnStarted::default();
-        world.append(&ana(), &session, vec![said("u"), answered("a", None), named.into(), turn.into()]).await;
+        world
+            .append(
+                &ana(),
+                &session,
+                vec![user_message("u"), assistant_message("a", None), named.into(), turn.into()],
+            )
+            .await;
     }
     let read = async |kinds: &[Kind], after: u32, limit: usize| -> Vec<u32> {
         let page = world.store.read_kinds(&ana(), &session, kinds, Seq(after), limit).await.unwrap();
@@ -85,7 +93,7 @@ pub async fn read_kinds_returns_only_those_kinds(harness: &impl Harness) {
 
 pub async fn read_entry_finds_exactly_the_existing_entries(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one", "two"]).await;
+    let session = world.create_with(&ana(), "s", &["one", "two"]).await;
     let log = world.log(&ana(), &session).await;
     for record in log {
         assert_eq!(world.store.read_entry(&ana(), &session, record.meta.seq).await.unwrap(), record);
@@ -97,10 +105,10 @@ pub async fn read_entry_finds_exactly_the_existing_entries(harness: &impl Harnes
 
 pub async fn find_entries_by_prefix(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let source = world.told(&ana(), "s", &["1", "2", "3", "4", "5"]).await;
+    let source = world.create_with(&ana(), "s", &["1", "2", "3", "4", "5"]).await;
     let session = world.fork(&ana(), &source, Some(3), "fork").await;
     for text in ["4", "5", "6"] {
-        world.say(&ana(), &session, text).await;
+        world.append_text(&ana(), &session, text).await;
     }
     let log = world.log(&ana(), &session).await;
     assert_eq!(log.len(), 6);
@@ -123,34 +131,34 @@ pub async fn find_entries_by_prefix(harness: &impl Harness) {
 
 pub async fn nth_message_counts_along_the_path(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let twin = Twin::of(&world, "u1 M(m) a2 u3 [ a4 ] L→2 u5 K6(s,2) a7").await;
+    let modeled = ModeledSession::of(&world, "u1 M(m) a2 u3 [ a4 ] L→2 u5 K6(s,2) a7").await;
     let nth = async |leaf: u32, count| {
-        let leaf = twin.model.seq(leaf);
-        world.store.nth_message(&twin.scope, &twin.session, leaf, count).await.unwrap()
+        let leaf = modeled.model.seq(leaf);
+        world.store.nth_message(&modeled.scope, &modeled.session, leaf, count).await.unwrap()
     };
     for (leaf, count, expected) in
         [(4, 1, 1), (4, 2, 2), (4, 4, 4), (7, 3, 5), (7, 4, 7), (6, 3, 5), (2, 2, 2)]
     {
-        assert_eq!(nth(leaf, count).await, Some(twin.model.seq(expected)), "message {count} up to {leaf}");
+        assert_eq!(nth(leaf, count).await, Some(modeled.model.seq(expected)), "message {count} up to {leaf}");
     }
     for (leaf, count) in [(4, 0), (4, 5), (7, 5), (1, 2), (6, 4)] {
         assert_eq!(nth(leaf, count).await, None, "message {count} up to {leaf}");
     }
-    let nowhere = world.store.nth_message(&twin.scope, &twin.session, Seq(999), 1).await;
+    let nowhere = world.store.nth_message(&modeled.scope, &modeled.session, Seq(999), 1).await;
     assert_eq!(code(nowhere), "entry.not_found");
 }
 
 pub async fn heads_returns_only_sessions_the_caller_can_read(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let told = world.told(&ana(), "told", &["one", "two"]).await;
+    let filled = world.create_with(&ana(), "filled", &["one", "two"]).await;
     let empty = world.create(&ana(), "empty").await;
-    let fork = world.fork(&ana(), &told, Some(1), "fork").await;
-    let asked = [told.clone(), empty, "unknown".parse().unwrap(), fork];
+    let fork = world.fork(&ana(), &filled, Some(1), "fork").await;
+    let ids = [filled.clone(), empty, "unknown".parse().unwrap(), fork];
     let expected = [Some(Seq(2)), Some(Seq::ZERO), None, Some(Seq(1))];
-    assert_eq!(world.store.heads(&ana(), &asked).await.unwrap(), expected);
-    assert_eq!(world.store.heads(&operator(), &asked).await.unwrap(), expected);
-    assert_eq!(world.store.heads(&bob(), &asked).await.unwrap(), [None; 4]);
-    assert_eq!(world.store.heads(&foreign_ana(), &[told]).await.unwrap(), [None]);
+    assert_eq!(world.store.heads(&ana(), &ids).await.unwrap(), expected);
+    assert_eq!(world.store.heads(&operator(), &ids).await.unwrap(), expected);
+    assert_eq!(world.store.heads(&bob(), &ids).await.unwrap(), [None; 4]);
+    assert_eq!(world.store.heads(&foreign_ana(), &[filled]).await.unwrap(), [None]);
 }
 
 pub async fn the_change_mark_changes_after_a_write(harness: &impl Harness) {
@@ -158,7 +166,7 @@ pub async fn the_change_mark_changes_after_a_write(harness: &impl Harness) {
     let session = world.create(&ana(), "s").await;
     let mut before = world.store.change_mark().await.unwrap();
     for _ in 0..3 {
-        world.append(&ana(), &session, vec![said("x")]).await;
+        world.append(&ana(), &session, vec![user_message("x")]).await;
         let after = world.store.change_mark().await.unwrap();
         assert!(after.is_none() || after != before, "{after:?}");
         assert_eq!(world.store.change_mark().await.unwrap(), after, "unchanged without a write");

@@ -5,10 +5,10 @@ use sapwood_core::port::store::{ListFilter, SearchQuery, Until};
 use sapwood_core::{Role, Scope, Seq, SessionId};
 
 use super::Harness;
-use super::world::{World, ana, archived, bob, code, id, operator, reopened, said, shared, user};
+use super::world::{World, ana, archived, bob, code, id, operator, reopened, shared, user, user_message};
 
 async fn shared_with_bob(world: &World, role: Role) -> SessionId {
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     world.append(&ana(), &session, vec![shared(&bob(), Some(role))]).await;
     session
 }
@@ -32,7 +32,7 @@ pub async fn a_reader_reads_and_does_not_write(harness: &impl Harness) {
     let session = shared_with_bob(&world, Role::Reader).await;
     check_reads(&world, &bob(), &session).await;
     let denied = "session.denied";
-    assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), denied);
+    assert_eq!(code(world.try_append(&bob(), &session, vec![user_message("x")]).await), denied);
     assert_eq!(
         code(world.try_append(&bob(), &session, Vec::new()).await),
         denied,
@@ -48,7 +48,7 @@ pub async fn a_collaborator_writes_and_does_not_own(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session = shared_with_bob(&world, Role::Collaborator).await;
     check_reads(&world, &bob(), &session).await;
-    let appended = world.say(&bob(), &session, "his words").await;
+    let appended = world.append_text(&bob(), &session, "his words").await;
     let entry = world.store.read_entry(&ana(), &session, appended.entries[0].0).await.unwrap();
     assert_eq!(entry.meta.by, bob().principal);
     let denied = "session.denied";
@@ -56,7 +56,7 @@ pub async fn a_collaborator_writes_and_does_not_own(harness: &impl Harness) {
         vec![shared(&user("carl"), Some(Role::Reader))],
         vec![shared(&bob(), Some(Role::Owner))],
         vec![archived()],
-        vec![said("x"), archived(), reopened()],
+        vec![user_message("x"), archived(), reopened()],
     ] {
         assert_eq!(code(world.try_append(&bob(), &session, bodies).await), denied);
     }
@@ -72,7 +72,7 @@ pub async fn a_collaborator_writes_and_does_not_own(harness: &impl Harness) {
     );
     world.append(&ana(), &session, vec![archived()]).await;
     assert_eq!(code(world.try_append(&bob(), &session, vec![reopened()]).await), denied);
-    assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), "session.archived");
+    assert_eq!(code(world.try_append(&bob(), &session, vec![user_message("x")]).await), "session.archived");
 }
 
 pub async fn a_removed_member_sees_nothing(harness: &impl Harness) {
@@ -80,7 +80,7 @@ pub async fn a_removed_member_sees_nothing(harness: &impl Harness) {
     let session = shared_with_bob(&world, Role::Collaborator).await;
     world.append(&ana(), &session, vec![shared(&bob(), None)]).await;
     assert_eq!(code(world.store.summary(&bob(), &session).await), "session.not_found");
-    assert_eq!(code(world.try_append(&bob(), &session, vec![said("x")]).await), "session.not_found");
+    assert_eq!(code(world.try_append(&bob(), &session, vec![user_message("x")]).await), "session.not_found");
     assert!(world.store.list(&bob(), &ListFilter::default()).await.unwrap().items.is_empty());
     // A member promoted to owner can do what the first owner can.
     world.append(&ana(), &session, vec![shared(&bob(), Some(Role::Owner))]).await;
@@ -90,7 +90,7 @@ pub async fn a_removed_member_sees_nothing(harness: &impl Harness) {
 
 pub async fn the_operator_may_do_everything(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["one"]).await;
+    let session = world.create_with(&ana(), "s", &["one"]).await;
     check_reads(&world, &operator(), &session).await;
     world.append(&operator(), &session, vec![shared(&bob(), Some(Role::Reader)), archived()]).await;
     assert_eq!(world.summary(&bob(), &session).await.state, SessionState::Archived);

@@ -6,7 +6,7 @@ use sapwood_core::port::store::{Hit, Page, SearchQuery};
 use sapwood_core::{Part, Role, Seq, SessionId};
 
 use super::Harness;
-use super::world::{World, ana, bob, code, id, said, shared};
+use super::world::{World, ana, bob, code, id, shared, user_message};
 
 fn query(text: &str) -> SearchQuery {
     SearchQuery { text: text.to_owned(), limit: 100, ..SearchQuery::default() }
@@ -24,7 +24,7 @@ async fn found(world: &World, text: &str) -> Vec<(SessionId, u32)> {
 pub async fn words_phrases_and_prefixes(harness: &impl Harness) {
     let world = World::open(harness).await;
     let session =
-        world.told(&ana(), "s", &["the quick brown fox", "quickly, a fox!", "brown and quick"]).await;
+        world.create_with(&ana(), "s", &["the quick brown fox", "quickly, a fox!", "brown and quick"]).await;
     let table: [(&str, &[u32]); 11] = [
         ("fox", &[2, 1]),
         ("FOX", &[2, 1]),
@@ -55,7 +55,7 @@ pub async fn words_phrases_and_prefixes(harness: &impl Harness) {
 pub async fn long_words_are_found_whole(harness: &impl Harness) {
     let world = World::open(harness).await;
     let long = "x".repeat(3_000);
-    world.told(&ana(), "s", &[&format!("{long}a"), &format!("{long}b and more"), "x"]).await;
+    world.create_with(&ana(), "s", &[&format!("{long}a"), &format!("{long}b and more"), "x"]).await;
     for (text, expected) in
         [(format!("{long}a"), vec![1]), (long.clone(), vec![]), (format!("{long}*"), vec![2, 1])]
     {
@@ -70,8 +70,8 @@ pub async fn newest_first_with_a_cursor(harness: &impl Harness) {
     let mut expected = Vec::new();
     for number in 0..23 {
         let session = &sessions[number % 2];
-        let appended = world.say(&ana(), session, &format!("needle {number}")).await;
-        world.say(&ana(), session, "hay").await;
+        let appended = world.append_text(&ana(), session, &format!("needle {number}")).await;
+        world.append_text(&ana(), session, "hay").await;
         expected.insert(0, (session.clone(), appended.entries[0].0));
     }
     let mut seen = Vec::new();
@@ -84,7 +84,7 @@ pub async fn newest_first_with_a_cursor(harness: &impl Harness) {
         if query.cursor.is_none() {
             break;
         }
-        world.say(&ana(), &sessions[0], "a newer needle does not affect later pages").await;
+        world.append_text(&ana(), &sessions[0], "a newer needle does not affect later pages").await;
     }
     assert_eq!(seen, expected);
     query.cursor = Some("made up".to_owned());
@@ -93,8 +93,8 @@ pub async fn newest_first_with_a_cursor(harness: &impl Harness) {
 
 pub async fn within_one_session(harness: &impl Harness) {
     let world = World::open(harness).await;
-    world.told(&ana(), "a", &["needle"]).await;
-    world.told(&ana(), "b", &["needle", "needle"]).await;
+    world.create_with(&ana(), "a", &["needle"]).await;
+    world.create_with(&ana(), "b", &["needle", "needle"]).await;
     let only = SearchQuery { session: Some(id("b")), ..query("needle") };
     let page = search(&world, &only).await;
     assert!(page.items.len() == 2 && page.items.iter().all(|hit| hit.session == id("b")));
@@ -104,7 +104,7 @@ pub async fn within_one_session(harness: &impl Harness) {
 
 pub async fn special_characters_are_never_an_error(harness: &impl Harness) {
     let world = World::open(harness).await;
-    world.told(&ana(), "s", &["and or not near col x y", "don't panic: a-b c_d v1.2 über 数字"]).await;
+    world.create_with(&ana(), "s", &["and or not near col x y", "don't panic: a-b c_d v1.2 über 数字"]).await;
     let nothing =
         ["", " ", "*", "\"", "\"\"", "\"\"\"", "-", "()", "^", ":", "'", "\\", "\u{0}", "* *", "\" \""];
     for text in nothing {
@@ -149,7 +149,7 @@ pub async fn tool_calls_are_found(harness: &impl Harness) {
 
 pub async fn names_and_summaries_are_found(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let session = world.told(&ana(), "s", &["hello"]).await;
+    let session = world.create_with(&ana(), "s", &["hello"]).await;
     let named = SessionNamed { title: "Refactoring the parser".to_owned() };
     world.append(&ana(), &session, vec![named.into()]).await;
     let page = search(&world, &query("parser")).await;
@@ -164,20 +164,20 @@ pub async fn names_and_summaries_are_found(harness: &impl Harness) {
 
 pub async fn a_fork_does_not_find_shared_entries_twice(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let source = world.told(&ana(), "s", &["needle one"]).await;
+    let source = world.create_with(&ana(), "s", &["needle one"]).await;
     let fork = world.fork(&ana(), &source, None, "fork").await;
-    world.say(&ana(), &fork, "needle two").await;
+    world.append_text(&ana(), &fork, "needle two").await;
     assert_eq!(found(&world, "needle").await, [(fork, 2), (source, 1)]);
     assert!(world.store.search(&bob(), &query("needle")).await.unwrap().items.is_empty());
 }
 
 pub async fn a_fork_finds_entries_of_an_unreadable_source(harness: &impl Harness) {
     let world = World::open(harness).await;
-    let source = world.told(&ana(), "s", &["needle one", "needle two"]).await;
+    let source = world.create_with(&ana(), "s", &["needle one", "needle two"]).await;
     world.append(&ana(), &source, vec![shared(&bob(), Some(Role::Collaborator))]).await;
     let fork = world.fork(&bob(), &source, Some(1), "fork").await;
     let his = async |what: &str| world.store.search(&bob(), &query(what)).await.unwrap().items;
-    assert_eq!(his("needle").await.len(), 2, "both in the source while bob can read it");
+    assert_eq!(his("needle").await.len(), 2, "bob finds both entries in the source while he can read it");
     world.append(&ana(), &source, vec![shared(&bob(), None)]).await;
     let found: Vec<_> = his("needle").await.into_iter().map(|hit| (hit.session, hit.seq.0)).collect();
     assert_eq!(found, [(fork, 1)]);
@@ -185,10 +185,12 @@ pub async fn a_fork_finds_entries_of_an_unreadable_source(harness: &impl Harness
 
 pub async fn shared_entries_of_an_erased_source_are_found_in_forks(harness: &impl Harness) {
     let world = World::open(harness).await;
-    // An entry outside the tree makes seq and depth differ.
-    let source = world.told(&ana(), "s", &["needle one"]).await;
+    // Add an entry outside the tree, so that seq and depth differ.
+    let source = world.create_with(&ana(), "s", &["needle one"]).await;
     let named = SessionNamed { title: "x".to_owned() };
-    world.append(&ana(), &source, vec![named.into(), said("needle two"), said("needle dead")]).await;
+    world
+        .append(&ana(), &source, vec![named.into(), user_message("needle two"), user_message("needle dead")])
+        .await;
     let fork = world.fork(&ana(), &source, Some(3), "fork").await;
     let only = SearchQuery { session: Some(fork.clone()), ..query("needle") };
     let seqs =

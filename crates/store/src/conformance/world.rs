@@ -1,4 +1,4 @@
-//! A store with a few principals, and shorthands for common steps.
+//! An open store with a test clock, a few principals, and helpers for common steps.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -49,11 +49,11 @@ pub fn id(name: &str) -> SessionId {
     name.parse().unwrap()
 }
 
-pub fn said(text: &str) -> Body {
+pub fn user_message(text: &str) -> Body {
     UserMessage { parts: vec![Part::text(text)], origin: None }.into()
 }
 
-pub fn answered(text: &str, model: Option<&str>) -> Body {
+pub fn assistant_message(text: &str, model: Option<&str>) -> Body {
     AssistantMessage {
         parts: vec![Part::text(text)],
         model: model.map(str::to_owned),
@@ -64,12 +64,12 @@ pub fn answered(text: &str, model: Option<&str>) -> Body {
     .into()
 }
 
-pub fn attached(blob: BlobHash) -> BlobRef {
+pub fn blob_ref(blob: BlobHash) -> BlobRef {
     BlobRef { blob, mime: "text/plain".to_owned(), name: None, bytes: 3, duration_ms: None }
 }
 
-pub fn said_with(blob: BlobHash) -> Body {
-    UserMessage { parts: vec![Part::text("see"), Part::Media(attached(blob))], origin: None }.into()
+pub fn message_with_blob(blob: BlobHash) -> Body {
+    UserMessage { parts: vec![Part::text("see"), Part::Media(blob_ref(blob))], origin: None }.into()
 }
 
 pub fn archived() -> Body {
@@ -149,15 +149,15 @@ impl World {
     }
 
     /// Append a user message.
-    pub async fn say(&self, scope: &Scope, session: &SessionId, text: &str) -> Appended {
-        self.append(scope, session, vec![said(text)]).await
+    pub async fn append_text(&self, scope: &Scope, session: &SessionId, text: &str) -> Appended {
+        self.append(scope, session, vec![user_message(text)]).await
     }
 
     /// Create a session with these user messages.
-    pub async fn told(&self, scope: &Scope, name: &str, texts: &[&str]) -> SessionId {
+    pub async fn create_with(&self, scope: &Scope, name: &str, texts: &[&str]) -> SessionId {
         let session = self.create(scope, name).await;
         for text in texts {
-            self.say(scope, &session, text).await;
+            self.append_text(scope, &session, text).await;
         }
         session
     }
@@ -204,7 +204,7 @@ pub async fn read_log(
 }
 
 /// A fixture log and the same log in a store. The session owner is the fixture's writer.
-pub struct Twin {
+pub struct ModeledSession {
     pub model: MemLog,
     pub scope: Scope,
     pub session: SessionId,
@@ -213,7 +213,7 @@ pub struct Twin {
     written: usize,
 }
 
-impl Twin {
+impl ModeledSession {
     pub async fn create(world: &World) -> Self {
         let model = MemLog::default();
         let summary = model.summary();
@@ -224,9 +224,9 @@ impl Twin {
     }
 
     pub async fn of(world: &World, script: &str) -> Self {
-        let mut twin = Self::create(world).await;
-        twin.write(world, script).await;
-        twin
+        let mut modeled = Self::create(world).await;
+        modeled.write(world, script).await;
+        modeled
     }
 
     /// Append a script to the model and to the stored session.

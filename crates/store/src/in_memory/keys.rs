@@ -1,4 +1,4 @@
-//! API keys in memory. They are lost when the process ends.
+//! API keys of the in-memory store. They are lost when the process ends.
 
 use async_trait::async_trait;
 use sapwood_core::port::keys::{ApiKey, Keys};

@@ -1,4 +1,4 @@
-//! Memories, kept in memory.
+//! Memories of the in-memory store. They are lost when the process ends.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
@@ -19,9 +19,9 @@ impl Memories for MemoryStore {
     ) -> Result<Memory> {
         let mut state = self.lock();
         let tenant = state.tenant(scope);
-        let (kept, note) = tenant.memories.put(scope, memory, expected, now)?;
+        let (stored, note) = tenant.memories.put(scope, memory, expected, now)?;
         tenant.write_audit(scope, note, now);
-        Ok(kept)
+        Ok(stored)
     }
 
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {

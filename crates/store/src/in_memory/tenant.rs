@@ -1,5 +1,5 @@
-//! One tenant's sessions, blobs and audit. No code in this module can access another tenant's data
-//! (I9).
+//! One tenant's sessions, blobs, memories and audit log. No code in this module can access another
+//! tenant's data (I9).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, Tim
 
 use crate::authorize::authorize;
 use crate::lease::LeaseClock;
-use crate::mem_log::{InMemoryLog, Needed, Plan, Planned, RowStore, Stored};
-use crate::memories::MemoryShelf;
+use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, SharedRows, StoredBody};
+use crate::memories::MemoryTable;
 use crate::validate;
 
 /// An entry body in memory.
 #[derive(Debug, Clone)]
 pub struct Bytes(Arc<[u8]>);
 
-impl Stored for Bytes {
+impl StoredBody for Bytes {
     fn load(&self, _kind: Kind) -> Result<Vec<u8>> {
         Ok(self.0.to_vec())
     }
 }
 
 pub struct StoredSession {
-    pub book: InMemoryLog<Bytes>,
-    /// Usage counter at the last access; larger is later.
+    pub log: InMemoryLog<Bytes>,
+    /// Value of the store's usage counter at the last access.
     pub used: u64,
 }
 
@@ -38,45 +38,45 @@ struct Blob {
 
 #[derive(Default)]
 pub struct Tenant {
-    held: BTreeMap<SessionId, StoredSession>,
+    sessions: BTreeMap<SessionId, StoredSession>,
     blobs: HashMap<BlobHash, Blob>,
     audit: Vec<AuditLine>,
-    pub memories: MemoryShelf,
+    pub memories: MemoryTable,
 }
 
-pub fn whole_shelf() -> Arc<RowStore<Bytes>> {
+pub fn empty_rows() -> Arc<RowStore<Bytes>> {
     Arc::new(RowStore::whole(0))
 }
 
 /// Commits a planned batch to a log whose bodies are in memory.
-pub fn commit(book: &mut InMemoryLog<Bytes>, mut planned: Planned) -> Appended {
-    let stored = std::mem::take(&mut planned.bodies).into_iter().map(|body| Bytes(body.into())).collect();
-    book.commit(planned, stored)
+pub fn commit(log: &mut InMemoryLog<Bytes>, mut planned: PlannedBatch) -> Appended {
+    let bodies = std::mem::take(&mut planned.bodies).into_iter().map(|body| Bytes(body.into())).collect();
+    log.commit(planned, bodies)
 }
 
 impl Tenant {
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.sessions.len()
     }
 
-    pub fn held(&mut self, session: &SessionId) -> Result<&mut StoredSession> {
-        self.held.get_mut(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
+    pub fn session_mut(&mut self, session: &SessionId) -> Result<&mut StoredSession> {
+        self.sessions.get_mut(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
     }
 
-    pub fn book(&mut self, session: &SessionId) -> Result<&InMemoryLog<Bytes>> {
-        self.held(session).map(|held| &held.book)
+    pub fn log(&mut self, session: &SessionId) -> Result<&InMemoryLog<Bytes>> {
+        self.session_mut(session).map(|stored| &stored.log)
     }
 
-    pub fn books(&self) -> impl Iterator<Item = &InMemoryLog<Bytes>> {
-        self.held.values().map(|held| &held.book)
+    pub fn logs(&self) -> impl Iterator<Item = &InMemoryLog<Bytes>> {
+        self.sessions.values().map(|stored| &stored.log)
     }
 
-    pub fn insert(&mut self, book: InMemoryLog<Bytes>, used: u64) {
-        self.held.insert(book.summary.id.clone(), StoredSession { book, used });
+    pub fn insert(&mut self, log: InMemoryLog<Bytes>, used: u64) {
+        self.sessions.insert(log.summary.id.clone(), StoredSession { log, used });
     }
 
     pub fn least_recently_used(&self) -> Option<(u64, SessionId)> {
-        self.held.iter().map(|(id, held)| (held.used, id)).min().map(|(used, id)| (used, id.clone()))
+        self.sessions.iter().map(|(id, stored)| (stored.used, id)).min().map(|(used, id)| (used, id.clone()))
     }
 
     pub fn append(
@@ -87,13 +87,13 @@ impl Tenant {
         clock: &dyn LeaseClock,
     ) -> Result<Appended> {
         let missing = || StoreError::NoSession { session: append.session.clone() };
-        let book = &self.held.get(&append.session).ok_or_else(missing)?.book;
-        let plan = book.plan(scope, &append, clock, |blob| self.may_use(scope, blob))?;
-        let held = self.held(&append.session)?;
-        held.used = used;
+        let log = &self.sessions.get(&append.session).ok_or_else(missing)?.log;
+        let plan = log.plan(scope, &append, clock, |blob| self.may_use(scope, blob))?;
+        let stored = self.session_mut(&append.session)?;
+        stored.used = used;
         let appended = match plan {
-            Plan::Answered(first) => return Ok(first),
-            Plan::Write(planned) => commit(&mut held.book, planned),
+            AppendPlan::Answered(first) => return Ok(first),
+            AppendPlan::Write(planned) => commit(&mut stored.log, planned),
         };
         if let Some(note) = append.audit {
             self.write_audit(scope, note, append.now);
@@ -101,39 +101,39 @@ impl Tenant {
         Ok(appended)
     }
 
-    /// Removes a session, the blobs that only it referred to, and all of its entries that no fork
-    /// needs.
+    /// Removes a session, its entries that no fork needs, and the blobs that no other session
+    /// refers to.
     pub fn remove(&mut self, session: &SessionId) {
-        let Some(gone) = self.held.remove(session) else { return };
-        let mut needed = Needed::default();
-        for book in self.books() {
-            needed.add(book);
+        let Some(removed) = self.sessions.remove(session) else { return };
+        let mut shared = SharedRows::default();
+        for log in self.logs() {
+            shared.add(log);
         }
         let mut candidates: BTreeSet<BlobHash> = BTreeSet::new();
-        let mut next = Some(gone.book.shelf());
-        while let Some(shelf) = next {
-            let is_held = self.books().any(|book| Arc::ptr_eq(book.shelf(), shelf));
-            if !is_held {
-                candidates.extend(shelf.own_blobs());
-                shelf.retain(&needed.of(shelf));
+        let mut next = Some(removed.log.rows());
+        while let Some(rows) = next {
+            let is_in_use = self.logs().any(|log| Arc::ptr_eq(log.rows(), rows));
+            if !is_in_use {
+                candidates.extend(rows.own_blobs());
+                rows.retain(&shared.of(rows));
             }
-            next = shelf.base().map(|base| &base.shelf);
+            next = rows.base().map(|base| &base.rows);
         }
         for blob in candidates {
-            if !self.books().any(|book| book.refers_to(&blob)) {
+            if !self.logs().any(|log| log.refers_to(&blob)) {
                 self.blobs.remove(&blob);
             }
         }
     }
 
-    /// Returns whether the caller put the blob, or may read a session that refers to it. Otherwise
-    /// the blob is reported as unknown (I9).
+    /// Returns whether the caller uploaded the blob, or may read a session that refers to it.
+    /// Otherwise the blob must be reported as unknown (I9).
     pub fn may_use(&self, scope: &Scope, hash: &BlobHash) -> bool {
         let Some(blob) = self.blobs.get(hash) else { return false };
-        let shows = |book: &InMemoryLog<Bytes>| {
-            authorize(scope, &book.summary, Right::Read).is_ok() && book.refers_to(hash)
+        let shows = |log: &InMemoryLog<Bytes>| {
+            authorize(scope, &log.summary, Right::Read).is_ok() && log.refers_to(hash)
         };
-        scope.reach == Reach::Tenant || blob.put_by.contains(&scope.principal) || self.books().any(shows)
+        scope.reach == Reach::Tenant || blob.put_by.contains(&scope.principal) || self.logs().any(shows)
     }
 
     pub fn put_blob(&mut self, scope: &Scope, hash: BlobHash, bytes: Vec<u8>) {
@@ -161,12 +161,12 @@ impl Tenant {
         after: u64,
         limit: usize,
     ) -> Vec<AuditLine> {
-        let asked = |line: &&AuditLine| {
+        let matching = |line: &&AuditLine| {
             line.number > after
                 && session.is_none_or(|session| line.session.as_ref() == Some(session))
-                && self.shows(scope, line)
+                && self.is_visible(scope, line)
         };
-        self.audit.iter().filter(asked).take(validate::page_limit(limit)).cloned().collect()
+        self.audit.iter().filter(matching).take(validate::page_limit(limit)).cloned().collect()
     }
 
     pub fn read_audit_since(
@@ -177,12 +177,13 @@ impl Tenant {
         limit: usize,
     ) -> Vec<AuditLine> {
         let recent = self.audit.iter().rev().take_while(|line| line.at >= since);
-        let asked = recent.filter(|line| line.session.as_ref() == Some(session) && self.shows(scope, line));
-        asked.take(validate::page_limit(limit)).cloned().collect()
+        let matching =
+            recent.filter(|line| line.session.as_ref() == Some(session) && self.is_visible(scope, line));
+        matching.take(validate::page_limit(limit)).cloned().collect()
     }
 
-    fn shows(&self, scope: &Scope, line: &AuditLine) -> bool {
-        let held = line.session.as_ref().and_then(|session| self.held.get(session));
-        validate::may_see_line(scope, line, held.map(|held| &held.book.summary))
+    fn is_visible(&self, scope: &Scope, line: &AuditLine) -> bool {
+        let stored = line.session.as_ref().and_then(|session| self.sessions.get(session));
+        validate::may_see_line(scope, line, stored.map(|stored| &stored.log.summary))
     }
 }

@@ -1,7 +1,7 @@
-//! A tenant's audit: `audit.jsonl`, one hash-chained line per action.
+//! A tenant's audit log: `audit.jsonl`, one hash-chained line per action.
 //!
-//! The line of an append is written after the append, to another file: a crash in between loses the
-//! line, never the entries.
+//! The audit line of an append is written after the entries. A crash in between loses the line,
+//! never the entries.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,7 +12,7 @@ use sapwood_core::port::store::{AuditLine, Result};
 
 use super::disk::{self, At, LockKind, sync};
 use super::layout::Layout;
-use super::session_log::Deferred;
+use super::session_log::PendingAuditLine;
 use crate::Durability;
 use crate::validate::damaged;
 
@@ -20,7 +20,7 @@ use crate::validate::damaged;
 const END_BYTES: u64 = 16 << 10;
 
 /// Appends lines to the chain.
-pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability) -> Result<()> {
+pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Durability) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
@@ -38,7 +38,7 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
         file.set_len(whole).at(&path)?;
     }
     let mut out = Vec::new();
-    for Deferred { by, note, at } in lines {
+    for PendingAuditLine { by, note, at } in lines {
         let (number, previous) = last.as_ref().map_or((1, ""), |line| (line.number + 1, line.hash.as_str()));
         let line = AuditLine::chained(number, at, by, note, previous);
         serde_json::to_writer(&mut out, &line).expect("an audit line contains only strings and numbers");
@@ -50,8 +50,8 @@ pub fn write_lines(layout: &Layout, lines: Vec<Deferred>, durability: Durability
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
 }
 
-/// Returns the last line if it is complete and fits into the bytes read. The rest of the file is
-/// then not needed.
+/// Returns the last line if it is complete and fits into the bytes read. If it does not, the caller
+/// reads the whole file.
 fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;
@@ -65,7 +65,7 @@ fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> 
     Ok(serde_json::from_slice(last).ok())
 }
 
-/// The whole audit, and how many of its bytes are complete lines.
+/// The whole audit log, and how many of its bytes are complete lines.
 pub struct Chain {
     pub lines: Vec<AuditLine>,
     whole: u64,
@@ -91,7 +91,7 @@ impl Chain {
 
 pub fn read_chain(layout: &Layout) -> Result<Chain> {
     let path = layout.audit();
-    let bytes = disk::read_if_there(&path)?.unwrap_or_default();
+    let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
     let mut chain = Chain { lines: Vec::new(), whole: 0 };
     for (index, raw) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let is_last = chain.whole + raw.len() as u64 == bytes.len() as u64;
@@ -139,6 +139,10 @@ fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<Au
     Ok(lines)
 }
 
-pub fn line(by: Principal, note: sapwood_core::port::store::AuditNote, at: TimestampMs) -> Deferred {
-    Deferred { by, note, at }
+pub fn pending_line(
+    by: Principal,
+    note: sapwood_core::port::store::AuditNote,
+    at: TimestampMs,
+) -> PendingAuditLine {
+    PendingAuditLine { by, note, at }
 }

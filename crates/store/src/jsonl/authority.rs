@@ -1,6 +1,6 @@
 //! The authority record of a session: which entries this store wrote itself. It is a small file
-//! next to the log, replaced as a whole, and read and written under the lock on the log. A log
-//! without a record was written by an earlier version, or copied here manually.
+//! next to the log. Every change replaces the whole file. Reads and writes hold the lock on the log.
+//! A log without a record was written by an earlier version, or copied here manually.
 //!
 //! An import writes the record before the entries. After a crash in between, the record references
 //! entries that do not exist; the next append removes these references.
@@ -8,26 +8,26 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood_core::authority::Trace;
+use sapwood_core::authority::OriginTrace;
 use sapwood_core::port::store::Result;
 use sapwood_core::{Authority, Right, Scope, Seq, SessionId, Source, StoreError};
 
 use super::audit::read_chain;
 use super::disk::{self, LockKind};
-use super::layout::{AUTHORITY_ENDING, Layout};
+use super::layout::{AUTHORITY_EXTENSION, Layout};
 use super::session_log::SessionLog;
 use super::tenant::TenantDir;
 use crate::Durability;
-use crate::mem_log::Planned;
+use crate::mem_log::PlannedBatch;
 use crate::validate::{self, damaged};
 
 /// Returns the path of the record that belongs to this log.
 pub fn path_beside(log: &Path) -> PathBuf {
-    log.with_extension(AUTHORITY_ENDING)
+    log.with_extension(AUTHORITY_EXTENSION)
 }
 
 pub fn read(path: &Path) -> Result<Option<Authority>> {
-    let Some(bytes) = disk::read_if_there(path)? else { return Ok(None) };
+    let Some(bytes) = disk::read_if_exists(path)? else { return Ok(None) };
     let parsed = std::str::from_utf8(&bytes).map_err(|error| damaged(path.display(), error))?;
     validate::parse_authority(parsed).map(Some).map_err(|error| damaged(path.display(), error))
 }
@@ -37,8 +37,8 @@ pub fn write(path: &Path, authority: &Authority, durability: Durability) -> Resu
 }
 
 /// Returns the record as it will be after a batch is appended.
-pub fn with_planned(book: &SessionLog, planned: Option<&Planned>) -> Authority {
-    let mut authority = book.log.summary.authority.clone().unwrap_or_default();
+pub fn with_planned(session_log: &SessionLog, planned: Option<&PlannedBatch>) -> Authority {
+    let mut authority = session_log.log.summary.authority.clone().unwrap_or_default();
     if let Some(planned) = planned.filter(|planned| planned.is_import()) {
         let seqs = planned.batch.iter().map(|placed| placed.entry.meta.seq);
         let (first, last) = (seqs.clone().min(), seqs.max());
@@ -50,19 +50,24 @@ pub fn with_planned(book: &SessionLog, planned: Option<&Planned>) -> Authority {
 impl TenantDir {
     /// Updates the record of a log for a batch that is about to be written. The caller holds the
     /// log's lock.
-    pub fn prepare_authority(&self, book: &mut SessionLog, planned: &Planned) -> Result<()> {
-        let Some(path) = book.disk.as_ref().map(|disk| path_beside(&disk.file.path)) else { return Ok(()) };
+    pub fn prepare_authority(&self, session_log: &mut SessionLog, planned: &PlannedBatch) -> Result<()> {
+        let Some(path) = session_log.disk.as_ref().map(|disk| path_beside(&disk.file.path)) else {
+            return Ok(());
+        };
         let Some(mut authority) = read(&path)? else {
             if planned.is_import() {
-                validate::settle_summary(&mut book.log.summary, trace(&self.layout, &book.header.id)?);
-                return write(&path, &with_planned(book, Some(planned)), self.options.durability);
+                validate::settle_summary(
+                    &mut session_log.log.summary,
+                    trace(&self.layout, &session_log.header.id)?,
+                );
+                return write(&path, &with_planned(session_log, Some(planned)), self.options.durability);
             }
             return Ok(());
         };
-        let is_clipped = authority.clip(book.log.summary.head.seq);
-        book.log.summary.authority = Some(authority);
+        let is_clipped = authority.clip(session_log.log.summary.head.seq);
+        session_log.log.summary.authority = Some(authority);
         if is_clipped || planned.is_import() {
-            write(&path, &with_planned(book, Some(planned)), self.options.durability)?;
+            write(&path, &with_planned(session_log, Some(planned)), self.options.durability)?;
         }
         Ok(())
     }
@@ -96,9 +101,9 @@ impl TenantDir {
         change: impl FnOnce(&mut Authority),
     ) -> Result<Authority> {
         let (durability, layout) = (self.options.durability, self.layout.clone());
-        let book = self.open_for(scope, session, right)?;
-        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
-            let authority = book.log.summary.authority.get_or_insert_default();
+        let session_log = self.open_for(scope, session, right)?;
+        let Some(file) = session_log.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
+            let authority = session_log.log.summary.authority.get_or_insert_default();
             change(authority);
             return Ok(authority.clone());
         };
@@ -107,20 +112,21 @@ impl TenantDir {
         file.length_if_current()?.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
         let before = read(&path)?;
         match &before {
-            Some(authority) => book.log.summary.authority = Some(authority.clone()),
-            None => validate::settle_summary(&mut book.log.summary, trace(&layout, session)?),
+            Some(authority) => session_log.log.summary.authority = Some(authority.clone()),
+            None => validate::settle_summary(&mut session_log.log.summary, trace(&layout, session)?),
         }
-        let authority = book.log.summary.authority.get_or_insert_default();
+        let authority = session_log.log.summary.authority.get_or_insert_default();
         change(authority);
         let authority = authority.clone();
         if before.as_ref() != Some(&authority) {
             write(&path, &authority, durability)?;
         }
-        let (summary, len) = (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
+        let (summary, len) =
+            (session_log.log.summary.clone(), session_log.disk.as_ref().map_or(0, |disk| disk.len));
         self.index.load(&self.layout)?;
         self.index.put(&file.stem, len, &summary);
-        // Failure is harmless: the index is a cache. The shared lock prevents restoring an erased
-        // session.
+        // A failure is harmless, because the index is a cache. The shared lock ensures that an erased
+        // session does not reappear in the index.
         if let Ok(lock_file) = self.lock_file()
             && let Ok(Some(_locked)) = disk::try_lock(&lock_file, LockKind::Shared, &self.layout.lock())
         {
@@ -130,11 +136,11 @@ impl TenantDir {
     }
 }
 
-/// Returns the origin of a session according to the audit. A log whose creation is not in the audit
-/// was copied here from another store.
+/// Returns the origin of a session according to the audit log. A session whose creation is not in
+/// the audit log was copied here from another store.
 fn trace(layout: &Layout, session: &SessionId) -> Result<Source> {
     let lines = read_chain(layout)?.lines;
-    let mut trace = Trace::of(session.clone());
+    let mut trace = OriginTrace::of(session.clone());
     while let Some(wanted) = trace.wanted().cloned() {
         trace.feed(lines.iter().filter(|line| line.session.as_ref() == Some(&wanted)));
     }

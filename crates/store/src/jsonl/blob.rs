@@ -1,5 +1,5 @@
-//! Blobs: one file each, named by its hash, with a separate list of the principals that put it. A
-//! blob of several pieces is written to a file in `uploads/`, which is renamed when it is complete.
+//! Blobs: one file each, named by its hash, with a separate list of the principals that uploaded it.
+//! A blob of several chunks is written to a file in `uploads/`, which is renamed when it is complete.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use sapwood_core::port::store::{BlobSink, PIECE_BYTES_MAX, Result};
+use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, BlobSink, Result};
 use sapwood_core::{BlobHash, Principal, Scope, StoreError};
 
 use super::JsonlStore;
 use super::disk::{self, At, io_error, sync, sync_dir};
 use super::layout::Layout;
-use crate::blob_chunks::{Cutter, End, UPLOAD_IDLE_S_MAX};
+use crate::blob_chunks::{BlobChunker, BlobEnd, UPLOAD_IDLE_S_MAX};
 use crate::validate::damaged;
 use crate::{Durability, permissions};
 
-/// Maximum number of remembered verifications. Beyond it, files are verified again.
-const SOUND_MAX: usize = 1_024;
+/// Maximum number of cached verifications. When it is reached, the cache is cleared.
+const VERIFIED_MAX: usize = 1_024;
 /// Bytes that are read at a time to verify a file.
 const CHECK_BYTES: usize = 64 << 10;
 /// Maximum number of old upload files that one sweep inspects.
@@ -29,11 +29,11 @@ const SWEPT_FILES_MAX: usize = 1_000;
 pub struct BlobUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,
-    cutter: Cutter,
+    chunker: BlobChunker,
     upload: Option<Upload>,
 }
 
-/// The file of a blob of more than one piece, until it is renamed.
+/// The temporary file of a blob of more than one chunk.
 struct Upload {
     file: File,
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Upload {
 
 impl<'s> BlobUpload<'s> {
     pub fn new(store: &'s JsonlStore, scope: Scope) -> Self {
-        Self { store, scope, cutter: Cutter::new(), upload: None }
+        Self { store, scope, chunker: BlobChunker::new(), upload: None }
     }
 }
 
@@ -72,7 +72,7 @@ impl<'s> BlobUpload<'s> {
 impl BlobSink for BlobUpload<'_> {
     async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let Some(piece) = self.cutter.take(&mut bytes)? else { continue };
+            let Some(chunk) = self.chunker.take(&mut bytes)? else { continue };
             let upload = match &mut self.upload {
                 Some(upload) => upload,
                 none => {
@@ -80,20 +80,20 @@ impl BlobSink for BlobUpload<'_> {
                     none.insert(Upload::begin(&layout)?)
                 }
             };
-            upload.add(&piece)?;
-            self.cutter.kept();
+            upload.add(&chunk)?;
+            self.chunker.confirm_stored();
         }
         Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let End { hash, rest, .. } = self.cutter.end()?;
+        let BlobEnd { hash, rest, .. } = self.chunker.end()?;
         let by = &self.scope.principal;
         match &mut self.upload {
             None => self.store.with(&self.scope, |tenant| {
                 let durability = tenant.options.durability;
                 note_put(&tenant.layout, by, &hash, durability)?;
-                match is_there(&tenant.layout, &hash) {
+                match exists(&tenant.layout, &hash) {
                     true => Ok(()),
                     false => disk::replace(&tenant.layout.blob(&hash), &rest, durability),
                 }
@@ -104,7 +104,7 @@ impl BlobSink for BlobUpload<'_> {
                 self.store.with(&self.scope, |tenant| {
                     let (path, durability) = (tenant.layout.blob(&hash), tenant.options.durability);
                     note_put(&tenant.layout, by, &hash, durability)?;
-                    if !is_there(&tenant.layout, &hash) {
+                    if !exists(&tenant.layout, &hash) {
                         fs::rename(&upload.path, &path).at(&path)?;
                     }
                     sync_dir(&path, durability)
@@ -142,12 +142,12 @@ pub fn sweep(layout: &Layout) {
     }
 }
 
-pub fn is_there(layout: &Layout, blob: &BlobHash) -> bool {
+pub fn exists(layout: &Layout, blob: &BlobHash) -> bool {
     layout.blob(blob).exists()
 }
 
 pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bool> {
-    let putters = disk::read_if_there(&layout.blob_putters(blob))?.unwrap_or_default();
+    let putters = disk::read_if_exists(&layout.blob_putters(blob))?.unwrap_or_default();
     let name = by.to_string();
     Ok(putters.split(|byte| *byte == b'\n').any(|putter| putter == name.as_bytes()))
 }
@@ -156,9 +156,9 @@ pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bo
 /// file at that time. There are no checksums of parts, so the whole file is verified before any
 /// part of it is returned, and again only after it changes.
 #[derive(Default)]
-pub struct Sound(HashMap<BlobHash, (u64, Option<SystemTime>)>);
+pub struct VerifiedBlobs(HashMap<BlobHash, (u64, Option<SystemTime>)>);
 
-impl Sound {
+impl VerifiedBlobs {
     /// Opens a verified blob file and returns it with its length.
     pub fn open(&mut self, layout: &Layout, blob: &BlobHash) -> Result<(File, u64)> {
         let path = layout.blob(blob);
@@ -173,7 +173,7 @@ impl Sound {
         let seen = (metadata.len(), metadata.modified().ok());
         if seen.1.is_none() || self.0.get(blob) != Some(&seen) {
             check_bytes(&mut file, layout, blob)?;
-            if self.0.len() >= SOUND_MAX {
+            if self.0.len() >= VERIFIED_MAX {
                 self.0.clear();
             }
             self.0.insert(*blob, seen);
@@ -197,10 +197,16 @@ fn check_bytes(file: &mut File, layout: &Layout, blob: &BlobHash) -> Result<()> 
     }
 }
 
-pub fn read(sound: &mut Sound, layout: &Layout, blob: &BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
-    let (mut file, size) = sound.open(layout, blob)?;
+pub fn read(
+    verified_blobs: &mut VerifiedBlobs,
+    layout: &Layout,
+    blob: &BlobHash,
+    from: u64,
+    limit: usize,
+) -> Result<Vec<u8>> {
+    let (mut file, size) = verified_blobs.open(layout, blob)?;
     let path = layout.blob(blob);
-    let limit = (limit.min(PIECE_BYTES_MAX) as u64).min(size.saturating_sub(from));
+    let limit = (limit.min(BLOB_CHUNK_BYTES_MAX) as u64).min(size.saturating_sub(from));
     let mut bytes = Vec::with_capacity(limit as usize);
     if limit > 0 {
         file.seek(SeekFrom::Start(from)).at(&path)?;
@@ -216,7 +222,7 @@ pub fn find_damaged(layout: &Layout) -> Result<Vec<StoreError>> {
     for file in files {
         let name = file.at(&layout.blobs())?.file_name();
         let Some(blob) = name.to_str().and_then(|name| name.parse::<BlobHash>().ok()) else { continue };
-        match Sound::default().open(layout, &blob) {
+        match VerifiedBlobs::default().open(layout, &blob) {
             Err(error @ StoreError::Damaged { .. }) => found.push(error),
             Ok(_) | Err(StoreError::NoBlob { .. }) => {}
             Err(error) => return Err(error),

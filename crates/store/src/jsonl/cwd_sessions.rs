@@ -1,4 +1,4 @@
-//! Shortcuts for tools that keep one session per working directory.
+//! Shortcuts for tools that use one session per working directory.
 
 use std::path::Path;
 

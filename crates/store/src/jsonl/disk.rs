@@ -13,7 +13,7 @@ use crate::{Durability, permissions};
 
 /// How long to wait for a lock that another process holds, and how often to retry.
 const LOCK_WAIT_MS: u64 = 30_000;
-const LOCK_LOOK_MS: u64 = 2;
+const LOCK_RETRY_MS: u64 = 2;
 
 pub trait At<T> {
     fn at(self, path: &Path) -> Result<T>;
@@ -55,7 +55,7 @@ pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a
         if waited_ms > LOCK_WAIT_MS {
             return Err(StoreError::Busy { place: path.display().to_string(), waited_ms });
         }
-        std::thread::sleep(Duration::from_millis(LOCK_LOOK_MS));
+        std::thread::sleep(Duration::from_millis(LOCK_RETRY_MS));
     }
 }
 
@@ -119,7 +119,7 @@ pub fn remove(path: &Path) -> Result<()> {
 }
 
 /// Reads a file if it exists.
-pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -1,5 +1,5 @@
-//! Erasing: the file is deleted. Entries that forks need are kept in a file that cannot be opened
-//! as a session.
+//! Erases a session: deletes its files. Entries that forks need are retained in a file that cannot
+//! be opened as a session.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,53 +13,54 @@ use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq, SessionId, TimestampMs}
 use super::audit;
 use super::blob;
 use super::disk::{self, At, LockKind, io_error, replace, sync_dir};
-use super::file::{Handle, LogFile};
+use super::file::{BodyHandle, LogFile};
 use super::header::Header;
-use super::session_log::{Opened, erased_file};
+use super::session_log::{OpenedLog, erased_file};
 use super::tenant::TenantDir;
-use crate::mem_log::{RowStore, Stored, Walk, row_at};
+use crate::mem_log::{PathWalk, RowStore, StoredBody, row_at};
 use crate::validate::damaged;
 
-/// A file to delete, except for the entries that forks need.
-struct Doomed {
+/// A session whose files are deleted, except for the entries that forks need.
+struct SessionToErase {
     stem: String,
     header: Header,
-    shelf: Arc<RowStore<Handle>>,
+    rows: Arc<RowStore<BodyHandle>>,
 }
 
 impl TenantDir {
     pub fn erase(&mut self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         self.open_for(scope, session, Right::Own)?;
         let lock_file = self.lock_file()?;
-        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
-        let book = self.open_for(scope, session, Right::Own)?;
-        let mut lines = std::mem::take(&mut book.deferred);
-        let (header, shelf) = (book.header.clone(), Arc::clone(book.log.shelf()));
-        let stem = book.disk.as_ref().map(|disk| disk.file.stem.clone());
+        let _store_lock = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let session_log = self.open_for(scope, session, Right::Own)?;
+        let mut lines = std::mem::take(&mut session_log.deferred);
+        let (header, rows) = (session_log.header.clone(), Arc::clone(session_log.log.rows()));
+        let stem = session_log.disk.as_ref().map(|disk| disk.file.stem.clone());
         let mut blobs: BTreeSet<BlobHash> = BTreeSet::new();
         match stem {
-            Some(stem) => self.erase_files(Doomed { stem, header, shelf }, &mut blobs)?,
-            None => blobs.extend(shelf.own_blobs()),
+            Some(stem) => self.erase_files(SessionToErase { stem, header, rows }, &mut blobs)?,
+            None => blobs.extend(rows.own_blobs()),
         }
-        self.books.remove(session);
-        self.forget_read();
+        self.open_logs.remove(session);
+        self.evict_read();
         self.collect_blobs(&blobs)?;
         self.erase_memories(session)?;
         let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
-        lines.push(audit::line(scope.principal.clone(), note, now));
+        lines.push(audit::pending_line(scope.principal.clone(), note, now));
         audit::write_lines(&self.layout, lines, self.options.durability)
     }
 
-    /// Erases one session's files, then erased sessions that were kept only for this session.
-    fn erase_files(&mut self, first: Doomed, blobs: &mut BTreeSet<BlobHash>) -> Result<()> {
+    /// Deletes a session's files. If the session is the last fork of an erased session, also deletes
+    /// the retained entries of that session.
+    fn erase_files(&mut self, first: SessionToErase, blobs: &mut BTreeSet<BlobHash>) -> Result<()> {
         let mut next = Some(first);
-        while let Some(Doomed { stem, header, shelf }) = next.take() {
-            blobs.extend(shelf.own_blobs());
-            let needed = self.needed_by_forks(&stem, &header, &shelf)?;
+        while let Some(SessionToErase { stem, header, rows }) = next.take() {
+            blobs.extend(rows.own_blobs());
+            let needed = self.needed_by_forks(&stem, &header, &rows)?;
             if needed.is_empty() {
                 disk::remove(&self.layout.erased(&stem))?;
             } else {
-                let kept = read_kept(&shelf, &needed)?;
+                let kept = read_kept(&rows, &needed)?;
                 replace(&self.layout.erased(&stem), &erased_file(&header, &kept), self.options.durability)?;
             }
             let layout = &self.layout;
@@ -68,7 +69,7 @@ impl TenantDir {
                 disk::remove(&path)?;
             }
             sync_dir(&self.layout.log(&stem), self.options.durability)?;
-            // The cached summary also contains content.
+            // The index also contains some of the session's content.
             self.index.load(&self.layout)?;
             self.index.remove(&stem);
             self.index.rewrite(&self.layout)?;
@@ -78,15 +79,15 @@ impl TenantDir {
         Ok(())
     }
 
-    /// Reads an erased session that is kept for forks.
-    fn read_erased(&mut self, stem: &str) -> Result<Option<Doomed>> {
+    /// Reads the retained entries of an erased session. Returns `None` if the session is not erased.
+    fn read_erased(&mut self, stem: &str) -> Result<Option<SessionToErase>> {
         if self.layout.log(stem).exists() {
             return Ok(None);
         }
         let Some(file) = LogFile::open(self.layout.erased(stem), stem)? else { return Ok(None) };
-        let header = Opened::read(file)?.header;
-        let shelf = self.shelf_of(stem, Seq::ZERO, 0)?;
-        Ok(shelf.map(|shelf| Doomed { stem: stem.to_owned(), header, shelf }))
+        let header = OpenedLog::read(file)?.header;
+        let rows = self.rows_of(stem, Seq::ZERO, 0)?;
+        Ok(rows.map(|rows| SessionToErase { stem: stem.to_owned(), header, rows }))
     }
 
     /// Returns the file's own entries that are on the path to a fork point.
@@ -94,12 +95,12 @@ impl TenantDir {
         &self,
         stem: &str,
         header: &Header,
-        shelf: &Arc<RowStore<Handle>>,
+        rows: &Arc<RowStore<BodyHandle>>,
     ) -> Result<BTreeSet<Seq>> {
         let first = if header.base.is_some() { header.inherited } else { 0 };
         let mut needed = BTreeSet::new();
         for at in self.fork_points(stem)? {
-            for (seq, _) in Walk::from(shelf, Some(at)) {
+            for (seq, _) in PathWalk::from(rows, Some(at)) {
                 if seq.0 <= first || !needed.insert(seq) {
                     break;
                 }
@@ -125,7 +126,7 @@ impl TenantDir {
                 continue;
             };
             let Some(file) = LogFile::open(path.clone(), name)? else { continue };
-            let header = Opened::read(file)?.header;
+            let header = OpenedLog::read(file)?.header;
             points.extend(header.base.filter(|base| base.file == stem).map(|base| base.seq));
         }
         Ok(points)
@@ -137,8 +138,8 @@ impl TenantDir {
         if unused.is_empty() {
             return Ok(());
         }
-        let all_read = self.for_each(|book| {
-            unused.retain(|blob| !book.log.refers_to(blob));
+        let all_read = self.for_each(|session_log| {
+            unused.retain(|blob| !session_log.log.refers_to(blob));
             Ok(())
         })?;
         if !all_read {
@@ -153,16 +154,16 @@ impl TenantDir {
     }
 }
 
-/// Returns the kept entries, each with the id of its parent.
+/// Reads the entries to retain, each with the id of its parent.
 fn read_kept(
-    shelf: &Arc<RowStore<Handle>>,
+    rows: &Arc<RowStore<BodyHandle>>,
     needed: &BTreeSet<Seq>,
 ) -> Result<Vec<(Record, Option<EntryId>)>> {
     let mut kept = Vec::with_capacity(needed.len());
     for seq in needed {
         let row =
-            row_at(shelf, *seq).ok_or_else(|| damaged("an erased session", format!("no entry {seq}")))?;
-        let parent = row.meta.parent.and_then(|parent| row_at(shelf, parent)).map(|row| row.meta.id);
+            row_at(rows, *seq).ok_or_else(|| damaged("an erased session", format!("no entry {seq}")))?;
+        let parent = row.meta.parent.and_then(|parent| row_at(rows, parent)).map(|row| row.meta.id);
         let body = row.body.load(row.meta.kind)?;
         kept.push((Record { meta: row.meta.clone(), version: LOG_VERSION, body }, parent));
     }

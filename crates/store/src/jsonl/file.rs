@@ -1,4 +1,4 @@
-//! One session's file: reading bodies, and appending batches.
+//! The file of one session: reads bodies and appends batches.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use sapwood_core::{Kind, StoreError};
 
 use super::disk::{At, io_error, sync};
 use crate::Durability;
-use crate::mem_log::Stored;
+use crate::mem_log::StoredBody;
 use crate::validate::damaged;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct LogFile {
     /// The file name without its extension. Forks reference the file by this name.
     pub stem: String,
     writable: bool,
-    /// Kept open while any row references a body in the file, so that the body stays readable.
+    /// Stays open while any row references a body in the file, so that the body stays readable.
     file: Mutex<File>,
 }
 
@@ -57,7 +57,7 @@ impl LogFile {
         self.file().try_clone().at(&self.path)
     }
 
-    /// Returns the length of the file, or `None` if its path now refers to another file.
+    /// Returns the length of the file, or `None` if its path no longer refers to this file.
     pub fn length_if_current(&self) -> Result<Option<u64>> {
         match std::fs::metadata(&self.path) {
             Ok(named) => {
@@ -82,7 +82,8 @@ impl LogFile {
         }
     }
 
-    /// Writes a batch at byte `end` in one write: all of it or nothing (I4).
+    /// Appends a batch in one write. If the write fails, truncates the file to its previous length
+    /// `end`, so that the batch is written completely or not at all (I4).
     pub fn append(&self, end: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         if !self.writable {
             return Err(StoreError::ReadOnly { place: self.place(), why: "it is read-only".to_owned() });
@@ -90,7 +91,7 @@ impl LogFile {
         let mut file = self.file();
         let written = file.write_all(bytes).at(&self.path).and_then(|()| sync(&file, &self.path, durability));
         if written.is_err() {
-            // Remove the unacknowledged batch. If that also fails, the torn batch is cut off later.
+            // If truncating fails, too, the next reader cuts off the torn batch.
             let _ = file.set_len(end);
         }
         written
@@ -101,10 +102,10 @@ impl LogFile {
     pub fn cut(&self, end: u64, torn: &Path, durability: Durability) -> Result<usize> {
         let length = self.file().metadata().at(&self.path)?.len();
         let tail = self.read_at(end, usize::try_from(length.saturating_sub(end)).unwrap_or(0))?;
-        let mut kept = super::disk::open_to_append(torn)?;
-        kept.write_all(&tail).at(torn)?;
-        kept.write_all(b"\n").at(torn)?;
-        sync(&kept, torn, durability)?;
+        let mut torn_file = super::disk::open_to_append(torn)?;
+        torn_file.write_all(&tail).at(torn)?;
+        torn_file.write_all(b"\n").at(torn)?;
+        sync(&torn_file, torn, durability)?;
         let file = self.file();
         file.set_len(end).at(&self.path)?;
         sync(&file, &self.path, durability)?;
@@ -125,7 +126,7 @@ fn is_same_file(_: &Metadata, _: &Metadata) -> bool {
 
 /// The location of a body: in memory until its session is written, then in the file.
 #[derive(Debug, Clone)]
-pub enum Handle {
+pub enum BodyHandle {
     Memory(Arc<[u8]>),
     /// The body's fields, as the codec wrote them.
     Fields {
@@ -142,26 +143,26 @@ pub enum Handle {
     },
 }
 
-impl Handle {
+impl BodyHandle {
     /// Returns the file that contains the body.
     pub fn file(&self) -> Option<&Arc<LogFile>> {
         match self {
-            Handle::Memory(_) => None,
-            Handle::Fields { file, .. } | Handle::Line { file, .. } => Some(file),
+            BodyHandle::Memory(_) => None,
+            BodyHandle::Fields { file, .. } | BodyHandle::Line { file, .. } => Some(file),
         }
     }
 }
 
-impl Stored for Handle {
+impl StoredBody for BodyHandle {
     fn load(&self, kind: Kind) -> Result<Vec<u8>, StoreError> {
         match self {
-            Handle::Memory(bytes) => Ok(bytes.to_vec()),
-            Handle::Fields { file, offset, len } => {
+            BodyHandle::Memory(bytes) => Ok(bytes.to_vec()),
+            BodyHandle::Fields { file, offset, len } => {
                 let mut body = type_head(kind).into_bytes();
                 body.extend(file.read_at(*offset, *len as usize)?);
                 Ok(body)
             }
-            Handle::Line { file, offset, len, version } => {
+            BodyHandle::Line { file, offset, len, version } => {
                 let line = file.read_at(*offset, *len as usize)?;
                 let line = read_line(*version, &line).map_err(|error| damaged(file.place(), error))?;
                 Ok(line.encoded())

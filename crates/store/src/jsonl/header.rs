@@ -40,13 +40,13 @@ pub struct Header {
     pub inherited: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseRef>,
-    /// The session is erased and cannot be opened. Only entries that forks need are left.
+    /// The session is erased and cannot be opened. The file contains only entries that forks need.
     #[serde(default, skip_serializing_if = "is_false")]
     pub erased: bool,
 }
 
-/// The entry that a fork begins with: the name of its file without the extension, and its seq
-/// there.
+/// The fork point: the name, without the extension, of the file that contains the last shared entry,
+/// and the entry's seq in that file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseRef {
     pub file: String,
@@ -84,7 +84,7 @@ impl Header {
         }
     }
 
-    /// Returns the header that is kept when the session is erased.
+    /// Returns the header for the retained entries of the erased session, without personal data.
     pub fn erased(&self) -> Self {
         Self {
             cwd: None,

@@ -32,7 +32,7 @@ pub struct Index {
     lines: HashMap<String, IndexLine>,
     is_loaded: bool,
     lines_on_disk: usize,
-    fresh: Vec<String>,
+    unsaved: Vec<String>,
 }
 
 impl Index {
@@ -41,7 +41,7 @@ impl Index {
             return Ok(());
         }
         self.is_loaded = true;
-        let bytes = disk::read_if_there(&layout.index())?.unwrap_or_default();
+        let bytes = disk::read_if_exists(&layout.index())?.unwrap_or_default();
         for raw in bytes.split(|byte| *byte == b'\n') {
             // An unreadable line is ignored, because the index is only a cache.
             if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
@@ -65,7 +65,7 @@ impl Index {
         let authority = summary.authority.clone();
         let line = IndexLine { file: stem.to_owned(), len, summary: summary.clone(), authority };
         self.lines.insert(stem.to_owned(), line);
-        self.fresh.push(stem.to_owned());
+        self.unsaved.push(stem.to_owned());
     }
 
     pub fn remove(&mut self, stem: &str) {
@@ -73,23 +73,23 @@ impl Index {
     }
 
     /// Returns whether there are changes that are not in the file.
-    pub fn is_ahead(&self) -> bool {
-        !self.fresh.is_empty()
+    pub fn has_unsaved(&self) -> bool {
+        !self.unsaved.is_empty()
     }
 
     /// Writes the changes, or rewrites the file if it has too many outdated lines. The caller holds
     /// the store's lock, so that an erased session does not reappear.
     pub fn save(&mut self, layout: &Layout) -> Result<()> {
-        let fresh = std::mem::take(&mut self.fresh);
-        let fresh: Vec<&String> = fresh.iter().filter(|stem| layout.log(stem).exists()).collect();
-        if fresh.is_empty() {
+        let unsaved = std::mem::take(&mut self.unsaved);
+        let unsaved: Vec<&String> = unsaved.iter().filter(|stem| layout.log(stem).exists()).collect();
+        if unsaved.is_empty() {
             return Ok(());
         }
-        if self.lines_on_disk + fresh.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
+        if self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
             return self.rewrite(layout);
         }
         let mut out = Vec::new();
-        for line in fresh.into_iter().filter_map(|stem| self.lines.get(stem)) {
+        for line in unsaved.into_iter().filter_map(|stem| self.lines.get(stem)) {
             write_line(line, &mut out);
             self.lines_on_disk += 1;
         }
@@ -99,7 +99,7 @@ impl Index {
 
     /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
-        self.fresh.clear();
+        self.unsaved.clear();
         self.lines.retain(|stem, _| layout.log(stem).exists());
         self.lines_on_disk = self.lines.len();
         let mut out = Vec::new();

@@ -23,7 +23,7 @@ impl JsonlStore {
     /// acknowledged.
     fn read_keys(&self) -> Result<Vec<ApiKey>> {
         let path = self.keys_path();
-        let bytes = disk::read_if_there(&path)?.unwrap_or_default();
+        let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
         let mut keys: Vec<ApiKey> = Vec::new();
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             if !line.ends_with(b"\n") {
@@ -31,8 +31,8 @@ impl JsonlStore {
             }
             let place = || format!("{}:{}", path.display(), index + 1);
             let key: ApiKey = serde_json::from_slice(line).map_err(|error| damaged(place(), error))?;
-            match keys.iter_mut().find(|known| known.id == key.id) {
-                Some(known) => *known = key,
+            match keys.iter_mut().find(|existing| existing.id == key.id) {
+                Some(existing) => *existing = key,
                 None => keys.push(key),
             }
         }
@@ -46,7 +46,7 @@ impl JsonlStore {
         let mut file = disk::open_to_append(&path)?;
         let lock = file.try_clone().at(&path)?;
         let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
-        let whole = disk::read_if_there(&path)?.unwrap_or_default();
+        let whole = disk::read_if_exists(&path)?.unwrap_or_default();
         let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if end < whole.len() {
             file.set_len(end as u64).at(&path)?;

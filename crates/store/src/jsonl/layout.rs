@@ -1,7 +1,7 @@
 //! The file names in a tenant's directory.
 //!
 //! ```text
-//! DIR/                                         the tenant `local`; others live in DIR/tenants/<name>/
+//! DIR/                                         the tenant `local`; others are in DIR/tenants/<name>/
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then one entry per line
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   the rest of an unfinished batch, cut off
 //!   2026-11-15T22-19-18-123Z_<id>.lease        its lease and the fence
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use sapwood_core::{BlobHash, SessionId, TenantId, TimestampMs};
 
 /// File extension of authority records.
-pub const AUTHORITY_ENDING: &str = "authority";
+pub const AUTHORITY_EXTENSION: &str = "authority";
 
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -44,7 +44,7 @@ impl Layout {
         self.dir.join(format!("{stem}.lease"))
     }
     pub fn authority(&self, stem: &str) -> PathBuf {
-        self.dir.join(format!("{stem}.{AUTHORITY_ENDING}"))
+        self.dir.join(format!("{stem}.{AUTHORITY_EXTENSION}"))
     }
     pub fn erased(&self, stem: &str) -> PathBuf {
         self.dir.join(format!("{stem}.erased"))
@@ -74,8 +74,8 @@ impl Layout {
         self.blobs().join(format!("{blob}.by"))
     }
 
-    /// Returns an unused name for a new session's files. An erased session with the same time and
-    /// id may still be kept for forks.
+    /// Returns an unused name for a new session's files. Entries of an erased session with the same
+    /// time and id may be retained under the plain name.
     pub fn new_stem(&self, at: TimestampMs, id: &SessionId) -> String {
         let plain = format!("{}_{id}", file_time(at));
         let numbered = (2..).map(|number| format!("{plain}~{number}"));

@@ -1,5 +1,5 @@
-//! A session's lease, in a small file that is replaced as a whole. Read and written under the lock
-//! on the session's log.
+//! A session's lease, in a small file. Every change replaces the whole file. Reads and writes hold
+//! the lock on the session's log.
 
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::Result;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::disk;
 use super::layout::Layout;
 use crate::Durability;
-use crate::lease::{StoredLease, Term};
+use crate::lease::{LeaseTerm, StoredLease};
 use crate::validate::damaged;
 
 #[derive(Serialize, Deserialize)]
@@ -18,12 +18,12 @@ struct LeaseFile {
     expires_at: TimestampMs,
     /// Earlier builds do not write this field, and drop it when they change the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    term: Option<Term>,
+    term: Option<LeaseTerm>,
 }
 
 pub fn read(layout: &Layout, stem: &str) -> Result<Option<StoredLease>> {
     let path = layout.lease(stem);
-    let Some(bytes) = disk::read_if_there(&path)? else { return Ok(None) };
+    let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
     let lease: LeaseFile = serde_json::from_slice(&bytes).map_err(|error| damaged(path.display(), error))?;
     let LeaseFile { holder, fence, expires_at, term } = lease;
     Ok(Some(StoredLease { holder, fence, expires_at, term }))

@@ -1,6 +1,6 @@
 //! Memories: `memories.jsonl` in the tenant's directory, one memory per line, oldest first. Every
-//! change rewrites the file under the store's lock, so that nothing is left of changed or deleted
-//! memories.
+//! change rewrites the file under the store's lock, so that no trace of a changed or deleted
+//! memory remains.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
@@ -14,7 +14,7 @@ use super::disk::{self, LockKind};
 use super::layout::Layout;
 use super::tenant::TenantDir;
 use crate::Durability;
-use crate::memories::MemoryShelf;
+use crate::memories::MemoryTable;
 use crate::validate::damaged;
 
 #[async_trait]
@@ -27,21 +27,21 @@ impl Memories for JsonlStore {
         now: TimestampMs,
     ) -> Result<Memory> {
         self.with(scope, |tenant| {
-            tenant.change_memories(scope, now, |shelf| shelf.put(scope, memory, expected, now))
+            tenant.change_memories(scope, now, |memories| memories.put(scope, memory, expected, now))
         })
     }
 
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
-        self.with(scope, |tenant| read_shelf(&tenant.layout)?.get(scope, id))
+        self.with(scope, |tenant| read_memories(&tenant.layout)?.get(scope, id))
     }
 
     async fn list_memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-        self.with(scope, |tenant| read_shelf(&tenant.layout)?.list(scope, filter))
+        self.with(scope, |tenant| read_memories(&tenant.layout)?.list(scope, filter))
     }
 
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
         self.with(scope, |tenant| {
-            tenant.change_memories(scope, now, |shelf| Ok(((), shelf.forget(scope, id)?)))
+            tenant.change_memories(scope, now, |memories| Ok(((), memories.forget(scope, id)?)))
         })
     }
 }
@@ -51,43 +51,44 @@ impl TenantDir {
         &mut self,
         scope: &Scope,
         now: TimestampMs,
-        change: impl FnOnce(&mut MemoryShelf) -> Result<(T, AuditNote)>,
+        change: impl FnOnce(&mut MemoryTable) -> Result<(T, AuditNote)>,
     ) -> Result<T> {
         let lock_file = self.lock_file()?;
-        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
-        let mut shelf = read_shelf(&self.layout)?;
-        let (answer, note) = change(&mut shelf)?;
-        write_shelf(&self.layout, &shelf, self.options.durability)?;
-        let line = audit::line(scope.principal.clone(), note, now);
+        let _store_lock = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let mut memories = read_memories(&self.layout)?;
+        let (answer, note) = change(&mut memories)?;
+        write_memories(&self.layout, &memories, self.options.durability)?;
+        let line = audit::pending_line(scope.principal.clone(), note, now);
         audit::write_lines(&self.layout, vec![line], self.options.durability)?;
         Ok(answer)
     }
 
-    /// Removes the memories that only this session supports. The caller holds the store's lock.
+    /// Removes the session from the sources of its memories, and deletes memories without other
+    /// sources. The caller holds the store's lock.
     pub fn erase_memories(&self, session: &SessionId) -> Result<()> {
-        let mut shelf = read_shelf(&self.layout)?;
-        match shelf.erase_session(session) {
-            true => write_shelf(&self.layout, &shelf, self.options.durability),
+        let mut memories = read_memories(&self.layout)?;
+        match memories.erase_session(session) {
+            true => write_memories(&self.layout, &memories, self.options.durability),
             false => Ok(()),
         }
     }
 }
 
-fn read_shelf(layout: &Layout) -> Result<MemoryShelf> {
+fn read_memories(layout: &Layout) -> Result<MemoryTable> {
     let path = layout.memories();
-    let bytes = disk::read_if_there(&path)?.unwrap_or_default();
-    let mut shelf = MemoryShelf::default();
+    let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
+    let mut memories = MemoryTable::default();
     let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     for (index, line) in lines {
         let place = || format!("{}:{}", path.display(), index + 1);
-        shelf.add(serde_json::from_slice(line).map_err(|error| damaged(place(), error))?);
+        memories.add(serde_json::from_slice(line).map_err(|error| damaged(place(), error))?);
     }
-    Ok(shelf)
+    Ok(memories)
 }
 
-fn write_shelf(layout: &Layout, shelf: &MemoryShelf, durability: Durability) -> Result<()> {
+fn write_memories(layout: &Layout, memories: &MemoryTable, durability: Durability) -> Result<()> {
     let mut out = Vec::new();
-    for memory in shelf.iter() {
+    for memory in memories.iter() {
         serde_json::to_writer(&mut out, memory).expect("a memory contains only strings and numbers");
         out.push(b'\n');
     }

@@ -7,12 +7,12 @@
 //! one directory:
 //!
 //! - Nothing is written until a session contains a message ([`PersistFrom`]). After that an append is one write at the end
-//!   of its file, under the file's lock and, with full durability, synced (I3). Before it appends, a process reads what
-//!   other processes have appended.
-//! - All lines of a batch except the last have `"more":true`: an incomplete batch does not count (I4). It is moved to a
+//!   of its file, under the file's lock and, with full durability, synced (I3). Before it appends, a process reads the
+//!   entries that other processes have appended.
+//! - All lines of a batch except the last have `"more":true`, so that an incomplete batch is detected (I4). It is moved to a
 //!   `.torn` file and reported. A bad header, or a bad line that is followed by others, is an error with file and line,
 //!   and the file is not changed.
-//! - Bodies stay in the file. All other data that has been read is kept in memory.
+//! - Bodies stay in the file. All other data of a session that has been read is cached in memory.
 
 mod audit;
 mod authority;
@@ -49,10 +49,10 @@ use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError
 
 use crate::authorize::authorize;
 use crate::lease::{BootClock, LeaseClock, StoredLease, next_lease};
-use crate::mem_log::{InMemoryLog, Searching, check_only, row_at};
+use crate::mem_log::{InMemoryLog, LogSearch, check_session_readable, row_at};
 use crate::path_health::PathHealth;
 use crate::{Durability, validate};
-use file::Handle;
+use file::BodyHandle;
 use layout::{Layout, id_of_stem};
 use session_log::SessionLog;
 use tenant::TenantDir;
@@ -63,7 +63,7 @@ pub enum PersistFrom {
     /// With the first message.
     #[default]
     Message,
-    /// With the first answer.
+    /// With the first assistant message.
     Assistant,
     /// When it is created. For callers that continue the session in another process.
     Creation,
@@ -105,7 +105,7 @@ impl JsonlStore {
         &self.root
     }
 
-    /// Returns the problems noticed so far: torn batches that were cut off, unreadable logs.
+    /// Returns the problems found so far: torn batches that were cut off, unreadable logs.
     pub fn warnings(&self, scope: &Scope) -> Vec<Finding> {
         self.with(scope, |tenant| tenant.warnings.clone())
     }
@@ -114,23 +114,23 @@ impl JsonlStore {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, scope: &Scope, act: impl FnOnce(&mut TenantDir) -> T) -> T {
+    fn with<T>(&self, scope: &Scope, run: impl FnOnce(&mut TenantDir) -> T) -> T {
         let mut tenants = self.lock();
         let new = || {
             let layout = Layout::of(&self.root, &scope.tenant);
             TenantDir::new(layout, self.options, self.lease_clock.clone())
         };
-        act(tenants.entry(scope.tenant.clone()).or_insert_with(new))
+        run(tenants.entry(scope.tenant.clone()).or_insert_with(new))
     }
 
-    /// Runs `look` on a session that the caller may read.
+    /// Calls `read` with the log of a session that the caller may read.
     fn read<T>(
         &self,
         scope: &Scope,
         session: &SessionId,
-        look: impl FnOnce(&InMemoryLog<Handle>) -> Result<T>,
+        read: impl FnOnce(&InMemoryLog<BodyHandle>) -> Result<T>,
     ) -> Result<T> {
-        self.with(scope, |tenant| look(&tenant.open_for(scope, session, Right::Read)?.log))
+        self.with(scope, |tenant| read(&tenant.open_for(scope, session, Right::Read)?.log))
     }
 }
 
@@ -261,23 +261,23 @@ impl Authorities for JsonlStore {
 #[async_trait]
 impl Search for JsonlStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-        let mut searching = Searching::new(scope, query)?;
+        let mut searching = LogSearch::new(scope, query)?;
         self.with(scope, |tenant| match &query.session {
             Some(only) => {
-                let book = tenant.open(only)?;
-                check_only(scope, only, Some(&book.log))?;
-                searching.visit(&book.log, |_| true)
+                let session_log = tenant.open(only)?;
+                check_session_readable(scope, only, Some(&session_log.log))?;
+                searching.visit(&session_log.log, |_| true)
             }
             None => {
                 let mut visible = BTreeSet::new();
-                tenant.for_each(|book: &mut SessionLog| {
-                    if authorize(scope, &book.log.summary, Right::Read).is_ok() {
-                        visible.insert(book.log.summary.id.clone());
+                tenant.for_each(|session_log: &mut SessionLog| {
+                    if authorize(scope, &session_log.log.summary, Right::Read).is_ok() {
+                        visible.insert(session_log.log.summary.id.clone());
                     }
                     Ok(())
                 })?;
-                let visit = |book: &mut SessionLog| {
-                    searching.visit(&book.log, |seq| is_orphan(&book.log, seq, &visible))
+                let visit = |session_log: &mut SessionLog| {
+                    searching.visit(&session_log.log, |seq| is_orphan(&session_log.log, seq, &visible))
                 };
                 tenant.for_each(visit).map(|_| ())
             }
@@ -288,9 +288,9 @@ impl Search for JsonlStore {
 
 /// Returns whether the session that a shared entry was written to is erased or not visible to the
 /// caller.
-fn is_orphan(log: &InMemoryLog<Handle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
-    let Some(row) = row_at(log.shelf(), seq) else { return false };
-    if log.shelf().base().is_none() {
+fn is_orphan(log: &InMemoryLog<BodyHandle>, seq: Seq, visible: &BTreeSet<SessionId>) -> bool {
+    let Some(row) = row_at(log.rows(), seq) else { return false };
+    if log.rows().base().is_none() {
         return log.summary.parent.as_ref().is_some_and(|parent| !visible.contains(&parent.session));
     }
     let Some(file) = row.body.file() else { return false };
@@ -308,14 +308,14 @@ impl Blobs for JsonlStore {
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
         self.with(scope, |tenant| {
             tenant.check_use(scope, &blob)?;
-            tenant.sound.open(&tenant.layout, &blob).map(|(_, size)| size)
+            tenant.verified_blobs.open(&tenant.layout, &blob).map(|(_, size)| size)
         })
     }
 
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
         self.with(scope, |tenant| {
             tenant.check_use(scope, &blob)?;
-            blob::read(&mut tenant.sound, &tenant.layout, &blob, from, limit)
+            blob::read(&mut tenant.verified_blobs, &tenant.layout, &blob, from, limit)
         })
     }
 }
@@ -325,7 +325,7 @@ impl Audit for JsonlStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
         self.with(scope, |tenant| {
             tenant.lock_file()?;
-            let line = audit::line(scope.principal.clone(), note, now);
+            let line = audit::pending_line(scope.principal.clone(), note, now);
             audit::write_lines(&tenant.layout, vec![line], tenant.options.durability)
         })
     }
@@ -370,7 +370,7 @@ fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
         return true;
     }
     let about = line.session.as_ref().and_then(|session| tenant.open(session).ok());
-    validate::may_see_line(scope, line, about.map(|book| &book.log.summary))
+    validate::may_see_line(scope, line, about.map(|session_log| &session_log.log.summary))
 }
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! A session's log and its file: reading entries that other processes appended, and appending new
+//! A session's log and its file: reads entries that other processes appended, and appends new
 //! entries.
 
 use std::collections::HashMap;
@@ -6,35 +6,37 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use sapwood_core::entry::LOG_VERSION;
-use sapwood_core::entry::jsonl::{Extra, Line, read_line, write_line, write_line_with};
+use sapwood_core::entry::jsonl::{EntryLine, Extra, read_line, write_line, write_line_with};
 use sapwood_core::port::store::{Appended, AuditNote, BODY_BYTES_MAX, Result};
 use sapwood_core::{Draft, EntryId, Kind, Principal, Record, Seq, StoreError, TimestampMs};
 
 use super::authority;
 use super::disk::At;
-use super::file::{Handle, LogFile};
+use super::file::{BodyHandle, LogFile};
 use super::header::{BaseRef, Header};
 use crate::Durability;
-use crate::mem_log::{InMemoryLog, Planned, RowStore, first_not_before, fork_point_at, place_kept, row_of};
+use crate::mem_log::{
+    InMemoryLog, PlannedBatch, RowStore, first_not_before, fork_point_at, place_shared, row_of,
+};
 use crate::validate::damaged;
 
 /// Maximum length of a line: a body and its envelope.
 const LINE_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
 
 pub struct SessionLog {
-    pub log: InMemoryLog<Handle>,
+    pub log: InMemoryLog<BodyHandle>,
     /// `None` until the session is written to disk (see `PersistFrom`).
     pub disk: Option<OnDisk>,
     pub header: Header,
-    pub holds_message: bool,
-    pub holds_answer: bool,
+    pub has_message: bool,
+    pub has_answer: bool,
     pub used: u64,
     /// Audit lines that are written once the session is on disk.
-    pub deferred: Vec<Deferred>,
+    pub deferred: Vec<PendingAuditLine>,
 }
 
 /// An audit line that is not in the chain yet.
-pub struct Deferred {
+pub struct PendingAuditLine {
     pub by: Principal,
     pub note: AuditNote,
     pub at: TimestampMs,
@@ -46,50 +48,50 @@ pub struct OnDisk {
     pub len: u64,
     pub lines: u64,
     /// The last line has no line break yet, because the file was edited manually.
-    open_end: bool,
+    lacks_line_break: bool,
 }
 
 /// A line and its position in the file.
-struct Placed {
-    line: Line,
+struct PlacedLine {
+    line: EntryLine,
     raw: Vec<u8>,
     offset: u64,
 }
 
 impl SessionLog {
     /// Creates a session that is not on disk.
-    pub fn pending(log: InMemoryLog<Handle>) -> Self {
+    pub fn pending(log: InMemoryLog<BodyHandle>) -> Self {
         let header = Header::of(&log.summary, None);
-        let (holds_message, holds_answer) = (log.summary.messages > 0, false);
+        let (has_message, has_answer) = (log.summary.messages > 0, false);
         // Entries that a fork shares by reference are skipped, so that forking costs the same
         // regardless of their number.
-        let first = if log.shelf().base().is_some() { log.summary.inherited + 1 } else { 1 };
-        let mut book =
-            Self { log, disk: None, header, holds_message, holds_answer, used: 0, deferred: Vec::new() };
-        book.note_kinds(first);
-        book
+        let first = if log.rows().base().is_some() { log.summary.inherited + 1 } else { 1 };
+        let mut session_log =
+            Self { log, disk: None, header, has_message, has_answer, used: 0, deferred: Vec::new() };
+        session_log.note_kinds(first);
+        session_log
     }
 
     /// Records which kinds of entries exist from `first` on.
     fn note_kinds(&mut self, first: u32) {
         for seq in first..=self.log.summary.head.seq.0 {
             let kind = self.log.kind_at(Seq(seq));
-            self.holds_message |= kind.is_some_and(Kind::is_message);
-            self.holds_answer |= kind == Some(Kind::AssistantMessage);
+            self.has_message |= kind.is_some_and(Kind::is_message);
+            self.has_answer |= kind == Some(Kind::AssistantMessage);
         }
     }
 
     /// Commits a planned batch to a log that is not on disk.
-    pub fn commit_pending(&mut self, mut planned: Planned) -> Appended {
+    pub fn commit_pending(&mut self, mut planned: PlannedBatch) -> Appended {
         let first = self.log.summary.head.seq.0 + 1;
         let bodies = std::mem::take(&mut planned.bodies).into_iter();
-        let appended = self.log.commit(planned, bodies.map(|body| Handle::Memory(body.into())).collect());
+        let appended = self.log.commit(planned, bodies.map(|body| BodyHandle::Memory(body.into())).collect());
         self.note_kinds(first);
         appended
     }
 
-    /// Reads the batches appended since the last call. Returns how many bytes at the end are an
-    /// incomplete batch.
+    /// Reads the batches appended since the last call. Returns the size, in bytes, of an incomplete
+    /// batch at the end of the file.
     pub fn catch_up(&mut self, length: u64) -> Result<u64> {
         let Some(disk) = &mut self.disk else { return Ok(0) };
         if length <= disk.len {
@@ -99,7 +101,7 @@ impl SessionLog {
         self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
         let mut reader = BufReader::new(disk.file.handle()?);
         reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
-        let mut batch: Vec<Placed> = Vec::new();
+        let mut batch: Vec<PlacedLine> = Vec::new();
         let mut offset = disk.len;
         let mut number = disk.lines;
         while let Some(raw) = next_line(&mut reader, &disk.file)? {
@@ -107,7 +109,7 @@ impl SessionLog {
             offset += raw.len() as u64;
             number += 1;
             if raw.trim_ascii().is_empty() && batch.is_empty() && is_whole {
-                (disk.len, disk.lines, disk.open_end) = (offset, number, false);
+                (disk.len, disk.lines, disk.lacks_line_break) = (offset, number, false);
                 continue;
             }
             let line = match read_line(self.header.version, &raw) {
@@ -116,7 +118,7 @@ impl SessionLog {
                 Err(error) => return Err(bad_line(&disk.file, number, &error)),
             };
             let is_last = !line.more;
-            batch.push(Placed { line, raw, offset: start });
+            batch.push(PlacedLine { line, raw, offset: start });
             if is_last {
                 commit_batch(
                     &mut self.log,
@@ -125,37 +127,37 @@ impl SessionLog {
                     self.header.version,
                     std::mem::take(&mut batch),
                 )?;
-                (disk.len, disk.lines, disk.open_end) = (offset, number, !is_whole);
+                (disk.len, disk.lines, disk.lacks_line_break) = (offset, number, !is_whole);
             }
         }
         Ok(length - disk.len.min(length))
     }
 
     /// Appends a planned batch to the file, then commits it to the log.
-    pub fn append(&mut self, planned: Planned, durability: Durability) -> Result<Appended> {
+    pub fn append(&mut self, planned: PlannedBatch, durability: Durability) -> Result<Appended> {
         let Some(disk) = &mut self.disk else { return Ok(self.commit_pending(planned)) };
         let mut bytes = Vec::new();
-        if disk.open_end {
+        if disk.lacks_line_break {
             bytes.push(b'\n');
         }
         let version = (self.header.version != LOG_VERSION).then_some(LOG_VERSION);
         let spans = write_batch(&self.log, &planned, version, &mut bytes);
         disk.file.append(disk.len, &bytes, durability)?;
-        let stored = spans.into_iter().map(|(start, end)| Handle::Fields {
+        let stored = spans.into_iter().map(|(start, end)| BodyHandle::Fields {
             file: Arc::clone(&disk.file),
             offset: disk.len + start as u64,
             len: (end - start) as u32,
         });
         let stored = stored.collect();
         disk.len += bytes.len() as u64;
-        disk.lines += planned.batch.len() as u64 + u64::from(disk.open_end);
-        disk.open_end = false;
+        disk.lines += planned.batch.len() as u64 + u64::from(disk.lacks_line_break);
+        disk.lacks_line_break = false;
         Ok(self.log.commit(planned, stored))
     }
 
     /// Returns the whole file content of a session that is not on disk yet, including a batch that
     /// is not in the log yet.
-    pub fn to_file(&self, planned: Option<&Planned>) -> Result<Vec<u8>> {
+    pub fn to_file(&self, planned: Option<&PlannedBatch>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.header.write(&mut out);
         let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
@@ -182,8 +184,8 @@ impl SessionLog {
 
 /// Writes the lines of a batch. Returns the range of each body's fields in `out`.
 fn write_batch(
-    log: &InMemoryLog<Handle>,
-    planned: &Planned,
+    log: &InMemoryLog<BodyHandle>,
+    planned: &PlannedBatch,
     version: Option<u32>,
     out: &mut Vec<u8>,
 ) -> Vec<(usize, usize)> {
@@ -244,13 +246,13 @@ fn bad_line(file: &LogFile, number: u64, what: impl ToString) -> StoreError {
     damaged(format!("{}:{number}", file.place()), what)
 }
 
-/// Commits a batch that was read to the log, if its positions are valid.
+/// Adds a batch that was read from the file to the log. Fails if a seq or parent is wrong.
 fn commit_batch(
-    log: &mut InMemoryLog<Handle>,
+    log: &mut InMemoryLog<BodyHandle>,
     file: &Arc<LogFile>,
     last_number: u64,
     version: u32,
-    batch: Vec<Placed>,
+    batch: Vec<PlacedLine>,
 ) -> Result<()> {
     let first_number = last_number + 1 - batch.len() as u64;
     let owner = log.summary.owner.clone();
@@ -286,27 +288,27 @@ fn commit_batch(
 
 /// Returns the location of a line's body: the range of its body fields if this version would write
 /// the same line, else the whole line.
-fn handle_of(file: &Arc<LogFile>, placed: &Placed, record: &Record, version: u32) -> Handle {
+fn handle_of(file: &Arc<LogFile>, placed: &PlacedLine, record: &Record, version: u32) -> BodyHandle {
     let mut written = Vec::with_capacity(placed.raw.len());
-    let Line { key, request, more, .. } = &placed.line;
+    let EntryLine { key, request, more, .. } = &placed.line;
     let extra = Extra { version: None, key: key.as_deref(), request: request.as_deref(), more: *more };
     let fields = write_line_with(record, placed.line.parent_id, extra, &mut written);
     let file = Arc::clone(file);
     if written == placed.raw && version == LOG_VERSION {
         let len = (written.len() - 1 - fields) as u32;
-        return Handle::Fields { file, offset: placed.offset + fields as u64, len };
+        return BodyHandle::Fields { file, offset: placed.offset + fields as u64, len };
     }
-    Handle::Line { file, offset: placed.offset, len: placed.raw.len() as u32, version }
+    BodyHandle::Line { file, offset: placed.offset, len: placed.raw.len() as u32, version }
 }
 
-/// The start of a file: its header, and the entries it keeps for forks or as copies.
-pub struct Opened {
+/// An open session file whose header has been read.
+pub struct OpenedLog {
     pub file: Arc<LogFile>,
     pub header: Header,
     header_len: u64,
 }
 
-impl Opened {
+impl OpenedLog {
     pub fn read(file: LogFile) -> Result<Self> {
         let mut reader = BufReader::new(file.handle()?);
         reader.seek(SeekFrom::Start(0)).at(&file.path)?;
@@ -315,46 +317,46 @@ impl Opened {
         Ok(Self { file: Arc::new(file), header, header_len: raw.len() as u64 })
     }
 
-    /// Reads the session up to its last complete batch. `base` is the row store of the header's
-    /// base.
-    pub fn into_book(self, base: Option<Arc<RowStore<Handle>>>) -> Result<(SessionLog, u64)> {
-        let shelf = Arc::new(self.empty_shelf(base)?);
+    /// Reads the session up to its last complete batch. `base` is the row store of the session that
+    /// it was forked from. Also returns the size of an incomplete batch at the end.
+    pub fn into_session_log(self, base: Option<Arc<RowStore<BodyHandle>>>) -> Result<(SessionLog, u64)> {
+        let rows = Arc::new(self.empty_rows(base)?);
         let (mut len, mut lines) = (self.header_len, 1);
         if self.header.base.is_none() && self.header.inherited > 0 {
-            (len, lines) = self.read_kept(&shelf, Some(self.header.inherited))?;
+            (len, lines) = self.read_kept(&rows, Some(self.header.inherited))?;
         }
         let inherited = Seq(self.header.inherited);
-        let point = (inherited.0 > 0).then(|| fork_point_at(&shelf, inherited)).transpose();
+        let point = (inherited.0 > 0).then(|| fork_point_at(&rows, inherited)).transpose();
         let point = point.map_err(|error| damaged(self.file.place(), error))?;
-        let mut log = InMemoryLog::new(self.header.summary(point), shelf);
+        let mut log = InMemoryLog::new(self.header.summary(point), rows);
         log.summary.authority = authority::read(&authority::path_beside(&self.file.path))?;
-        let disk = OnDisk { file: self.file, len, lines, open_end: false };
+        let disk = OnDisk { file: self.file, len, lines, lacks_line_break: false };
         let length = disk.file.file().metadata().at(&disk.file.path)?.len();
-        let mut book = SessionLog {
+        let mut session_log = SessionLog {
             log,
             disk: Some(disk),
             header: self.header,
-            holds_message: true,
-            holds_answer: true,
+            has_message: true,
+            has_answer: true,
             used: 0,
             deferred: Vec::new(),
         };
-        let torn = book.catch_up(length)?;
-        Ok((book, torn))
+        let torn = session_log.catch_up(length)?;
+        Ok((session_log, torn))
     }
 
-    /// Reads an erased session.
-    pub fn into_erased(self, base: Option<Arc<RowStore<Handle>>>) -> Result<Arc<RowStore<Handle>>> {
-        let shelf = Arc::new(self.empty_shelf(base)?);
-        self.read_kept(&shelf, None)?;
-        Ok(shelf)
+    /// Reads the retained entries of an erased session.
+    pub fn into_erased(self, base: Option<Arc<RowStore<BodyHandle>>>) -> Result<Arc<RowStore<BodyHandle>>> {
+        let rows = Arc::new(self.empty_rows(base)?);
+        self.read_kept(&rows, None)?;
+        Ok(rows)
     }
 
-    fn empty_shelf(&self, base: Option<Arc<RowStore<Handle>>>) -> Result<RowStore<Handle>> {
+    fn empty_rows(&self, base: Option<Arc<RowStore<BodyHandle>>>) -> Result<RowStore<BodyHandle>> {
         match (&self.header.base, base) {
             (None, _) => Ok(RowStore::whole(self.header.inherited)),
-            (Some(BaseRef { seq, .. }), Some(shelf)) => {
-                Ok(RowStore::forked(crate::mem_log::Base { shelf, at: *seq }, self.header.inherited))
+            (Some(BaseRef { seq, .. }), Some(rows)) => {
+                Ok(RowStore::forked(crate::mem_log::ForkBase { rows, at: *seq }, self.header.inherited))
             }
             (Some(BaseRef { file, .. }), None) => {
                 Err(damaged(self.file.place(), format!("it is a fork of {file}, which does not exist")))
@@ -362,8 +364,9 @@ impl Opened {
         }
     }
 
-    /// Reads `count` kept entries, or all. Returns the offset and the number of the next line.
-    fn read_kept(&self, shelf: &Arc<RowStore<Handle>>, count: Option<u32>) -> Result<(u64, u64)> {
+    /// Reads `count` entries, or all, that were retained for forks or copied into a fork. Returns the
+    /// offset of the next line and the number of lines read.
+    fn read_kept(&self, rows: &Arc<RowStore<BodyHandle>>, count: Option<u32>) -> Result<(u64, u64)> {
         let mut reader = BufReader::new(self.file.handle()?);
         reader.seek(SeekFrom::Start(self.header_len)).at(&self.file.path)?;
         let mut ids: HashMap<EntryId, Seq> = HashMap::new();
@@ -375,16 +378,16 @@ impl Opened {
             offset += raw.len() as u64;
             let line =
                 read_line(self.header.version, &raw).map_err(|error| bad_line(&self.file, number, error))?;
-            let shared = |id: EntryId| first_not_before(shelf, Seq(self.header.inherited), id);
+            let shared = |id: EntryId| first_not_before(rows, Seq(self.header.inherited), id);
             let parent = line.parent_id.map(|id| ids.get(&id).copied().unwrap_or_else(|| shared(id)));
             let seq = line.seq.unwrap_or(Seq(ids.len() as u32 + 1));
             let bad = |error: StoreError| bad_line(&self.file, number, error);
-            let kept = place_kept(shelf, line.clone().into_draft(), seq, parent).map_err(bad)?;
+            let kept = place_shared(rows, line.clone().into_draft(), seq, parent).map_err(bad)?;
             ids.insert(line.id, seq);
             let record = kept.entry.to_record();
             let body =
-                handle_of(&self.file, &Placed { line, raw, offset: start }, &record, self.header.version);
-            shelf.push(row_of(kept, body));
+                handle_of(&self.file, &PlacedLine { line, raw, offset: start }, &record, self.header.version);
+            rows.push(row_of(kept, body));
         }
         match count {
             Some(count) if ids.len() < count as usize => Err(damaged(

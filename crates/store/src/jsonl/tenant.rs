@@ -1,4 +1,4 @@
-//! One tenant's directory: the sessions in it, and the cache of those that have been read.
+//! One tenant's directory: its sessions, and a cache of the sessions that have been read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -13,36 +13,36 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError};
 use super::JsonlOptions;
 use super::blob;
 use super::disk::{self, At, LockKind, io_error};
-use super::file::{Handle, LogFile};
+use super::file::{BodyHandle, LogFile};
 use super::header::Header;
 use super::index::Index;
 use super::layout::{Layout, id_of_stem};
-use super::session_log::{Opened, SessionLog};
+use super::session_log::{OpenedLog, SessionLog};
 use crate::authorize::authorize;
 use crate::lease::LeaseClock;
 use crate::mem_log::RowStore;
 use crate::permissions;
 use crate::validate::damaged;
 
-/// Sessions kept in memory. Evicted sessions on disk are read again; pending sessions, which are
-/// not yet written, are lost.
-const BOOKS_MAX: usize = 256;
+/// Maximum numbers of cached sessions, on disk and pending. Evicted sessions on disk are read again.
+/// Evicted pending sessions, which are not written yet, are lost.
+const OPEN_LOGS_MAX: usize = 256;
 const PENDING_MAX: usize = 4_096;
 /// Maximum depth of nested forks, each of which needs an open file. A deeper fork copies its shared
 /// entries.
-pub const FORKS_DEEP_MAX: usize = 64;
-/// Maximum number of warnings kept until the caller reads them.
+pub const FORK_DEPTH_MAX: usize = 64;
+/// Maximum number of stored warnings. Further warnings are dropped.
 const WARNINGS_MAX: usize = 1_000;
 
 pub struct TenantDir {
     pub layout: Layout,
     pub options: JsonlOptions,
     pub lease_clock: Arc<dyn LeaseClock>,
-    pub books: HashMap<SessionId, SessionLog>,
+    pub open_logs: HashMap<SessionId, SessionLog>,
     pub index: Index,
-    pub sound: blob::Sound,
+    pub verified_blobs: blob::VerifiedBlobs,
     pub warnings: Vec<Finding>,
-    erased: HashMap<String, Weak<RowStore<Handle>>>,
+    erased: HashMap<String, Weak<RowStore<BodyHandle>>>,
     stems: HashMap<SessionId, String>,
     lock_file: Option<Arc<File>>,
     uses: u64,
@@ -55,9 +55,9 @@ impl TenantDir {
             layout,
             options,
             lease_clock,
-            books: HashMap::new(),
+            open_logs: HashMap::new(),
             index: Index::default(),
-            sound: blob::Sound::default(),
+            verified_blobs: blob::VerifiedBlobs::default(),
             warnings: Vec::new(),
             erased: HashMap::new(),
             stems: HashMap::new(),
@@ -118,58 +118,62 @@ impl TenantDir {
 
     /// Returns whether the id is taken, even if the caller may not see the session.
     pub fn exists(&mut self, session: &SessionId) -> Result<bool> {
-        Ok(self.books.get(session).is_some_and(|book| book.disk.is_none())
+        Ok(self.open_logs.get(session).is_some_and(|session_log| session_log.disk.is_none())
             || self.find_stem(session)?.is_some())
     }
 
     /// Returns the current state of the session, including entries that other processes appended.
     pub fn open(&mut self, session: &SessionId) -> Result<&mut SessionLog> {
         self.uses += 1;
-        let is_current = match self.books.get_mut(session) {
-            Some(book) => refresh(book)?,
+        let is_current = match self.open_logs.get_mut(session) {
+            Some(session_log) => refresh(session_log)?,
             None => false,
         };
         if !is_current {
-            self.books.remove(session);
+            self.open_logs.remove(session);
             let missing = || StoreError::NoSession { session: session.clone() };
             let stem = self.find_stem(session)?.ok_or_else(missing)?;
-            let book = self.load(&stem, 0)?.ok_or_else(missing)?;
-            self.make_room();
-            self.books.insert(session.clone(), book);
+            let session_log = self.load(&stem, 0)?.ok_or_else(missing)?;
+            self.evict_excess();
+            self.open_logs.insert(session.clone(), session_log);
         }
         let used = self.uses;
-        let book =
-            self.books.get_mut(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
-        book.used = used;
-        Ok(book)
+        let session_log = self
+            .open_logs
+            .get_mut(session)
+            .ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
+        session_log.used = used;
+        Ok(session_log)
     }
 
     /// Opens a session for which this caller has the given right.
     pub fn open_for(&mut self, scope: &Scope, session: &SessionId, right: Right) -> Result<&mut SessionLog> {
-        let book = self.open(session)?;
-        authorize(scope, &book.log.summary, right)?;
-        Ok(book)
+        let session_log = self.open(session)?;
+        authorize(scope, &session_log.log.summary, right)?;
+        Ok(session_log)
     }
 
-    /// Stores a session that is not on disk.
-    pub fn insert_pending(&mut self, mut book: SessionLog) {
+    /// Adds a session that is not on disk to the cache.
+    pub fn insert_pending(&mut self, mut session_log: SessionLog) {
         self.uses += 1;
-        book.used = self.uses;
-        self.make_room();
-        self.books.insert(book.log.summary.id.clone(), book);
+        session_log.used = self.uses;
+        self.evict_excess();
+        self.open_logs.insert(session_log.log.summary.id.clone(), session_log);
     }
 
     /// Evicts the least recently used sessions above the limit.
-    fn make_room(&mut self) {
-        for (is_pending, most) in [(false, BOOKS_MAX), (true, PENDING_MAX)] {
-            let of_kind = self.books.iter().filter(|(_, book)| book.disk.is_none() == is_pending);
-            let mut uses: Vec<(u64, SessionId)> = of_kind.map(|(id, book)| (book.used, id.clone())).collect();
+    fn evict_excess(&mut self) {
+        for (is_pending, most) in [(false, OPEN_LOGS_MAX), (true, PENDING_MAX)] {
+            let of_kind =
+                self.open_logs.iter().filter(|(_, session_log)| session_log.disk.is_none() == is_pending);
+            let mut uses: Vec<(u64, SessionId)> =
+                of_kind.map(|(id, session_log)| (session_log.used, id.clone())).collect();
             if uses.len() < most {
                 continue;
             }
             uses.sort();
             for (_, id) in uses.iter().take(uses.len() + 1 - most) {
-                self.books.remove(id);
+                self.open_logs.remove(id);
             }
         }
     }
@@ -177,7 +181,7 @@ impl TenantDir {
     /// Reads a session's file. Returns `None` if it does not exist.
     pub fn load(&mut self, stem: &str, depth: usize) -> Result<Option<SessionLog>> {
         let Some(file) = LogFile::open(self.layout.log(stem), stem)? else { return Ok(None) };
-        let opened = Opened::read(file)?;
+        let opened = OpenedLog::read(file)?;
         if id_of_stem(stem).as_ref() != Some(&opened.header.id) || opened.header.erased {
             return Err(damaged(
                 format!("{}:1", opened.file.place()),
@@ -185,66 +189,72 @@ impl TenantDir {
             ));
         }
         let base = self.base_of(&opened.header, depth)?;
-        let (mut book, torn) = opened.into_book(base)?;
+        let (mut session_log, torn) = opened.into_session_log(base)?;
         if torn > 0 {
-            self.cut_if_free(&mut book)?;
+            self.cut_torn_if_unlocked(&mut session_log)?;
         }
-        Ok(Some(book))
+        Ok(Some(session_log))
     }
 
     /// Returns the row store that a fork is based on.
-    fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
+    fn base_of(&mut self, header: &Header, depth: usize) -> Result<Option<Arc<RowStore<BodyHandle>>>> {
         let Some(base) = &header.base else { return Ok(None) };
-        if depth > FORKS_DEEP_MAX {
+        if depth > FORK_DEPTH_MAX {
             let what =
-                format!("it is a fork nested more than {FORKS_DEEP_MAX} levels deep, or a fork of itself");
+                format!("it is a fork nested more than {FORK_DEPTH_MAX} levels deep, or a fork of itself");
             return Err(damaged(self.layout.log(&base.file).display(), what));
         }
-        self.shelf_of(&base.file, base.seq, depth + 1)
+        self.rows_of(&base.file, base.seq, depth + 1)
     }
 
     /// Returns the rows of a file, live or erased, at least up to `seq`.
-    pub fn shelf_of(&mut self, stem: &str, seq: Seq, depth: usize) -> Result<Option<Arc<RowStore<Handle>>>> {
+    pub fn rows_of(
+        &mut self,
+        stem: &str,
+        seq: Seq,
+        depth: usize,
+    ) -> Result<Option<Arc<RowStore<BodyHandle>>>> {
         let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid name of a session file"))?;
-        let is_that = |book: &SessionLog| book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
-        if let Some(book) = self.books.get_mut(&id).filter(|book| is_that(book))
-            && (book.log.summary.head.seq >= seq || refresh(book)?)
+        let is_this_file =
+            |session_log: &SessionLog| session_log.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
+        if let Some(session_log) = self.open_logs.get_mut(&id).filter(|session_log| is_this_file(session_log))
+            && (session_log.log.summary.head.seq >= seq || refresh(session_log)?)
         {
-            return Ok(Some(Arc::clone(book.log.shelf())));
+            return Ok(Some(Arc::clone(session_log.log.rows())));
         }
-        if let Some(shelf) = self.erased.get(stem).and_then(Weak::upgrade) {
-            return Ok(Some(shelf));
+        if let Some(rows) = self.erased.get(stem).and_then(Weak::upgrade) {
+            return Ok(Some(rows));
         }
-        if let Some(book) = self.load(stem, depth)? {
-            let shelf = Arc::clone(book.log.shelf());
-            self.books.insert(id, book);
-            return Ok(Some(shelf));
+        if let Some(session_log) = self.load(stem, depth)? {
+            let rows = Arc::clone(session_log.log.rows());
+            self.open_logs.insert(id, session_log);
+            return Ok(Some(rows));
         }
         let Some(file) = LogFile::open(self.layout.erased(stem), stem)? else { return Ok(None) };
-        let opened = Opened::read(file)?;
+        let opened = OpenedLog::read(file)?;
         let base = self.base_of(&opened.header, depth)?;
-        let shelf = opened.into_erased(base)?;
-        self.erased.insert(stem.to_owned(), Arc::downgrade(&shelf));
-        Ok(Some(shelf))
+        let rows = opened.into_erased(base)?;
+        self.erased.insert(stem.to_owned(), Arc::downgrade(&rows));
+        Ok(Some(rows))
     }
 
     /// Cuts off an incomplete batch, unless another process is still writing it.
-    fn cut_if_free(&mut self, book: &mut SessionLog) -> Result<()> {
-        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
+    fn cut_torn_if_unlocked(&mut self, session_log: &mut SessionLog) -> Result<()> {
+        let Some(file) = session_log.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let handle = file.handle()?;
         let Some(_locked) = disk::try_lock(&handle, LockKind::Exclusive, &file.path)? else { return Ok(()) };
-        self.cut_torn(book)
+        self.cut_torn(session_log)
     }
 
     /// Reads to the end of the file and cuts off an incomplete batch. The caller holds the log's
     /// lock.
-    pub fn cut_torn(&mut self, book: &mut SessionLog) -> Result<()> {
-        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
+    pub fn cut_torn(&mut self, session_log: &mut SessionLog) -> Result<()> {
+        let Some(file) = session_log.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else { return Ok(()) };
         let length = file.file().metadata().at(&file.path)?.len();
-        if book.catch_up(length)? == 0 {
+        if session_log.catch_up(length)? == 0 {
             return Ok(());
         }
-        let end = book.disk.as_ref().map_or(0, |disk| disk.len);
+        let end = session_log.disk.as_ref().map_or(0, |disk| disk.len);
         let torn = self.layout.torn(&file.stem);
         match file.cut(end, &torn, self.options.durability) {
             Ok(bytes) => {
@@ -268,14 +278,15 @@ impl TenantDir {
     /// log is left out and reported as a warning.
     pub fn summaries(&mut self) -> Result<Vec<Summary>> {
         self.index.load(&self.layout)?;
-        let pending = self.books.values().filter(|book| book.disk.is_none());
-        let mut summaries: Vec<Summary> = pending.map(|book| book.log.summary.clone()).collect();
+        let pending = self.open_logs.values().filter(|session_log| session_log.disk.is_none());
+        let mut summaries: Vec<Summary> =
+            pending.map(|session_log| session_log.log.summary.clone()).collect();
         for (stem, len) in self.scan()? {
             if let Some(summary) = self.summary_of(&stem, len)? {
                 summaries.push(summary);
             }
         }
-        if self.index.is_ahead()
+        if self.index.has_unsaved()
             && let Ok(lock_file) = self.lock_file()
             && let Ok(Some(_locked)) = disk::try_lock(&lock_file, LockKind::Shared, &self.layout.lock())
         {
@@ -287,20 +298,20 @@ impl TenantDir {
 
     fn summary_of(&mut self, stem: &str, len: u64) -> Result<Option<Summary>> {
         let Some(id) = id_of_stem(stem) else { return Ok(None) };
-        let is_read = |book: &&SessionLog| {
-            book.disk.as_ref().is_some_and(|disk| disk.file.stem == stem && disk.len == len)
+        let is_read = |session_log: &&SessionLog| {
+            session_log.disk.as_ref().is_some_and(|disk| disk.file.stem == stem && disk.len == len)
         };
-        if let Some(book) = self.books.get(&id).filter(is_read) {
-            self.index.put(stem, len, &book.log.summary);
-            return Ok(Some(book.log.summary.clone()));
+        if let Some(session_log) = self.open_logs.get(&id).filter(is_read) {
+            self.index.put(stem, len, &session_log.log.summary);
+            return Ok(Some(session_log.log.summary.clone()));
         }
         if let Some(summary) = self.index.get(stem, len) {
             return Ok(Some(summary.clone()));
         }
         match self.open(&id) {
-            Ok(book) => {
+            Ok(session_log) => {
                 let (summary, len) =
-                    (book.log.summary.clone(), book.disk.as_ref().map_or(0, |disk| disk.len));
+                    (session_log.log.summary.clone(), session_log.disk.as_ref().map_or(0, |disk| disk.len));
                 self.index.put(stem, len, &summary);
                 Ok(Some(summary))
             }
@@ -317,12 +328,12 @@ impl TenantDir {
         }
     }
 
-    /// Reads every session. Returns whether all of them were readable.
-    pub fn for_each(&mut self, mut look: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
+    /// Calls `visit` with every session. Returns whether all sessions were readable.
+    pub fn for_each(&mut self, mut visit: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
         let mut all_read = true;
         for id in self.ids()? {
             match self.open(&id) {
-                Ok(book) => look(book)?,
+                Ok(session_log) => visit(session_log)?,
                 Err(StoreError::NoSession { .. }) => {}
                 Err(StoreError::Damaged { place, what }) => {
                     all_read = false;
@@ -334,21 +345,22 @@ impl TenantDir {
         Ok(all_read)
     }
 
-    /// Returns whether the caller put the blob, or may read a session that refers to it. Otherwise
-    /// the blob is reported as unknown (I9).
+    /// Returns whether the caller uploaded the blob, or may read a session that refers to it.
+    /// Otherwise the blob must be reported as unknown (I9).
     pub fn may_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<bool> {
-        if !blob::is_there(&self.layout, hash) {
+        if !blob::exists(&self.layout, hash) {
             return Ok(false);
         }
         if scope.reach == Reach::Tenant || blob::was_put_by(&self.layout, hash, &scope.principal)? {
             return Ok(true);
         }
-        let mut shows = false;
-        self.for_each(|book| {
-            shows |= authorize(scope, &book.log.summary, Right::Read).is_ok() && book.log.refers_to(hash);
+        let mut is_visible = false;
+        self.for_each(|session_log| {
+            is_visible |= authorize(scope, &session_log.log.summary, Right::Read).is_ok()
+                && session_log.log.refers_to(hash);
             Ok(())
         })?;
-        Ok(shows)
+        Ok(is_visible)
     }
 
     pub fn check_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<()> {
@@ -360,7 +372,7 @@ impl TenantDir {
 
     /// Returns the ids of all sessions.
     pub fn ids(&mut self) -> Result<BTreeSet<SessionId>> {
-        let pending = self.books.iter().filter(|(_, book)| book.disk.is_none());
+        let pending = self.open_logs.iter().filter(|(_, session_log)| session_log.disk.is_none());
         let mut ids: BTreeSet<SessionId> = pending.map(|(id, _)| id.clone()).collect();
         self.scan()?;
         ids.extend(self.stems.keys().cloned());
@@ -368,18 +380,18 @@ impl TenantDir {
     }
 
     /// Evicts all sessions that were read from files.
-    pub fn forget_read(&mut self) {
-        self.books.retain(|_, book| book.disk.is_none());
+    pub fn evict_read(&mut self) {
+        self.open_logs.retain(|_, session_log| session_log.disk.is_none());
         self.erased.clear();
     }
 }
 
 /// Reads new entries. Returns false if the file was replaced or truncated.
-fn refresh(book: &mut SessionLog) -> Result<bool> {
-    let Some(disk) = &book.disk else { return Ok(true) };
+fn refresh(session_log: &mut SessionLog) -> Result<bool> {
+    let Some(disk) = &session_log.disk else { return Ok(true) };
     match disk.file.length_if_current()? {
         Some(length) if length >= disk.len => {
-            book.catch_up(length)?;
+            session_log.catch_up(length)?;
             Ok(true)
         }
         _ => Ok(false),

@@ -15,14 +15,14 @@ use super::PersistFrom;
 use super::audit;
 use super::authority;
 use super::disk::{self, LockKind, replace};
-use super::file::Handle;
+use super::file::BodyHandle;
 use super::header::BaseRef;
 use super::lease;
-use super::session_log::{Deferred, SessionLog};
-use super::tenant::{FORKS_DEEP_MAX, TenantDir};
+use super::session_log::{PendingAuditLine, SessionLog};
+use super::tenant::{FORK_DEPTH_MAX, TenantDir};
 use crate::authorize::authorize;
 use crate::lease::StoredLease;
-use crate::mem_log::{InMemoryLog, Plan, Planned, RowStore, place_kept, row_of};
+use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, place_shared, row_of};
 use crate::validate::damaged;
 
 impl TenantDir {
@@ -31,11 +31,11 @@ impl TenantDir {
             return Ok(existed);
         }
         let summary = Summary::new(&new, scope.principal.clone());
-        let mut book = SessionLog::pending(InMemoryLog::new(summary, Arc::new(RowStore::whole(0))));
+        let mut session_log = SessionLog::pending(InMemoryLog::new(summary, Arc::new(RowStore::whole(0))));
         let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
-        book.deferred.push(audit::line(scope.principal.clone(), note, new.now));
-        let id = book.log.summary.id.clone();
-        self.insert_pending(book);
+        session_log.deferred.push(audit::pending_line(scope.principal.clone(), note, new.now));
+        let id = session_log.log.summary.id.clone();
+        self.insert_pending(session_log);
         if self.options.persist_from != PersistFrom::Creation {
             return Ok(Created::New);
         }
@@ -44,7 +44,7 @@ impl TenantDir {
             Err(error) => {
                 // A session that could not be written must not hide a session that another process
                 // wrote in the meantime.
-                self.books.remove(&id);
+                self.open_logs.remove(&id);
                 match error {
                     StoreError::Exists { .. } => self.find_created(scope, &id)?.ok_or(error),
                     error => Err(error),
@@ -53,12 +53,12 @@ impl TenantDir {
         }
     }
 
-    /// Answers the creation of a session that already exists, for a caller that may read it.
+    /// Returns `Created::Existed` if the session already exists. Fails if the caller may not read it.
     fn find_created(&mut self, scope: &Scope, session: &SessionId) -> Result<Option<Created>> {
         match self.open(session) {
-            Ok(book) => {
+            Ok(session_log) => {
                 let exists = |_| StoreError::Exists { session: session.clone() };
-                authorize(scope, &book.log.summary, Right::Read).map_err(exists)?;
+                authorize(scope, &session_log.log.summary, Right::Read).map_err(exists)?;
                 Ok(Some(Created::Existed))
             }
             Err(StoreError::NoSession { .. }) => Ok(None),
@@ -94,38 +94,39 @@ impl TenantDir {
         usable: &HashSet<BlobHash>,
     ) -> Result<Appended> {
         let lock_file = self.lock_file()?;
-        let _still = disk::lock(&lock_file, LockKind::Shared, &self.layout.lock())?;
+        let _store_lock = disk::lock(&lock_file, LockKind::Shared, &self.layout.lock())?;
         let missing = || StoreError::NoSession { session: append.session.clone() };
-        let mut book = self.take(&append.session)?;
-        let file = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)).ok_or_else(missing)?;
+        let mut session_log = self.take(&append.session)?;
+        let file = session_log.disk.as_ref().map(|disk| Arc::clone(&disk.file)).ok_or_else(missing)?;
         let handle = file.handle()?;
         let _locked = disk::lock(&handle, LockKind::Exclusive, &file.path)?;
         file.length_if_current()?.ok_or_else(missing)?;
-        self.cut_torn(&mut book)?;
-        book.log.lease = lease::read(&self.layout, &file.stem)?;
-        let plan = book.log.plan(scope, &append, &*self.lease_clock, |blob| usable.contains(blob));
+        self.cut_torn(&mut session_log)?;
+        session_log.log.lease = lease::read(&self.layout, &file.stem)?;
+        let plan = session_log.log.plan(scope, &append, &*self.lease_clock, |blob| usable.contains(blob));
         let appended = match plan {
-            Ok(Plan::Write(planned)) => {
-                self.prepare_authority(&mut book, &planned)?;
+            Ok(AppendPlan::Write(planned)) => {
+                self.prepare_authority(&mut session_log, &planned)?;
                 // A log whose write failed is dropped from the cache, so that it is read from disk
                 // again.
-                let appended = book.append(planned, self.options.durability)?;
-                let lines = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
-                self.books.insert(append.session, book);
+                let appended = session_log.append(planned, self.options.durability)?;
+                let lines =
+                    append.audit.map(|note| audit::pending_line(scope.principal.clone(), note, append.now));
+                self.open_logs.insert(append.session, session_log);
                 audit::write_lines(&self.layout, lines.into_iter().collect(), self.options.durability)?;
                 return Ok(appended);
             }
-            Ok(Plan::Answered(first)) => Ok(first),
+            Ok(AppendPlan::Answered(first)) => Ok(first),
             Err(error) => Err(error),
         };
-        self.books.insert(append.session, book);
+        self.open_logs.insert(append.session, session_log);
         appended
     }
 
     /// Takes an up-to-date session out of the cache. The caller puts it back.
     fn take(&mut self, session: &SessionId) -> Result<SessionLog> {
         self.open(session)?;
-        self.books.remove(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
+        self.open_logs.remove(session).ok_or_else(|| StoreError::NoSession { session: session.clone() })
     }
 
     fn append_pending(
@@ -135,15 +136,15 @@ impl TenantDir {
         usable: &HashSet<BlobHash>,
     ) -> Result<Appended> {
         let (persist_from, clock) = (self.options.persist_from, self.lease_clock.clone());
-        let book = self.open(&append.session)?;
-        let planned = match book.log.plan(scope, &append, &*clock, |blob| usable.contains(blob))? {
-            Plan::Answered(first) => return Ok(first),
-            Plan::Write(planned) => planned,
+        let session_log = self.open(&append.session)?;
+        let planned = match session_log.log.plan(scope, &append, &*clock, |blob| usable.contains(blob))? {
+            AppendPlan::Answered(first) => return Ok(first),
+            AppendPlan::Write(planned) => planned,
         };
-        let line = append.audit.map(|note| audit::line(scope.principal.clone(), note, append.now));
-        if !is_worth_writing(book, &planned, persist_from) {
-            book.deferred.extend(line);
-            return Ok(book.commit_pending(planned));
+        let line = append.audit.map(|note| audit::pending_line(scope.principal.clone(), note, append.now));
+        if !should_persist(session_log, &planned, persist_from) {
+            session_log.deferred.extend(line);
+            return Ok(session_log.commit_pending(planned));
         }
         let appended = planned.appended();
         self.persist(&append.session, Some(&planned), line)?;
@@ -154,35 +155,37 @@ impl TenantDir {
     fn persist(
         &mut self,
         session: &SessionId,
-        planned: Option<&Planned>,
-        line: Option<Deferred>,
+        planned: Option<&PlannedBatch>,
+        line: Option<PendingAuditLine>,
     ) -> Result<()> {
         let lock_file = self.lock_file()?;
-        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let _store_lock = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
         self.persist_locked(session, planned, line)
     }
 
     fn persist_locked(
         &mut self,
         session: &SessionId,
-        planned: Option<&Planned>,
-        line: Option<Deferred>,
+        planned: Option<&PlannedBatch>,
+        line: Option<PendingAuditLine>,
     ) -> Result<()> {
         let exists = StoreError::Exists { session: session.clone() };
         let is_taken =
             self.scan()?.iter().any(|(stem, _)| super::layout::id_of_stem(stem).as_ref() == Some(session));
-        let Some(book) = self.books.get_mut(session).filter(|_| !is_taken) else { return Err(exists) };
-        let stem = self.layout.new_stem(book.header.timestamp, session);
+        let Some(session_log) = self.open_logs.get_mut(session).filter(|_| !is_taken) else {
+            return Err(exists);
+        };
+        let stem = self.layout.new_stem(session_log.header.timestamp, session);
         let durability = self.options.durability;
-        if let Some(lease) = &book.log.lease {
+        if let Some(lease) = &session_log.log.lease {
             lease::write(&self.layout, &stem, lease, durability)?;
         }
-        let record = authority::with_planned(book, planned);
+        let record = authority::with_planned(session_log, planned);
         authority::write(&self.layout.authority(&stem), &record, durability)?;
-        replace(&self.layout.log(&stem), &book.to_file(planned)?, durability)?;
-        let mut lines = std::mem::take(&mut book.deferred);
+        replace(&self.layout.log(&stem), &session_log.to_file(planned)?, durability)?;
+        let mut lines = std::mem::take(&mut session_log.deferred);
         lines.extend(line);
-        self.books.remove(session);
+        self.open_logs.remove(session);
         audit::write_lines(&self.layout, lines, durability)?;
         self.open(session).map(|_| ())
     }
@@ -191,37 +194,37 @@ impl TenantDir {
         self.open_for(scope, &fork.source, Right::Read)?;
         let usable = self.usable_blobs(scope, &fork.drafts)?;
         let lock_file = self.lock_file()?;
-        let _still = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
+        let _store_lock = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
         let source = self.open(&fork.source)?;
         let (mut log, is_on_disk) = (source.log.fork(scope, &fork)?, source.disk.is_some());
         if self.exists(&fork.new.id)? {
             return Err(StoreError::Exists { session: fork.new.id });
         }
         let is_written = is_on_disk && log.summary.messages > 0;
-        let base = base_ref(&log).filter(|_| is_written && forks_deep(&log) < FORKS_DEEP_MAX);
+        let base = base_ref(&log).filter(|_| is_written && fork_depth(&log) < FORK_DEPTH_MAX);
         if base.is_none() {
             log = with_copies(log)?;
         }
         let first = log.place_first(fork.drafts, &scope.principal, |blob| usable.contains(blob))?;
         let head = first.as_ref().map_or(log.summary.head, |first| first.appended().head);
-        let mut book = SessionLog::pending(log);
-        book.header.base = base;
+        let mut session_log = SessionLog::pending(log);
+        session_log.header.base = base;
         let detail = Some(fork_detail(&fork.source));
         let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
-        book.deferred.push(audit::line(scope.principal.clone(), note, fork.new.now));
+        session_log.deferred.push(audit::pending_line(scope.principal.clone(), note, fork.new.now));
         if is_written {
-            self.insert_pending(book);
+            self.insert_pending(session_log);
             let written = self.persist_locked(&fork.new.id, first.as_ref(), None);
             if written.is_err() {
-                self.books.remove(&fork.new.id);
+                self.open_logs.remove(&fork.new.id);
             }
             written?;
             return Ok(head);
         }
         if let Some(first) = first {
-            book.commit_pending(first);
+            session_log.commit_pending(first);
         }
-        self.insert_pending(book);
+        self.insert_pending(session_log);
         if self.options.persist_from == PersistFrom::Creation {
             self.persist_locked(&fork.new.id, None, None)?;
         }
@@ -237,10 +240,10 @@ impl TenantDir {
         change: impl FnOnce(Option<&StoredLease>) -> Result<(Option<StoredLease>, T)>,
     ) -> Result<T> {
         let (durability, layout) = (self.options.durability, self.layout.clone());
-        let book = self.open_for(scope, session, Right::Write)?;
-        let Some(file) = book.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
-            let (lease, answer) = change(book.log.lease.as_ref())?;
-            book.log.lease = lease.or(book.log.lease.take());
+        let session_log = self.open_for(scope, session, Right::Write)?;
+        let Some(file) = session_log.disk.as_ref().map(|disk| Arc::clone(&disk.file)) else {
+            let (lease, answer) = change(session_log.log.lease.as_ref())?;
+            session_log.log.lease = lease.or(session_log.log.lease.take());
             return Ok(answer);
         };
         let handle = file.handle()?;
@@ -254,32 +257,32 @@ impl TenantDir {
     }
 }
 
-fn is_worth_writing(book: &SessionLog, planned: &Planned, persist_from: PersistFrom) -> bool {
+fn should_persist(session_log: &SessionLog, planned: &PlannedBatch, persist_from: PersistFrom) -> bool {
     let mut kinds = planned.batch.iter().map(|placed| placed.entry.meta.kind);
     match persist_from {
-        PersistFrom::Message => book.holds_message || kinds.any(Kind::is_message),
+        PersistFrom::Message => session_log.has_message || kinds.any(Kind::is_message),
         PersistFrom::Creation => true,
-        PersistFrom::Assistant => book.holds_answer || kinds.any(|kind| kind == Kind::AssistantMessage),
+        PersistFrom::Assistant => session_log.has_answer || kinds.any(|kind| kind == Kind::AssistantMessage),
     }
 }
 
-/// Returns how many files the shared part of a fork is spread over.
-fn forks_deep(log: &InMemoryLog<Handle>) -> usize {
-    std::iter::successors(log.shelf().base(), |base| base.shelf.base()).count()
+/// Returns how many files contain the shared entries of a fork.
+fn fork_depth(log: &InMemoryLog<BodyHandle>) -> usize {
+    std::iter::successors(log.rows().base(), |base| base.rows.base()).count()
 }
 
-/// Returns the file and seq that a fork begins with.
-fn base_ref(log: &InMemoryLog<Handle>) -> Option<BaseRef> {
-    let base = log.shelf().base()?;
-    let row = crate::mem_log::row_at(&base.shelf, base.at)?;
+/// Returns the fork point of a fork whose source is on disk.
+fn base_ref(log: &InMemoryLog<BodyHandle>) -> Option<BaseRef> {
+    let base = log.rows().base()?;
+    let row = crate::mem_log::row_at(&base.rows, base.at)?;
     Some(BaseRef { file: row.body.file()?.stem.clone(), seq: base.at })
 }
 
 /// Returns the same fork with copies of its shared entries. Used if the source is not on disk, the
 /// fork has no messages, or forks are nested too deep.
-fn with_copies(log: InMemoryLog<Handle>) -> Result<InMemoryLog<Handle>> {
+fn with_copies(log: InMemoryLog<BodyHandle>) -> Result<InMemoryLog<BodyHandle>> {
     let inherited = log.summary.inherited;
-    let shelf = Arc::new(RowStore::whole(inherited));
+    let rows = Arc::new(RowStore::whole(inherited));
     for seq in (1..=inherited).map(Seq) {
         let record = log.read_entry(seq)?;
         let bytes: Arc<[u8]> = record.body.clone().into();
@@ -292,7 +295,7 @@ fn with_copies(log: InMemoryLog<Handle>) -> Result<InMemoryLog<Handle>> {
             turn: entry.meta.turn,
             body: entry.body,
         };
-        shelf.push(row_of(place_kept(&shelf, draft, seq, parent)?, Handle::Memory(bytes)));
+        rows.push(row_of(place_shared(&rows, draft, seq, parent)?, BodyHandle::Memory(bytes)));
     }
-    Ok(InMemoryLog::new(log.summary.clone(), shelf))
+    Ok(InMemoryLog::new(log.summary.clone(), rows))
 }

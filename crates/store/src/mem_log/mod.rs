@@ -24,28 +24,28 @@ use sapwood_core::{
 use crate::authorize::authorize;
 use crate::lease::{LeaseClock, StoredLease};
 use crate::validate;
-pub use row_store::{Base, Row, RowStore, Stored, Walk, first_not_before, locate, row_at};
+pub use row_store::{ForkBase, LogRow, PathWalk, RowStore, StoredBody, first_not_before, locate, row_at};
 use row_store::{RowLookup, meta_at};
-pub use search::{Searching, check_only};
+pub use search::{LogSearch, check_session_readable};
 
 /// The source of the random bits of ids.
-pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
+pub type RandomBits = Arc<dyn Fn() -> u128 + Send + Sync>;
 
 pub struct InMemoryLog<B> {
     pub summary: Summary,
     pub lease: Option<StoredLease>,
-    /// Set to get reproducible ids. By default the system's random source is used.
-    pub chance: Option<Chance>,
-    shelf: Arc<RowStore<B>>,
-    answers: HashMap<String, Answer>,
-    /// The seq at which each of this session's own turns began.
-    began: HashMap<TurnId, Seq>,
-    /// The outcomes of this session's own turns, in order.
+    /// Set to get reproducible ids. If it is `None`, the system's random source is used.
+    pub random_bits: Option<RandomBits>,
+    rows: Arc<RowStore<B>>,
+    answers: HashMap<String, StoredAnswer>,
+    /// The seq of the first entry of each turn in this session, without shared turns.
+    turn_starts: HashMap<TurnId, Seq>,
+    /// The turns that ended in this session, in order, without shared turns.
     ended: Vec<EndedTurn>,
 }
 
 /// The stored answer to an idempotency key, and the request it belongs to.
-pub struct Answer {
+pub struct StoredAnswer {
     pub appended: Appended,
     pub request: Option<String>,
 }
@@ -58,14 +58,14 @@ struct EndedTurn {
 }
 
 /// The outcome of [`InMemoryLog::plan`].
-pub enum Plan {
+pub enum AppendPlan {
     /// The idempotency key is known; this is the stored answer.
     Answered(Appended),
-    Write(Planned),
+    Write(PlannedBatch),
 }
 
 /// A batch that has passed all checks and has its positions, but is not in the log yet.
-pub struct Planned {
+pub struct PlannedBatch {
     pub batch: Vec<Placed>,
     /// The bodies' bytes, in the same order.
     pub bodies: Vec<Vec<u8>>,
@@ -76,13 +76,13 @@ pub struct Planned {
     leaf: Option<Links>,
 }
 
-impl Planned {
+impl PlannedBatch {
     /// Returns whether the entries were imported.
     pub fn is_import(&self) -> bool {
         self.source == Source::Imported
     }
 
-    /// Returns the answer that the append will get.
+    /// Returns the result of the append.
     pub fn appended(&self) -> Appended {
         let entries = self.batch.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
         Appended { head: self.tip.head, entries }
@@ -100,30 +100,30 @@ impl Planned {
     }
 }
 
-impl<B: Stored> InMemoryLog<B> {
-    pub fn new(summary: Summary, shelf: Arc<RowStore<B>>) -> Self {
+impl<B: StoredBody> InMemoryLog<B> {
+    pub fn new(summary: Summary, rows: Arc<RowStore<B>>) -> Self {
         Self {
             summary,
             lease: None,
-            chance: None,
-            shelf,
+            random_bits: None,
+            rows,
             answers: HashMap::new(),
-            began: HashMap::new(),
+            turn_starts: HashMap::new(),
             ended: Vec::new(),
         }
     }
 
-    pub fn shelf(&self) -> &Arc<RowStore<B>> {
-        &self.shelf
+    pub fn rows(&self) -> &Arc<RowStore<B>> {
+        &self.rows
     }
 
     /// Returns the stored answers by idempotency key.
-    pub fn answers(&self) -> &HashMap<String, Answer> {
+    pub fn answers(&self) -> &HashMap<String, StoredAnswer> {
         &self.answers
     }
 
-    fn ways(&self) -> RowLookup<'_, B> {
-        RowLookup { shelf: &self.shelf, session: Some(&self.summary.id) }
+    fn lookup(&self) -> RowLookup<'_, B> {
+        RowLookup { rows: &self.rows, session: Some(&self.summary.id) }
     }
 
     /// Checks an append and computes the positions of its entries. Changes nothing.
@@ -133,11 +133,11 @@ impl<B: Stored> InMemoryLog<B> {
         append: &Append,
         clock: &dyn LeaseClock,
         has_blob: impl Fn(&BlobHash) -> bool,
-    ) -> Result<Plan> {
+    ) -> Result<AppendPlan> {
         authorize(scope, &self.summary, validate::right_needed(&self.summary, &append.drafts))?;
         if let Some(first) = append.idempotency_key.as_ref().and_then(|key| self.answers.get(key)) {
             validate::check_request(append, first.request.as_deref())?;
-            return Ok(Plan::Answered(first.appended.clone()));
+            return Ok(AppendPlan::Answered(first.appended.clone()));
         }
         let lease = self.lease.as_ref().map(|lease| lease.at(&clock.read()));
         validate::check_append(scope, &self.summary, append, lease)?;
@@ -145,7 +145,7 @@ impl<B: Stored> InMemoryLog<B> {
         planned.key.clone_from(&append.idempotency_key);
         planned.request.clone_from(&append.request);
         planned.source = append.source;
-        Ok(Plan::Write(planned))
+        Ok(AppendPlan::Write(planned))
     }
 
     /// Assigns positions after the end of the log to drafts.
@@ -154,7 +154,7 @@ impl<B: Stored> InMemoryLog<B> {
         drafts: Vec<Draft>,
         by: &Principal,
         has_blob: impl Fn(&BlobHash) -> bool,
-    ) -> Result<Planned> {
+    ) -> Result<PlannedBatch> {
         let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !has_blob(blob));
         if let Some(blob) = missing {
             return Err(StoreError::NoBlob { blob });
@@ -162,77 +162,79 @@ impl<B: Stored> InMemoryLog<B> {
         let bodies =
             drafts.iter().map(|draft| validate::encode_body(&draft.body)).collect::<Result<Vec<_>>>()?;
         let mut tip = self.summary.tip();
-        let draw = || self.chance.as_ref().map_or_else(validate::random_bits, |chance| chance());
-        let batch = place(&mut tip, drafts, by, &mut self.ways(), draw)?;
+        let draw =
+            || self.random_bits.as_ref().map_or_else(validate::random_bits, |random_bits| random_bits());
+        let batch = place(&mut tip, drafts, by, &mut self.lookup(), draw)?;
         let leaf = self.links_of_leaf(&tip, &batch)?;
-        Ok(Planned { batch, bodies, key: None, request: None, source: Source::Own, tip, leaf })
+        Ok(PlannedBatch { batch, bodies, key: None, request: None, source: Source::Own, tip, leaf })
     }
 
     fn links_of_leaf(&self, tip: &Tip, batch: &[Placed]) -> Result<Option<Links>> {
         let Some(leaf) = tip.head.leaf else { return Ok(None) };
         match batch.iter().find(|placed| placed.entry.meta.seq == leaf) {
             Some(placed) => Ok(placed.links),
-            None => self.ways().node(leaf).map(|node| Some(node.links)),
+            None => self.lookup().node(leaf).map(|node| Some(node.links)),
         }
     }
 
-    /// Commits a planned batch. `stored` locates each body. The log must not have changed since the
-    /// plan.
-    pub fn commit(&mut self, planned: Planned, stored: Vec<B>) -> Appended {
+    /// Commits a planned batch. `stored` contains the location of each body. The log must not have
+    /// changed since the plan.
+    pub fn commit(&mut self, planned: PlannedBatch, stored: Vec<B>) -> Appended {
         debug_assert_eq!(planned.batch.len(), stored.len());
         self.summary.apply_batch(&planned.batch, planned.source, &planned.tip, planned.leaf);
         let mut entries = Vec::with_capacity(planned.batch.len());
         for (placed, body) in planned.batch.into_iter().zip(stored) {
             let row = row_of(placed, body);
             entries.push((row.meta.seq, row.meta.id));
-            self.note_turn(&row);
-            self.shelf.push(row);
+            self.record_turn(&row);
+            self.rows.push(row);
         }
         let appended = Appended { head: self.summary.head, entries };
         if let Some(key) = planned.key {
             let request = planned.request;
-            self.answers.insert(key, Answer { appended: appended.clone(), request });
+            self.answers.insert(key, StoredAnswer { appended: appended.clone(), request });
         }
         appended
     }
 
-    fn note_turn(&mut self, row: &Row<B>) {
+    fn record_turn(&mut self, row: &LogRow<B>) {
         let Some(turn) = row.meta.turn else { return };
         if row.meta.kind == Kind::TurnStarted {
-            self.began.insert(turn, row.meta.seq);
+            self.turn_starts.insert(turn, row.meta.seq);
         }
-        if let (Some(outcome), Some(began)) = (row.ended, self.began.get(&turn)) {
+        if let (Some(outcome), Some(began)) = (row.ended, self.turn_starts.get(&turn)) {
             self.ended.push(EndedTurn { turn, outcome, began: *began, ended: row.meta.seq });
         }
     }
 
-    /// Returns where a fork would branch off: the physical position of the entry, and the initial
-    /// state of the fork's summary.
+    /// Returns the seq of the entry at which a fork branches off, and the initial state of the
+    /// fork's summary. Returns `None` if the fork shares no entry.
     fn fork_point(&self, at: Option<Seq>) -> Result<Option<(Seq, ForkPoint)>> {
         let Some(at) = at.or(self.summary.head.leaf).filter(|at| *at > Seq::ZERO) else { return Ok(None) };
-        let links = self.ways().node(at)?.links;
+        let links = self.lookup().node(at)?.links;
         let row = self.row(at)?;
-        let model = settings_at(at, &mut self.ways())?.model;
+        let model = settings_at(at, &mut self.lookup())?.model;
         let authority = self.summary.authority.as_ref();
-        let authority = authority.map(|authority| authority.forked(at, &mut self.ways())).transpose()?;
+        let authority = authority.map(|authority| authority.forked(at, &mut self.lookup())).transpose()?;
         Ok(Some((at, ForkPoint { id: row.meta.id, links, model, authority })))
     }
 
-    /// Creates a log that begins with the path of this log, by reference.
+    /// Creates a fork of this log. The fork refers to the rows of the path to the fork point and
+    /// does not copy them.
     pub fn fork(&self, scope: &Scope, fork: &Fork) -> Result<Self> {
         authorize(scope, &self.summary, Right::Write)?;
         let point = self.fork_point(fork.at)?;
-        let shelf = match &point {
+        let rows = match &point {
             Some((at, point)) => {
                 let (owner, at) =
-                    locate(&self.shelf, *at).ok_or_else(|| validate::no_entry(&self.summary.id, at))?;
-                RowStore::forked(Base { shelf: Arc::clone(owner), at }, point.links.depth)
+                    locate(&self.rows, *at).ok_or_else(|| validate::no_entry(&self.summary.id, at))?;
+                RowStore::forked(ForkBase { rows: Arc::clone(owner), at }, point.links.depth)
             }
             None => RowStore::whole(0),
         };
         let point = point.map(|(_, point)| point);
         let summary = Summary::forked(&fork.new, scope.principal.clone(), &self.summary, point);
-        Ok(Self::new(summary, Arc::new(shelf)))
+        Ok(Self::new(summary, Arc::new(rows)))
     }
 
     /// Assigns positions to the first entries of a fork. Labels of entries that it does not share
@@ -242,9 +244,9 @@ impl<B: Stored> InMemoryLog<B> {
         mut drafts: Vec<Draft>,
         by: &Principal,
         has_blob: impl Fn(&BlobHash) -> bool,
-    ) -> Result<Option<Planned>> {
+    ) -> Result<Option<PlannedBatch>> {
         let shares = |draft: &Draft| match &draft.body {
-            Body::Label(label) => matches!(self.ways().find(label.target), Ok(Some(_))),
+            Body::Label(label) => matches!(self.lookup().find(label.target), Ok(Some(_))),
             _ => true,
         };
         drafts.retain(shares);
@@ -256,64 +258,66 @@ impl<B: Stored> InMemoryLog<B> {
 
     /// Returns whether this session refers to the blob, in its own or in shared entries.
     pub fn refers_to(&self, blob: &BlobHash) -> bool {
-        row_store::refers_to(&self.shelf, blob)
+        row_store::refers_to(&self.rows, blob)
     }
 
-    /// Returns the id of an entry, for records that store it along with the seq.
+    /// Returns the id of an entry.
     pub fn id_at(&self, seq: Seq) -> Option<EntryId> {
-        row_at(&self.shelf, seq).map(|row| row.meta.id)
+        row_at(&self.rows, seq).map(|row| row.meta.id)
     }
 
     pub fn kind_at(&self, seq: Seq) -> Option<Kind> {
-        row_at(&self.shelf, seq).map(|row| row.meta.kind)
+        row_at(&self.rows, seq).map(|row| row.meta.kind)
     }
 
-    fn row(&self, seq: Seq) -> Result<Arc<Row<B>>> {
-        row_at(&self.shelf, seq).ok_or_else(|| validate::no_entry(&self.summary.id, seq))
+    fn row(&self, seq: Seq) -> Result<Arc<LogRow<B>>> {
+        row_at(&self.rows, seq).ok_or_else(|| validate::no_entry(&self.summary.id, seq))
     }
 
-    fn record(&self, seq: Seq, row: &Row<B>) -> Result<Record> {
+    fn record(&self, seq: Seq, row: &LogRow<B>) -> Result<Record> {
         let version = sapwood_core::entry::LOG_VERSION;
-        Ok(Record { meta: meta_at(&self.shelf, seq, row), version, body: row.body.load(row.meta.kind)? })
+        Ok(Record { meta: meta_at(&self.rows, seq, row), version, body: row.body.load(row.meta.kind)? })
     }
 }
 
-/// Places one entry of a path that is kept for forks. It keeps its seq and parent, and the summary
-/// does not change.
-pub fn place_kept<B>(
-    shelf: &Arc<RowStore<B>>,
+/// Places one entry of a path that is shared with forks and stored in this row store. The caller
+/// specifies its seq and parent. The summary does not change.
+pub fn place_shared<B>(
+    rows: &Arc<RowStore<B>>,
     draft: Draft,
     seq: Seq,
     parent: Option<Seq>,
 ) -> Result<Placed> {
-    let mut ways = RowLookup { shelf, session: None };
-    let model =
-        parent.map(|parent| settings_at(parent, &mut ways)).transpose()?.and_then(|settings| settings.model);
+    let mut lookup = RowLookup { rows, session: None };
+    let model = parent
+        .map(|parent| settings_at(parent, &mut lookup))
+        .transpose()?
+        .and_then(|settings| settings.model);
     let head = Head { seq: Seq(seq.0.saturating_sub(1)), leaf: parent };
     let mut tip = Tip { head, last_id: None, model };
-    let mut placed = place(&mut tip, vec![draft], &Principal::System, &mut ways, validate::random_bits)?;
+    let mut placed = place(&mut tip, vec![draft], &Principal::System, &mut lookup, validate::random_bits)?;
     Ok(placed.remove(0))
 }
 
-/// Returns where a fork of a stored log begins, and the initial state of its summary.
-pub fn fork_point_at<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> {
-    let mut ways = RowLookup { shelf, session: None };
-    let links = ways.node(seq)?.links;
-    let model = settings_at(seq, &mut ways)?.model;
-    let row = row_at(shelf, seq)
+/// Returns the initial state of the summary of a fork that branches off at `seq`.
+pub fn fork_point_at<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> {
+    let mut lookup = RowLookup { rows, session: None };
+    let links = lookup.node(seq)?.links;
+    let model = settings_at(seq, &mut lookup)?.model;
+    let row = row_at(rows, seq)
         .ok_or_else(|| validate::damaged("the shared part of a fork", format!("no entry {seq}")))?;
-    // The authority record of a stored fork is in its own file.
+    // The authority record of a stored fork is in a separate file.
     Ok(ForkPoint { id: row.meta.id, links, model, authority: None })
 }
 
 /// Converts a placed entry into a row.
-pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
+pub fn row_of<B>(placed: Placed, body: B) -> LogRow<B> {
     let ended = match &placed.entry.body {
         Body::TurnEnded(ended) => Some(ended.outcome),
         _ => None,
     };
     let blobs: BTreeSet<BlobHash> = placed.entry.body.blobs().into_iter().collect();
-    Row {
+    LogRow {
         meta: placed.entry.meta,
         links: placed.links,
         snapshot: placed.snapshot,
@@ -323,29 +327,29 @@ pub fn row_of<B>(placed: Placed, body: B) -> Row<B> {
     }
 }
 
-/// The rows that forks need from other row stores: their seqs, by row store.
+/// The rows that forks share with other logs: their seqs, by row store.
 #[derive(Default)]
-pub struct Needed(BTreeMap<usize, BTreeSet<Seq>>);
+pub struct SharedRows(BTreeMap<usize, BTreeSet<Seq>>);
 
-impl Needed {
+impl SharedRows {
     /// Adds all shared entries of one log.
-    pub fn add<B: Stored>(&mut self, book: &InMemoryLog<B>) {
-        let mut next = locate(&book.shelf, Seq(book.summary.inherited));
-        while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &book.shelf)) {
-            if !self.0.entry(address(owner)).or_default().insert(at) {
-                return; // Another fork has already added the other ancestors.
+    pub fn add<B: StoredBody>(&mut self, log: &InMemoryLog<B>) {
+        let mut next = locate(&log.rows, Seq(log.summary.inherited));
+        while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &log.rows)) {
+            if !self.0.entry(row_store_key(owner)).or_default().insert(at) {
+                return; // Another fork has already added this row and its ancestors.
             }
-            let above = Walk::from(owner, Some(at)).next().and_then(|(_, row)| row.meta.parent);
+            let above = PathWalk::from(owner, Some(at)).next().and_then(|(_, row)| row.meta.parent);
             next = above.and_then(|above| locate(owner, above));
         }
     }
 
-    pub fn of<B>(&self, shelf: &Arc<RowStore<B>>) -> BTreeSet<Seq> {
-        self.0.get(&address(shelf)).cloned().unwrap_or_default()
+    pub fn of<B>(&self, rows: &Arc<RowStore<B>>) -> BTreeSet<Seq> {
+        self.0.get(&row_store_key(rows)).cloned().unwrap_or_default()
     }
 }
 
 /// Returns a key that identifies a row store.
-pub fn address<B>(shelf: &Arc<RowStore<B>>) -> usize {
-    Arc::as_ptr(shelf).addr()
+pub fn row_store_key<B>(rows: &Arc<RowStore<B>>) -> usize {
+    Arc::as_ptr(rows).addr()
 }

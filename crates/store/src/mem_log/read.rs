@@ -1,4 +1,4 @@
-//! Reading a log: pages, paths, entries by id.
+//! Reads of a log: pages, paths, entries by id.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use sapwood_core::tree::{Lookup, nth_message, settings_at};
 use sapwood_core::{Body, EntryId, Seq, TurnId};
 
 use super::InMemoryLog;
-use super::row_store::{Row, Stored, Walk, first_not_before};
+use super::row_store::{LogRow, PathWalk, StoredBody, first_not_before};
 use crate::validate::damaged;
 
 /// A section of a path, newest entry first.
-type Steps<B> = Vec<(Seq, Arc<Row<B>>)>;
+type PathRows<B> = Vec<(Seq, Arc<LogRow<B>>)>;
 
-impl<B: Stored> InMemoryLog<B> {
+impl<B: StoredBody> InMemoryLog<B> {
     /// Returns entries after `after` in order, filtered by kind if `kinds` is given.
     pub fn read_after(&self, kinds: Option<&[Kind]>, after: Seq, limit: usize) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
@@ -42,7 +42,7 @@ impl<B: Stored> InMemoryLog<B> {
     pub fn find_entries(&self, id_prefix: &str) -> Result<Vec<Record>> {
         let Some((low, high)) = EntryId::prefix_range(id_prefix) else { return Ok(Vec::new()) };
         let last = self.summary.head.seq;
-        let start = first_not_before(&self.shelf, last, low);
+        let start = first_not_before(&self.rows, last, low);
         let mut found = Vec::new();
         for seq in (start.0..=last.0).take(2).map(Seq) {
             let row = self.row(seq)?;
@@ -55,25 +55,25 @@ impl<B: Stored> InMemoryLog<B> {
     }
 
     pub fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
-        nth_message(leaf, count, &mut self.ways())
+        nth_message(leaf, count, &mut self.lookup())
     }
 
     pub fn read_path(&self, at: Option<Seq>, until: Until) -> Result<PathSlice> {
         let at = at.or(self.summary.head.leaf);
         if let Some(at) = at {
-            self.ways().node(at)?;
+            self.lookup().node(at)?;
         }
-        let steps = self.walk_back(at, until)?;
-        let first = steps.last().map(|(seq, _)| *seq);
-        let above = first.map(|first| self.ways().node(first)).transpose()?.and_then(|node| node.parent);
+        let path = self.walk_back(at, until)?;
+        let first = path.last().map(|(seq, _)| *seq);
+        let above = first.map(|first| self.lookup().node(first)).transpose()?.and_then(|node| node.parent);
         let entries: Result<Vec<Entry>> =
-            steps.iter().rev().map(|(seq, row)| into_entry(self.record(*seq, row)?)).collect();
+            path.iter().rev().map(|(seq, row)| into_entry(self.record(*seq, row)?)).collect();
         Ok(PathSlice {
             head: self.summary.head,
             entries: entries?,
             inherited: self.summary.inherited,
             settings_before: above
-                .map(|above| settings_at(above, &mut self.ways()))
+                .map(|above| settings_at(above, &mut self.lookup()))
                 .transpose()?
                 .unwrap_or_default(),
             ended_turns: self.ended_turns(first, above),
@@ -92,8 +92,8 @@ impl<B: Stored> InMemoryLog<B> {
         inside.map(|turn| (turn.turn, turn.outcome)).collect()
     }
 
-    fn walk_back(&self, at: Option<Seq>, until: Until) -> Result<Steps<B>> {
-        let walk = Walk::from(&self.shelf, at);
+    fn walk_back(&self, at: Option<Seq>, until: Until) -> Result<PathRows<B>> {
+        let walk = PathWalk::from(&self.rows, at);
         match until {
             Until::Root => Ok(walk.collect()),
             Until::Entries(count) => Ok(walk.take(count as usize).collect()),
@@ -102,27 +102,27 @@ impl<B: Stored> InMemoryLog<B> {
     }
 
     /// Walks back to the latest compaction, and from there to the first entry it keeps.
-    fn walk_to_context_start(&self, walk: Walk<'_, B>) -> Result<Steps<B>> {
-        let mut steps = Steps::new();
+    fn walk_to_context_start(&self, walk: PathWalk<'_, B>) -> Result<PathRows<B>> {
+        let mut path = PathRows::new();
         let mut first_kept = None;
         for (seq, row) in walk {
             let is_latest = row.meta.kind == Kind::Compaction && first_kept.is_none();
             if is_latest {
                 first_kept = Some(self.first_kept(seq, &row)?);
             }
-            steps.push((seq, row));
+            path.push((seq, row));
             if first_kept == Some(seq) {
                 break;
             }
         }
-        Ok(steps)
+        Ok(path)
     }
 
     /// Returns the first entry of the context after a compaction: the compaction itself if it keeps
     /// no entry.
-    fn first_kept(&self, seq: Seq, row: &Row<B>) -> Result<Seq> {
+    fn first_kept(&self, seq: Seq, row: &LogRow<B>) -> Result<Seq> {
         let Body::Compaction(compaction) = into_entry(self.record(seq, row)?)?.body else { return Ok(seq) };
-        let kept = compaction.first_kept.map(|id| self.ways().find(id)).transpose()?.flatten();
+        let kept = compaction.first_kept.map(|id| self.lookup().find(id)).transpose()?.flatten();
         Ok(kept.map_or(seq, |(kept, _)| kept))
     }
 }

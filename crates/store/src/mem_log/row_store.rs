@@ -1,9 +1,9 @@
-//! The rows of one log, and its links to the logs it was forked from. Pure memory; `B` locates the
-//! bodies.
+//! The rows of one log, and its links to the logs it was forked from. This module performs no I/O:
+//! `B` is the location of a body.
 //!
-//! A row store only grows. A fork refers to a row in its source's row store, and finds its shared
-//! entries there by their depth, at a cost that does not depend on their number. Locks are acquired
-//! from a fork towards its source, never in reverse, and one at a time.
+//! A row store only grows until its session is erased. A fork refers to a row in its source's row
+//! store, and finds its shared entries from there by their depth. So creating a fork copies no
+//! rows. Locks are acquired from a fork towards its source, never in reverse, and one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,21 +11,21 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sapwood_core::entry::{Meta, Outcome};
 use sapwood_core::port::store::Result;
 use sapwood_core::settings::Settings;
-use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
+use sapwood_core::tree::{Links, Lookup, TreeNode, ancestor_at};
 use sapwood_core::{BlobHash, EntryId, Kind, Seq, SessionId, StoreError};
 
 use crate::validate::{beside_tree, no_entry};
 
 /// The location of a body.
-pub trait Stored: Clone + Send + Sync {
+pub trait StoredBody: Clone + Send + Sync {
     /// Returns the body's bytes, as the codec wrote them.
     fn load(&self, kind: Kind) -> Result<Vec<u8>>;
 }
 
 /// One entry, without its body.
 #[derive(Debug, Clone)]
-pub struct Row<B> {
-    /// In the numbering of the log that it was written to.
+pub struct LogRow<B> {
+    /// Its seqs are the seqs of the log that the entry was written to.
     pub meta: Meta,
     /// Present for entries in the tree.
     pub links: Option<Links>,
@@ -35,28 +35,28 @@ pub struct Row<B> {
     pub body: B,
 }
 
-/// The start of a fork: the path to `at`, which is a seq in another row store.
+/// The shared part of a fork: the path to `at`, which is a seq in another row store.
 #[derive(Debug)]
-pub struct Base<B> {
-    pub shelf: Arc<RowStore<B>>,
+pub struct ForkBase<B> {
+    pub rows: Arc<RowStore<B>>,
     pub at: Seq,
 }
 
 #[derive(Debug)]
 struct Rows<B> {
-    /// `None` is a row that was removed with an erased session, as no fork needs it.
-    rows: Vec<Option<Arc<Row<B>>>>,
+    /// `None` is a row of an erased session that no fork needs.
+    rows: Vec<Option<Arc<LogRow<B>>>>,
     /// The rows that refer to each blob.
     refs: BTreeMap<BlobHash, Vec<Seq>>,
 }
 
 #[derive(Debug)]
 pub struct RowStore<B> {
-    base: Option<Base<B>>,
+    base: Option<ForkBase<B>>,
     /// Entries up to this seq are read through the base.
     first: u32,
     /// Entries up to this seq are shared with another session, and numbered by their depth. Larger
-    /// than `first` if a fork keeps copies of them.
+    /// than `first` if this row store contains copies of them.
     inherited: u32,
     rows: RwLock<Rows<B>>,
 }
@@ -69,11 +69,11 @@ impl<B> RowStore<B> {
     }
 
     /// Creates a row store that begins with `inherited` entries of another row store.
-    pub fn forked(base: Base<B>, inherited: u32) -> Self {
+    pub fn forked(base: ForkBase<B>, inherited: u32) -> Self {
         Self { base: Some(base), first: inherited, inherited, rows: empty_rows() }
     }
 
-    pub fn base(&self) -> Option<&Base<B>> {
+    pub fn base(&self) -> Option<&ForkBase<B>> {
         self.base.as_ref()
     }
 
@@ -85,13 +85,13 @@ impl<B> RowStore<B> {
         self.rows.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own_row(&self, seq: Seq) -> Option<Arc<Row<B>>> {
+    fn own_row(&self, seq: Seq) -> Option<Arc<LogRow<B>>> {
         let index = seq.0.checked_sub(self.first + 1)?;
         self.read().rows.get(index as usize)?.clone()
     }
 
     /// Stores a row at its seq. A gap before it stays empty.
-    pub fn push(&self, row: Row<B>) {
+    pub fn push(&self, row: LogRow<B>) {
         let Some(index) = row.meta.seq.0.checked_sub(self.first + 1) else { return };
         let mut inner = self.write();
         for blob in &row.blobs {
@@ -101,7 +101,7 @@ impl<B> RowStore<B> {
         inner.rows.push(Some(Arc::new(row)));
     }
 
-    /// Drops all rows of an erased session except these.
+    /// Drops all rows except the needed ones, after the session was erased.
     pub fn retain(&self, needed: &BTreeSet<Seq>) {
         let mut inner = self.write();
         let first = self.first;
@@ -137,8 +137,8 @@ impl<B> Drop for RowStore<B> {
     /// Drops a long chain of forks iteratively. A recursive drop would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.base.take();
-        while let Some(mut shelf) = next.and_then(|base| Arc::into_inner(base.shelf)) {
-            next = shelf.base.take();
+        while let Some(mut rows) = next.and_then(|base| Arc::into_inner(base.rows)) {
+            next = rows.base.take();
         }
     }
 }
@@ -148,26 +148,26 @@ fn empty_rows<B>() -> RwLock<Rows<B>> {
 }
 
 /// Returns the row store and the seq in it at which this log's entry `seq` is stored.
-pub fn locate<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<(&Arc<RowStore<B>>, Seq)> {
-    let (mut shelf, mut seq) = (shelf, seq);
-    while seq.0 <= shelf.first {
-        let base = shelf.base.as_ref()?;
-        seq = ancestor_at(base.at, seq.0, &mut RowLookup { shelf: &base.shelf, session: None }).ok()??;
-        shelf = &base.shelf;
+pub fn locate<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Option<(&Arc<RowStore<B>>, Seq)> {
+    let (mut rows, mut seq) = (rows, seq);
+    while seq.0 <= rows.first {
+        let base = rows.base.as_ref()?;
+        seq = ancestor_at(base.at, seq.0, &mut RowLookup { rows: &base.rows, session: None }).ok()??;
+        rows = &base.rows;
     }
-    Some((shelf, seq))
+    Some((rows, seq))
 }
 
 /// Returns the row of this log's entry `seq`.
-pub fn row_at<B>(shelf: &Arc<RowStore<B>>, seq: Seq) -> Option<Arc<Row<B>>> {
-    let (owner, seq) = locate(shelf, seq)?;
+pub fn row_at<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Option<Arc<LogRow<B>>> {
+    let (owner, seq) = locate(rows, seq)?;
     owner.own_row(seq)
 }
 
 /// Returns the entry's metadata in this log's numbering.
-pub fn meta_at<B>(shelf: &RowStore<B>, seq: Seq, row: &Row<B>) -> Meta {
+pub fn meta_at<B>(rows: &RowStore<B>, seq: Seq, row: &LogRow<B>) -> Meta {
     let mut meta = row.meta.clone();
-    if seq.0 <= shelf.first {
+    if seq.0 <= rows.first {
         meta.seq = seq;
         meta.parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
     }
@@ -182,22 +182,22 @@ pub fn refers_to<B>(top: &Arc<RowStore<B>>, blob: &BlobHash) -> bool {
     let mut next = top.base.as_ref();
     while let Some(base) = next {
         let shares = |seq: &Seq| {
-            let depth = base.shelf.depth_of(*seq).filter(|depth| *depth <= top.first);
-            let place = depth.and_then(|depth| locate(top, Seq(depth)));
-            place.is_some_and(|(owner, at)| Arc::ptr_eq(owner, &base.shelf) && at == *seq)
+            let depth = base.rows.depth_of(*seq).filter(|depth| *depth <= top.first);
+            let located = depth.and_then(|depth| locate(top, Seq(depth)));
+            located.is_some_and(|(owner, at)| Arc::ptr_eq(owner, &base.rows) && at == *seq)
         };
-        if base.shelf.own_refs(blob).iter().any(shares) {
+        if base.rows.own_refs(blob).iter().any(shares) {
             return true;
         }
-        next = base.shelf.base.as_ref();
+        next = base.rows.base.as_ref();
     }
     false
 }
 
-/// Lookups in a log for placing entries and walking paths.
+/// Looks up nodes and settings in a log, for placing entries and walking paths.
 pub struct RowLookup<'a, B> {
-    pub shelf: &'a Arc<RowStore<B>>,
-    /// For error messages.
+    pub rows: &'a Arc<RowStore<B>>,
+    /// The session that errors name. `None` for the shared part of a fork.
     pub session: Option<&'a SessionId>,
 }
 
@@ -216,43 +216,43 @@ impl<B> RowLookup<'_, B> {
 impl<B> Lookup for RowLookup<'_, B> {
     type Error = StoreError;
 
-    fn node(&mut self, seq: Seq) -> Result<Node> {
-        let (owner, at) = locate(self.shelf, seq).ok_or_else(|| self.missing(seq))?;
+    fn node(&mut self, seq: Seq) -> Result<TreeNode> {
+        let (owner, at) = locate(self.rows, seq).ok_or_else(|| self.missing(seq))?;
         let row = owner.own_row(at).ok_or_else(|| self.missing(seq))?;
         let links = row.links.ok_or_else(|| beside_tree(seq, row.meta.kind))?;
-        if seq.0 > self.shelf.first {
-            return Ok(Node { seq, parent: row.meta.parent, links });
+        if seq.0 > self.rows.first {
+            return Ok(TreeNode { seq, parent: row.meta.parent, links });
         }
         let settings = links.settings.and_then(|at| owner.depth_of(at)).map(Seq);
         let links = Links { depth: seq.0, jump: seq, messages: links.messages, settings };
-        Ok(Node { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+        Ok(TreeNode { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
     }
 
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
-        let last = self.shelf.first + self.shelf.read().rows.len() as u32;
-        let seq = first_not_before(self.shelf, Seq(last), id);
-        let row = row_at(self.shelf, seq).filter(|row| row.meta.id == id);
+        let last = self.rows.first + self.rows.read().rows.len() as u32;
+        let seq = first_not_before(self.rows, Seq(last), id);
+        let row = row_at(self.rows, seq).filter(|row| row.meta.id == id);
         Ok(row.map(|row| (seq, row.meta.kind)))
     }
 
     fn settings(&mut self, at: Seq) -> Result<Settings> {
-        let row = row_at(self.shelf, at).ok_or_else(|| self.missing(at))?;
+        let row = row_at(self.rows, at).ok_or_else(|| self.missing(at))?;
         Ok(row.snapshot.clone().unwrap_or_default())
     }
 
     fn inherited(&self) -> u32 {
-        self.shelf.inherited
+        self.rows.inherited
     }
 }
 
-/// Returns the first entry whose id is not smaller, or one past `last` if there is none. Ids grow
+/// Returns the first entry whose id is at least `id`, or one past `last` if there is none. Ids grow
 /// with seq (I13).
-pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> Seq {
+pub fn first_not_before<B>(rows: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> Seq {
     let (mut low, mut high) = (1, last.0 + 1);
     while low < high {
         let middle = low + (high - low) / 2;
         // A gap belongs to an erased session; no caller can request its entries.
-        match row_at(shelf, Seq(middle)) {
+        match row_at(rows, Seq(middle)) {
             Some(row) if row.meta.id >= id => high = middle,
             _ => low = middle + 1,
         }
@@ -261,21 +261,21 @@ pub fn first_not_before<B>(shelf: &Arc<RowStore<B>>, last: Seq, id: EntryId) -> 
 }
 
 /// Walks a path from an entry to the root.
-pub struct Walk<'a, B> {
+pub struct PathWalk<'a, B> {
     top: &'a Arc<RowStore<B>>,
     next: Option<(Seq, &'a Arc<RowStore<B>>, Seq)>,
 }
 
-impl<'a, B> Walk<'a, B> {
+impl<'a, B> PathWalk<'a, B> {
     pub fn from(top: &'a Arc<RowStore<B>>, seq: Option<Seq>) -> Self {
-        let place = |seq| locate(top, seq).map(|(owner, at)| (seq, owner, at));
-        Self { top, next: seq.and_then(place) }
+        let located = |seq| locate(top, seq).map(|(owner, at)| (seq, owner, at));
+        Self { top, next: seq.and_then(located) }
     }
 }
 
-impl<B> Iterator for Walk<'_, B> {
+impl<B> Iterator for PathWalk<'_, B> {
     /// The seq in the numbering of the walked log, and the row.
-    type Item = (Seq, Arc<Row<B>>);
+    type Item = (Seq, Arc<LogRow<B>>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (seq, owner, at) = self.next.take()?;

@@ -8,19 +8,20 @@ use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
 use sapwood_core::{EntryId, Right, Scope, Seq, SessionId, StoreError};
 
 use super::read::into_entry;
-use super::{InMemoryLog, Stored};
+use super::{InMemoryLog, StoredBody};
 use crate::authorize::authorize;
-use crate::match_text::Query;
+use crate::match_text::TextQuery;
 use crate::validate::{self, HitCursor};
 
-/// Hits beyond the page size that are collected before the oldest are dropped.
+/// Maximum number of hits beyond the page size that are collected before the oldest hits are
+/// dropped.
 const SPARE_HITS_MAX: usize = 1_000;
 
 /// A search in progress.
-pub struct Searching<'a> {
+pub struct LogSearch<'a> {
     scope: &'a Scope,
     only: Option<&'a SessionId>,
-    words: Query,
+    words: TextQuery,
     limit: usize,
     after: Option<HitCursor>,
     hits: Vec<Hit>,
@@ -28,13 +29,13 @@ pub struct Searching<'a> {
     shared_hits: HashSet<EntryId>,
 }
 
-impl<'a> Searching<'a> {
+impl<'a> LogSearch<'a> {
     pub fn new(scope: &'a Scope, query: &'a SearchQuery) -> Result<Self> {
         let (limit, after) = validate::check_search(query)?;
         Ok(Self {
             scope,
             only: query.session.as_ref(),
-            words: Query::parse(&query.text),
+            words: TextQuery::parse(&query.text),
             limit,
             after,
             hits: Vec::new(),
@@ -44,10 +45,14 @@ impl<'a> Searching<'a> {
 
     /// Searches one log. `is_orphan` returns whether a shared entry cannot be found in the session
     /// it was written to, because that session is erased or not visible to the caller.
-    pub fn visit<B: Stored>(&mut self, book: &InMemoryLog<B>, is_orphan: impl Fn(Seq) -> bool) -> Result<()> {
-        let summary = &book.summary;
-        let is_asked = self.only.is_none_or(|only| *only == summary.id);
-        if self.words.is_empty() || !is_asked || authorize(self.scope, summary, Right::Read).is_err() {
+    pub fn visit<B: StoredBody>(
+        &mut self,
+        log: &InMemoryLog<B>,
+        is_orphan: impl Fn(Seq) -> bool,
+    ) -> Result<()> {
+        let summary = &log.summary;
+        let is_included = self.only.is_none_or(|only| *only == summary.id);
+        if self.words.is_empty() || !is_included || authorize(self.scope, summary, Right::Read).is_err() {
             return Ok(());
         }
         for seq in (1..=summary.head.seq.0).map(Seq) {
@@ -55,7 +60,7 @@ impl<'a> Searching<'a> {
             if is_shared && self.only.is_none() && !is_orphan(seq) {
                 continue;
             }
-            let Some(hit) = find_in(book, seq, &self.words)? else { continue };
+            let Some(hit) = find_in(log, seq, &self.words)? else { continue };
             if !is_shared || self.shared_hits.insert(hit.id) {
                 self.hits.push(hit);
             }
@@ -72,21 +77,21 @@ impl<'a> Searching<'a> {
 }
 
 /// Checks that the caller may read the session that a search is limited to.
-pub fn check_only<B: Stored>(
+pub fn check_session_readable<B: StoredBody>(
     scope: &Scope,
     session: &SessionId,
-    book: Option<&InMemoryLog<B>>,
+    log: Option<&InMemoryLog<B>>,
 ) -> Result<()> {
-    let book = book.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
-    authorize(scope, &book.summary, Right::Read)
+    let log = log.ok_or_else(|| StoreError::NoSession { session: session.clone() })?;
+    authorize(scope, &log.summary, Right::Read)
 }
 
-fn find_in<B: Stored>(book: &InMemoryLog<B>, seq: Seq, words: &Query) -> Result<Option<Hit>> {
-    let row = book.row(seq)?;
-    let entry = into_entry(book.record(seq, &row)?)?;
+fn find_in<B: StoredBody>(log: &InMemoryLog<B>, seq: Seq, words: &TextQuery) -> Result<Option<Hit>> {
+    let row = log.row(seq)?;
+    let entry = into_entry(log.record(seq, &row)?)?;
     let text = entry.body.search_text();
     if !words.matches(&text) {
         return Ok(None);
     }
-    Ok(Some(validate::hit_of(&book.summary, &entry.meta, words, &text)))
+    Ok(Some(validate::hit_of(&log.summary, &entry.meta, words, &text)))
 }

@@ -1,6 +1,6 @@
-//! Appending. An append is prepared on the cached state of its session, without a query, and
-//! written only if the session's row still has the version it was prepared on. If not, or if any
-//! check fails, the session is read again and the append is retried, so a stale cache is harmless.
+//! Appends. An append is prepared from the cached state of its session, without a query. It is
+//! written only if the version of the session's row has not changed since. Otherwise, or if a check
+//! fails, the session is read again and the append is retried, so a stale cache is harmless.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,39 +11,39 @@ use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreEr
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
-use super::append_batch::{APPEND, AppendJob, Columns, StoredAnswer};
+use super::append_batch::{APPEND, AppendJob, BatchColumns, StoredAnswer};
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
 use super::lease::PgLease;
 use super::log::{LogRows, int};
 use super::prefetch::{Prefetched, Stop};
-use super::session::{Hold, SessionRow, find};
-use super::writer::End;
+use super::session::{RowLock, SessionRow, find};
+use super::writer::AppendOutcome;
 use super::{PgStore, reading};
 use crate::authorize::authorize;
 use crate::compression::{Packed, pack_body, pack_drafts};
 use crate::validate;
 
-/// Maximum number of cached sessions. When it is reached, those not in use are evicted.
+/// Maximum number of cached sessions. When it is reached, sessions that are not in use are evicted.
 const SESSIONS_MAX: usize = 4_096;
-/// How often an append is prepared again after a conflict with another writer.
+/// Maximum number of attempts to write an append that conflicts with other writers.
 const TRIES_MAX: usize = 100;
 
 /// The cached state of a session that is being appended to.
 pub(super) struct CachedSession {
     row: SessionRow,
-    known: Prefetched,
+    prefetched: Prefetched,
 }
 
-/// One session's cache slot. The appending caller holds its lock.
-type Slot = Arc<AsyncMutex<Option<CachedSession>>>;
+/// The cache slot of one session, locked while a caller appends to the session.
+type CacheSlot = Arc<AsyncMutex<Option<CachedSession>>>;
 
 #[derive(Default)]
-pub(super) struct AppendCache(Mutex<HashMap<(TenantId, SessionId), Slot>>);
+pub(super) struct AppendCache(Mutex<HashMap<(TenantId, SessionId), CacheSlot>>);
 
 impl AppendCache {
-    fn slot(&self, scope: &Scope, session: &SessionId) -> Slot {
+    fn slot(&self, scope: &Scope, session: &SessionId) -> CacheSlot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= SESSIONS_MAX {
             slots.retain(|_, slot| Arc::strong_count(slot) > 1);
@@ -56,11 +56,11 @@ fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
     pack_drafts(drafts, |draft| pack_body(&draft.body))
 }
 
-/// Whether the cached state was just read.
+/// Whether the session state was just read from the database or comes from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Memory {
+enum Freshness {
     Fresh,
-    Old,
+    Cached,
 }
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
@@ -69,10 +69,10 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
     let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;
     for _ in 0..TRIES_MAX {
-        let (mut cached, memory) = match held.take() {
-            Some(cached) => (cached, Memory::Old),
+        let (mut cached, freshness) = match held.take() {
+            Some(cached) => (cached, Freshness::Cached),
             None => match load(store, scope, &append, lost.as_ref()).await? {
-                Loaded::Session(cached) => (*cached, Memory::Fresh),
+                Loaded::Session(cached) => (*cached, Freshness::Fresh),
                 Loaded::Answer(answer) => return Ok(answer),
             },
         };
@@ -82,10 +82,10 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
                 return Ok(answer);
             }
             // The cached state may be outdated and allow a caller whose right was revoked.
-            Ok(Attempt::Answered(answer)) if memory == Memory::Fresh => return Ok(answer),
+            Ok(Attempt::Answered(answer)) if freshness == Freshness::Fresh => return Ok(answer),
             Ok(Attempt::Answered(_)) => {}
             Ok(Attempt::Refused(written)) => lost = written.or(lost),
-            Err(error) if memory == Memory::Fresh => return Err(error),
+            Err(error) if freshness == Freshness::Fresh => return Err(error),
             Err(_) => {}
         }
     }
@@ -94,7 +94,7 @@ pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Re
 
 enum Loaded {
     Session(Box<CachedSession>),
-    /// The append has been written before.
+    /// The append is already in the log. This is its answer.
     Answer(Appended),
 }
 
@@ -110,7 +110,7 @@ async fn load_from(
     append: &Append,
     lost: Option<&Appended>,
 ) -> Result<Loaded> {
-    let mut row = find(db, scope, &append.session, Right::Read, Hold::No).await?;
+    let mut row = find(db, scope, &append.session, Right::Read, RowLock::No).await?;
     if append.source == Source::Imported && row.summary.authority.is_none() {
         let source = authority::trace(db, scope, &append.session).await?;
         validate::settle_summary(&mut row.summary, source);
@@ -124,10 +124,10 @@ async fn load_from(
     if let Some(answer) = earlier_answer(db, row.pk, append).await? {
         return Ok(Loaded::Answer(answer));
     }
-    let mut known = Prefetched::new(row.summary.inherited);
+    let mut prefetched = Prefetched::new(row.summary.inherited);
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
-    known.prepare(&log, row.summary.head.leaf, &append.drafts).await?;
-    Ok(Loaded::Session(Box::new(CachedSession { row, known })))
+    prefetched.prepare(&log, row.summary.head.leaf, &append.drafts).await?;
+    Ok(Loaded::Session(Box::new(CachedSession { row, prefetched })))
 }
 
 async fn is_written(db: &StoreConnection, pk: i64, lost: &Appended) -> Result<bool> {
@@ -144,14 +144,15 @@ async fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Resul
     let Some(row) = row else { return Ok(None) };
     let stored: StoredAnswer =
         serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
-    stored.for_same(append).map(Some)
+    stored.into_answer_for(append).map(Some)
 }
 
 enum Attempt {
     Done(Appended),
     /// The answer to the first append with the same key. The head may have moved since.
     Answered(Appended),
-    /// Contains the entries that an attempt with a lost answer may have written.
+    /// The session's version has changed. If the write was retried after a lost connection, contains
+    /// the answer of the first try, which may have been written.
     Refused(Option<Appended>),
 }
 
@@ -163,7 +164,7 @@ async fn attempt(
     cached: &mut CachedSession,
 ) -> Result<Attempt> {
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
-        // Read the session again, which derives its authority record.
+        // Reload the session, because loading derives its authority record.
         return Ok(Attempt::Refused(None));
     }
     let lease = cached.row.lease.as_ref().map(PgLease::now);
@@ -173,23 +174,23 @@ async fn attempt(
     let leaf = leaf_links(store, scope, cached, &placed, &tip).await?;
     cached.row.summary.apply_batch(&placed, append.source, &tip, leaf);
     let answer = answer_of(&placed, tip.head);
-    let mut job = AppendJob::new(&cached.row, &placed, packed).answering(append, &answer);
+    let mut job = AppendJob::new(&cached.row, &placed, packed).with_answer(append, &answer);
     if append.source == Source::Imported {
         job.authority = cached.row.summary.authority.as_ref().map(validate::print_json);
     }
     job.audit = append.audit.clone().map(|note| (scope.principal.clone(), note, append.now));
     match store.writer.write(&scope.tenant, job).await? {
-        End::Written => {
+        AppendOutcome::Written => {
             cached.row.version += 1;
-            cached.known.remember(&placed);
+            cached.prefetched.add_written(&placed);
             Ok(Attempt::Done(answer))
         }
-        End::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
+        AppendOutcome::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
             .map_err(|error| store.damaged(format!("a stored answer: {error}")))?
-            .for_same(append)
+            .into_answer_for(append)
             .map(Attempt::Answered),
-        End::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
-        End::Refused { .. } => Ok(Attempt::Refused(Some(answer))),
+        AppendOutcome::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
+        AppendOutcome::Refused { .. } => Ok(Attempt::Refused(Some(answer))),
     }
 }
 
@@ -215,22 +216,23 @@ async fn place_drafts(
     cached: &mut CachedSession,
 ) -> Result<(Vec<Placed>, Tip)> {
     let tip_before = cached.row.summary.tip();
-    let mut run = |known: &mut Prefetched| {
+    let mut run = |prefetched: &mut Prefetched| {
         let mut tip = tip_before.clone();
-        let placed = place(&mut tip, append.drafts.clone(), &scope.principal, known, validate::random_bits)?;
+        let placed =
+            place(&mut tip, append.drafts.clone(), &scope.principal, prefetched, validate::random_bits)?;
         Ok((placed, tip))
     };
-    match run(&mut cached.known) {
+    match run(&mut cached.prefetched) {
         Ok(done) => return Ok(done),
         Err(Stop::Refused(error)) => return Err(error.into()),
-        Err(Stop::Want(_)) => {}
+        Err(Stop::Missing(_)) => {}
     }
     let (pk, inherited, leaf) = (cached.row.pk, cached.row.summary.inherited, cached.row.summary.head.leaf);
-    let known = &mut cached.known;
+    let prefetched = &mut cached.prefetched;
     reading!(store, scope, db => {
         let log = LogRows::open(&db, pk, inherited).await?;
-        known.prepare(&log, leaf, &append.drafts).await?;
-        known.supply(&log, &mut run).await
+        prefetched.prepare(&log, leaf, &append.drafts).await?;
+        prefetched.run_with_fetches(&log, &mut run).await
     })
 }
 
@@ -247,14 +249,14 @@ async fn leaf_links(
     if let Some(placed) = placed.iter().rev().find(links) {
         return Ok(placed.links);
     }
-    if let Ok(node) = cached.known.node(leaf) {
+    if let Ok(node) = cached.prefetched.node(leaf) {
         return Ok(Some(node.links));
     }
     let (pk, inherited) = (cached.row.pk, cached.row.summary.inherited);
-    let known = &mut cached.known;
+    let prefetched = &mut cached.prefetched;
     let node = reading!(store, scope, db => {
         let log = LogRows::open(&db, pk, inherited).await?;
-        known.supply(&log, |known| known.node(leaf)).await
+        prefetched.run_with_fetches(&log, |prefetched| prefetched.node(leaf)).await
     })?;
     Ok(Some(node.links))
 }
@@ -268,24 +270,27 @@ pub(super) async fn write_first(
 ) -> Result<Head> {
     let packed = pack_bodies(&drafts)?;
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
-    let mut known = Prefetched::new(row.summary.inherited);
+    let mut prefetched = Prefetched::new(row.summary.inherited);
     let tip_before = row.summary.tip();
-    let (placed, tip) = known
-        .supply(&log, |known| {
+    let (placed, tip) = prefetched
+        .run_with_fetches(&log, |prefetched| {
             let mut tip = tip_before.clone();
-            let placed = place(&mut tip, drafts.clone(), &scope.principal, known, validate::random_bits)?;
+            let placed =
+                place(&mut tip, drafts.clone(), &scope.principal, prefetched, validate::random_bits)?;
             Ok((placed, tip))
         })
         .await?;
     let of_batch = placed.iter().rev().find(|placed| Some(placed.entry.meta.seq) == tip.head.leaf);
     let leaf = match (of_batch, tip.head.leaf) {
         (Some(placed), _) => placed.links,
-        (None, Some(leaf)) => Some(known.supply(&log, |known| known.node(leaf)).await?.links),
+        (None, Some(leaf)) => {
+            Some(prefetched.run_with_fetches(&log, |prefetched| prefetched.node(leaf)).await?.links)
+        }
         (None, None) => None,
     };
     row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
     let job = AppendJob::new(&row, &placed, &packed);
-    let columns = Columns::of(db.tenant.as_str(), std::iter::once(&job));
+    let columns = BatchColumns::of(db.tenant.as_str(), std::iter::once(&job));
     if db.query(APPEND, &columns.params()).await?.is_empty() {
         return Err(db.damaged(format!("session {} was changed while it was being created", row.summary.id)));
     }

@@ -1,4 +1,5 @@
-//! A placed append, and batches of appends as the array parameters of `append_batch`.
+//! Appends that are ready to be written, and the conversion of a batch of them to the array
+//! parameters of the SQL function `append_batch`.
 
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{Append, Appended, AuditNote, Result};
@@ -22,7 +23,7 @@ pub(super) const APPEND: &str =
 pub(super) struct StoredAnswer {
     pub head: Head,
     pub entries: Vec<(Seq, EntryId)>,
-    /// The request, if known. Answers stored by older versions lack it.
+    /// The hash of the request, if the caller supplied one. Answers stored by older versions lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
 }
@@ -34,14 +35,14 @@ impl StoredAnswer {
         serde_json::to_string(&stored).expect("numbers and ids always serialize")
     }
 
-    /// Returns the answer if the append is the same request.
-    pub fn for_same(self, append: &Append) -> Result<Appended> {
+    /// Returns the answer. Fails if the append is a different request with the same key.
+    pub fn into_answer_for(self, append: &Append) -> Result<Appended> {
         validate::check_request(append, self.request.as_deref())?;
         Ok(Appended { head: self.head, entries: self.entries })
     }
 }
 
-/// An append that is ready to be written on the session version it was prepared on.
+/// An append that is ready to be written. It is written only if the session still has `version`.
 pub(super) struct AppendJob {
     pk: i64,
     version: i64,
@@ -77,7 +78,7 @@ struct EntryRow {
 }
 
 impl AppendJob {
-    /// Creates a job. `row` has the new summary and the current version.
+    /// Creates a job. `row` contains the summary after the append and the version before it.
     pub fn new(row: &SessionRow, placed: &[Placed], packed: &[Packed]) -> Self {
         let mut uses = Vec::new();
         for placed in placed {
@@ -101,7 +102,7 @@ impl AppendJob {
         }
     }
 
-    pub fn answering(mut self, append: &Append, answer: &Appended) -> Self {
+    pub fn with_answer(mut self, append: &Append, answer: &Appended) -> Self {
         if let Some(key) = &append.idempotency_key {
             self.key = Some(key.clone());
             self.answer = Some(StoredAnswer::print(answer, append.request.as_deref()));
@@ -141,7 +142,7 @@ fn entry_row(placed: &Placed, body: &Packed) -> EntryRow {
 
 /// The jobs of one batch as columns. Jobs are numbered from one.
 #[derive(Default)]
-pub(super) struct Columns<'j> {
+pub(super) struct BatchColumns<'j> {
     tenant: &'j str,
     j_pk: Vec<i64>,
     j_version: Vec<i64>,
@@ -173,7 +174,7 @@ pub(super) struct Columns<'j> {
     u_hash: Vec<&'j [u8]>,
 }
 
-impl<'j> Columns<'j> {
+impl<'j> BatchColumns<'j> {
     pub fn of(tenant: &'j str, jobs: impl Iterator<Item = &'j AppendJob>) -> Self {
         let e_version = i16::try_from(LOG_VERSION).unwrap_or(i16::MAX);
         let mut columns = Self { tenant, e_version, ..Self::default() };

@@ -1,5 +1,5 @@
-//! The audit: append-only and hash-chained per tenant. A writer locks the tenant's row, so that
-//! each line follows the previous one. The tenant lock is acquired last, after the lock of any
+//! The audit log: append-only and hash-chained per tenant. A writer locks the tenant's row, so that
+//! two writers never chain to the same line. The tenant lock is acquired last, after the lock of any
 //! session's row.
 
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
@@ -7,7 +7,7 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{Principal, Right, Scope, SessionId, TimestampMs};
 
 use super::connection::StoreConnection;
-use super::session::{Hold, find};
+use super::session::{RowLock, find};
 use crate::validate;
 
 /// Rows read at a time.
@@ -22,18 +22,18 @@ pub(super) async fn write_line(
     write_lines(db, vec![(scope.principal.clone(), note, now)]).await
 }
 
-/// Locks the tenant's audit until the transaction ends. Returns the number and hash of its last
+/// Locks the tenant's audit log until the transaction ends. Returns the number and hash of its last
 /// line.
-pub(super) async fn hold_tenant(db: &StoreConnection) -> Result<(i64, String)> {
-    let hold = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
-    let make =
+pub(super) async fn lock_tenant(db: &StoreConnection) -> Result<(i64, String)> {
+    let lock_sql = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
+    let insert_sql =
         "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
                 RETURNING audit_number, audit_hash";
-    let row = match db.query_opt(hold, &[&db.tenant.as_str()]).await? {
+    let row = match db.query_opt(lock_sql, &[&db.tenant.as_str()]).await? {
         Some(row) => row,
         // The tenant has no row yet, or another transaction is inserting it. The insert waits for
         // that transaction.
-        None => db.query_one(make, &[&db.tenant.as_str()]).await?,
+        None => db.query_one(insert_sql, &[&db.tenant.as_str()]).await?,
     };
     Ok((row.get(0), row.get(1)))
 }
@@ -43,7 +43,7 @@ pub(super) async fn write_lines(
     notes: Vec<(Principal, AuditNote, TimestampMs)>,
 ) -> Result<()> {
     let tenant = db.tenant.as_str();
-    let (mut number, mut hash) = hold_tenant(db).await?;
+    let (mut number, mut hash) = lock_tenant(db).await?;
     let (mut numbers, mut sessions, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for (by, note, now) in notes {
         number += 1;
@@ -88,7 +88,7 @@ pub(super) async fn read_lines(
         for row in &rows {
             after = row.get(0);
             let line = read_line(db, row.get(1))?;
-            if shows(db, scope, &line).await? {
+            if is_visible(db, scope, &line).await? {
                 lines.push(line);
             }
             if lines.len() == validate::page_limit(limit) {
@@ -119,7 +119,7 @@ pub(super) async fn read_since(
         if line.at < since {
             break;
         }
-        if shows(db, scope, &line).await? {
+        if is_visible(db, scope, &line).await? {
             lines.push(line);
         }
     }
@@ -130,12 +130,12 @@ fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
     serde_json::from_str(json).map_err(|error| db.damaged(format!("an audit line: {error}")))
 }
 
-async fn shows(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
+async fn is_visible(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
     if scope.reach == Reach::Tenant {
         return Ok(true);
     }
     let about = match &line.session {
-        Some(session) => find(db, scope, session, Right::Read, Hold::No).await.ok().map(|row| row.summary),
+        Some(session) => find(db, scope, session, Right::Read, RowLock::No).await.ok().map(|row| row.summary),
         None => None,
     };
     Ok(validate::may_see_line(scope, line, about.as_ref()))

@@ -1,19 +1,19 @@
-//! The authority record of each session: which entries this store wrote itself. It is a column next
-//! to the summary. A server of the previous version on the same database neither reads nor writes
-//! the column. Its sessions have no record until a server of this version derives it from the
-//! audit.
+//! The authority record of each session: which entries this store wrote itself. It is stored in a
+//! column next to the summary. A server of the previous version on the same database neither reads
+//! nor writes the column. Its sessions have no record until a server of this version derives it from
+//! the audit log.
 
-use sapwood_core::authority::Trace;
+use sapwood_core::authority::OriginTrace;
 use sapwood_core::port::store::{PAGE_ROWS_MAX, Result};
 use sapwood_core::{Authority, Principal, Right, Scope, SessionId, Source};
 
 use super::audit::read_lines;
 use super::connection::StoreConnection;
 use super::rebuild_summary::store_summary;
-use super::session::{Hold, SessionRow, find};
+use super::session::{RowLock, SessionRow, find};
 use crate::validate;
 
-/// Parses the column of an authority record. It is NULL for a session of an earlier version.
+/// Parses the `authority` column. It is NULL for a session that an earlier version created.
 pub(super) fn read(db: &StoreConnection, column: Option<&str>) -> Result<Option<Authority>> {
     let parsed = column.map(validate::parse_authority).transpose();
     parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))
@@ -26,17 +26,17 @@ pub(super) async fn store(db: &StoreConnection, pk: i64, record: &str) -> Result
     Ok(())
 }
 
-/// Returns the origin of a session according to the audit.
+/// Returns the origin of a session according to the audit log.
 pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Source> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), Principal::System);
-    let mut trace = Trace::of(session.clone());
+    let mut trace = OriginTrace::of(session.clone());
     while let Some(wanted) = trace.wanted().cloned() {
         let (mut lines, mut after) = (Vec::new(), 0);
         loop {
             let page = read_lines(db, &whole_tenant, Some(&wanted), after, PAGE_ROWS_MAX).await?;
             let is_last = page.len() < PAGE_ROWS_MAX;
             after = page.last().map_or(after, |line| line.number);
-            lines.extend(page.into_iter().filter(Trace::is_about_origin));
+            lines.extend(page.into_iter().filter(OriginTrace::is_about_origin));
             if is_last {
                 break;
             }
@@ -48,7 +48,7 @@ pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &Session
 
 /// Returns the session's record. For a session of an earlier version, also creates the record.
 pub(super) async fn settle(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Authority> {
-    let mut row = find(db, scope, session, Right::Read, Hold::Yes).await?;
+    let mut row = find(db, scope, session, Right::Read, RowLock::Yes).await?;
     store_settled(db, scope, &mut row).await?;
     Ok(row.summary.authority.unwrap_or_default())
 }
@@ -70,7 +70,7 @@ pub(super) async fn grant_model(
     session: &SessionId,
     model: &str,
 ) -> Result<()> {
-    let mut row = find(db, scope, session, Right::Write, Hold::Yes).await?;
+    let mut row = find(db, scope, session, Right::Write, RowLock::Yes).await?;
     store_settled(db, scope, &mut row).await?;
     row.summary.authority.get_or_insert_default().grant_model(model.to_owned());
     // Appends that were prepared on the old row are prepared again.

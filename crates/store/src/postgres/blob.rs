@@ -1,11 +1,11 @@
-//! Blobs: a tenant's bytes by their hash, the principals that put them, and the entries that refer
-//! to them. A blob that fits into one piece is stored in its row. A larger blob is stored in
-//! pieces, each of which is written separately ([`super::blob_upload`]) and verified whenever it is
-//! read.
+//! Blobs: a tenant's bytes by their hash, the principals that uploaded them, and the entries that
+//! refer to them. A blob that fits into one chunk is stored in its row. A larger blob is stored in
+//! chunks (table `pieces`), each of which is written separately ([`super::blob_upload`]) and verified
+//! whenever it is read.
 
 use std::ops::Range;
 
-use sapwood_core::port::store::{BLOB_BYTES_MAX, PIECE_BYTES_MAX, Result};
+use sapwood_core::port::store::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, Seq, StoreError};
 use uuid::Uuid;
@@ -13,13 +13,13 @@ use uuid::Uuid;
 use super::connection::StoreConnection;
 use super::log::{int, seq_of};
 use super::visibility::seen_by;
-use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
+use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice, span, upload_expired};
 use crate::compression::{Packed, unpack, unpacked_len};
 
 /// Blobs read at a time.
 const CHUNK_ROWS: i64 = 1_000;
 
-/// Stores a blob of one piece.
+/// Stores a blob of one chunk.
 pub(super) async fn put(db: &StoreConnection, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
     insert(db, hash, (packed.packing, &packed.bytes), None).await?;
     note_put(db, scope, hash).await
@@ -40,8 +40,8 @@ async fn note_put(db: &StoreConnection, scope: &Scope, hash: BlobHash) -> Result
     Ok(())
 }
 
-/// Adds the next piece of an upload.
-pub(super) async fn add_piece(db: &StoreConnection, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
+/// Adds the next chunk of an upload.
+pub(super) async fn add_chunk(db: &StoreConnection, cut: Uuid, number: u32, chunk: &BlobChunk) -> Result<()> {
     let sql = match number {
         0 => "INSERT INTO cuts (tenant, cut, at) VALUES ($1, $2, extract(epoch FROM now())::bigint)",
         _ => {
@@ -50,56 +50,58 @@ pub(super) async fn add_piece(db: &StoreConnection, cut: Uuid, number: u32, piec
         }
     };
     if db.execute(sql, &[&db.tenant.as_str(), &cut]).await? == 0 {
-        return Err(idle());
+        return Err(upload_expired());
     }
-    insert_piece(db, cut, number, piece).await
+    insert_chunk(db, cut, number, chunk).await
 }
 
-async fn insert_piece(db: &StoreConnection, cut: Uuid, number: u32, piece: &Piece) -> Result<()> {
+async fn insert_chunk(db: &StoreConnection, cut: Uuid, number: u32, chunk: &BlobChunk) -> Result<()> {
     let sql = "INSERT INTO pieces (tenant, cut, number, packing, hash, data) VALUES ($1, $2, $3, $4, $5, $6)";
-    let (packed, hash) = (&piece.packed, piece.hash.as_bytes().as_slice());
+    let (packed, hash) = (&chunk.packed, chunk.hash.as_bytes().as_slice());
     let (tenant, packing) = (db.tenant.as_str(), i16::from(packed.packing));
     db.execute(sql, &[&tenant, &cut, &int(number), &packing, &hash, &packed.bytes]).await?;
     Ok(())
 }
 
-/// Whether the uploaded pieces became a blob, or are left over because the blob already existed.
+/// The result of a finished upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
-    Nothing,
-    Pieces,
+pub(super) enum UploadResult {
+    /// The uploaded chunks are now a blob.
+    Created,
+    /// The blob already existed, so the uploaded chunks are unused.
+    Duplicate,
 }
 
-/// Creates a blob from the uploaded pieces and the last piece.
+/// Creates a blob from the uploaded chunks and the last chunk.
 pub(super) async fn finish(
     db: &StoreConnection,
     scope: &Scope,
     cut: Uuid,
     (hash, bytes): (BlobHash, u64),
-    (number, last): (u32, &Piece),
-) -> Result<Left> {
-    let left = match insert(db, hash, (0, &[]), Some(cut)).await? {
-        0 => Left::Pieces,
-        _ => Left::Nothing,
+    (number, last): (u32, &BlobChunk),
+) -> Result<UploadResult> {
+    let result = match insert(db, hash, (0, &[]), Some(cut)).await? {
+        0 => UploadResult::Duplicate,
+        _ => UploadResult::Created,
     };
-    if left == Left::Nothing {
+    if result == UploadResult::Created {
         let sql = "UPDATE cuts SET bytes = $3 WHERE tenant = $1 AND cut = $2 AND bytes IS NULL";
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         if db.execute(sql, &[&db.tenant.as_str(), &cut, &bytes]).await? == 0 {
-            return Err(idle());
+            return Err(upload_expired());
         }
-        insert_piece(db, cut, number, last).await?;
+        insert_chunk(db, cut, number, last).await?;
     }
-    note_put(db, scope, hash).await.map(|()| left)
+    note_put(db, scope, hash).await.map(|()| result)
 }
 
-/// Deletes an unfinished upload and its pieces.
+/// Deletes an unfinished upload and its chunks.
 pub(super) async fn drop_cut(db: &StoreConnection, cut: Uuid) -> Result<()> {
     let sql = "DELETE FROM cuts WHERE tenant = $1 AND cut = $2 AND bytes IS NULL";
     db.execute(sql, &[&db.tenant.as_str(), &cut]).await.map(|_| ())
 }
 
-/// Selects tenants with expired uploads, before a tenant is known.
+/// Selects the tenants that have expired uploads. Runs without a tenant.
 pub(super) const IDLE_TENANTS: &str = "SELECT DISTINCT tenant FROM cuts
     WHERE bytes IS NULL AND at < extract(epoch FROM now())::bigint - $1 LIMIT 100";
 
@@ -110,8 +112,8 @@ pub(super) async fn sweep(db: &StoreConnection) -> Result<()> {
     db.execute(sql, &[&db.tenant.as_str(), &UPLOAD_IDLE_S_MAX]).await.map(|_| ())
 }
 
-/// Checks that the caller put the blob, or may read an entry that refers to it. Otherwise the blob
-/// is reported as unknown: knowing the hash does not give access to the bytes (I9).
+/// Checks that the caller uploaded the blob, or may read an entry that refers to it. Otherwise
+/// reports the blob as unknown: knowing the hash does not give access to the bytes (I9).
 async fn check(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<()> {
     let unknown = || StoreError::NoBlob { blob };
     let (tenant, key) = (db.tenant.as_str(), blob.as_bytes().as_slice());
@@ -137,7 +139,7 @@ pub(super) async fn check_all(db: &StoreConnection, scope: &Scope, blobs: &[Blob
     Ok(())
 }
 
-/// Returns a blob's pieces and its size, or `None` if it is stored in its row.
+/// Returns the id of a blob's chunks and the size of the blob, or `None` if it is stored in its row.
 async fn cut_of(db: &StoreConnection, blob: BlobHash) -> Result<Option<(Uuid, u64)>> {
     let sql = "SELECT b.cut, c.bytes FROM blobs b LEFT JOIN cuts c ON c.tenant = b.tenant AND c.cut = b.cut
                WHERE b.tenant = $1 AND b.hash = $2";
@@ -146,7 +148,7 @@ async fn cut_of(db: &StoreConnection, blob: BlobHash) -> Result<Option<(Uuid, u6
     match (row.get(0), bytes) {
         (None, _) => Ok(None),
         (Some(cut), Some(bytes)) => Ok(Some((cut, bytes))),
-        (Some(_), None) => Err(db.damaged(format!("the pieces of blob {blob} are missing"))),
+        (Some(_), None) => Err(db.damaged(format!("the chunks of blob {blob} are missing"))),
     }
 }
 
@@ -171,8 +173,8 @@ fn packing_of(stored: i16) -> u8 {
 pub(super) enum BlobRead {
     /// The requested span.
     Span(Vec<u8>),
-    /// The whole blob, which an older version stored in its row although it is larger than a piece.
-    Uncut(Vec<u8>),
+    /// The whole blob. An older version stored it in its row although it is larger than a chunk.
+    Unsplit(Vec<u8>),
 }
 
 pub(super) async fn read(
@@ -187,8 +189,8 @@ pub(super) async fn read(
         return read_span(db, blob, cut, span(from, limit, bytes)).await.map(BlobRead::Span);
     }
     let bytes = read_row(db, blob).await?;
-    Ok(match bytes.len() > PIECE_BYTES_MAX {
-        true => BlobRead::Uncut(bytes),
+    Ok(match bytes.len() > BLOB_CHUNK_BYTES_MAX {
+        true => BlobRead::Unsplit(bytes),
         false => BlobRead::Span(slice(&bytes, from, limit).to_vec()),
     })
 }
@@ -212,23 +214,23 @@ async fn read_span(
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (number, inside) in span {
-        let damaged = |what: String| db.damaged(format!("blob {blob}: piece {number}: {what}"));
+        let damaged = |what: String| db.damaged(format!("blob {blob}: chunk {number}: {what}"));
         let sql = "SELECT packing, data, hash FROM pieces WHERE tenant = $1 AND cut = $2 AND number = $3";
         let row = db.query_opt(sql, &[&db.tenant.as_str(), &cut, &int(number)]).await?;
         let row = row.ok_or_else(|| damaged("it is missing".to_owned()))?;
-        let piece = Piece::read(packing_of(row.get(0)), row.get(1), row.get(2)).map_err(damaged)?;
-        bytes.extend_from_slice(piece.get(inside).ok_or_else(|| damaged("it is too short".to_owned()))?);
+        let chunk = BlobChunk::read(packing_of(row.get(0)), row.get(1), row.get(2)).map_err(damaged)?;
+        bytes.extend_from_slice(chunk.get(inside).ok_or_else(|| damaged("it is too short".to_owned()))?);
     }
     Ok(bytes)
 }
 
-/// Splits a blob that is larger than a piece and stored in its row, unless another caller has split
-/// it in the meantime.
-pub(super) async fn cut_up(
+/// Splits a blob that is stored in its row although it is larger than a chunk. Does nothing if
+/// another caller has split it in the meantime.
+pub(super) async fn split_blob(
     db: &StoreConnection,
     blob: BlobHash,
     bytes: usize,
-    pieces: &[Piece],
+    chunks: &[BlobChunk],
 ) -> Result<()> {
     let (tenant, cut) = (db.tenant.as_str(), Uuid::new_v4());
     let sql =
@@ -239,14 +241,14 @@ pub(super) async fn cut_up(
     let sql =
         "INSERT INTO cuts (tenant, cut, at, bytes) VALUES ($1, $2, extract(epoch FROM now())::bigint, $3)";
     db.execute(sql, &[&tenant, &cut, &i64::try_from(bytes).unwrap_or(i64::MAX)]).await?;
-    for (number, piece) in (0..).zip(pieces) {
-        insert_piece(db, cut, number, piece).await?;
+    for (number, chunk) in (0..).zip(chunks) {
+        insert_chunk(db, cut, number, chunk).await?;
     }
     Ok(())
 }
 
-/// Returns the damaged blobs of the tenant, each read whole, one piece at a time, and reports
-/// pieces without a blob.
+/// Reads all blobs of the tenant, one chunk at a time. Returns a message for each damaged blob, and
+/// one for chunks that belong to no blob.
 pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
     let (tenant, mut after, mut wrong) = (db.tenant.as_str(), Vec::<u8>::new(), Vec::new());
     loop {
@@ -269,7 +271,7 @@ pub(super) async fn find_damaged(db: &StoreConnection) -> Result<Vec<String>> {
                AND NOT EXISTS (SELECT 1 FROM blobs b WHERE b.tenant = $1 AND b.cut = c.cut)";
     let unused: i64 = db.query_one(sql, &[&tenant]).await?.get(0);
     if unused > 0 {
-        wrong.push(format!("there are pieces of {unused} blobs that do not exist"));
+        wrong.push(format!("the chunks of {unused} uploads belong to no blob"));
     }
     Ok(wrong)
 }
@@ -280,9 +282,9 @@ async fn read_through(db: &StoreConnection, blob: BlobHash) -> Result<()> {
     };
     let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
     while at < bytes {
-        let piece = read_span(db, blob, cut, span(at, PIECE_BYTES_MAX, bytes)).await?;
-        hasher.update(&piece);
-        at += piece.len() as u64;
+        let chunk = read_span(db, blob, cut, span(at, BLOB_CHUNK_BYTES_MAX, bytes)).await?;
+        hasher.update(&chunk);
+        at += chunk.len() as u64;
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),

@@ -1,5 +1,5 @@
 //! Certificate verifiers for the TLS modes that require less than full verification. Signatures are
-//! always checked: a server must own the key of its certificate.
+//! always checked: a server must have the private key of its certificate.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Checks that only the store can do: the links of entries, the search index, the summaries.
-//! Derived rows can be rebuilt.
+//! Consistency checks of the store's own data: the links of entries, the search index, the blobs
+//! and the summaries. Derived rows can be rebuilt.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::log::{LogRows, int, seq_of};
 use super::prefetch::node_at;
 use super::{blob, rebuild_summary, search};
 
-/// Maximum number of findings of one kind: the first few show what is wrong.
+/// Maximum number of findings of one kind. The first few are enough for a diagnosis.
 const FINDINGS_MAX: usize = 20;
 /// Rows read at a time.
 const CHUNK_ROWS: i64 = 5_000;
@@ -23,14 +23,14 @@ pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -
         let what = format!("{missing} entries are missing from the search index");
         findings.push(finding(db, "index", what, repair));
         if repair == Repair::Yes {
-            search::forget_all(db).await?;
+            search::clear_index(db).await?;
         }
     }
     let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
     findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
     if repair == Repair::Yes {
-        // Without repair, the doctor compares summaries through the port.
-        findings.extend(rebuild_summary::mend_summaries(db, scope).await?);
+        // Without repair, the doctor itself compares the summaries with the logs.
+        findings.extend(rebuild_summary::repair_summaries(db, scope).await?);
     }
     Ok(findings)
 }
@@ -63,7 +63,7 @@ async fn check_links(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding
 }
 
 async fn wrong_links(log: &LogRows<'_>) -> Result<Vec<(Seq, u32, u32)>> {
-    let mut known: HashMap<Seq, (u32, u32)> = HashMap::new();
+    let mut checked: HashMap<Seq, (u32, u32)> = HashMap::new();
     let mut wrong = Vec::new();
     let sql = "SELECT seq, parent, kind, depth, messages FROM entries
                WHERE tenant = $1 AND session = $2 AND seq > $3 AND depth IS NOT NULL ORDER BY seq LIMIT $4";
@@ -80,14 +80,14 @@ async fn wrong_links(log: &LogRows<'_>) -> Result<Vec<(Seq, u32, u32)>> {
                 Some(parent) if parent.0 <= log.inherited() => {
                     (parent.0, node_at(log, parent).await?.links.messages)
                 }
-                Some(parent) => known.get(&parent).copied().unwrap_or_default(),
+                Some(parent) => checked.get(&parent).copied().unwrap_or_default(),
             };
-            let right = (above.0 + 1, above.1 + u32::from(kind.is_some_and(Kind::is_message)));
+            let expected = (above.0 + 1, above.1 + u32::from(kind.is_some_and(Kind::is_message)));
             let stored = (seq_of(row.get(3)).0, seq_of(row.get(4)).0);
-            if stored != right {
-                wrong.push((seq, right.0, right.1));
+            if stored != expected {
+                wrong.push((seq, expected.0, expected.1));
             }
-            known.insert(seq, right);
+            checked.insert(seq, expected);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Connecting to the database: parsing the URL, the pool, and a dedicated runtime. Connections are
-//! tasks and need a runtime. With its own runtime, a store can be opened and used from any other
-//! runtime, and outlives the runtime that opened it.
+//! Connections to the database: the URL, the pool, and a dedicated runtime. Each connection is a
+//! task and needs a runtime. Because the store has its own runtime, callers can open and use it from
+//! any other runtime, and it outlives the runtime that opened it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{AsyncMessage, Client, Config};
 
 use super::error::translate;
-use super::tls::{Terms, Tls};
+use super::tls::{Tls, TlsSettings};
 
 /// Maximum number of connections per process, not counting the listener's.
 const CONNECTIONS_MAX: usize = 24;
@@ -33,23 +33,23 @@ pub(super) const ROLE: &str = "sapwood_app";
 pub(super) struct Server {
     config: Config,
     tls: Tls,
-    /// For error messages, without the password.
+    /// The address in error messages, without the password.
     pub place: Arc<str>,
 }
 
 /// The role that a connection acts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Acting {
+pub(super) enum DbRole {
     /// The user in the URL, who owns the tables.
     Owner,
     /// A role that row-level security applies to.
-    Fenced,
+    App,
 }
 
 impl Server {
     pub fn parse(url: &str) -> Result<Self> {
         let invalid = |why: String| StoreError::Invalid { what: "the store URL", why };
-        let (url, terms) = Terms::take_from(url).map_err(invalid)?;
+        let (url, tls_settings) = TlsSettings::parse_url(url).map_err(invalid)?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             invalid(format!("{error} {source}").trim().to_owned())
@@ -62,19 +62,19 @@ impl Server {
         }
         config.application_name("sapwood");
         config.keepalives_idle(Duration::from_secs(30));
-        let tls = Tls::new(&terms).map_err(invalid)?;
+        let tls = Tls::new(&tls_settings).map_err(invalid)?;
         let place = place_of(&config).into();
         Ok(Self { config, tls, place })
     }
 
     /// Builds the connection options. All queries read a few rows by key, so a sequential scan is
-    /// never better. With these options, plans stay right while the tables grow, regardless of the
-    /// statistics.
-    fn config_for(&self, acting: Acting) -> Config {
+    /// never better. These options keep the plans efficient while the tables grow, regardless of the
+    /// planner's statistics.
+    fn config_for(&self, role: DbRole) -> Config {
         let mut options = self.config.get_options().unwrap_or_default().to_owned();
         options.push_str(" -c search_path=sapwood -c plan_cache_mode=force_generic_plan");
         options.push_str(" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off");
-        if acting == Acting::Fenced {
+        if role == DbRole::App {
             options.push_str(&format!(" -c role={ROLE}"));
         }
         let mut config = self.config.clone();
@@ -82,9 +82,9 @@ impl Server {
         config
     }
 
-    pub fn pool(&self, acting: Acting) -> Result<Pool> {
+    pub fn pool(&self, role: DbRole) -> Result<Pool> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(self.config_for(acting), self.tls.clone(), recycling);
+        let manager = Manager::from_config(self.config_for(role), self.tls.clone(), recycling);
         Pool::builder(manager)
             .max_size(CONNECTIONS_MAX)
             .wait_timeout(Some(WAIT_MAX))
@@ -94,21 +94,21 @@ impl Server {
             .map_err(|error| StoreError::Backend { place: self.place.to_string(), what: error.to_string() })
     }
 
-    /// Opens a separate connection. Asynchronous messages of the server are passed to `hear`, and
-    /// `None` at the end.
+    /// Opens a connection outside the pool. Calls `on_message` with each asynchronous message of the
+    /// server, and with `None` when the connection ends.
     pub async fn connect(
         &self,
-        acting: Acting,
-        mut hear: impl FnMut(Option<AsyncMessage>) + Send + 'static,
+        role: DbRole,
+        mut on_message: impl FnMut(Option<AsyncMessage>) + Send + 'static,
     ) -> Result<Client> {
-        let config = self.config_for(acting);
+        let config = self.config_for(role);
         let connecting = config.connect(self.tls.clone());
         let (client, mut connection) = connecting.await.map_err(|error| translate(&error, &self.place))?;
         tokio::spawn(async move {
             while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
-                hear(Some(message));
+                on_message(Some(message));
             }
-            hear(None);
+            on_message(None);
         });
         Ok(client)
     }
@@ -134,9 +134,9 @@ fn place_of(config: &Config) -> String {
 }
 
 /// The store's own runtime.
-pub(super) struct Home(Option<tokio::runtime::Runtime>);
+pub(super) struct StoreRuntime(Option<tokio::runtime::Runtime>);
 
-impl Home {
+impl StoreRuntime {
     pub fn new() -> Result<Self> {
         let failed = |source| StoreError::Io { place: "the database runtime".to_owned(), source };
         let runtime = Builder::new_multi_thread()
@@ -154,8 +154,8 @@ impl Home {
 
     /// Wraps a future so that it uses this runtime's timers and sockets, regardless of the runtime
     /// that polls it.
-    pub fn inside<F: Future>(&self, work: F) -> Inside<F> {
-        Inside { handle: self.handle().clone(), work: Box::pin(work) }
+    pub fn wrap<F: Future>(&self, work: F) -> WrappedFuture<F> {
+        WrappedFuture { handle: self.handle().clone(), work: Box::pin(work) }
     }
 
     /// Blocks on a future, even inside another runtime.
@@ -167,8 +167,8 @@ impl Home {
     }
 }
 
-impl Drop for Home {
-    /// Does not wait, because a store may be dropped by a task of another runtime.
+impl Drop for StoreRuntime {
+    /// Does not wait for running tasks, because a task of another runtime may drop the store.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -176,12 +176,12 @@ impl Drop for Home {
     }
 }
 
-pub(super) struct Inside<F> {
+pub(super) struct WrappedFuture<F> {
     handle: Handle,
     work: Pin<Box<F>>,
 }
 
-impl<F: Future> Future for Inside<F> {
+impl<F: Future> Future for WrappedFuture<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

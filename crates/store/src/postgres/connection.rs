@@ -1,7 +1,7 @@
-//! A connection in a transaction with its tenant set. All queries go through it.
+//! A database connection inside a transaction whose tenant is set. All queries go through it.
 //!
-//! If it is dropped before it is closed, the database connection is also closed: an open
-//! transaction never returns to the pool.
+//! If a [`StoreConnection`] is dropped before its transaction ends, the database connection is
+//! closed, so that an open transaction never returns to the pool.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl StoreConnection {
     }
 
     /// Opens a connection for lookups of keys and tenants before a tenant is known.
-    pub async fn open_door(pool: &Pool, place: &Arc<str>) -> Result<Self> {
+    pub async fn open_for_all_tenants(pool: &Pool, place: &Arc<str>) -> Result<Self> {
         Self::begin(pool, place, &TenantId::local(), Mode::Read, "SET LOCAL sapwood.door = 'open'").await
     }
 
@@ -55,16 +55,17 @@ impl StoreConnection {
     }
 
     async fn batch(&self, sql: &str) -> Result<()> {
-        self.client().batch_execute(sql).await.map_err(|error| self.fault(&error))
+        self.client().batch_execute(sql).await.map_err(|error| self.to_store_error(&error))
     }
 
-    fn fault(&self, error: &tokio_postgres::Error) -> StoreError {
+    fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
         translate(error, &self.place)
     }
 
     pub async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
-        let statement = self.client().prepare_cached(sql).await.map_err(|error| self.fault(&error))?;
-        self.client().query(&statement, params).await.map_err(|error| self.fault(&error))
+        let statement =
+            self.client().prepare_cached(sql).await.map_err(|error| self.to_store_error(&error))?;
+        self.client().query(&statement, params).await.map_err(|error| self.to_store_error(&error))
     }
 
     pub async fn query_opt(&self, sql: &str, params: Params<'_>) -> Result<Option<Row>> {
@@ -76,16 +77,17 @@ impl StoreConnection {
     }
 
     pub async fn execute(&self, sql: &str, params: Params<'_>) -> Result<u64> {
-        let statement = self.client().prepare_cached(sql).await.map_err(|error| self.fault(&error))?;
-        self.client().execute(&statement, params).await.map_err(|error| self.fault(&error))
+        let statement =
+            self.client().prepare_cached(sql).await.map_err(|error| self.to_store_error(&error))?;
+        self.client().execute(&statement, params).await.map_err(|error| self.to_store_error(&error))
     }
 
     pub fn damaged(&self, what: impl ToString) -> StoreError {
         StoreError::Damaged { place: self.place.to_string(), what: what.to_string() }
     }
 
-    /// Ends a read without waiting. The pool gets the connection back when the server has answered.
-    pub fn leave(mut self) {
+    /// Ends a read transaction without waiting. The connection returns to the pool after the rollback.
+    pub fn end_read(mut self) {
         if let Some(client) = self.client.take() {
             tokio::spawn(async move {
                 if client.batch_execute("ROLLBACK").await.is_err() {
@@ -96,7 +98,7 @@ impl StoreConnection {
     }
 
     /// Commits a write. If the connection is lost during the commit, the outcome is unknown: see
-    /// [`not_known`].
+    /// [`outcome_unknown`].
     pub async fn commit(mut self) -> Result<()> {
         self.batch("COMMIT").await?;
         drop(self.client.take());
@@ -111,7 +113,7 @@ impl StoreConnection {
 }
 
 /// Returns the error for a write whose outcome is unknown.
-pub(super) fn not_known(error: StoreError) -> StoreError {
+pub(super) fn outcome_unknown(error: StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => StoreError::Backend {
             place,

@@ -1,5 +1,6 @@
-//! Permanent erasure: rows, texts in the index, blobs, stored answers. Entries that forks share are
-//! kept without a session id until the last of these forks is erased.
+//! Permanently erases a session: its rows, its texts in the search index, its blobs, and its stored
+//! answers. Entries that forks share are retained, under a row without a session id, until the last
+//! of these forks is erased.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -12,7 +13,7 @@ use super::blob;
 use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
 use super::memories;
-use super::session::{Hold, find};
+use super::session::{RowLock, find};
 
 /// Rows processed at a time.
 const CHUNK_ROWS: i64 = 2_000;
@@ -23,15 +24,15 @@ pub(super) async fn erase(
     session: &SessionId,
     now: TimestampMs,
 ) -> Result<()> {
-    let row = find(db, scope, session, Right::Own, Hold::Yes).await?;
+    let row = find(db, scope, session, Right::Own, RowLock::Yes).await?;
     erase_rows(db, row.pk).await?;
     memories::erase_session(db, session).await?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(db, scope, note, now).await
 }
 
-/// Erases a session's rows except those that forks share, then erased sessions that were kept only
-/// for this session.
+/// Deletes a session's rows, except entries that forks share. If the session is the last fork of an
+/// erased session, also deletes the retained rows of that session.
 async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut next = Some(pk);
@@ -51,7 +52,7 @@ async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
             return Ok(());
         }
         db.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
-        // The source of this session may itself be erased, and kept only for its forks.
+        // The source may be an erased session whose rows are retained only for its forks.
         if let Some(base) = base {
             let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NULL FOR UPDATE";
             next = db.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);
@@ -70,8 +71,8 @@ async fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> 
     let log = LogRows::open(db, pk, inherited).await?;
     for point in points {
         log.walk(seq_of(point.get(0)), &mut |step| {
-            let known = step.meta.seq.0 <= inherited || !needed.insert(step.meta.seq);
-            Ok(if known { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            let is_known = step.meta.seq.0 <= inherited || !needed.insert(step.meta.seq);
+            Ok(if is_known { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })
         .await?;
     }

@@ -8,14 +8,14 @@ use deadpool_postgres::PoolError;
 use sapwood_core::StoreError;
 use tokio_postgres::error::SqlState;
 
-/// How long an operation is retried while the server is unreachable: during a restart or a
-/// failover.
-pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an operation is retried while the server is unreachable, for example during a restart
+/// or a failover.
+pub(super) const RETRY_TIME_MAX: Duration = Duration::from_secs(15);
 /// The first backoff delay. Each delay is twice the previous delay, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How often a transaction is retried after a conflict with another transaction.
-const MEETINGS_MAX: u32 = 20;
+const CONFLICTS_MAX: u32 = 20;
 
 pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreError {
     let place = place.to_owned();
@@ -50,7 +50,7 @@ pub(super) fn translate(error: &tokio_postgres::Error, place: &str) -> StoreErro
     }
 }
 
-/// Returns the reason why a TLS handshake failed. The client library wraps it as a socket error.
+/// Returns the error of a failed TLS handshake. The client library wraps it in a socket error.
 fn tls_refusal(error: &tokio_postgres::Error) -> Option<&rustls::Error> {
     let socket = error.source()?.downcast_ref::<std::io::Error>()?;
     socket.get_ref()?.downcast_ref::<rustls::Error>()
@@ -64,22 +64,22 @@ pub(super) fn translate_pool(error: &PoolError, place: &str) -> StoreError {
 }
 
 /// The retry budget of one operation.
-pub(super) struct Patience {
+pub(super) struct RetryBudget {
     until: Instant,
     pause: Duration,
-    meetings: u32,
+    conflicts: u32,
 }
 
-impl Patience {
+impl RetryBudget {
     pub fn new() -> Self {
-        Self { until: Instant::now() + PATIENCE, pause: PAUSE_FIRST, meetings: 0 }
+        Self { until: Instant::now() + RETRY_TIME_MAX, pause: PAUSE_FIRST, conflicts: 0 }
     }
 
     /// Waits before the next retry. Returns the error if a retry cannot help.
-    pub async fn bear(&mut self, error: StoreError) -> Result<(), StoreError> {
+    pub async fn wait_for_retry(&mut self, error: StoreError) -> Result<(), StoreError> {
         match &error {
             StoreError::Unreachable { .. } if Instant::now() < self.until => {}
-            StoreError::Busy { .. } if self.meetings < MEETINGS_MAX => self.meetings += 1,
+            StoreError::Busy { .. } if self.conflicts < CONFLICTS_MAX => self.conflicts += 1,
             _ => return Err(error),
         }
         tokio::time::sleep(self.pause).await;

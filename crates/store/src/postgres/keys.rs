@@ -1,4 +1,4 @@
-//! API keys and tenants. A key's row is found by the hash of its secret; the secret itself is not
+//! API keys and tenants. A key is looked up by the hash of its secret. The secret itself is not
 //! stored.
 
 use async_trait::async_trait;
@@ -27,13 +27,14 @@ impl Keys for PgStore {
     }
 
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
-        let rows =
-            self.ask_at_door("SELECT row FROM keys WHERE hash = $1", &[&hash.as_bytes().as_slice()]).await?;
+        let rows = self
+            .query_all_tenants("SELECT row FROM keys WHERE hash = $1", &[&hash.as_bytes().as_slice()])
+            .await?;
         rows.first().map(|row| self.read_key(row.get(0))).transpose()
     }
 
     async fn has_keys(&self) -> Result<bool> {
-        Ok(!self.ask_at_door("SELECT 1 FROM keys LIMIT 1", &[]).await?.is_empty())
+        Ok(!self.query_all_tenants("SELECT 1 FROM keys LIMIT 1", &[]).await?.is_empty())
     }
 
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
@@ -41,7 +42,7 @@ impl Keys for PgStore {
     }
 
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {
-        let rows = self.ask_at_door("SELECT tenant FROM tenants ORDER BY tenant", &[]).await?;
+        let rows = self.query_all_tenants("SELECT tenant FROM tenants ORDER BY tenant", &[]).await?;
         let tenant = |row: &tokio_postgres::Row| row.get::<_, &str>(0).parse();
         rows.iter()
             .map(tenant)

@@ -21,8 +21,8 @@ CREATE TABLE sessions (
   inherited    integer NOT NULL DEFAULT 0,
   version      bigint NOT NULL DEFAULT 1,
   head         integer NOT NULL DEFAULT 0,
-  -- The minute and the exact time it is listed by. Only the minute is indexed, so most appends
-  -- change no index.
+  -- The time of the last entry, which lists are sorted by: its minute, and in milliseconds. Only the
+  -- minute is indexed, so most appends change no index.
   listed_slot  bigint NOT NULL,
   listed_at    bigint NOT NULL,
   -- Whether there are entries after `indexed` that the search index has not processed.
@@ -68,7 +68,7 @@ CREATE TABLE entries (
   PRIMARY KEY (tenant, session, seq)
 );
 ALTER TABLE entries ALTER COLUMN body SET STORAGE EXTERNAL;
--- Kinds that are read on their own: compactions, labels, rounds … The index skips plain messages.
+-- Kinds that are queried separately: compactions, labels, rounds … The index skips plain messages.
 CREATE INDEX entries_by_kind ON entries (tenant, session, kind, seq) WHERE kind > 3;
 
 -- The first answer to each idempotency key.
@@ -114,8 +114,8 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_by_session ON audit (tenant, session, number) WHERE session IS NOT NULL;
 
--- API keys. Only the hash of the secret is stored. A caller is found by it before the tenant is
--- known.
+-- API keys. Only the hash of the secret is stored. A key is looked up by this hash, before the
+-- tenant is known.
 CREATE TABLE keys (
   tenant text COLLATE "C" NOT NULL,
   number bigint GENERATED ALWAYS AS IDENTITY,
@@ -266,8 +266,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The highest of the session's own entries on the path to p_from that has p_count messages up to
--- itself.
+-- The first of the session's own entries on the path to p_from at which the path has p_count
+-- messages.
 CREATE FUNCTION highest_with(p_tenant text, p_pk bigint, p_from integer, p_count integer)
 RETURNS integer LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -290,8 +290,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The first of the session's own entries whose id is not smaller. Ids grow with seq (I13), so this
--- is a binary search.
+-- The first of the session's own entries whose id is p_id or greater. Ids grow with seq (I13), so
+-- this is a binary search.
 CREATE FUNCTION first_at_or_after(p_tenant text, p_pk bigint, p_low integer, p_high integer, p_id uuid)
 RETURNS integer LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,8 +1,8 @@
--- Blobs of more than one piece. A blob of one piece is in its own row, as all blobs were in earlier
--- layouts. A larger blob that is still in its row is split when it is read.
+-- Blobs of more than one chunk. A blob of one chunk is stored in its own row, as all blobs were in
+-- earlier layouts. A larger blob that is still in its row is split when it is read.
 
--- The pieces of a blob. While `bytes` is NULL, the upload is unfinished. `at` is the time of the
--- last piece, in seconds.
+-- The chunks of a blob. While `bytes` is NULL, the upload is unfinished. `at` is the time of the
+-- last chunk, in seconds.
 CREATE TABLE cuts (
   tenant text COLLATE "C" NOT NULL,
   cut    uuid NOT NULL,

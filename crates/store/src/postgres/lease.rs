@@ -1,5 +1,5 @@
-//! Leases, in the row of their session. They expire by the database's clock for all servers, so a
-//! server's own clock does not matter. A server of an earlier build on the same database writes
+//! Leases, stored in the row of their session. All servers compare them with the database's clock,
+//! so a server's own clock has no effect. A server of an earlier build on the same database writes
 //! `lease_until` by its own clock; see [`crate::lease`] for how that is handled.
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{Right, Scope, SessionId};
 
 use super::connection::StoreConnection;
-use super::session::{Hold, find};
+use super::session::{RowLock, find};
 use crate::lease::{LastLease, next_lease, remaining_of_wall_time};
 
 /// The database's current time in milliseconds, not the start time of the transaction.
@@ -19,9 +19,9 @@ pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000):
 pub(super) struct PgLease {
     holder: String,
     fence: u64,
-    /// The end of the lease or slightly later, so that cached sessions are checked without a query.
-    /// A lease that still seems live is then looked up again; a lease that has expired here has
-    /// also expired in the database.
+    /// The end of the lease, or slightly later, by this process's clock, so that cached sessions are
+    /// checked without a query. A lease that has expired here has also expired in the database. A
+    /// lease that still seems live is read again.
     ends: Instant,
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn take(
     holder: &str,
     ttl_ms: i64,
 ) -> Result<Lease> {
-    let row = find(db, scope, session, Right::Write, Hold::Yes).await?;
+    let row = find(db, scope, session, Right::Write, RowLock::Yes).await?;
     let lease = next_lease(row.lease.as_ref().map(PgLease::now), &row.summary.id, holder, ttl_ms)?;
     let sql = format!(
         "UPDATE sessions SET version = version + 1, lease_holder = $3, lease_fence = $4, lease_until = {NOW_MS} + $5
@@ -61,7 +61,7 @@ pub(super) async fn take(
 
 /// Expires the lease. The row keeps the fence, so that fences never decrease.
 pub(super) async fn release(db: &StoreConnection, scope: &Scope, given: &Lease) -> Result<()> {
-    let row = find(db, scope, &given.session, Right::Write, Hold::Yes).await?;
+    let row = find(db, scope, &given.session, Right::Write, RowLock::Yes).await?;
     if row.lease.as_ref().is_some_and(|last| last.now().is(given)) {
         let sql = "UPDATE sessions SET version = version + 1, lease_until = 0 WHERE tenant = $1 AND pk = $2";
         db.execute(sql, &[&db.tenant.as_str(), &row.pk]).await?;

@@ -2,7 +2,7 @@
 //!
 //! A fork's first entries are rows of the session it was forked from. [`LogRows`] hides that: it
 //! numbers them by their depth, as defined in `sapwood_core::tree`, and finds their rows through
-//! the fork point. It stores the sessions whose rows it may read as levels, its own first.
+//! the fork point. Its levels are the sessions whose rows it reads, its own session first.
 
 use std::ops::ControlFlow;
 
@@ -26,8 +26,7 @@ const CHUNK_ROWS_MAX: i64 = 2_048;
 /// The columns of an entry.
 const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
 
-/// Converts a number to the database's integer type. The numbers of a session never get near its
-/// maximum.
+/// Converts a number to the database's integer type. Sessions are far too small to exceed it.
 pub(super) fn int(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -54,8 +53,8 @@ pub(super) struct LogRows<'d> {
 pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
 
 impl<'d> LogRows<'d> {
-    /// Opens the log of a session whose number of shared entries is known. Reads nothing if it is
-    /// zero, the usual case.
+    /// Opens the log of a session with `inherited` shared entries. Runs no query if there are none,
+    /// the usual case.
     pub async fn open(db: &'d StoreConnection, pk: i64, inherited: u32) -> Result<Self> {
         if inherited == 0 {
             return Ok(Self { db, levels: vec![Level { pk, inherited, fork_point: 0 }] });
@@ -73,7 +72,7 @@ impl<'d> LogRows<'d> {
         let level =
             |row: &Row| Level { pk: row.get(0), inherited: seq_of(row.get(1)).0, fork_point: row.get(2) };
         if rows.is_empty() || rows.len() > FORKS_MAX as usize {
-            return Err(db.damaged(format!("session {pk} has {} sessions above it", rows.len())));
+            return Err(db.damaged(format!("session row {pk} has {} levels of nested forks", rows.len())));
         }
         Ok(Self { db, levels: rows.iter().map(level).collect() })
     }
@@ -91,19 +90,19 @@ impl<'d> LogRows<'d> {
         self.levels.iter().map(|level| level.pk)
     }
 
-    /// Returns the session that contains an entry's row, and its seq there.
+    /// Returns the session that contains an entry's row, and the entry's seq in that session.
     pub async fn home_of(&self, seq: Seq) -> Result<(i64, Seq)> {
         let (level, seq) = self.descend(0, seq).await?;
         Ok((self.levels[level].pk, seq))
     }
 
-    /// Returns how many entries the session with these rows shares.
+    /// Returns how many entries the session `pk` shares with its source.
     pub fn inherited_of(&self, pk: i64) -> u32 {
         self.levels.iter().find(|level| level.pk == pk).map_or(0, |level| level.inherited)
     }
 
-    /// Returns the level that contains an entry's row and its seq there, starting from a level that
-    /// numbers it `seq`.
+    /// Returns the level that contains an entry's row, and the entry's seq at that level. `seq` is the
+    /// entry's seq at level `at`.
     async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
         while seq.0 <= self.levels[at].inherited {
             let gone = || self.db.damaged(format!("shared entry {seq} of session {} is missing", self.pk()));
@@ -132,7 +131,7 @@ impl<'d> LogRows<'d> {
         row.map(|row| self.unpack(self.raw(&row, level)?)).transpose()
     }
 
-    /// Returns a row without decoding its body, in this session's numbering.
+    /// Converts a row to an entry in this session's numbering, without decoding its body.
     fn raw(&self, row: &Row, level: usize) -> Result<RawEntry> {
         let own: i32 = row.get(0);
         let seq = seq_of(if level == 0 { own } else { row.get::<_, Option<i32>>(2).unwrap_or(0) });
@@ -270,7 +269,7 @@ impl<'d> LogRows<'d> {
         raws.into_iter().rev().map(|raw| self.unpack(raw)).collect()
     }
 
-    /// Visits the entries shared with the source, from `last` back to the one after `after`.
+    /// Visits the entries shared with the source after `after`, from `last` backwards.
     async fn walk_shared(
         &self,
         after: Seq,
@@ -341,7 +340,7 @@ impl<'d> LogRows<'d> {
         Ok(EntryId::from_bytes(row.get::<_, Uuid>(0).into_bytes()))
     }
 
-    /// Returns the first entry whose id is not smaller. Ids grow with seq (I13), so this is a
+    /// Returns the first entry whose id is `id` or greater. Ids grow with seq (I13), so this is a
     /// binary search.
     pub async fn first_at_or_after(&self, id: EntryId, last: Seq) -> Result<Seq> {
         let shared = self.inherited();
@@ -425,8 +424,8 @@ impl<'d> LogRows<'d> {
         Ok(row.map(|row| NodeRow::read(&row)))
     }
 
-    /// Returns the nodes of the session's own entries and the targets of their jump pointers: all
-    /// that the links of the next entry need.
+    /// Returns the nodes of the session's own entries, of their jump targets, and of the jump targets
+    /// of these targets. The links of the next entry need no other nodes.
     pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
         // LIMIT forces a lookup by the full key: in a plain join the planner may assume a short
         // session and read all of it.

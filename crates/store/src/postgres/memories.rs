@@ -1,5 +1,5 @@
-//! Memories. Each memory is one row. A second table lists the sessions that support it, so that
-//! erasing a session finds its memories.
+//! Memories. Each memory is one row. A second table lists its source sessions, so that erasing a
+//! session finds its memories.
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
@@ -10,7 +10,7 @@ use sapwood_core::{Principal, Scope, SessionId, StoreError, TimestampMs};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::audit::{hold_tenant, write_line};
+use super::audit::{lock_tenant, write_line};
 use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
 use crate::memories::{MemoryQuery, check_change, check_count, note, plan_put, without_session};
@@ -33,7 +33,7 @@ impl Memories for PgStore {
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
         reading!(self, scope, db => {
             let found = find(&db, id).await?;
-            found.filter(|memory| memory.shows_to(scope)).ok_or(StoreError::NoMemory { memory: id })
+            found.filter(|memory| memory.is_visible_to(scope)).ok_or(StoreError::NoMemory { memory: id })
         })
     }
 
@@ -69,20 +69,20 @@ async fn put(
     now: TimestampMs,
 ) -> Result<Memory> {
     // Serialize writers of a tenant's memories, so that the rows read here do not change.
-    hold_tenant(db).await?;
-    let known = find(db, memory.id).await?;
-    let (kept, note) = plan_put(scope, known.as_ref(), memory, expected, now)?;
-    if known.as_ref().is_none_or(|known| known.belongs != kept.belongs) {
+    lock_tenant(db).await?;
+    let existing = find(db, memory.id).await?;
+    let (stored, note) = plan_put(scope, existing.as_ref(), memory, expected, now)?;
+    if existing.as_ref().is_none_or(|existing| existing.belongs != stored.belongs) {
         let sql = "SELECT count(*) FROM memories WHERE tenant = $1 AND owner = $2";
-        let row = db.query_one(sql, &[&db.tenant.as_str(), &kept.belongs.to_string()]).await?;
+        let row = db.query_one(sql, &[&db.tenant.as_str(), &stored.belongs.to_string()]).await?;
         check_count(usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX))?;
     }
-    store(db, &kept).await?;
+    store(db, &stored).await?;
     write_line(db, scope, note, now).await?;
-    Ok(kept)
+    Ok(stored)
 }
 
-/// Writes a memory's row and the sessions that support it.
+/// Writes a memory's row and its source sessions.
 async fn store(db: &StoreConnection, memory: &Memory) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(memory.id));
     let json = serde_json::to_string(memory).expect("a memory contains only strings and numbers");
@@ -132,7 +132,7 @@ fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
 }
 
 async fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
-    hold_tenant(db).await?;
+    lock_tenant(db).await?;
     let memory = find(db, id).await?.ok_or(StoreError::NoMemory { memory: id })?;
     check_change(scope, &memory)?;
     delete(db, id).await?;
@@ -152,7 +152,7 @@ async fn delete(db: &StoreConnection, id: MemoryId) -> Result<()> {
     Ok(())
 }
 
-/// Removes the memories that only this session supports.
+/// Removes the session from the sources of its memories, and deletes memories without other sources.
 pub(super) async fn erase_session(db: &StoreConnection, session: &SessionId) -> Result<()> {
     let sql = "SELECT m.row FROM memory_sources s JOIN memories m ON m.tenant = $1 AND m.id = s.memory
                WHERE s.tenant = $1 AND s.session = $2";
@@ -160,7 +160,7 @@ pub(super) async fn erase_session(db: &StoreConnection, session: &SessionId) -> 
         let memory = read(db, &row)?;
         let id = memory.id;
         match without_session(memory, session) {
-            Some(left) => store(db, &left).await?,
+            Some(remaining) => store(db, &remaining).await?,
             None => delete(db, id).await?,
         }
     }

@@ -1,7 +1,7 @@
 //! A store for multiple servers on one PostgreSQL database.
 //!
-//! [`connect`] opens connections. A [`connection`] is a connection in a transaction with its tenant set. The other modules
-//! are plain functions of it:
+//! [`connect`] opens connections. A [`connection`] is a database connection inside a transaction whose tenant is set. The
+//! other modules consist of functions that take it as a parameter:
 //!
 //! - [`schema`] — the layout
 //! - [`append`], [`append_batch`], [`prefetch`], [`writer`] — appends and their group commit
@@ -62,40 +62,40 @@ use sapwood_core::{
 };
 use tokio_postgres::Row;
 
-use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, slice};
+use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice};
 use crate::validate;
 use append::AppendCache;
 use blob::BlobRead;
 use blob_upload::BlobUpload;
-use connect::{Acting, Home, Server};
+use connect::{DbRole, Server, StoreRuntime};
 use connection::{Mode, Params, StoreConnection};
-use error::Patience;
+use error::RetryBudget;
 use log::LogRows;
 use notify::Notifier;
-use session::{Hold, find};
+use session::{RowLock, find};
 use writer::Writer;
 
 /// Time limit for the final wake-up when a store is closed.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_millis(200);
+const CLOSE_NOTIFY_MAX: std::time::Duration = std::time::Duration::from_millis(200);
 
 pub struct PgStore {
     server: Server,
-    acting: Acting,
+    role: DbRole,
     pool: Pool,
     writer: Writer,
     notifier: Notifier,
     append_cache: AppendCache,
     /// Dropped last: tasks of the other fields run in this runtime.
-    home: Home,
+    runtime: StoreRuntime,
 }
 
 /// Reads in one snapshot. Retries if the connection was lost.
 macro_rules! reading {
     ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
-            .home
-            .inside(async {
-                let mut patience = $crate::postgres::error::Patience::new();
+            .runtime
+            .wrap(async {
+                let mut retries = $crate::postgres::error::RetryBudget::new();
                 loop {
                     let opened = $crate::postgres::connection::StoreConnection::open(
                         &$store.pool,
@@ -108,13 +108,13 @@ macro_rules! reading {
                         Ok($db) => match async { $work }.await {
                             Err(error @ sapwood_core::StoreError::Unreachable { .. }) => error,
                             answer => {
-                                $db.leave();
+                                $db.end_read();
                                 break answer;
                             }
                         },
                         Err(error) => error,
                     };
-                    if let Err(error) = patience.bear(error).await {
+                    if let Err(error) = retries.wait_for_retry(error).await {
                         break Err(error);
                     }
                 }
@@ -128,9 +128,9 @@ macro_rules! reading {
 macro_rules! writing {
     ($store:expr, $scope:expr, $db:ident => $work:expr) => {
         $store
-            .home
-            .inside(async {
-                let mut patience = $crate::postgres::error::Patience::new();
+            .runtime
+            .wrap(async {
+                let mut retries = $crate::postgres::error::RetryBudget::new();
                 loop {
                     let opened = $crate::postgres::connection::StoreConnection::open(
                         &$store.pool,
@@ -143,10 +143,10 @@ macro_rules! writing {
                         Ok($db) => match async { $work }.await {
                             Ok(answer) => match $db.commit().await {
                                 Ok(()) => {
-                                    $store.notifier.tell_others();
+                                    $store.notifier.signal_write();
                                     break Ok(answer);
                                 }
-                                Err(error) => $crate::postgres::connection::not_known(error),
+                                Err(error) => $crate::postgres::connection::outcome_unknown(error),
                             },
                             Err(error) => {
                                 $db.roll_back().await;
@@ -155,7 +155,7 @@ macro_rules! writing {
                         },
                         Err(error) => error,
                     };
-                    if let Err(error) = patience.bear(error).await {
+                    if let Err(error) = retries.wait_for_retry(error).await {
                         break Err(error);
                     }
                 }
@@ -169,16 +169,17 @@ impl PgStore {
     /// Connects and migrates the database to the current layout. Blocks the thread.
     pub fn open(url: &str) -> Result<Self> {
         let server = Server::parse(url)?;
-        let home = Home::new()?;
-        let acting = home.block_on(prepare(&server))?;
-        let pool = server.pool(acting)?;
-        let notifier = Notifier::new(pool.clone(), home.handle().clone());
-        let writer = Writer::new(pool.clone(), server.place.clone(), notifier.clone(), home.handle().clone());
+        let runtime = StoreRuntime::new()?;
+        let role = runtime.block_on(prepare(&server))?;
+        let pool = server.pool(role)?;
+        let notifier = Notifier::new(pool.clone(), runtime.handle().clone());
+        let writer =
+            Writer::new(pool.clone(), server.place.clone(), notifier.clone(), runtime.handle().clone());
         let store =
-            Self { server, acting, pool, writer, notifier, append_cache: AppendCache::default(), home };
-        // Abandoned uploads only waste disk space: a standby cannot delete them, and the next
-        // upload retries.
-        let _ = store.home.block_on(store.sweep_uploads());
+            Self { server, role, pool, writer, notifier, append_cache: AppendCache::default(), runtime };
+        // A failure, for example on a standby, is harmless: abandoned uploads only waste disk space,
+        // and the next upload retries.
+        let _ = store.runtime.block_on(store.sweep_uploads());
         Ok(store)
     }
 
@@ -186,21 +187,22 @@ impl PgStore {
         StoreError::Damaged { place: self.server.place.to_string(), what: what.to_string() }
     }
 
-    /// Runs a query before a tenant is known.
-    async fn ask_at_door(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
-        self.home
-            .inside(async {
-                let mut patience = Patience::new();
+    /// Runs a query that is not restricted to one tenant.
+    async fn query_all_tenants(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
+        self.runtime
+            .wrap(async {
+                let mut retries = RetryBudget::new();
                 loop {
-                    let asked = async {
-                        let db = StoreConnection::open_door(&self.pool, &self.server.place).await?;
+                    let attempt = async {
+                        let db =
+                            StoreConnection::open_for_all_tenants(&self.pool, &self.server.place).await?;
                         let rows = db.query(sql, params).await?;
-                        db.leave();
+                        db.end_read();
                         Ok(rows)
                     };
-                    match asked.await {
+                    match attempt.await {
                         Ok(rows) => return Ok(rows),
-                        Err(error) => patience.bear(error).await?,
+                        Err(error) => retries.wait_for_retry(error).await?,
                     }
                 }
             })
@@ -209,10 +211,10 @@ impl PgStore {
 
     /// Deletes abandoned uploads of all tenants.
     async fn sweep_uploads(&self) -> Result<()> {
-        for row in self.ask_at_door(blob::IDLE_TENANTS, &[&UPLOAD_IDLE_S_MAX]).await? {
+        for row in self.query_all_tenants(blob::IDLE_TENANTS, &[&UPLOAD_IDLE_S_MAX]).await? {
             let tenant: TenantId = row.get::<_, String>(0).parse().map_err(|error| self.damaged(error))?;
-            self.home
-                .inside(async {
+            self.runtime
+                .wrap(async {
                     let db =
                         StoreConnection::open(&self.pool, &self.server.place, &tenant, Mode::Write).await?;
                     blob::sweep(&db).await?;
@@ -223,9 +225,9 @@ impl PgStore {
         Ok(())
     }
 
-    async fn cut_up(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) -> Result<()> {
-        let pieces = Piece::all_of(&bytes);
-        writing!(self, scope, db => blob::cut_up(&db, blob, bytes.len(), &pieces).await)
+    async fn split_blob(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) -> Result<()> {
+        let chunks = BlobChunk::all_of(&bytes);
+        writing!(self, scope, db => blob::split_blob(&db, blob, bytes.len(), &chunks).await)
     }
 
     /// Brings the tenant's search index up to date.
@@ -240,12 +242,12 @@ impl PgStore {
     }
 }
 
-async fn prepare(server: &Server) -> Result<Acting> {
-    let mut patience = Patience::new();
+async fn prepare(server: &Server) -> Result<DbRole> {
+    let mut retries = RetryBudget::new();
     loop {
         match schema::migrate(server).await {
-            Ok(acting) => return Ok(acting),
-            Err(error) => patience.bear(error).await?,
+            Ok(role) => return Ok(role),
+            Err(error) => retries.wait_for_retry(error).await?,
         }
     }
 }
@@ -253,8 +255,8 @@ async fn prepare(server: &Server) -> Result<Acting> {
 impl Drop for PgStore {
     fn drop(&mut self) {
         if self.notifier.is_due() {
-            self.home.block_on(async {
-                let _ = tokio::time::timeout(LAST_WORDS, self.notifier.flush()).await;
+            self.runtime.block_on(async {
+                let _ = tokio::time::timeout(CLOSE_NOTIFY_MAX, self.notifier.flush()).await;
             });
         }
     }
@@ -266,7 +268,7 @@ async fn open_log<'d>(
     scope: &Scope,
     session: &SessionId,
 ) -> Result<(LogRows<'d>, Summary)> {
-    let row = find(db, scope, session, Right::Read, Hold::No).await?;
+    let row = find(db, scope, session, Right::Read, RowLock::No).await?;
     Ok((LogRows::open(db, row.pk, row.summary.inherited).await?, row.summary))
 }
 
@@ -282,7 +284,7 @@ impl Sessions for PgStore {
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
         reading!(self, scope, db => {
-            Ok(find(&db, scope, session, Right::Read, Hold::No).await?.summary)
+            Ok(find(&db, scope, session, Right::Read, RowLock::No).await?.summary)
         })
     }
 
@@ -303,7 +305,7 @@ impl Sessions for PgStore {
     }
 
     async fn change_mark(&self) -> Result<Option<u64>> {
-        Ok(self.notifier.mark(&self.server, self.acting))
+        Ok(self.notifier.mark(&self.server, self.role))
     }
 
     async fn changed(&self, mark: u64) {
@@ -314,7 +316,7 @@ impl Sessions for PgStore {
 #[async_trait]
 impl Log for PgStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
-        self.home.inside(append::append(self, scope, append)).await
+        self.runtime.wrap(append::append(self, scope, append)).await
     }
 
     async fn read_after(
@@ -411,9 +413,9 @@ impl Leases for PgStore {
 impl Authorities for PgStore {
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority> {
         match writing!(self, scope, db => authority::settle(&db, scope, session).await) {
-            // On a standby the record is derived from the audit on every read.
+            // On a standby, the record is derived from the audit log on every read.
             Err(StoreError::ReadOnly { .. }) => reading!(self, scope, db => {
-                let mut summary = find(&db, scope, session, Right::Read, Hold::No).await?.summary;
+                let mut summary = find(&db, scope, session, Right::Read, RowLock::No).await?.summary;
                 validate::settle_summary(&mut summary, authority::trace(&db, scope, session).await?);
                 Ok(summary.authority.unwrap_or_default())
             }),
@@ -431,7 +433,7 @@ impl Search for PgStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
         validate::check_query(query)?;
         match self.catch_up(scope).await {
-            // A standby can still be searched, as far as it is indexed.
+            // On a standby, a search finds the entries that are already indexed.
             Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -453,11 +455,11 @@ impl Blobs for PgStore {
         let found = reading!(self, scope, db => blob::read(&db, scope, blob, from, limit).await)?;
         match found {
             BlobRead::Span(bytes) => Ok(bytes),
-            BlobRead::Uncut(bytes) => {
+            BlobRead::Unsplit(bytes) => {
                 let span = slice(&bytes, from, limit).to_vec();
                 // Split the blob, so that it is read whole only once. If the database is read-only,
                 // the blob stays unsplit.
-                let _ = self.cut_up(scope, blob, bytes).await;
+                let _ = self.split_blob(scope, blob, bytes).await;
                 Ok(span)
             }
         }
@@ -505,7 +507,7 @@ impl Upkeep for PgStore {
 
     async fn abandoned_turns(&self, limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = self.ask_at_door(&lease::abandoned(), &[&limit]).await?;
+        let rows = self.query_all_tenants(&lease::abandoned(), &[&limit]).await?;
         let read = |row: &Row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?));
         let found: Result<_, sapwood_core::id::IdError> = rows.iter().map(read).collect();
         Ok(Some(found.map_err(|error| self.damaged(error))?))
@@ -513,7 +515,7 @@ impl Upkeep for PgStore {
 
     async fn check_writable(&self) -> Result<()> {
         let sql = "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool";
-        let rows = self.ask_at_door(sql, &[]).await?;
+        let rows = self.query_all_tenants(sql, &[]).await?;
         if rows.first().is_some_and(|row| row.get(0)) {
             let (place, why) = (self.server.place.to_string(), "the server is read-only".to_owned());
             return Err(StoreError::ReadOnly { place, why });
@@ -522,7 +524,7 @@ impl Upkeep for PgStore {
     }
 
     async fn flush(&self) -> Result<()> {
-        self.home.inside(self.notifier.flush()).await;
+        self.runtime.wrap(self.notifier.flush()).await;
         Ok(())
     }
 

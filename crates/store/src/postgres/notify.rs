@@ -1,7 +1,7 @@
-//! Waking readers. A writer notifies all processes on a channel. A wake-up contains only its
-//! sender, and readers poll for the changes. It is sent after the transaction, because a
-//! notification inside it would serialize commits, and writers do not wait for it. If a wake-up is
-//! lost, followers still poll periodically.
+//! Wakes readers after a write. The writer sends a notification to all processes on a channel. The
+//! notification contains only the sender's id, and the receivers query the changes. It is sent after
+//! the transaction, because a notification inside a transaction would serialize commits. Writers do
+//! not wait for it. If it is lost, readers still poll periodically.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,12 +12,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_postgres::AsyncMessage;
 
-use super::connect::{Acting, Server};
+use super::connect::{DbRole, Server};
 
 const CHANNEL: &str = "sapwood";
-/// Minimum interval between wake-ups. One wake-up covers everything written before it.
+/// Minimum interval between notifications. One notification covers all earlier writes.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Delay between two attempts to listen again.
+/// Delay before the listener reconnects.
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// State shared between the sender and the listener.
@@ -25,10 +25,10 @@ struct Shared {
     /// Changes after each write by any process.
     mark: watch::Sender<u64>,
     is_listening: AtomicBool,
-    was_asked: AtomicBool,
+    is_started: AtomicBool,
     is_due: AtomicBool,
     is_sending: AtomicU64,
-    /// Identifies this process, so that its own wake-ups are ignored.
+    /// Identifies this process, so that it ignores its own notifications.
     name: String,
 }
 
@@ -44,7 +44,7 @@ impl Notifier {
         let shared = Shared {
             mark: watch::Sender::new(1),
             is_listening: AtomicBool::new(false),
-            was_asked: AtomicBool::new(false),
+            is_started: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             is_sending: AtomicU64::new(0),
             name: uuid::Uuid::new_v4().simple().to_string(),
@@ -53,7 +53,7 @@ impl Notifier {
     }
 
     /// Signals a write. Returns immediately.
-    pub fn tell_others(&self) {
+    pub fn signal_write(&self) {
         self.shared.mark.send_modify(|mark| *mark += 1);
         self.shared.is_due.store(true, Ordering::SeqCst);
         if self.shared.is_sending.swap(1, Ordering::SeqCst) == 0 {
@@ -79,11 +79,11 @@ impl Notifier {
 
     async fn notify(&self) {
         let Ok(client) = self.pool.get().await else { return };
-        // A lost wake-up is harmless: followers also poll.
+        // A lost notification is harmless, because readers also poll.
         let _ = client.batch_execute(&format!("NOTIFY {CHANNEL}, '{}'", self.shared.name)).await;
     }
 
-    /// Sends a pending wake-up.
+    /// Sends a pending notification.
     pub async fn flush(&self) {
         if self.shared.is_due.swap(false, Ordering::SeqCst) {
             self.notify().await;
@@ -96,9 +96,9 @@ impl Notifier {
 
     /// Returns the current mark, or `None` while the listener is not connected. The first call
     /// starts the listener.
-    pub fn mark(&self, server: &Server, acting: Acting) -> Option<u64> {
-        if !self.shared.was_asked.swap(true, Ordering::SeqCst) {
-            self.handle.spawn(listen(Arc::downgrade(&self.shared), server.clone(), acting));
+    pub fn mark(&self, server: &Server, role: DbRole) -> Option<u64> {
+        if !self.shared.is_started.swap(true, Ordering::SeqCst) {
+            self.handle.spawn(listen(Arc::downgrade(&self.shared), server.clone(), role));
         }
         self.shared.is_listening.load(Ordering::SeqCst).then(|| *self.shared.mark.borrow())
     }
@@ -111,20 +111,20 @@ impl Notifier {
     }
 }
 
-async fn listen(shared: Weak<Shared>, server: Server, acting: Acting) {
+async fn listen(shared: Weak<Shared>, server: Server, role: DbRole) {
     while shared.strong_count() > 0 {
-        let (heard, closed) = (shared.clone(), Arc::new(tokio::sync::Notify::new()));
+        let (receiver, closed) = (shared.clone(), Arc::new(tokio::sync::Notify::new()));
         let close = closed.clone();
-        let hear = move |message| match message {
+        let on_message = move |message| match message {
             Some(AsyncMessage::Notification(wake)) => {
-                if let Some(shared) = heard.upgrade().filter(|shared| shared.name != wake.payload()) {
+                if let Some(shared) = receiver.upgrade().filter(|shared| shared.name != wake.payload()) {
                     shared.mark.send_modify(|mark| *mark += 1);
                 }
             }
             Some(_) => {}
             None => close.notify_one(),
         };
-        if let Ok(client) = server.connect(acting, hear).await
+        if let Ok(client) = server.connect(role, on_message).await
             && client.batch_execute(&format!("LISTEN {CHANNEL}")).await.is_ok()
         {
             set_listening(&shared, true);
@@ -135,8 +135,8 @@ async fn listen(shared: Weak<Shared>, server: Server, acting: Acting) {
     }
 }
 
-/// Sets the listener's state. Writes may have been missed while it was not connected, so the mark
-/// always changes.
+/// Sets the listener's state. Also changes the mark, because the listener may have missed writes
+/// while it was disconnected.
 fn set_listening(shared: &Weak<Shared>, listening: bool) {
     if let Some(shared) = shared.upgrade() {
         shared.is_listening.store(listening, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Reading a path: from an entry towards the root, as far as a context needs it.
+//! Reads a path, from an entry towards the root, as far as the caller needs it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
 
 use super::log::LogRows;
 use super::prefetch::settings_at;
-use crate::decode::{Goal, decode_all};
+use crate::decode::{ContextGoal, decode_all};
 use crate::validate::{beside_tree, no_entry};
 
 pub(super) async fn read_path(
@@ -46,23 +46,23 @@ pub(super) async fn read_in_tree(log: &LogRows<'_>, session: &SessionId, seq: Se
     let record = log.record(seq).await?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {
         Stance::InTree => Ok(record),
-        Stance::Beside => Err(beside_tree(seq, record.meta.kind)),
+        Stance::OutsideTree => Err(beside_tree(seq, record.meta.kind)),
     }
 }
 
 async fn collect(log: &LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>> {
     let db = log.db;
-    let mut goal = Goal::Searching;
+    let mut goal = ContextGoal::Searching;
     let mut raws = Vec::new();
     log.walk(from, &mut |raw| {
         let is_last = match until {
             Until::Root => false,
             Until::Entries(count) => raws.len() + 1 >= count as usize,
             Until::ContextStart => {
-                if raw.meta.kind == Kind::Compaction && goal == Goal::Searching {
-                    goal = Goal::of(&raw.body().map_err(|what| db.damaged(what))?);
+                if raw.meta.kind == Kind::Compaction && goal == ContextGoal::Searching {
+                    goal = ContextGoal::of(&raw.body().map_err(|what| db.damaged(what))?);
                 }
-                goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
+                goal == ContextGoal::Reached || goal == ContextGoal::Kept(raw.meta.id)
             }
         };
         raws.push(raw);

@@ -1,34 +1,34 @@
 //! Cached parts of a log for the pure functions that look up nodes as they run
 //! ([`tree::place`](sapwood_core::tree::place) and others). These functions cannot await a query.
-//! So they run on the cached nodes, stop at the first missing one, and run again after it has been
-//! fetched. Most nodes are already cached: the leaf, and the targets of its jump pointers.
+//! Therefore they run on the cached nodes, stop at the first missing node, and run again after it
+//! has been fetched. Most nodes are already cached: the leaf, and the targets of its jump pointers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use sapwood_core::port::store::Result;
 use sapwood_core::settings::Settings;
-use sapwood_core::tree::{Links, Lookup, Node, PlaceError, Placed};
+use sapwood_core::tree::{Links, Lookup, PlaceError, Placed, TreeNode};
 use sapwood_core::{Body, Draft, EntryId, Kind, Seq, StoreError};
 
 use super::log::{LogRows, NodeRow, int};
 
-/// Maximum number of runs of a function. Each run fetches something new.
+/// Maximum number of runs of one function. After each run, one more item is cached.
 const RUNS_MAX: usize = 100_000;
-/// Maximum number of nodes cached between appends. Beyond it, only the nodes that the last append
-/// created are kept.
+/// Maximum number of nodes cached between appends. Beyond it, only the nodes of the last append and
+/// their jump targets are retained.
 const NODES_MAX: usize = 64;
 
 /// A missing item that has to be fetched.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Want {
+pub(super) enum MissingItem {
     Node(Seq),
     Id(EntryId),
     Settings(Seq),
 }
 
 pub(super) enum Stop {
-    Want(Want),
+    Missing(MissingItem),
     Refused(PlaceError),
 }
 
@@ -41,7 +41,7 @@ impl From<PlaceError> for Stop {
 #[derive(Debug, Default)]
 pub(super) struct Prefetched {
     pub inherited: u32,
-    nodes: HashMap<Seq, Node>,
+    nodes: HashMap<Seq, TreeNode>,
     ids: HashMap<EntryId, Option<(Seq, Kind)>>,
     settings: HashMap<Seq, Settings>,
 }
@@ -52,7 +52,7 @@ impl Prefetched {
     }
 
     /// Adds the entries just written, and evicts nodes that the next append is unlikely to need.
-    pub fn remember(&mut self, placed: &[Placed]) {
+    pub fn add_written(&mut self, placed: &[Placed]) {
         if self.nodes.len() + placed.len() > NODES_MAX {
             let jumps: Vec<Seq> = placed.iter().filter_map(|placed| placed.links).map(|it| it.jump).collect();
             let far: Vec<Seq> =
@@ -66,7 +66,7 @@ impl Prefetched {
         for placed in &placed[last..] {
             let meta = &placed.entry.meta;
             if let Some(links) = placed.links {
-                self.nodes.insert(meta.seq, Node { seq: meta.seq, parent: meta.parent, links });
+                self.nodes.insert(meta.seq, TreeNode { seq: meta.seq, parent: meta.parent, links });
             }
             if let Some(settings) = &placed.snapshot {
                 self.settings.insert(meta.seq, settings.clone());
@@ -74,7 +74,7 @@ impl Prefetched {
         }
     }
 
-    pub fn knows_node(&self, seq: Seq) -> bool {
+    pub fn has_node(&self, seq: Seq) -> bool {
         self.nodes.contains_key(&seq)
     }
 
@@ -91,10 +91,10 @@ impl Prefetched {
             }
         }
         for id in ids {
-            if let Entry::Vacant(place) = self.ids.entry(id) {
+            if let Entry::Vacant(vacant) = self.ids.entry(id) {
                 let found = log.find(id).await?;
                 leaves.extend(found.map(|(seq, _)| seq));
-                place.insert(found);
+                vacant.insert(found);
             }
         }
         leaves.retain(|seq| !self.nodes.contains_key(seq));
@@ -107,11 +107,11 @@ impl Prefetched {
     fn add(&mut self, row: NodeRow) {
         let links =
             Links { depth: row.depth, jump: row.jump, messages: row.messages, settings: row.settings };
-        self.nodes.insert(row.seq, Node { seq: row.seq, parent: row.parent, links });
+        self.nodes.insert(row.seq, TreeNode { seq: row.seq, parent: row.parent, links });
     }
 
-    /// Runs a function until all items it needs are cached.
-    pub async fn supply<T>(
+    /// Runs a function. If it stops at a missing item, fetches the item and runs the function again.
+    pub async fn run_with_fetches<T>(
         &mut self,
         log: &LogRows<'_>,
         mut run: impl FnMut(&mut Self) -> Result<T, Stop>,
@@ -120,31 +120,31 @@ impl Prefetched {
             match run(self) {
                 Ok(done) => return Ok(done),
                 Err(Stop::Refused(error)) => return Err(error.into()),
-                Err(Stop::Want(want)) => self.fetch(log, want).await?,
+                Err(Stop::Missing(missing)) => self.fetch(log, missing).await?,
             }
         }
         Err(log.db.damaged(format!("the tree of session {} is cyclic", log.pk())))
     }
 
-    async fn fetch(&mut self, log: &LogRows<'_>, want: Want) -> Result<()> {
-        match want {
-            Want::Node(seq) if seq.0 > self.inherited => {
+    async fn fetch(&mut self, log: &LogRows<'_>, missing: MissingItem) -> Result<()> {
+        match missing {
+            MissingItem::Node(seq) if seq.0 > self.inherited => {
                 for row in log.nodes_from(&[seq]).await? {
                     self.add(row);
                 }
-                if !self.knows_node(seq) {
+                if !self.has_node(seq) {
                     let what = format!("session {} has no entry {seq} in its tree", log.pk());
                     return Err(log.db.damaged(what));
                 }
             }
-            Want::Node(seq) => {
+            MissingItem::Node(seq) => {
                 let node = shared_node(log, seq).await?;
                 self.nodes.insert(seq, node);
             }
-            Want::Id(id) => {
+            MissingItem::Id(id) => {
                 self.ids.insert(id, log.find(id).await?);
             }
-            Want::Settings(seq) => {
+            MissingItem::Settings(seq) => {
                 self.settings.insert(seq, read_settings(log, seq).await?);
             }
         }
@@ -154,7 +154,7 @@ impl Prefetched {
 
 /// Returns a shared entry's node in the fork's numbering: seq and depth are the same, and no
 /// pointer crosses the fork point.
-async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<Node> {
+async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode> {
     let gone = || log.db.damaged(format!("shared entry {seq} of session {} is missing", log.pk()));
     let (pk, at) = log.home_of(seq).await?;
     let row = log.node_of(pk, at).await?.ok_or_else(gone)?;
@@ -165,7 +165,7 @@ async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<Node> {
         shared => shared,
     };
     let links = Links { depth: row.depth, jump: seq, messages: row.messages, settings };
-    Ok(Node { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+    Ok(TreeNode { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
 }
 
 async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
@@ -179,14 +179,14 @@ async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
 impl Lookup for Prefetched {
     type Error = Stop;
 
-    fn node(&mut self, seq: Seq) -> Result<Node, Stop> {
-        self.nodes.get(&seq).copied().ok_or(Stop::Want(Want::Node(seq)))
+    fn node(&mut self, seq: Seq) -> Result<TreeNode, Stop> {
+        self.nodes.get(&seq).copied().ok_or(Stop::Missing(MissingItem::Node(seq)))
     }
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>, Stop> {
-        self.ids.get(&id).copied().ok_or(Stop::Want(Want::Id(id)))
+        self.ids.get(&id).copied().ok_or(Stop::Missing(MissingItem::Id(id)))
     }
     fn settings(&mut self, at: Seq) -> Result<Settings, Stop> {
-        self.settings.get(&at).cloned().ok_or(Stop::Want(Want::Settings(at)))
+        self.settings.get(&at).cloned().ok_or(Stop::Missing(MissingItem::Settings(at)))
     }
     fn inherited(&self) -> u32 {
         self.inherited
@@ -195,18 +195,18 @@ impl Lookup for Prefetched {
 
 /// Returns the settings in effect at an entry.
 pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings> {
-    let mut known = Prefetched::new(log.inherited());
-    known.supply(log, |known| sapwood_core::tree::settings_at(seq, known)).await
+    let mut prefetched = Prefetched::new(log.inherited());
+    prefetched.run_with_fetches(log, |prefetched| sapwood_core::tree::settings_at(seq, prefetched)).await
 }
 
 /// Returns the node of an entry.
-pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<Node, StoreError> {
-    let mut known = Prefetched::new(log.inherited());
-    known.supply(log, |known| known.node(seq)).await
+pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode, StoreError> {
+    let mut prefetched = Prefetched::new(log.inherited());
+    prefetched.run_with_fetches(log, |prefetched| prefetched.node(seq)).await
 }
 
 /// Returns whether an entry is on the path to another.
 pub(super) async fn is_on_path(log: &LogRows<'_>, seq: Seq, leaf: Option<Seq>) -> Result<bool> {
-    let mut known = Prefetched::new(log.inherited());
-    known.supply(log, |known| sapwood_core::tree::is_on_path(seq, leaf, known)).await
+    let mut prefetched = Prefetched::new(log.inherited());
+    prefetched.run_with_fetches(log, |prefetched| sapwood_core::tree::is_on_path(seq, leaf, prefetched)).await
 }

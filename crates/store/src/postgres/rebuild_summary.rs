@@ -10,23 +10,23 @@ use super::check::finding;
 use super::connection::StoreConnection;
 use super::log::{LogRows, int};
 use super::prefetch::{node_at, settings_at};
-use super::session::{Hold, SLOT_MS, find, list};
+use super::session::{RowLock, SLOT_MS, find, list};
 use crate::validate::print_json;
 
 /// Rows read at a time.
 const CHECK_ROWS: usize = 500;
 
 /// Compares each session's summary with its log, and repairs it.
-pub(super) async fn mend_summaries(db: &StoreConnection, scope: &Scope) -> Result<Vec<Finding>> {
+pub(super) async fn repair_summaries(db: &StoreConnection, scope: &Scope) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
     loop {
         let page = list(db, scope, &filter).await?;
         for summary in page.items {
-            let row = find(db, scope, &summary.id, Right::Read, Hold::Yes).await?;
-            let right = refold(db, row.pk, &row.summary).await?;
-            if right != row.summary {
-                store_summary(db, row.pk, &right).await?;
+            let row = find(db, scope, &summary.id, Right::Read, RowLock::Yes).await?;
+            let expected = recompute(db, row.pk, &row.summary).await?;
+            if expected != row.summary {
+                store_summary(db, row.pk, &expected).await?;
                 let what = format!("the summary of session {} did not match its log", summary.id);
                 findings.push(finding(db, "cache", what, Repair::Yes));
             }
@@ -52,7 +52,7 @@ pub(super) async fn store_summary(db: &StoreConnection, pk: i64, summary: &Summa
     Ok(())
 }
 
-async fn refold(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
+async fn recompute(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
     let log = LogRows::open(db, pk, stored.inherited).await?;
     let mut summary = stored.unfolded();
     let (mut leaf, mut after) =

@@ -3,17 +3,17 @@
 //! rejected. In addition to the tables there is a role that owns nothing, so that row-level
 //! security applies to it.
 //!
-//! A step sees the rows of all tenants, even where the policies are forced on the owner of the
-//! tables: they are lifted while it runs, within its transaction.
+//! A step sees the rows of all tenants. Where the policies are forced on the owner of the tables,
+//! they are lifted within the transaction of the step.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 use tokio_postgres::Client;
 
-use super::connect::{Acting, ROLE, Server};
+use super::connect::{DbRole, ROLE, Server};
 use super::error::translate;
 
-/// Each step migrates the layout of its number to the next. Never change a released step.
+/// Each step migrates the previous layout to its own. Never change a released step.
 const STEPS: &[&str] =
     &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
 
@@ -24,17 +24,17 @@ const HAS_ADDITIONS: &str =
     "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
                                             AND attname = 'authority' AND NOT attisdropped)";
 
-/// Key of the migration lock: "Sapwood" as a number, which other programs are unlikely to use.
+/// Key of the migration lock: the bytes of "Sapwood", which other programs are unlikely to use.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
 
-/// While a step runs, the policies do not apply to the owner, but still to other roles.
-const LIFT_FENCE: &str = "DO $$ DECLARE name text; BEGIN
+/// Lifts the policies for the owner while a step runs. They still apply to other roles.
+const LIFT_POLICIES: &str = "DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity LOOP
       EXECUTE format('ALTER TABLE %I NO FORCE ROW LEVEL SECURITY', name);
     END LOOP;
   END $$;";
-/// All tables with a policy except the search index: see the first step.
-const FORCE_FENCE: &str = "DO $$ DECLARE name text; BEGIN
+/// Forces the policies on the owner of all tables except the search index: see the first step.
+const FORCE_POLICIES: &str = "DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relrowsecurity
                                                AND relname <> 'texts' LOOP
       EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
@@ -42,44 +42,48 @@ const FORCE_FENCE: &str = "DO $$ DECLARE name text; BEGIN
   END $$;";
 
 /// Migrates the layout. Returns the role that the pool can act as.
-pub(super) async fn migrate(server: &Server) -> Result<Acting> {
+pub(super) async fn migrate(server: &Server) -> Result<DbRole> {
     migrate_by(server, STEPS).await
 }
 
-async fn migrate_by(server: &Server, steps: &[&str]) -> Result<Acting> {
-    let client = server.connect(Acting::Owner, |_| ()).await?;
-    let run = Run { client: &client, place: &server.place, steps };
-    if run.found().await? != Some(steps.len()) || !run.has_additions().await? {
-        run.batch(&format!("SELECT pg_advisory_lock({LOCK})")).await?;
-        let migrated = run.climb().await;
-        run.batch(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
+async fn migrate_by(server: &Server, steps: &[&str]) -> Result<DbRole> {
+    let client = server.connect(DbRole::Owner, |_| ()).await?;
+    let migration = Migration { client: &client, place: &server.place, steps };
+    if migration.applied_steps().await? != Some(steps.len()) || !migration.has_additions().await? {
+        migration.batch(&format!("SELECT pg_advisory_lock({LOCK})")).await?;
+        let migrated = migration.apply_steps().await;
+        migration.batch(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
         migrated?;
     }
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = $1) AND
                coalesce((SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1), false)";
     let row = client.query_one(sql, &[&ROLE]).await.map_err(|error| translate(&error, &server.place))?;
-    Ok(if row.get(0) { Acting::Fenced } else { Acting::Owner })
+    Ok(if row.get(0) { DbRole::App } else { DbRole::Owner })
 }
 
-struct Run<'c> {
+struct Migration<'c> {
     client: &'c Client,
     place: &'c str,
     steps: &'c [&'c str],
 }
 
-impl Run<'_> {
+impl Migration<'_> {
     async fn batch(&self, sql: &str) -> Result<()> {
         self.client.batch_execute(sql).await.map_err(|error| translate(&error, self.place))
     }
 
-    /// Returns how many steps the database has, or `None` if it is empty.
-    async fn found(&self) -> Result<Option<usize>> {
-        let fault = |error| translate(&error, self.place);
+    /// Returns how many steps have been applied, or `None` if the database is empty.
+    async fn applied_steps(&self) -> Result<Option<usize>> {
+        let to_store_error = |error| translate(&error, self.place);
         let sql = "SELECT to_regclass('sapwood.layout') IS NOT NULL";
-        if !self.client.query_one(sql, &[]).await.map_err(fault)?.get::<_, bool>(0) {
+        if !self.client.query_one(sql, &[]).await.map_err(to_store_error)?.get::<_, bool>(0) {
             return Ok(None);
         }
-        let row = self.client.query_one("SELECT max(step) FROM sapwood.layout", &[]).await.map_err(fault)?;
+        let row = self
+            .client
+            .query_one("SELECT max(step) FROM sapwood.layout", &[])
+            .await
+            .map_err(to_store_error)?;
         let found = row.get::<_, Option<i32>>(0).and_then(|step| usize::try_from(step).ok());
         match found {
             Some(found) if found > self.steps.len() => Err(StoreError::TooNew {
@@ -91,8 +95,8 @@ impl Run<'_> {
         }
     }
 
-    async fn climb(&self) -> Result<()> {
-        let found = self.found().await?.unwrap_or(0);
+    async fn apply_steps(&self) -> Result<()> {
+        let found = self.applied_steps().await?.unwrap_or(0);
         for (number, step) in self.steps.iter().enumerate().skip(found) {
             let prepare = match number {
                 0 => {
@@ -102,16 +106,16 @@ impl Run<'_> {
             };
             let sql = format!(
                 "BEGIN; {prepare} SET LOCAL search_path = sapwood; SET LOCAL row_security = off;
-                 {LIFT_FENCE} {step}; {FORCE_FENCE}
+                 {LIFT_POLICIES} {step}; {FORCE_POLICIES}
                  INSERT INTO sapwood.layout VALUES ({}); {} COMMIT",
                 number + 1,
                 grants(),
             );
-            let taken = self.batch(&sql).await;
-            if taken.is_err() {
+            let applied = self.batch(&sql).await;
+            if applied.is_err() {
                 self.batch("ROLLBACK").await?;
             }
-            taken?;
+            applied?;
         }
         match self.has_additions().await? {
             true => Ok(()),
@@ -159,12 +163,12 @@ mod tests {
     use crate::conformance::block_on;
     use crate::conformance::cluster::{self, Cluster};
     use crate::postgres::PgStore;
-    use crate::postgres::connect::Home;
+    use crate::postgres::connect::StoreRuntime;
 
     const TENANTS: [&str; 2] = ["acme", "globex"];
     /// A step that reads the rows of every tenant, and that fails if it runs twice.
-    const NEXT: &str = "ALTER TABLE sessions ADD COLUMN told integer;
-        UPDATE sessions s SET told = (SELECT count(*) FROM entries e WHERE e.tenant = s.tenant AND e.session = s.pk);
+    const NEXT: &str = "ALTER TABLE sessions ADD COLUMN entry_count integer;
+        UPDATE sessions s SET entry_count = (SELECT count(*) FROM entries e WHERE e.tenant = s.tenant AND e.session = s.pk);
         CREATE TABLE taken (by integer); INSERT INTO taken VALUES (pg_backend_pid())";
     /// A step that fails after it has changed rows.
     const FAILING: &str =
@@ -174,10 +178,10 @@ mod tests {
         STEPS.iter().copied().chain([next]).collect()
     }
 
-    /// Migrates like a separate server that starts.
-    fn climb(url: &str, steps: &[&str]) -> Result<()> {
-        let (server, home) = (Server::parse(url)?, Home::new()?);
-        home.block_on(migrate_by(&server, steps)).map(|_| ())
+    /// Migrates the database as a starting server does.
+    fn migrate_with(url: &str, steps: &[&str]) -> Result<()> {
+        let (server, runtime) = (Server::parse(url)?, StoreRuntime::new()?);
+        runtime.block_on(migrate_by(&server, steps)).map(|_| ())
     }
 
     fn scope(tenant: &str) -> Scope {
@@ -189,19 +193,19 @@ mod tests {
     }
 
     /// Creates a database of the current layout in which each tenant has two messages.
-    fn filled(url: &str) {
+    fn create_filled(url: &str) {
         let store = PgStore::open(url).unwrap();
         for tenant in TENANTS {
             let new = NewSession::new(session(), TimestampMs(1));
             block_on(store.create(&scope(tenant), new)).unwrap();
-            let said = |text| UserMessage { parts: vec![Part::text(text)], origin: None };
-            let drafts = ["one", "two"].map(|text| Draft::new(TimestampMs(1), said(text)));
+            let message = |text| UserMessage { parts: vec![Part::text(text)], origin: None };
+            let drafts = ["one", "two"].map(|text| Draft::new(TimestampMs(1), message(text)));
             let append = Append::new(session(), TimestampMs(1), drafts.to_vec());
             block_on(store.append(&scope(tenant), append)).unwrap();
         }
     }
 
-    fn assert_all_is_there(url: &str) {
+    fn assert_rows_are_intact(url: &str) {
         let store = PgStore::open(url).unwrap();
         for tenant in TENANTS {
             let log = block_on(store.read_after(&scope(tenant), &session(), Seq::ZERO, 10)).unwrap();
@@ -210,7 +214,7 @@ mod tests {
         }
     }
 
-    fn ask(url: &str, sql: &str) -> String {
+    fn query(url: &str, sql: &str) -> String {
         cluster::shared().sql(url.rsplit('/').next().unwrap(), sql).trim().to_owned()
     }
 
@@ -225,71 +229,71 @@ mod tests {
     #[test]
     fn a_step_changes_a_database_in_place_and_keeps_its_rows() {
         let url = cluster::shared().new_database();
-        filled(&url);
-        climb(&url, &steps_and(NEXT)).unwrap();
-        assert_eq!(ask(&url, "SELECT max(step) FROM sapwood.layout"), (STEPS.len() + 1).to_string());
-        assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
-        ask(&url, &format!("DELETE FROM sapwood.layout WHERE step > {}", STEPS.len()));
-        assert_all_is_there(&url);
+        create_filled(&url);
+        migrate_with(&url, &steps_and(NEXT)).unwrap();
+        assert_eq!(query(&url, "SELECT max(step) FROM sapwood.layout"), (STEPS.len() + 1).to_string());
+        assert_eq!(query(&url, "SELECT string_agg(entry_count::text, ',') FROM sapwood.sessions"), "2,2");
+        query(&url, &format!("DELETE FROM sapwood.layout WHERE step > {}", STEPS.len()));
+        assert_rows_are_intact(&url);
     }
 
     #[test]
-    fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+    fn blobs_of_the_layout_before_chunks_stay_in_their_rows() {
         let url = cluster::shared().new_database();
-        climb(&url, &STEPS[..2]).unwrap();
-        ask(
+        migrate_with(&url, &STEPS[..2]).unwrap();
+        query(
             &url,
             "INSERT INTO sapwood.blobs VALUES ('acme', '\\x01', 0, 'small'), ('acme', '\\x02', 0, 'other')",
         );
-        climb(&url, STEPS).unwrap();
-        let kept = "SELECT string_agg(convert_from(data, 'UTF8'), ',' ORDER BY hash) FROM sapwood.blobs WHERE cut IS NULL";
-        assert_eq!(ask(&url, kept), "small,other");
+        migrate_with(&url, STEPS).unwrap();
+        let in_rows = "SELECT string_agg(convert_from(data, 'UTF8'), ',' ORDER BY hash) FROM sapwood.blobs WHERE cut IS NULL";
+        assert_eq!(query(&url, in_rows), "small,other");
     }
 
     #[test]
     fn a_step_sees_every_tenant_even_if_the_policies_apply_to_the_owner() {
         let url = bound_owner(cluster::shared(), &cluster::shared().new_database());
-        filled(&url);
+        create_filled(&url);
         let forced = "SELECT count(*) FROM pg_class WHERE relnamespace = 'sapwood'::regnamespace AND relforcerowsecurity";
-        let before = ask(&url, forced);
-        climb(&url, &steps_and(NEXT)).unwrap();
-        assert_eq!(ask(&url, "SELECT string_agg(told::text, ',') FROM sapwood.sessions"), "2,2");
-        assert_eq!(ask(&url, forced), before, "the policies apply again afterwards");
+        let before = query(&url, forced);
+        migrate_with(&url, &steps_and(NEXT)).unwrap();
+        assert_eq!(query(&url, "SELECT string_agg(entry_count::text, ',') FROM sapwood.sessions"), "2,2");
+        assert_eq!(query(&url, forced), before, "the policies apply again afterwards");
         assert_ne!(before, "0");
     }
 
     #[test]
     fn servers_that_start_concurrently_run_a_step_once() {
         let url = cluster::shared().new_database();
-        filled(&url);
+        create_filled(&url);
         std::thread::scope(|scope| {
-            let climb = || climb(&url, &steps_and(NEXT));
-            let climbing: Vec<_> = (0..5).map(|_| scope.spawn(climb)).collect();
-            for climbed in climbing {
-                climbed.join().unwrap().unwrap();
+            let migrate = || migrate_with(&url, &steps_and(NEXT));
+            let migrations: Vec<_> = (0..5).map(|_| scope.spawn(migrate)).collect();
+            for migration in migrations {
+                migration.join().unwrap().unwrap();
             }
         });
-        assert_eq!(ask(&url, "SELECT count(*) FROM sapwood.taken"), "1");
+        assert_eq!(query(&url, "SELECT count(*) FROM sapwood.taken"), "1");
     }
 
     #[test]
     fn a_failed_step_changes_nothing_and_releases_the_lock() {
         let url = cluster::shared().new_database();
-        filled(&url);
-        let failed = climb(&url, &steps_and(FAILING)).unwrap_err();
+        create_filled(&url);
+        let failed = migrate_with(&url, &steps_and(FAILING)).unwrap_err();
         assert!(failed.to_string().contains("division by zero"), "{failed}");
-        assert_eq!(ask(&url, "SELECT max(step) FROM sapwood.layout"), STEPS.len().to_string());
+        assert_eq!(query(&url, "SELECT max(step) FROM sapwood.layout"), STEPS.len().to_string());
         let half = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'half'";
-        assert_eq!(ask(&url, half), "0");
-        assert_all_is_there(&url);
-        climb(&url, &steps_and(NEXT)).unwrap();
+        assert_eq!(query(&url, half), "0");
+        assert_rows_are_intact(&url);
+        migrate_with(&url, &steps_and(NEXT)).unwrap();
     }
 
     #[test]
     fn an_older_server_rejects_a_newer_layout() {
         let url = cluster::shared().new_database();
-        filled(&url);
-        climb(&url, &steps_and(NEXT)).unwrap();
+        create_filled(&url);
+        migrate_with(&url, &steps_and(NEXT)).unwrap();
         let refused = PgStore::open(&url).err().unwrap();
         assert_eq!(refused.code(), "store.too_new");
     }

@@ -12,26 +12,27 @@ use sapwood_core::{Kind, Record, Right, Scope, TenantId};
 
 use super::connection::StoreConnection;
 use super::log::{LogRows, seq_of};
-use super::session::{Hold, find};
+use super::session::{RowLock, find};
 use super::visibility::{seen_by, seen_from};
-use crate::match_text::{Query, is_searched, stored_text};
+use crate::match_text::{TextQuery, is_searched, stored_text};
 use crate::tokenize::distinct_words;
 use crate::validate;
 
 /// First character of the words that mark a text's tenant and session.
 const MARK: char = '\u{E000}';
-/// The database's limits on words and texts; text beyond them is not found.
+/// The database's limits on words and texts. Longer words are truncated, and the rest of a longer
+/// text is not indexed.
 const WORD_BYTES_MAX: usize = 1_000;
 const WORDS_BYTES_MAX: usize = 500_000;
 /// Entries indexed per transaction.
 const CATCH_UP_ROWS: i64 = 2_000;
-/// Maximum number of transactions of one catch-up: continuous appends must not block a search
+/// Maximum number of transactions of one catch-up, so that continuous appends do not block a search
 /// forever.
 const CATCH_UP_ROUNDS_MAX: usize = 100_000;
 /// Hits read at a time.
-const FOUND_ROWS: i32 = 256;
+const HIT_ROWS: i32 = 256;
 /// Maximum number of hits that one search skips because the caller may not see them.
-const PASSED_OVER_MAX: usize = 100_000;
+const SKIPPED_MAX: usize = 100_000;
 
 pub(super) fn rounds() -> std::ops::Range<usize> {
     0..CATCH_UP_ROUNDS_MAX
@@ -43,19 +44,19 @@ pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
     Ok(db.query_opt(sql, &[&db.tenant.as_str()]).await?.is_some())
 }
 
-/// Indexes a batch of entries. Returns false if no entry was left to index. Several processes may
-/// do this at once: each indexes sessions that no other process has locked.
+/// Indexes a batch of entries. Returns false if there was nothing to index. Several processes may
+/// index concurrently: each indexes sessions that no other process has locked.
 pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
                FOR NO KEY UPDATE SKIP LOCKED";
     let rows = db.query(sql, &[&tenant]).await?;
-    let mut room = CATCH_UP_ROWS;
+    let mut budget = CATCH_UP_ROWS;
     for row in &rows {
         let (pk, indexed): (i64, i32) = (row.get(0), row.get(1));
-        let taken = index_session(db, pk, indexed, room).await?;
-        room -= taken;
-        if room <= 0 {
+        let taken = index_session(db, pk, indexed, budget).await?;
+        budget -= taken;
+        if budget <= 0 {
             break;
         }
     }
@@ -63,11 +64,11 @@ pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
 }
 
 /// Indexes a session's next entries and returns their number.
-async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, room: i64) -> Result<i64> {
+async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, budget: i64) -> Result<i64> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT seq, at, kind, version, packing, body FROM entries
                WHERE tenant = $1 AND session = $2 AND seq > $3 ORDER BY seq LIMIT $4";
-    let rows = db.query(sql, &[&tenant, &pk, &indexed, &room]).await?;
+    let rows = db.query(sql, &[&tenant, &pk, &indexed, &budget]).await?;
     let (mut seqs, mut times, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for row in &rows {
         let small = |at: usize| u8::try_from(row.get::<_, i16>(at)).unwrap_or(u8::MAX);
@@ -82,7 +83,7 @@ async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, room: i64) -
                SELECT $1, $2, t.seq, t.at, t.words::tsvector FROM unnest($3::int[], $4::bigint[], $5::text[])
                  AS t (seq, at, words) ON CONFLICT DO NOTHING";
     db.execute(sql, &[&tenant, &pk, &seqs, &times, &texts]).await?;
-    let is_done = (rows.len() as i64) < room;
+    let is_done = (rows.len() as i64) < budget;
     let last = rows.last().map_or(indexed, |row| row.get(0));
     let sql = "UPDATE sessions SET indexed = $3, behind = behind AND NOT ($4 AND head <= $3)
                WHERE tenant = $1 AND pk = $2";
@@ -98,13 +99,13 @@ fn vector(tenant: &TenantId, session: i64, words: &str) -> String {
             break;
         }
         vector.push_str(" '");
-        vector.push_str(cut(word));
+        vector.push_str(truncate_word(word));
         vector.push('\'');
     }
     vector
 }
 
-fn cut(word: &str) -> &str {
+fn truncate_word(word: &str) -> &str {
     &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
 }
 
@@ -118,12 +119,12 @@ fn session_mark(session: i64) -> String {
 
 /// Formats a query as a `tsquery`, which may match more texts than the query. Returns `None` for a
 /// query without words.
-fn question(query: &Query, marks: &[String]) -> Option<String> {
+fn tsquery(query: &TextQuery, marks: &[String]) -> Option<String> {
     let mut words = Vec::new();
     for term in &query.terms {
         for (at, word) in term.words.iter().enumerate() {
             let is_prefix = word.len() > WORD_BYTES_MAX || term.prefix && at + 1 == term.words.len();
-            words.push(format!("'{}'{}", cut(word), if is_prefix { ":*" } else { "" }));
+            words.push(format!("'{}'{}", truncate_word(word), if is_prefix { ":*" } else { "" }));
         }
     }
     let marks: Vec<String> = marks.iter().map(|mark| format!("'{mark}'")).collect();
@@ -131,13 +132,13 @@ fn question(query: &Query, marks: &[String]) -> Option<String> {
 }
 
 /// The last hit before a page: its time, session and seq.
-type After = (i64, i64, i32);
+type HitPosition = (i64, i64, i32);
 
 pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
     let mut page = Page { items: Vec::new(), next: None };
     let mut after = read_cursor(query.cursor.as_deref())?;
     let session = match &query.session {
-        Some(id) => Some(find(db, scope, id, Right::Read, Hold::No).await?),
+        Some(id) => Some(find(db, scope, id, Right::Read, RowLock::No).await?),
         None => None,
     };
     let log = match &session {
@@ -148,14 +149,14 @@ pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQu
         Some(log) => log.lineage().map(session_mark).collect(),
         None => vec![tenant_mark(&db.tenant)],
     };
-    let words = Query::parse(&query.text);
-    let Some(question) = question(&words, &marks) else { return Ok(page) };
+    let words = TextQuery::parse(&query.text);
+    let Some(tsquery) = tsquery(&words, &marks) else { return Ok(page) };
     let limit = validate::page_limit(query.limit);
-    let mut passed_over = 0;
+    let mut skipped = 0;
     loop {
-        let rows = found(db, &question, after).await?;
+        let rows = find_rows(db, &tsquery, after).await?;
         for key in &rows {
-            if page.items.len() == limit || passed_over > PASSED_OVER_MAX {
+            if page.items.len() == limit || skipped > SKIPPED_MAX {
                 page.next = Some(format!("{}.{}.{}", after.0, after.1, after.2));
                 return Ok(page);
             }
@@ -169,39 +170,39 @@ pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQu
             };
             match seen.map(|(summary, record)| hit(db, summary, record, &words)).transpose()?.flatten() {
                 Some(hit) => page.items.push(hit),
-                None => passed_over += 1,
+                None => skipped += 1,
             }
         }
-        if rows.len() < FOUND_ROWS as usize {
+        if rows.len() < HIT_ROWS as usize {
             return Ok(page);
         }
     }
 }
 
-async fn found(db: &StoreConnection, question: &str, after: After) -> Result<Vec<After>> {
+async fn find_rows(db: &StoreConnection, tsquery: &str, after: HitPosition) -> Result<Vec<HitPosition>> {
     let sql = "SELECT at, session, seq FROM find_texts($1, $2, $3, $4, $5, $6)";
     let tenant = db.tenant.as_str();
-    let rows = db.query(sql, &[&tenant, &question, &after.0, &after.1, &after.2, &FOUND_ROWS]).await?;
+    let rows = db.query(sql, &[&tenant, &tsquery, &after.0, &after.1, &after.2, &HIT_ROWS]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
 
-fn read_cursor(cursor: Option<&str>) -> Result<After> {
+fn read_cursor(cursor: Option<&str>) -> Result<HitPosition> {
     let Some(text) = cursor else { return Ok((i64::MAX, i64::MAX, i32::MAX)) };
-    let mut pieces = text.splitn(3, '.');
+    let mut parts = text.splitn(3, '.');
     let mut parse = || {
-        let (at, session) = (pieces.next()?.parse().ok()?, pieces.next()?.parse().ok()?);
-        Some((at, session, pieces.next()?.parse().ok()?))
+        let (at, session) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some((at, session, parts.next()?.parse().ok()?))
     };
     parse().ok_or_else(|| validate::bad_cursor(text))
 }
 
-/// Returns `None` if a word matches only in truncated form, or the words of a phrase are not
-/// adjacent.
-fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &Query) -> Result<Option<Hit>> {
+/// Returns `None` if the entry does not match the whole query: only a truncated word matches, or the
+/// words of a phrase are not adjacent.
+fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &TextQuery) -> Result<Option<Hit>> {
     let body = record.decode().map_err(|error| db.damaged(error))?;
     let text = body.search_text();
-    let is_it = words.is_settled_by(WORD_BYTES_MAX) || words.matches(&text);
-    Ok(is_it.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
+    let is_hit = words.is_decided_by_index(WORD_BYTES_MAX) || words.matches(&text);
+    Ok(is_hit.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
 }
 
 /// Returns how many of the tenant's texts are missing from the index.
@@ -215,7 +216,7 @@ pub(super) async fn count_missing(db: &StoreConnection) -> Result<i64> {
 }
 
 /// Clears the tenant's index, so that all of its texts are indexed again.
-pub(super) async fn forget_all(db: &StoreConnection) -> Result<()> {
+pub(super) async fn clear_index(db: &StoreConnection) -> Result<()> {
     let tenant = db.tenant.as_str();
     db.execute("DELETE FROM texts WHERE tenant = $1", &[&tenant]).await?;
     db.execute("UPDATE sessions SET indexed = inherited, behind = true WHERE tenant = $1", &[&tenant])

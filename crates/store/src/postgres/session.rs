@@ -23,10 +23,11 @@ use super::prefetch::{Prefetched, is_on_path};
 use crate::authorize::authorize;
 use crate::validate::{ListSpan, page_limit, print_json, print_list_cursor};
 
-/// Rows of a list read at a time, before those that the caller may not see are skipped.
+/// Rows of a list read at a time, including rows that the caller may not see.
 const LIST_ROWS: i64 = 500;
-/// Maximum number of queries for one page of a filtered list. The next page continues from there.
-const LOOKED_PAGES_MAX: usize = 40;
+/// Maximum number of queries for one page of a filtered list. The next page continues after the
+/// last row read.
+const LIST_QUERIES_MAX: usize = 40;
 pub(super) const SLOT_MS: i64 = 60_000;
 
 /// The columns of a session's row, and the time at which it is read.
@@ -51,7 +52,7 @@ pub(super) fn no_session(session: &SessionId) -> StoreError {
 
 /// Whether to lock the row until the transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum RowLock {
     No,
     Yes,
 }
@@ -62,16 +63,16 @@ pub(super) async fn find(
     scope: &Scope,
     id: &SessionId,
     needed: Right,
-    hold: Hold,
+    row_lock: RowLock,
 ) -> Result<SessionRow> {
-    let row = look_up(db, id, hold).await?.ok_or_else(|| no_session(id))?;
+    let row = look_up(db, id, row_lock).await?.ok_or_else(|| no_session(id))?;
     authorize(scope, &row.summary, needed)?;
     Ok(row)
 }
 
 /// Returns the session with this id in the tenant, regardless of its owner.
-async fn look_up(db: &StoreConnection, id: &SessionId, hold: Hold) -> Result<Option<SessionRow>> {
-    let lock = if hold == Hold::Yes { "FOR NO KEY UPDATE" } else { "" };
+async fn look_up(db: &StoreConnection, id: &SessionId, row_lock: RowLock) -> Result<Option<SessionRow>> {
+    let lock = if row_lock == RowLock::Yes { "FOR NO KEY UPDATE" } else { "" };
     let columns = columns();
     let sql =
         format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND id = $2 AND id IS NOT NULL {lock}");
@@ -79,7 +80,7 @@ async fn look_up(db: &StoreConnection, id: &SessionId, hold: Hold) -> Result<Opt
     row.map(|row| read_row(db, &row)).transpose()
 }
 
-/// Returns a session by its pk, or `None` for an erased session that is only kept for its forks.
+/// Returns a session by its pk, or `None` for an erased session whose rows are retained for forks.
 pub(super) async fn by_pk(db: &StoreConnection, pk: i64) -> Result<Option<SessionRow>> {
     let columns = columns();
     let sql = format!("SELECT {columns} FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NOT NULL");
@@ -140,9 +141,9 @@ async fn insert(
 
 pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
     if insert(db, &Summary::new(new, scope.principal.clone()), None).await?.is_none() {
-        // The session belongs to another owner; the caller only learns that the id is taken.
+        // A caller that may not read the session only learns that the id is taken.
         let taken = || StoreError::Exists { session: new.id.clone() };
-        let row = look_up(db, &new.id, Hold::No).await?.ok_or_else(taken)?;
+        let row = look_up(db, &new.id, RowLock::No).await?.ok_or_else(taken)?;
         return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(|_| taken());
     }
     let note = AuditNote { action: AuditAction::Create, session: Some(new.id.clone()), detail: None };
@@ -151,8 +152,8 @@ pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession
 }
 
 pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Result<Head> {
-    // Locked, so that the entries the fork is going to share are not erased concurrently.
-    let source = find(db, scope, &fork.source, Right::Write, Hold::Yes).await?;
+    // Lock the source, so that the entries that the fork will share are not erased concurrently.
+    let source = find(db, scope, &fork.source, Right::Write, RowLock::Yes).await?;
     let log = LogRows::open(db, source.pk, source.summary.inherited).await?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let (point, base) = match at {
@@ -192,11 +193,13 @@ async fn shared_drafts(log: &LogRows<'_>, fork: &Fork, at: Option<Seq>) -> Resul
 
 async fn fork_point(log: &LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPoint> {
     let record = read_in_tree(log, &source.id, at).await?;
-    let mut known = Prefetched::new(log.inherited());
-    let links = known.supply(log, |known| known.node(at)).await?.links;
-    let model = known.supply(log, |known| settings_at(at, known)).await?.model;
+    let mut prefetched = Prefetched::new(log.inherited());
+    let links = prefetched.run_with_fetches(log, |prefetched| prefetched.node(at)).await?.links;
+    let model = prefetched.run_with_fetches(log, |prefetched| settings_at(at, prefetched)).await?.model;
     let authority = match &source.authority {
-        Some(authority) => Some(known.supply(log, |known| authority.forked(at, known)).await?),
+        Some(authority) => {
+            Some(prefetched.run_with_fetches(log, |prefetched| authority.forked(at, prefetched)).await?)
+        }
         None => None,
     };
     Ok(ForkPoint { id: record.meta.id, links, model, authority })
@@ -207,7 +210,7 @@ pub(super) async fn children(
     scope: &Scope,
     session: &SessionId,
 ) -> Result<Vec<SessionId>> {
-    find(db, scope, session, Right::Read, Hold::No).await?;
+    find(db, scope, session, Right::Read, RowLock::No).await?;
     let sql = "SELECT summary FROM sessions WHERE tenant = $1 AND parent = $2 AND id IS NOT NULL ORDER BY pk";
     let mut children = Vec::new();
     for row in db.query(sql, &[&db.tenant.as_str(), &session.as_str()]).await? {
@@ -219,7 +222,7 @@ pub(super) async fn children(
     Ok(children)
 }
 
-/// Returns the heads of logs, in the requested order.
+/// Returns the head of each session's log, in the order of `sessions`.
 pub(super) async fn heads(
     db: &StoreConnection,
     scope: &Scope,
@@ -251,18 +254,18 @@ pub(super) async fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilte
     let mut page = Page { items: Vec::new(), next: None };
     let mut span = ListSpan::of(filter, 0)?;
     let (wanted, limit) = (SessionFilter::of(filter), page_limit(filter.limit));
-    for _ in 0..LOOKED_PAGES_MAX {
+    for _ in 0..LIST_QUERIES_MAX {
         let rows = list_rows(db, filter, span).await?;
         for row in &rows {
             let mut summary = read_summary(db, row.get(2))?;
             summary.authority = authority::read(db, row.get(3))?;
-            let shows = wanted.includes(&summary) && authorize(scope, &summary, Right::Read).is_ok();
-            if shows && page.items.len() == limit {
+            let is_visible = wanted.includes(&summary) && authorize(scope, &summary, Right::Read).is_ok();
+            if is_visible && page.items.len() == limit {
                 page.next = Some(print_list_cursor(span.after));
                 return Ok(page);
             }
             span.after = (row.get(0), row.get(1));
-            page.items.extend(shows.then_some(summary));
+            page.items.extend(is_visible.then_some(summary));
         }
         if rows.len() < LIST_ROWS as usize {
             return Ok(page);
@@ -272,9 +275,10 @@ pub(super) async fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilte
     Ok(page)
 }
 
-/// Reads the next rows of a list. The index orders them by minute; rows within a minute are sorted.
+/// Reads the next rows of a list. The index orders rows by minute; the query sorts the rows of each
+/// minute.
 async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) -> Result<Vec<Row>> {
-    let (behind, ahead, way) = match filter.order {
+    let (after_op, before_op, direction) = match filter.order {
         ListOrder::NewestFirst => ("<", ">", "DESC"),
         ListOrder::OldestFirst => (">", "<", "ASC"),
     };
@@ -285,9 +289,9 @@ async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) ->
         let slots = (after.0.div_euclid(SLOT_MS), end.0.div_euclid(SLOT_MS));
         let sql = format!(
             "SELECT listed_at, pk, summary, authority FROM sessions
-             WHERE tenant = $1 AND id IS NOT NULL AND listed_slot {behind}= $2 AND listed_slot {ahead}= $3
-               AND (listed_at, pk) {behind} ($4, $5) AND (listed_at, pk) {ahead} ($6, $7)
-             ORDER BY listed_slot {way}, listed_at {way}, pk {way} LIMIT $8"
+             WHERE tenant = $1 AND id IS NOT NULL AND listed_slot {after_op}= $2 AND listed_slot {before_op}= $3
+               AND (listed_at, pk) {after_op} ($4, $5) AND (listed_at, pk) {before_op} ($6, $7)
+             ORDER BY listed_slot {direction}, listed_at {direction}, pk {direction} LIMIT $8"
         );
         return db
             .query(&sql, &[&tenant, &slots.0, &slots.1, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS])
@@ -299,8 +303,8 @@ async fn list_rows(db: &StoreConnection, filter: &ListFilter, span: ListSpan) ->
     let sql = format!(
         "SELECT listed_at, pk, summary, authority FROM sessions
          WHERE tenant = $1 AND id IS NOT NULL AND id >= $2 AND id < $2 || chr(127)
-           AND (listed_at, pk) {behind} ($3, $4) AND (listed_at, pk) {ahead} ($5, $6)
-         ORDER BY listed_at {way}, pk {way} LIMIT $7"
+           AND (listed_at, pk) {after_op} ($3, $4) AND (listed_at, pk) {before_op} ($5, $6)
+         ORDER BY listed_at {direction}, pk {direction} LIMIT $7"
     );
     db.query(&sql, &[&tenant, &prefix, &after.0, &after.1, &end.0, &end.1, &LIST_ROWS]).await
 }

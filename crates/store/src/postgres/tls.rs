@@ -27,7 +27,7 @@ use super::cert_verifier::{AnyCertificate, AnyName};
 
 /// How a server's certificate is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
+enum CertCheck {
     Nothing,
     Issuer,
     IssuerAndName,
@@ -35,15 +35,15 @@ enum Proof {
 
 /// The TLS settings in a URL that the client library does not support.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Terms {
-    proof: Proof,
-    /// The trusted CAs, or `None` for the system's, which SSL_CERT_FILE overrides.
+pub(super) struct TlsSettings {
+    cert_check: CertCheck,
+    /// The file with the trusted CAs, or `None` for the system's CAs, which SSL_CERT_FILE overrides.
     roots: Option<PathBuf>,
 }
 
-impl Terms {
-    /// Parses these settings. Also returns the URL for the client library.
-    pub fn take_from(url: &str) -> Result<(String, Self), String> {
+impl TlsSettings {
+    /// Parses the settings in a URL. Also returns the URL to pass to the client library.
+    pub fn parse_url(url: &str) -> Result<(String, Self), String> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut mode, mut roots) = ("prefer", None);
         let mut rest: Vec<&str> = Vec::new();
@@ -54,48 +54,48 @@ impl Terms {
                 _ => rest.push(pair),
             }
         }
-        let (kept, proof) = match (mode, roots) {
-            ("disable" | "prefer", None) => (mode, Proof::Nothing),
+        let (client_mode, cert_check) = match (mode, roots) {
+            ("disable" | "prefer", None) => (mode, CertCheck::Nothing),
             ("disable" | "prefer", Some(_)) => {
                 return Err(format!(
                     "sslrootcert has no effect with sslmode={mode}: use sslmode=verify-full"
                 ));
             }
-            ("require", None) => ("require", Proof::Nothing),
-            ("require" | "verify-ca", Some(_)) => ("require", Proof::Issuer),
+            ("require", None) => ("require", CertCheck::Nothing),
+            ("require" | "verify-ca", Some(_)) => ("require", CertCheck::Issuer),
             ("verify-ca", None) => {
                 let why = "sslmode=verify-ca without sslrootcert=FILE would accept any certificate";
                 return Err(format!("{why}: set sslrootcert to your CA, or use sslmode=verify-full"));
             }
-            ("verify-full", _) => ("require", Proof::IssuerAndName),
+            ("verify-full", _) => ("require", CertCheck::IssuerAndName),
             (other, _) => {
                 return Err(format!(
                     "unknown sslmode={other}: use disable, prefer, require, verify-ca or verify-full"
                 ));
             }
         };
-        let mut left = format!("{address}?sslmode={kept}");
+        let mut client_url = format!("{address}?sslmode={client_mode}");
         for pair in rest {
-            let _ = write!(left, "&{pair}");
+            let _ = write!(client_url, "&{pair}");
         }
         let roots = roots.map(|path| PathBuf::from(percent_decoded(path)));
-        Ok((left, Self { proof, roots }))
+        Ok((client_url, Self { cert_check, roots }))
     }
 
     fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let provider = Arc::new(default_provider());
-        let told = |error: &dyn std::fmt::Display| format!("failed to set up TLS: {error}");
-        let checked: Arc<dyn ServerCertVerifier> = match (&self.roots, self.proof) {
-            (_, Proof::Nothing) => return Ok(Arc::new(AnyCertificate(provider))),
+        let failed = |error: &dyn std::fmt::Display| format!("failed to set up TLS: {error}");
+        let checked: Arc<dyn ServerCertVerifier> = match (&self.roots, self.cert_check) {
+            (_, CertCheck::Nothing) => return Ok(Arc::new(AnyCertificate(provider))),
             (Some(path), _) => {
                 let roots = Arc::new(read_roots(path)?);
                 WebPkiServerVerifier::builder_with_provider(roots, provider)
                     .build()
-                    .map_err(|error| told(&error))?
+                    .map_err(|error| failed(&error))?
             }
-            (None, _) => Arc::new(Verifier::new(provider).map_err(|error| told(&error))?),
+            (None, _) => Arc::new(Verifier::new(provider).map_err(|error| failed(&error))?),
         };
-        Ok(if self.proof == Proof::Issuer { Arc::new(AnyName(checked)) } else { checked })
+        Ok(if self.cert_check == CertCheck::Issuer { Arc::new(AnyName(checked)) } else { checked })
     }
 }
 
@@ -118,19 +118,19 @@ fn percent_decoded(text: &str) -> String {
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    pub fn new(terms: &Terms) -> Result<Self, String> {
+    pub fn new(settings: &TlsSettings) -> Result<Self, String> {
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("failed to set up TLS: {error}"))?
             .dangerous()
-            .with_custom_certificate_verifier(terms.verifier()?)
+            .with_custom_certificate_verifier(settings.verifier()?)
             .with_no_client_auth();
         Ok(Self(Arc::new(config)))
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Encrypted<S>;
+    type Stream = EncryptedStream<S>;
     type TlsConnect = Handshake;
     type Error = rustls::pki_types::InvalidDnsNameError;
 
@@ -146,24 +146,24 @@ pub(super) struct Handshake {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Encrypted<S>;
+    type Stream = EncryptedStream<S>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<EncryptedStream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Encrypted(self.connector.connect(self.name, stream).await?)) })
+        Box::pin(async move { Ok(EncryptedStream(self.connector.connect(self.name, stream).await?)) })
     }
 }
 
-pub(super) struct Encrypted<S>(Rustls<S>);
+pub(super) struct EncryptedStream<S>(Rustls<S>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for EncryptedStream<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for EncryptedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -173,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for EncryptedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
     }
@@ -189,26 +189,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
 mod tests {
     use super::*;
 
-    fn terms(url: &str) -> (String, Proof, Option<PathBuf>) {
-        let (left, terms) = Terms::take_from(url).unwrap();
-        (left, terms.proof, terms.roots)
+    fn settings(url: &str) -> (String, CertCheck, Option<PathBuf>) {
+        let (client_url, settings) = TlsSettings::parse_url(url).unwrap();
+        (client_url, settings.cert_check, settings.roots)
     }
 
     #[test]
     fn each_sslmode_sets_its_verification_and_keeps_the_rest_of_the_url() {
         let ca = Some(PathBuf::from("/etc/my ca.pem"));
-        assert_eq!(terms("postgres://a/b"), ("postgres://a/b?sslmode=prefer".into(), Proof::Nothing, None));
-        let left = "postgres://a,c/b?sslmode=require&target_session_attrs=read-write".to_owned();
+        assert_eq!(
+            settings("postgres://a/b"),
+            ("postgres://a/b?sslmode=prefer".into(), CertCheck::Nothing, None)
+        );
+        let client_url = "postgres://a,c/b?sslmode=require&target_session_attrs=read-write".to_owned();
         let full = "postgres://a,c/b?sslmode=verify-full&target_session_attrs=read-write";
-        assert_eq!(terms(full), (left, Proof::IssuerAndName, None));
+        assert_eq!(settings(full), (client_url, CertCheck::IssuerAndName, None));
         let required = "postgres://a/b?sslmode=require".to_owned();
-        assert_eq!(terms("postgres://a/b?sslmode=require"), (required.clone(), Proof::Nothing, None));
+        assert_eq!(settings("postgres://a/b?sslmode=require"), (required.clone(), CertCheck::Nothing, None));
         for mode in ["require", "verify-ca"] {
             let url = format!("postgres://a/b?sslmode={mode}&sslrootcert=/etc/my%20ca.pem");
-            assert_eq!(terms(&url), (required.clone(), Proof::Issuer, ca.clone()), "{mode}");
+            assert_eq!(settings(&url), (required.clone(), CertCheck::Issuer, ca.clone()), "{mode}");
         }
         let url = "postgres://a/b?sslrootcert=system&sslmode=verify-full";
-        assert_eq!(terms(url), (required, Proof::IssuerAndName, None));
+        assert_eq!(settings(url), (required, CertCheck::IssuerAndName, None));
     }
 
     #[test]
@@ -216,7 +219,7 @@ mod tests {
         for query in
             ["sslmode=verify-ca", "sslrootcert=/ca.pem", "sslmode=disable&sslrootcert=/ca.pem", "sslmode=on"]
         {
-            assert!(Terms::take_from(&format!("postgres://a/b?{query}")).is_err(), "{query}");
+            assert!(TlsSettings::parse_url(&format!("postgres://a/b?{query}")).is_err(), "{query}");
         }
     }
 

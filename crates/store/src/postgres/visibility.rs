@@ -10,7 +10,7 @@ use super::log::{LogRows, int, seq_of};
 use super::session::by_pk;
 use crate::authorize::authorize;
 
-/// A row of the log: its session's pk, and its seq there.
+/// The key of an entry's row: the pk of its session, and its seq in that session.
 pub(super) type EntryKey = (i64, Seq);
 
 /// Returns the entry as one session sees it: its own entry, or an entry it shares with its source.

@@ -3,8 +3,8 @@
 //! at a time, so that a batch is sent while the previous batch is synced.
 //!
 //! A batch whose connection is lost is retried. Each append is written only on the session version
-//! that it was prepared on, so it cannot be written twice. If it had already been written, the
-//! retry is refused, and the session's log shows it.
+//! that it was prepared on, so it cannot be written twice. If the lost attempt was written, the
+//! retry is refused, and the caller finds the entries in the session's log.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,29 +17,29 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
-use super::append_batch::{APPEND, AppendJob, Columns};
+use super::append_batch::{APPEND, AppendJob, BatchColumns};
 use super::audit::write_lines;
 use super::authority;
 use super::connection::{Mode, StoreConnection};
-use super::error::{Patience, translate, translate_pool};
+use super::error::{RetryBudget, translate, translate_pool};
 use super::notify::Notifier;
 
 /// Maximum number of batches in flight.
 const BATCHES_MAX: usize = 4;
-/// Maximum number of appends in one batch, and of their bytes.
+/// Maximum number of appends in one batch, and maximum size of the batch in bytes.
 const BATCH_JOBS_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// The divisor and the maximum of the pause before a batch: a fraction of the time the last batch
-/// took. Pauses below the resolution of a timer are skipped.
+/// The pause before a batch is the duration of the last batch divided by `PAUSE_SHARE`, and at most
+/// `PAUSE_MAX`. A pause below `PAUSE_MIN`, the resolution of a timer, is skipped.
 const PAUSE_SHARE: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// The outcome of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum AppendOutcome {
     Written,
-    /// The idempotency key was used before; this is the stored answer.
+    /// The idempotency key was used before. Contains the stored answer.
     Answered(String),
     /// The session's version has changed. Nothing was written, unless an earlier attempt was
     /// written and its answer lost.
@@ -54,24 +54,24 @@ pub(super) struct Writer {
 }
 
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     pool: Pool,
     place: Arc<str>,
     notifier: Notifier,
 }
 
 #[derive(Default)]
-struct State {
-    tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
+struct QueueState {
+    tenants: VecDeque<(TenantId, VecDeque<QueuedAppend>)>,
     running: usize,
     /// The number of appends in the last batch, and how long it took.
     last_jobs: usize,
     last_took: Duration,
 }
 
-struct Waiting {
+struct QueuedAppend {
     job: AppendJob,
-    tell: oneshot::Sender<Result<End>>,
+    reply: oneshot::Sender<Result<AppendOutcome>>,
 }
 
 impl Writer {
@@ -80,30 +80,30 @@ impl Writer {
         Self { queue: Arc::new(queue), handle }
     }
 
-    pub async fn write(&self, tenant: &TenantId, job: AppendJob) -> Result<End> {
-        let (tell, told) = oneshot::channel();
-        if self.queue.push(tenant, Waiting { job, tell }) {
+    pub async fn write(&self, tenant: &TenantId, job: AppendJob) -> Result<AppendOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        if self.queue.push(tenant, QueuedAppend { job, reply }) {
             self.handle.spawn(self.queue.clone().run());
         }
         let gone = |_| StoreError::Unreachable {
             place: self.queue.place.to_string(),
             why: "the store was closed".to_owned(),
         };
-        told.await.map_err(gone)?
+        outcome.await.map_err(gone)?
     }
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an append. Returns whether a new task must be started.
-    fn push(&self, tenant: &TenantId, waiting: Waiting) -> bool {
+    fn push(&self, tenant: &TenantId, queued: QueuedAppend) -> bool {
         let mut state = self.lock();
         match state.tenants.iter_mut().find(|(name, _)| name == tenant) {
-            Some((_, jobs)) => jobs.push_back(waiting),
-            None => state.tenants.push_back((tenant.clone(), VecDeque::from([waiting]))),
+            Some((_, jobs)) => jobs.push_back(queued),
+            None => state.tenants.push_back((tenant.clone(), VecDeque::from([queued]))),
         }
         let more = state.running < BATCHES_MAX;
         state.running += usize::from(more);
@@ -112,7 +112,7 @@ impl Queue {
 
     /// Takes the next batch, from the tenant that has waited longest. Sessions are sorted, so that
     /// two batches never deadlock.
-    fn take(&self) -> Option<(TenantId, Vec<Waiting>)> {
+    fn take(&self) -> Option<(TenantId, Vec<QueuedAppend>)> {
         let mut state = self.lock();
         let Some((tenant, mut jobs)) = state.tenants.pop_front() else {
             state.running -= 1;
@@ -121,15 +121,15 @@ impl Queue {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_JOBS_MAX
             && (batch.is_empty() || bytes < BATCH_BYTES_MAX)
-            && let Some(waiting) = jobs.pop_front()
+            && let Some(queued) = jobs.pop_front()
         {
-            bytes += waiting.job.bytes();
-            batch.push(waiting);
+            bytes += queued.job.bytes();
+            batch.push(queued);
         }
         if !jobs.is_empty() {
             state.tenants.push_back((tenant.clone(), jobs));
         }
-        batch.sort_by_key(|waiting| waiting.job.pk());
+        batch.sort_by_key(|queued| queued.job.pk());
         Some((tenant, batch))
     }
 
@@ -152,64 +152,64 @@ impl Queue {
     /// the writer therefore waits for a fraction of a sync.
     fn pause(&self) -> Option<Duration> {
         let state = self.lock();
-        let waiting: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();
+        let queued: usize = state.tenants.iter().map(|(_, jobs)| jobs.len()).sum();
         let pause = (state.last_took / PAUSE_SHARE).min(PAUSE_MAX);
-        (0 < waiting && waiting < state.last_jobs && pause >= PAUSE_MIN).then_some(pause)
+        (0 < queued && queued < state.last_jobs && pause >= PAUSE_MIN).then_some(pause)
     }
 
-    async fn write_batch(&self, tenant: &TenantId, batch: Vec<Waiting>) {
+    async fn write_batch(&self, tenant: &TenantId, batch: Vec<QueuedAppend>) {
         match self.persist(tenant, &batch).await {
-            Ok(ends) => {
-                self.notifier.tell_others();
-                for (waiting, end) in batch.into_iter().zip(ends) {
+            Ok(outcomes) => {
+                self.notifier.signal_write();
+                for (queued, outcome) in batch.into_iter().zip(outcomes) {
                     // The caller may be cancelled; its entries stay written.
-                    let _ = waiting.tell.send(Ok(end));
+                    let _ = queued.reply.send(Ok(outcome));
                 }
             }
             Err(error) if batch.len() == 1 => {
-                for waiting in batch {
-                    let _ = waiting.tell.send(Err(copy(&error)));
+                for queued in batch {
+                    let _ = queued.reply.send(Err(copy(&error)));
                 }
             }
             // A single append may be the cause, so each append is retried separately.
             Err(StoreError::Backend { .. } | StoreError::Busy { .. }) => {
-                for waiting in batch {
-                    Box::pin(self.write_batch(tenant, vec![waiting])).await;
+                for queued in batch {
+                    Box::pin(self.write_batch(tenant, vec![queued])).await;
                 }
             }
             Err(error) => {
-                for waiting in batch {
-                    let _ = waiting.tell.send(Err(copy(&error)));
+                for queued in batch {
+                    let _ = queued.reply.send(Err(copy(&error)));
                 }
             }
         }
     }
 
-    async fn persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<End>> {
-        let mut patience = Patience::new();
+    async fn persist(&self, tenant: &TenantId, batch: &[QueuedAppend]) -> Result<Vec<AppendOutcome>> {
+        let mut retries = RetryBudget::new();
         let mut tries = 0;
         loop {
             match self.try_persist(tenant, batch).await {
-                Ok(rows) => return Ok(ends_of(&rows, batch.len(), tries)),
-                Err(error) => patience.bear(error).await?,
+                Ok(rows) => return Ok(outcomes_of(&rows, batch.len(), tries)),
+                Err(error) => retries.wait_for_retry(error).await?,
             }
             tries += 1;
         }
     }
 
-    async fn try_persist(&self, tenant: &TenantId, batch: &[Waiting]) -> Result<Vec<Row>> {
-        let columns = Columns::of(tenant.as_str(), batch.iter().map(|waiting| &waiting.job));
-        if batch.iter().all(|waiting| waiting.job.audit.is_none() && waiting.job.authority.is_none()) {
+    async fn try_persist(&self, tenant: &TenantId, batch: &[QueuedAppend]) -> Result<Vec<Row>> {
+        let columns = BatchColumns::of(tenant.as_str(), batch.iter().map(|queued| &queued.job));
+        if batch.iter().all(|queued| queued.job.audit.is_none() && queued.job.authority.is_none()) {
             let client = self.pool.get().await.map_err(|error| translate_pool(&error, &self.place))?;
-            let fault = |error| translate(&error, &self.place);
-            let append = client.prepare_cached(APPEND).await.map_err(fault)?;
-            return client.query(&append, &columns.params()).await.map_err(fault);
+            let to_store_error = |error| translate(&error, &self.place);
+            let append = client.prepare_cached(APPEND).await.map_err(to_store_error)?;
+            return client.query(&append, &columns.params()).await.map_err(to_store_error);
         }
         let db = StoreConnection::open(&self.pool, &self.place, tenant, Mode::Write).await?;
         let rows = db.query(APPEND, &columns.params()).await?;
         let written = rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_none());
         let job_of = |row: &Row| usize::try_from(row.get::<_, i32>(0) - 1).ok().and_then(|at| batch.get(at));
-        let jobs: Vec<&AppendJob> = written.filter_map(job_of).map(|waiting| &waiting.job).collect();
+        let jobs: Vec<&AppendJob> = written.filter_map(job_of).map(|queued| &queued.job).collect();
         for job in &jobs {
             if let Some(record) = &job.authority {
                 authority::store(&db, job.pk(), record).await?;
@@ -224,19 +224,20 @@ impl Queue {
     }
 }
 
-fn ends_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<End> {
-    let mut ends = vec![End::Refused { tries }; jobs];
+fn outcomes_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<AppendOutcome> {
+    let mut outcomes = vec![AppendOutcome::Refused { tries }; jobs];
     for row in rows {
         let at = usize::try_from(row.get::<_, i32>(0) - 1).unwrap_or(usize::MAX);
-        if let Some(end) = ends.get_mut(at) {
-            *end = row.get::<_, Option<String>>(1).map_or(End::Written, End::Answered);
+        if let Some(outcome) = outcomes.get_mut(at) {
+            *outcome =
+                row.get::<_, Option<String>>(1).map_or(AppendOutcome::Written, AppendOutcome::Answered);
         }
     }
-    ends
+    outcomes
 }
 
-/// Copies an error. Errors cannot be cloned, because some contain an `io::Error`; database errors
-/// can.
+/// Copies an error. `StoreError` is not `Clone`, because some variants contain an `io::Error`, but
+/// database errors can be copied.
 fn copy(error: &StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => {

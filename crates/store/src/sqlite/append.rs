@@ -8,15 +8,15 @@ use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::tree::{Lookup, Placed, place};
 use sapwood_core::{Scope, Source};
 
-use super::append_cache::{CachedSession, Nodes, Remembering};
+use super::append_cache::{CachedSession, CachingLookup, Nodes};
 use super::audit::write_line;
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
-use super::entry_index::Placing;
+use super::entry_index::PositionWriter;
 use super::error::AtPath;
 use super::log::{LogRows, key_of};
-use super::search::Text;
+use super::search::UnindexedText;
 use super::session::{SessionRow, store_summary};
 use crate::authorize::authorize;
 use crate::compression::{Packed, pack_body, pack_drafts};
@@ -44,7 +44,7 @@ impl Batch {
         Ok(Self { drafts, packed, source: Source::Own })
     }
 
-    /// Returns the blobs that each draft refers to.
+    /// Returns, for each draft, the pks of the blobs that it refers to.
     fn find_blobs(&self, db: &StoreConnection, scope: &Scope) -> Result<Vec<Vec<i64>>> {
         let find =
             |draft: &Draft| draft.body.blobs().into_iter().map(|blob| blob::find(db, scope, blob)).collect();
@@ -81,12 +81,12 @@ pub(super) fn append(
     }
     let answer = write_batch(db, scope, &mut cached.row, batch, &mut cached.nodes)?;
     if let Some(key) = &append.idempotency_key {
-        remember_answer(db, cached.row.pk, key, append.request.clone(), &answer)?;
+        store_answer(db, cached.row.pk, key, append.request.clone(), &answer)?;
     }
     if let Some(note) = append.audit {
         write_line(db, scope, note, append.now)?;
     }
-    db.append_cache.keep(scope, cached);
+    db.append_cache.insert(scope, cached);
     Ok(answer)
 }
 
@@ -100,26 +100,26 @@ pub(super) fn write_batch(
 ) -> Result<Appended> {
     let blobs = batch.find_blobs(db, scope)?;
     let rows = LogRows::with_inherited(db, row.pk, row.summary.inherited)?;
-    let mut log = Remembering { rows, nodes };
+    let mut log = CachingLookup { rows, nodes };
     let mut tip = row.summary.tip();
     let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, validate::random_bits)?;
-    let mut placing = Placing::of(db, placed.len());
+    let mut positions = PositionWriter::of(db, placed.len());
     for ((placed, packed), blobs) in placed.iter().zip(batch.packed).zip(blobs) {
         let arrival = write_entry(db, row, placed, packed)?;
-        placing.note(key_of(row.pk, placed.entry.meta.seq), arrival)?;
-        log.nodes.remember(placed);
+        positions.add(key_of(row.pk, placed.entry.meta.seq), arrival)?;
+        log.nodes.add_placed(placed);
         for blob in blobs {
-            blob::note_use(db, key_of(row.pk, placed.entry.meta.seq), blob)?;
+            blob::record_use(db, key_of(row.pk, placed.entry.meta.seq), blob)?;
         }
     }
-    placing.finish()?;
+    positions.finish()?;
     let leaf = tip.head.leaf.map(|leaf| log.node(leaf)).transpose()?;
     row.summary.apply_batch(&placed, batch.source, &tip, leaf.map(|node| node.links));
     if batch.source == Source::Imported {
         authority::store(db, row)?;
     }
-    let order = db.append_cache.order_after(row);
-    store_summary(db, row, order)?;
+    let position = db.append_cache.list_position_after(row);
+    store_summary(db, row, position)?;
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
     Ok(Appended { head: tip.head, entries })
 }
@@ -153,9 +153,9 @@ fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: Pa
             body.packed.bytes,
         ])
         .at(&db.path)?;
-    let text = body.text.map(|text| Text { tenant: row.tenant, session: row.pk, text });
+    let text = body.text.map(|text| UnindexedText { tenant: row.tenant, session: row.pk, text });
     let arrival = db.conn.last_insert_rowid();
-    db.fresh.push(arrival, text);
+    db.unindexed.push(arrival, text);
     Ok(arrival)
 }
 
@@ -171,7 +171,7 @@ fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Opti
     Ok(Some(Appended { head, entries }))
 }
 
-fn remember_answer(
+fn store_answer(
     db: &StoreConnection,
     pk: i64,
     key: &str,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use sapwood_core::port::store::Result;
 use sapwood_core::settings::Settings;
-use sapwood_core::tree::{Lookup, Node, Placed};
+use sapwood_core::tree::{Lookup, Placed, TreeNode};
 use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
 
 use super::audit::LastLine;
@@ -18,13 +18,14 @@ use super::connection::StoreConnection;
 use super::error::AtPath;
 use super::lease::lease_of;
 use super::log::LogRows;
-use super::session::{Order, SessionRow, find};
+use super::session::{ListPosition, SessionRow, find};
 use crate::lease::StoredLease;
 
 /// Maximum number of cached sessions. When it is reached, the cache is cleared, and busy sessions
 /// are cached again.
 const SESSIONS_MAX: usize = 4_096;
-/// Maximum number of cached tenants, handled the same way.
+/// Maximum number of tenants whose last audit line is cached. When it is reached, these lines are
+/// dropped from the cache.
 const TENANTS_MAX: usize = 4_096;
 /// Maximum lag of a session's list time behind its last update.
 pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
@@ -49,33 +50,33 @@ impl CachedSession {
 pub(super) struct AppendCache {
     sessions: RefCell<HashMap<(TenantId, SessionId), CachedSession>>,
     data_version: Cell<i64>,
-    /// The end of each tenant's audit.
-    lines: RefCell<HashMap<i64, LastLine>>,
-    /// The session of the last append.
-    last: Cell<Option<i64>>,
+    /// The last audit line of each tenant, by the tenant's pk.
+    last_lines: RefCell<HashMap<i64, LastLine>>,
+    /// The pk of the session that received the last append.
+    last_session: Cell<Option<i64>>,
 }
 
 impl AppendCache {
-    /// Clears the cache if another connection has written. Call it at the start of each
-    /// transaction. The other connection may have erased texts that are still to be indexed.
+    /// Clears the cache if another connection has written. Also drops the unindexed texts, because
+    /// the other connection may have erased some of them. Call it at the start of each transaction.
     pub fn refresh(&self, db: &StoreConnection) -> Result<()> {
         let mut select = db.prepare("PRAGMA data_version")?;
         let version = select.query_row([], |row| row.get(0)).at(&db.path)?;
         if self.data_version.replace(version) != version {
-            self.forget_all();
-            db.fresh.forget_all();
+            self.clear();
+            db.unindexed.clear();
         }
         Ok(())
     }
 
     /// Takes a session out of the cache. After a successful append the caller returns it with
-    /// [`AppendCache::keep`]. After a failed append it does not, and the next append reads the
-    /// session again.
+    /// [`AppendCache::insert`]. After a failed append it is not returned, and the next append reads
+    /// the session from its rows.
     pub fn take(&self, scope: &Scope, session: &SessionId) -> Option<CachedSession> {
         self.sessions.borrow_mut().remove(&(scope.tenant.clone(), session.clone()))
     }
 
-    pub fn keep(&self, scope: &Scope, cached: CachedSession) {
+    pub fn insert(&self, scope: &Scope, cached: CachedSession) {
         let mut sessions = self.sessions.borrow_mut();
         if sessions.len() >= SESSIONS_MAX {
             sessions.clear();
@@ -83,72 +84,72 @@ impl AppendCache {
         sessions.insert((scope.tenant.clone(), cached.row.summary.id.clone()), cached);
     }
 
-    /// Returns whether a session that was just appended to moves in the list. A session that also
-    /// received the previous append is already on top.
-    pub fn order_after(&self, row: &SessionRow) -> Order {
-        let was_last = self.last.replace(Some(row.pk)) == Some(row.pk);
+    /// Returns whether an append moves its session in the list. A session that also received the
+    /// previous append is already at the top.
+    pub fn list_position_after(&self, row: &SessionRow) -> ListPosition {
+        let was_last = self.last_session.replace(Some(row.pk)) == Some(row.pk);
         let behind_ms = row.summary.updated_at.0 - row.listed_at.0;
-        if was_last && behind_ms < LISTED_BEHIND_MS_MAX { Order::Kept } else { Order::Changed }
+        if was_last && behind_ms < LISTED_BEHIND_MS_MAX { ListPosition::Kept } else { ListPosition::Changed }
     }
 
-    pub fn last_line(&self, tenant: i64) -> Option<LastLine> {
-        self.lines.borrow_mut().remove(&tenant)
+    pub fn take_last_line(&self, tenant: i64) -> Option<LastLine> {
+        self.last_lines.borrow_mut().remove(&tenant)
     }
 
-    pub fn keep_line(&self, tenant: i64, line: LastLine) {
-        let mut lines = self.lines.borrow_mut();
+    pub fn insert_last_line(&self, tenant: i64, line: LastLine) {
+        let mut lines = self.last_lines.borrow_mut();
         if lines.len() >= TENANTS_MAX {
             lines.clear();
         }
         lines.insert(tenant, line);
     }
 
-    pub fn forget(&self, pk: i64) {
-        self.last.set(None);
+    pub fn evict(&self, pk: i64) {
+        self.last_session.set(None);
         self.sessions.borrow_mut().retain(|_, cached| cached.row.pk != pk);
     }
 
-    pub fn forget_all(&self) {
-        self.last.set(None);
+    pub fn clear(&self) {
+        self.last_session.set(None);
         self.sessions.borrow_mut().clear();
-        self.lines.borrow_mut().clear();
+        self.last_lines.borrow_mut().clear();
     }
 }
 
 /// The most recently used nodes, newest last.
 #[derive(Default)]
-pub(super) struct Nodes(Vec<Node>);
+pub(super) struct Nodes(Vec<TreeNode>);
 
 impl Nodes {
-    fn get(&self, seq: Seq) -> Option<Node> {
+    fn get(&self, seq: Seq) -> Option<TreeNode> {
         self.0.iter().rev().find(|node| node.seq == seq).copied()
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: TreeNode) {
         if self.0.len() >= NODES_MAX {
             self.0.remove(0);
         }
         self.0.push(node);
     }
 
-    pub fn remember(&mut self, placed: &Placed) {
+    pub fn add_placed(&mut self, placed: &Placed) {
         let meta = &placed.entry.meta;
         if let Some(links) = placed.links {
-            self.add(Node { seq: meta.seq, parent: meta.parent, links });
+            self.add(TreeNode { seq: meta.seq, parent: meta.parent, links });
         }
     }
 }
 
-/// A log that caches the nodes it looks up.
-pub(super) struct Remembering<'d, 'n> {
+/// Looks up nodes in the cache first, then in the rows of the log.
+pub(super) struct CachingLookup<'d, 'n> {
     pub rows: LogRows<'d>,
     pub nodes: &'n mut Nodes,
 }
 
-impl Lookup for Remembering<'_, '_> {
+impl Lookup for CachingLookup<'_, '_> {
     type Error = StoreError;
 
-    fn node(&mut self, seq: Seq) -> Result<Node> {
+    fn node(&mut self, seq: Seq) -> Result<TreeNode> {
         if let Some(node) = self.nodes.get(seq) {
             return Ok(node);
         }

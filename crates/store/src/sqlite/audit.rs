@@ -1,4 +1,4 @@
-//! The audit: append-only and hash-chained per tenant.
+//! The audit log: append-only, with one hash chain per tenant.
 
 use rusqlite::{OptionalExtension, params};
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
@@ -14,12 +14,12 @@ use crate::validate;
 /// tenant. Part of the file format: never change it.
 const NUMBER_BITS: u32 = 40;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
-/// The sessions of audit lines are indexed in batches, whenever a line's number is a multiple of
-/// this. The lines after the last batch are few enough to scan. Part of the file format: never
-/// change it.
-const LINES_PER_NOTE: u64 = 4_096;
+/// Batch size of the index from sessions to audit lines. A batch is indexed whenever a line's
+/// number is a multiple of it. Fewer than this many lines are unindexed, and a read scans them.
+/// Part of the file format: never change it.
+const LINES_PER_INDEX_BATCH: u64 = 4_096;
 
-/// The end of a tenant's chain.
+/// The last line of a tenant's hash chain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastLine {
     number: u64,
@@ -37,7 +37,7 @@ pub(super) fn write_line(
     now: TimestampMs,
 ) -> Result<()> {
     let tenant = db.tenant_or_new(&scope.tenant)?;
-    let last = match db.append_cache.last_line(tenant) {
+    let last = match db.append_cache.take_last_line(tenant) {
         Some(last) => last,
         None => read_last(db, tenant)?,
     };
@@ -49,12 +49,12 @@ pub(super) fn write_line(
     db.prepare("INSERT INTO audit (key, session, line) VALUES (?1, ?2, ?3)")?
         .execute(params![key, session, json])
         .at(&db.path)?;
-    if number.is_multiple_of(LINES_PER_NOTE) {
+    if number.is_multiple_of(LINES_PER_INDEX_BATCH) {
         let sql = "INSERT INTO session_audit SELECT session, key FROM audit
                    WHERE key > ?1 AND key <= ?2 AND session NOT NULL ORDER BY session, key";
-        db.prepare(sql)?.execute([key - int(LINES_PER_NOTE), key]).at(&db.path)?;
+        db.prepare(sql)?.execute([key - int(LINES_PER_INDEX_BATCH), key]).at(&db.path)?;
     }
-    db.append_cache.keep_line(tenant, LastLine { number, hash: line.hash });
+    db.append_cache.insert_last_line(tenant, LastLine { number, hash: line.hash });
     Ok(())
 }
 
@@ -73,8 +73,8 @@ fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
 /// Selects the last line between two keys.
 pub(super) const LAST: &str = "SELECT line FROM audit WHERE key > ?1 AND key < ?2 ORDER BY key DESC LIMIT 1";
 
-/// Selects the lines about a session between two keys: indexed lines, and those after the last
-/// batch.
+/// Selects the lines about a session between two keys: the indexed lines, and the lines after the
+/// last indexed batch.
 pub(super) const OF_SESSION: &str = "
     SELECT line, s.key FROM session_audit s CROSS JOIN audit a ON a.key = s.key
     WHERE s.session = ?3 AND s.key > ?1 AND s.key < ?2
@@ -110,7 +110,7 @@ pub(super) fn read_since(
         if line.at < since || lines.len() == validate::page_limit(limit) {
             break;
         }
-        if shows(db, scope, &line)? {
+        if is_visible(db, scope, &line)? {
             lines.push(line);
         }
     }
@@ -137,7 +137,7 @@ pub(super) fn read_lines(
     let mut lines = Vec::new();
     while let Some(row) = rows.next().at(&db.path)? {
         let line = read_line(db, &row.get::<_, String>(0).at(&db.path)?)?;
-        if shows(db, scope, &line)? {
+        if is_visible(db, scope, &line)? {
             lines.push(line);
         }
         if lines.len() == validate::page_limit(limit) {
@@ -147,13 +147,13 @@ pub(super) fn read_lines(
     Ok(lines)
 }
 
-fn shows(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
+fn is_visible(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
     if scope.reach == Reach::Tenant {
         return Ok(true);
     }
-    let about = match &line.session {
+    let session = match &line.session {
         Some(session) => find(db, scope, session, Right::Read).ok().map(|row| row.summary),
         None => None,
     };
-    Ok(validate::may_see_line(scope, line, about.as_ref()))
+    Ok(validate::may_see_line(scope, line, session.as_ref()))
 }

@@ -1,30 +1,31 @@
-//! Blobs: a tenant's bytes by their hash, the principals that put them, and the entries that refer
-//! to them. A blob that fits into one piece is stored in its row. A larger blob is stored in
-//! pieces, each of which is written separately ([`super::blob_upload`]) and verified whenever it is
-//! read.
+//! Blobs of a tenant, addressed by the hash of their bytes, with the principals that uploaded them
+//! and the entries that refer to them. A blob that fits into one chunk is stored in its row. A
+//! larger blob is stored in chunks. Each chunk is written separately ([`super::blob_upload`]) and
+//! verified whenever it is read.
 
 use std::ops::Range;
 
 use rusqlite::{OptionalExtension, params};
-use sapwood_core::port::store::{BLOB_BYTES_MAX, PIECE_BYTES_MAX, Result};
+use sapwood_core::port::store::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, StoreError};
 
 use super::connection::{StoreConnection, int};
 use super::error::AtPath;
-use super::visibility::seen_by;
-use crate::blob_chunks::{Piece, UPLOAD_IDLE_S_MAX, idle, slice, span};
+use super::visibility::read_visible;
+use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice, span, upload_expired};
 use crate::compression::{Packed, unpack, unpacked_len};
 
-/// Number of low bits of a piece's key that contain its number; the high bits contain its [`Cut`].
+/// Number of low bits of a chunk's key that contain its number; the high bits contain its
+/// [`ChunkSet`].
 const NUMBER_BITS: u32 = 16;
 
-/// A set of pieces that belong together. It is a random number, so that the uploader knows it even
-/// if the first write fails.
+/// Identifies the chunks of one blob or upload: the pk of a row in `cuts`. It is random, so that
+/// the uploader knows it even if the first write fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut(i64);
+pub(super) struct ChunkSet(i64);
 
-impl Cut {
+impl ChunkSet {
     pub fn new() -> Self {
         let bits = uuid::Uuid::new_v4().as_u128() >> (u128::BITS - (i64::BITS - 1 - NUMBER_BITS));
         Self(i64::try_from(bits).unwrap_or(0))
@@ -34,20 +35,20 @@ impl Cut {
         self.0 << NUMBER_BITS | i64::from(number)
     }
 
-    /// Returns the range of keys that the pieces of this set can have.
+    /// Returns the first and the last key that the chunks of this set can have.
     fn keys(self) -> [i64; 2] {
         [self.key(0), self.key((1 << NUMBER_BITS) - 1)]
     }
 }
 
-/// Stores a blob of one piece.
+/// Stores a blob of one chunk.
 pub(super) fn put(db: &StoreConnection, scope: &Scope, hash: BlobHash, packed: &Packed) -> Result<()> {
     let tenant = db.tenant_or_new(&scope.tenant)?;
     let pk = match pk_of_hash(db, tenant, hash)? {
         Some(pk) => pk,
         None => insert(db, tenant, hash, (packed.packing, &packed.bytes), None)?,
     };
-    note_put(db, scope, pk)
+    record_put(db, scope, pk)
 }
 
 fn insert(
@@ -55,7 +56,7 @@ fn insert(
     tenant: i64,
     hash: BlobHash,
     row: (u8, &[u8]),
-    cut: Option<Cut>,
+    cut: Option<ChunkSet>,
 ) -> Result<i64> {
     db.prepare("INSERT INTO blobs (tenant, hash, packing, data, cut) VALUES (?1, ?2, ?3, ?4, ?5)")?
         .execute(params![tenant, hash.as_bytes(), row.0, row.1, cut.map(|cut| cut.0)])
@@ -63,7 +64,7 @@ fn insert(
     Ok(db.conn.last_insert_rowid())
 }
 
-fn note_put(db: &StoreConnection, scope: &Scope, pk: i64) -> Result<()> {
+fn record_put(db: &StoreConnection, scope: &Scope, pk: i64) -> Result<()> {
     let by = db.principal_or_new(&scope.principal)?;
     db.prepare("INSERT OR IGNORE INTO blob_puts (blob, principal) VALUES (?1, ?2)")?
         .execute([pk, by])
@@ -71,87 +72,87 @@ fn note_put(db: &StoreConnection, scope: &Scope, pk: i64) -> Result<()> {
     Ok(())
 }
 
-/// Adds the next piece of an upload. Every insert also deletes one piece of an abandoned upload.
-pub(super) fn add_piece(db: &StoreConnection, cut: Cut, number: u32, piece: &Piece) -> Result<()> {
+/// Adds the next chunk of an upload. Every insert also deletes one chunk of an abandoned upload.
+pub(super) fn add_chunk(db: &StoreConnection, cut: ChunkSet, number: u32, chunk: &BlobChunk) -> Result<()> {
     if number == 0 {
         db.prepare("INSERT INTO cuts (pk, at) VALUES (?1, unixepoch())")?.execute([cut.0]).at(&db.path)?;
     } else {
         let sql = "UPDATE cuts SET at = unixepoch() WHERE pk = ?1 AND bytes IS NULL";
         if db.prepare(sql)?.execute([cut.0]).at(&db.path)? == 0 {
-            return Err(idle());
+            return Err(upload_expired());
         }
     }
-    insert_piece(db, cut, number, piece)?;
+    insert_chunk(db, cut, number, chunk)?;
     sweep(db).map(|_| ())
 }
 
-fn insert_piece(db: &StoreConnection, cut: Cut, number: u32, piece: &Piece) -> Result<()> {
-    let packed = &piece.packed;
+fn insert_chunk(db: &StoreConnection, cut: ChunkSet, number: u32, chunk: &BlobChunk) -> Result<()> {
+    let packed = &chunk.packed;
     db.prepare("INSERT INTO pieces (key, packing, hash, data) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![cut.key(number), packed.packing, piece.hash.as_bytes(), packed.bytes])
+        .execute(params![cut.key(number), packed.packing, chunk.hash.as_bytes(), packed.bytes])
         .at(&db.path)?;
     Ok(())
 }
 
-/// Creates a blob from the uploaded pieces and the last piece. If the blob already exists, the
-/// pieces are left to be deleted.
+/// Creates a blob from the uploaded chunks and the last chunk. If the blob already exists, the
+/// caller has to delete the uploaded chunks.
 pub(super) fn finish(
     db: &StoreConnection,
     scope: &Scope,
-    cut: Cut,
+    cut: ChunkSet,
     (hash, bytes): (BlobHash, u64),
-    (number, last): (u32, &Piece),
-) -> Result<Left> {
-    // Nothing is written until all checks have passed.
+    (number, last): (u32, &BlobChunk),
+) -> Result<Cleanup> {
+    // Write nothing until all checks have passed.
     let known = db.tenant(&scope.tenant)?.map(|tenant| pk_of_hash(db, tenant, hash)).transpose()?;
-    let (pk, left) = match known.flatten() {
-        Some(pk) => (pk, Left::More),
+    let (pk, cleanup) = match known.flatten() {
+        Some(pk) => (pk, Cleanup::More),
         None => {
             let sql = "UPDATE cuts SET bytes = ?2 WHERE pk = ?1 AND bytes IS NULL";
             if db.prepare(sql)?.execute([cut.0, int(bytes)]).at(&db.path)? == 0 {
-                return Err(idle());
+                return Err(upload_expired());
             }
-            insert_piece(db, cut, number, last)?;
+            insert_chunk(db, cut, number, last)?;
             let tenant = db.tenant_or_new(&scope.tenant)?;
-            (insert(db, tenant, hash, (0, &[]), Some(cut))?, Left::Nothing)
+            (insert(db, tenant, hash, (0, &[]), Some(cut))?, Cleanup::Done)
         }
     };
-    note_put(db, scope, pk).map(|()| left)
+    record_put(db, scope, pk).map(|()| cleanup)
 }
 
-/// Whether there are more pieces to delete.
+/// Whether more chunks have to be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
-    Nothing,
+pub(super) enum Cleanup {
+    Done,
     More,
 }
 
-/// Deletes one piece of an unfinished upload, and after the last piece the upload itself.
-pub(super) fn drop_piece(db: &StoreConnection, cut: Cut) -> Result<Left> {
+/// Deletes one chunk of an unfinished upload, and after the last chunk the upload itself.
+pub(super) fn drop_chunk(db: &StoreConnection, cut: ChunkSet) -> Result<Cleanup> {
     let sql = "SELECT 1 FROM cuts WHERE pk = ?1 AND bytes IS NULL";
     if !db.prepare(sql)?.exists([cut.0]).at(&db.path)? {
-        return Ok(Left::Nothing);
+        return Ok(Cleanup::Done);
     }
     let sql = "DELETE FROM pieces WHERE key = (SELECT max(key) FROM pieces WHERE key BETWEEN ?1 AND ?2)";
     if db.prepare(sql)?.execute(cut.keys()).at(&db.path)? > 0 {
-        return Ok(Left::More);
+        return Ok(Cleanup::More);
     }
     db.prepare("DELETE FROM cuts WHERE pk = ?1")?.execute([cut.0]).at(&db.path)?;
-    Ok(Left::Nothing)
+    Ok(Cleanup::Done)
 }
 
-/// Deletes one piece of an expired upload.
-pub(super) fn sweep(db: &StoreConnection) -> Result<Left> {
+/// Deletes one chunk of an expired upload.
+pub(super) fn sweep(db: &StoreConnection) -> Result<Cleanup> {
     match find_idle(db)? {
-        Some(cut) => drop_piece(db, cut).map(|_| Left::More),
-        None => Ok(Left::Nothing),
+        Some(cut) => drop_chunk(db, cut).map(|_| Cleanup::More),
+        None => Ok(Cleanup::Done),
     }
 }
 
-pub(super) fn find_idle(db: &StoreConnection) -> Result<Option<Cut>> {
+pub(super) fn find_idle(db: &StoreConnection) -> Result<Option<ChunkSet>> {
     let sql = "SELECT pk FROM cuts WHERE bytes IS NULL AND at < unixepoch() - ?1 ORDER BY at LIMIT 1";
     let mut select = db.prepare(sql)?;
-    select.query_row([UPLOAD_IDLE_S_MAX], |row| row.get(0).map(Cut)).optional().at(&db.path)
+    select.query_row([UPLOAD_IDLE_S_MAX], |row| row.get(0).map(ChunkSet)).optional().at(&db.path)
 }
 
 fn pk_of_hash(db: &StoreConnection, tenant: i64, hash: BlobHash) -> Result<Option<i64>> {
@@ -178,23 +179,23 @@ fn is_used_visibly(db: &StoreConnection, scope: &Scope, blob: i64) -> Result<boo
     let mut select = db.prepare("SELECT key FROM blob_uses WHERE blob = ?1")?;
     let mut rows = select.query([blob]).at(&db.path)?;
     while let Some(row) = rows.next().at(&db.path)? {
-        if seen_by(db, scope, row.get(0).at(&db.path)?)?.is_some() {
+        if read_visible(db, scope, row.get(0).at(&db.path)?)?.is_some() {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Returns a blob's pieces and its size, or `None` if it is stored in its row.
-fn cut_of(db: &StoreConnection, pk: i64) -> Result<Option<(Cut, u64)>> {
+/// Returns the id of a blob's chunks and its size, or `None` if the blob is stored in its row.
+fn cut_of(db: &StoreConnection, pk: i64) -> Result<Option<(ChunkSet, u64)>> {
     let sql = "SELECT cut, bytes FROM blobs LEFT JOIN cuts ON cuts.pk = cut WHERE blobs.pk = ?1";
     let mut select = db.prepare(sql)?;
     let (cut, bytes): (Option<i64>, Option<i64>) =
         select.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&db.path)?;
     match (cut, bytes) {
         (None, _) => Ok(None),
-        (Some(cut), Some(bytes)) => Ok(Some((Cut(cut), bytes.unsigned_abs()))),
-        (Some(_), None) => Err(db.damaged(format!("the pieces of blob row {pk} are missing"))),
+        (Some(cut), Some(bytes)) => Ok(Some((ChunkSet(cut), bytes.unsigned_abs()))),
+        (Some(_), None) => Err(db.damaged(format!("the chunks of blob row {pk} are missing"))),
     }
 }
 
@@ -216,8 +217,8 @@ pub(super) fn size(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Resul
 pub(super) enum BlobRead {
     /// The requested span.
     Span(Vec<u8>),
-    /// The whole blob, which an older version stored in its row although it is larger than a piece.
-    Uncut { pk: i64, bytes: Vec<u8> },
+    /// The whole blob, which an older version stored in its row although it is larger than a chunk.
+    Unsplit { pk: i64, bytes: Vec<u8> },
 }
 
 pub(super) fn read(
@@ -232,8 +233,8 @@ pub(super) fn read(
         return read_span(db, blob, cut, span(from, limit, bytes)).map(BlobRead::Span);
     }
     let bytes = read_row(db, pk, blob)?;
-    Ok(match bytes.len() > PIECE_BYTES_MAX {
-        true => BlobRead::Uncut { pk, bytes },
+    Ok(match bytes.len() > BLOB_CHUNK_BYTES_MAX {
+        true => BlobRead::Unsplit { pk, bytes },
         false => BlobRead::Span(slice(&bytes, from, limit).to_vec()),
     })
 }
@@ -253,39 +254,39 @@ fn read_row(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<Vec<u8>> {
 fn read_span(
     db: &StoreConnection,
     blob: BlobHash,
-    cut: Cut,
+    cut: ChunkSet,
     span: impl Iterator<Item = (u32, Range<usize>)>,
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (number, inside) in span {
-        let piece = read_piece(db, blob, cut, number)?;
-        let part = piece.get(inside);
+        let chunk = read_chunk(db, blob, cut, number)?;
+        let part = chunk.get(inside);
         bytes.extend_from_slice(
-            part.ok_or_else(|| db.damaged(format!("blob {blob}: piece {number} is too short")))?,
+            part.ok_or_else(|| db.damaged(format!("blob {blob}: chunk {number} is too short")))?,
         );
     }
     Ok(bytes)
 }
 
-fn read_piece(db: &StoreConnection, blob: BlobHash, cut: Cut, number: u32) -> Result<Vec<u8>> {
+fn read_chunk(db: &StoreConnection, blob: BlobHash, cut: ChunkSet, number: u32) -> Result<Vec<u8>> {
     let mut select = db.prepare("SELECT packing, data, hash FROM pieces WHERE key = ?1")?;
     let mut rows = select.query([cut.key(number)]).at(&db.path)?;
-    let damaged = |what: String| db.damaged(format!("blob {blob}: piece {number}: {what}"));
+    let damaged = |what: String| db.damaged(format!("blob {blob}: chunk {number}: {what}"));
     let Some(row) = rows.next().at(&db.path)? else { return Err(damaged("it is missing".to_owned())) };
     let column = |at| row.get_ref(at).at(&db.path).map(|value| value.as_blob().unwrap_or_default());
-    Piece::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)
+    BlobChunk::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)
 }
 
-/// Splits a blob that is larger than a piece and stored in its row, unless another caller has split
+/// Splits a blob that is larger than a chunk and stored in its row, unless another caller has split
 /// it in the meantime.
-pub(super) fn cut_up(
+pub(super) fn split_into_chunks(
     db: &StoreConnection,
     pk: i64,
     blob: BlobHash,
     bytes: u64,
-    pieces: &[Piece],
+    chunks: &[BlobChunk],
 ) -> Result<()> {
-    let cut = Cut::new();
+    let cut = ChunkSet::new();
     let sql =
         "UPDATE blobs SET packing = 0, data = x'', cut = ?3 WHERE pk = ?1 AND hash = ?2 AND cut IS NULL";
     if db.prepare(sql)?.execute(params![pk, blob.as_bytes(), cut.0]).at(&db.path)? == 0 {
@@ -294,11 +295,11 @@ pub(super) fn cut_up(
     db.prepare("INSERT INTO cuts (pk, at, bytes) VALUES (?1, unixepoch(), ?2)")?
         .execute([cut.0, int(bytes)])
         .at(&db.path)?;
-    (0..).zip(pieces).try_for_each(|(number, piece)| insert_piece(db, cut, number, piece))
+    (0..).zip(chunks).try_for_each(|(number, chunk)| insert_chunk(db, cut, number, chunk))
 }
 
-/// Returns the damaged blobs of the tenant, each read whole, one piece at a time, and reports
-/// pieces without a blob.
+/// Returns a description of each damaged blob of the tenant, and of chunks without a blob. Reads
+/// every blob completely, one chunk at a time.
 pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<String>> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
     let mut select = db.prepare("SELECT pk, hash FROM blobs WHERE tenant = ?1")?;
@@ -308,7 +309,7 @@ pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<St
         .at(&db.path)?;
     let mut wrong = Vec::new();
     for (pk, hash) in blobs {
-        match read_through(db, pk, BlobHash::from_bytes(hash)) {
+        match verify(db, pk, BlobHash::from_bytes(hash)) {
             Err(StoreError::Damaged { what, .. }) => wrong.push(what),
             read => read?,
         }
@@ -316,18 +317,18 @@ pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<St
     let sql = "SELECT count(*) FROM cuts WHERE bytes NOT NULL AND pk NOT IN (SELECT cut FROM blobs WHERE cut NOT NULL)";
     let unused: i64 = db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)?;
     if unused > 0 {
-        wrong.push(format!("there are pieces of {unused} blobs that do not exist"));
+        wrong.push(format!("the chunks of {unused} blobs are stored, but the blobs do not exist"));
     }
     Ok(wrong)
 }
 
-fn read_through(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<()> {
+fn verify(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<()> {
     let Some((cut, bytes)) = cut_of(db, pk)? else { return read_row(db, pk, blob).map(|_| ()) };
     let (mut hasher, mut at) = (blake3::Hasher::new(), 0);
     while at < bytes {
-        let piece = read_span(db, blob, cut, span(at, PIECE_BYTES_MAX, bytes))?;
-        hasher.update(&piece);
-        at += piece.len() as u64;
+        let chunk = read_span(db, blob, cut, span(at, BLOB_CHUNK_BYTES_MAX, bytes))?;
+        hasher.update(&chunk);
+        at += chunk.len() as u64;
     }
     match hasher.finalize().as_bytes() == blob.as_bytes() {
         true => Ok(()),
@@ -335,7 +336,7 @@ fn read_through(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<()> {
     }
 }
 
-pub(super) fn note_use(db: &StoreConnection, key: i64, blob: i64) -> Result<()> {
+pub(super) fn record_use(db: &StoreConnection, key: i64, blob: i64) -> Result<()> {
     db.prepare("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)")?
         .execute([key, blob])
         .at(&db.path)?;
@@ -358,7 +359,7 @@ pub(super) fn drop_uses(db: &StoreConnection, key: i64) -> Result<()> {
         db.prepare("DELETE FROM blob_puts WHERE blob = ?1")?.execute([blob]).at(&db.path)?;
         let sql = "DELETE FROM blobs WHERE pk = ?1 RETURNING cut";
         let cut = db.prepare(sql)?.query_row([blob], |row| row.get::<_, Option<i64>>(0)).at(&db.path)?;
-        if let Some(cut) = cut.map(Cut) {
+        if let Some(cut) = cut.map(ChunkSet) {
             let sql = "DELETE FROM pieces WHERE key BETWEEN ?1 AND ?2";
             db.prepare(sql)?.execute(cut.keys()).at(&db.path)?;
             db.prepare("DELETE FROM cuts WHERE pk = ?1")?.execute([cut.0]).at(&db.path)?;

@@ -1,5 +1,5 @@
-//! Checks that only the store can do: the pages of the file, the links of entries, the search
-//! index. Derived rows can be rebuilt.
+//! Checks that only the store can perform: the pages of the file, the entry index, the links of
+//! entries, the search index, the summaries and the blobs. A repair rebuilds derived rows.
 
 use std::collections::HashMap;
 
@@ -19,9 +19,9 @@ const FINDINGS_MAX: usize = 20;
 
 pub(super) fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = check_pages(db)?;
-    findings.extend(check_places(db, repair)?);
+    findings.extend(check_entry_index(db, repair)?);
     findings.extend(check_links(db, scope, repair)?);
-    findings.extend(check_index(db, scope, repair)?);
+    findings.extend(check_search_index(db, scope, repair)?);
     findings.extend(session::check_summaries(db, scope, repair)?);
     let damaged = blob::find_damaged(db, scope)?.into_iter().take(FINDINGS_MAX);
     findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
@@ -36,13 +36,13 @@ fn check_pages(db: &StoreConnection) -> Result<Vec<Finding>> {
     let mut select = db.conn.prepare("PRAGMA integrity_check(20)").at(&db.path)?;
     let lines: Vec<String> =
         select.query_map([], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
-    let bad = lines.into_iter().filter(|line| line != "ok").chain(short_page(db)?);
-    Ok(bad.map(|line| finding(db, "file", line, Repair::No)).collect())
+    let problems = lines.into_iter().filter(|line| line != "ok").chain(truncated_page(db)?);
+    Ok(problems.map(|line| finding(db, "file", line, Repair::No)).collect())
 }
 
-/// Returns a finding if the last page is truncated. SQLite silently reads missing bytes as zeros. A
-/// page that is still in the write-ahead log is not missing.
-fn short_page(db: &StoreConnection) -> Result<Option<String>> {
+/// Returns a description if the last page is truncated. SQLite silently reads missing bytes as
+/// zeros. A page that is still in the write-ahead log is not missing.
+fn truncated_page(db: &StoreConnection) -> Result<Option<String>> {
     // The pragma returns a number, or text if the file is encrypted.
     let read = |row: &rusqlite::Row<'_>| match row.get_ref(0)? {
         ValueRef::Integer(bytes) => Ok(u64::try_from(bytes).unwrap_or(0)),
@@ -55,7 +55,7 @@ fn short_page(db: &StoreConnection) -> Result<Option<String>> {
 }
 
 /// Checks that every entry can be found by its session and seq.
-fn check_places(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
+fn check_entry_index(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>> {
     let wrong = entry_index::count_wrong(db)?;
     if wrong == 0 {
         return Ok(Vec::new());
@@ -93,7 +93,7 @@ fn check_links(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Ve
 
 fn wrong_links(db: &StoreConnection, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
     let mut log = LogRows::open(db, pk)?;
-    let mut known: HashMap<Seq, (u32, u32)> = HashMap::new();
+    let mut computed: HashMap<Seq, (u32, u32)> = HashMap::new();
     let mut wrong = Vec::new();
     let sql = "SELECT key, parent, kind, depth, messages FROM log
                WHERE key > ?1 AND key <= ?2 AND depth NOT NULL ORDER BY key";
@@ -105,22 +105,22 @@ fn wrong_links(db: &StoreConnection, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
         let above = match row.get::<_, Option<u32>>(1).at(&db.path)?.map(Seq) {
             None => (0, 0),
             Some(parent) if parent.0 <= log.inherited => (parent.0, log.node(parent)?.links.messages),
-            Some(parent) => known.get(&parent).copied().unwrap_or_default(),
+            Some(parent) => computed.get(&parent).copied().unwrap_or_default(),
         };
-        let right = (above.0 + 1, above.1 + u32::from(kind.is_some_and(Kind::is_message)));
+        let expected = (above.0 + 1, above.1 + u32::from(kind.is_some_and(Kind::is_message)));
         let stored: (u32, u32) = (row.get(3).at(&db.path)?, row.get(4).at(&db.path)?);
-        if stored != right {
-            wrong.push((seq, right.0, right.1));
+        if stored != expected {
+            wrong.push((seq, expected.0, expected.1));
         }
-        known.insert(seq, right);
+        computed.insert(seq, expected);
     }
     Ok(wrong)
 }
 
-/// Checks that the index is readable and contains every text up to its position.
-fn check_index(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
+/// Checks that the search index is readable and contains every text up to the last indexed entry.
+fn check_search_index(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    if !index::is_sound(db)? {
+    if !index::is_readable(db)? {
         findings.push(finding(db, "index", "the search index is damaged".to_owned(), repair));
     } else if let missing @ 1.. = search::count_missing(db, scope)? {
         let what = format!("{missing} entries are missing from the search index");

@@ -13,7 +13,7 @@ use sapwood_core::{Principal, StoreError, TenantId};
 
 use super::append_cache::AppendCache;
 use super::error::{AtPath, BUSY_WAIT_MS};
-use super::search::Fresh;
+use super::search::UnindexedTexts;
 use crate::Key;
 
 /// Maximum number of cached prepared statements per connection.
@@ -22,7 +22,7 @@ const STATEMENTS_MAX: usize = 64;
 const CACHE_KIB: i64 = 16 << 10;
 /// Bytes of the file that are memory-mapped in [`Mode::ReadMapped`].
 const MMAP_BYTES: i64 = 1 << 30;
-/// A log that has grown in a burst is truncated to this size.
+/// A write-ahead log that has grown beyond this size is truncated to it.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
 /// The access mode of a connection.
@@ -30,8 +30,8 @@ const WAL_BYTES_KEPT: i64 = 64 << 20;
 pub(super) enum Mode {
     Write,
     Read,
-    /// Like [`Mode::Read`], with the file mapped into memory. For callers that read much of the
-    /// file at once and keep the connection.
+    /// Like [`Mode::Read`], with the file mapped into memory. For callers that read large parts of
+    /// the file and reuse the connection.
     ReadMapped,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct StoreConnection {
     pub append_cache: AppendCache,
     /// Recently appended texts that are not in the search index yet; used on the writer's
     /// connection.
-    pub fresh: Fresh,
+    pub unindexed: UnindexedTexts,
 }
 
 impl StoreConnection {
@@ -59,13 +59,13 @@ impl StoreConnection {
             principals: RefCell::default(),
             principal_pks: RefCell::default(),
             append_cache: AppendCache::default(),
-            fresh: Fresh::default(),
+            unindexed: UnindexedTexts::default(),
         };
-        db.tune(mode).at(path)?;
+        db.configure(mode).at(path)?;
         Ok(db)
     }
 
-    fn tune(&self, mode: Mode) -> rusqlite::Result<()> {
+    fn configure(&self, mode: Mode) -> rusqlite::Result<()> {
         let conn = &self.conn;
         // Plan each statement once, not for every value: with partial indexes SQLite would
         // otherwise replan for each value.
@@ -136,25 +136,25 @@ impl StoreConnection {
         Ok(self.conn.last_insert_rowid())
     }
 
-    /// Runs `work` in its own transaction. Rolls back if `work` or the commit fails.
+    /// Runs `work` in a separate transaction. Rolls back if `work` or the commit fails.
     pub fn in_transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.conn.execute_batch("BEGIN IMMEDIATE").at(&self.path)?;
         let outcome = work().and_then(|done| self.conn.execute_batch("COMMIT").at(&self.path).map(|()| done));
         if outcome.is_err() {
-            // SQLite may have rolled back on its own; the error of a second rollback is ignored.
+            // SQLite may already have rolled back. Ignore the error of a second rollback.
             let _ = self.conn.execute_batch("ROLLBACK");
-            self.forget();
+            self.clear_caches();
         }
         outcome
     }
 
     /// Clears the caches after a rollback, because they may contain rolled-back values.
-    pub fn forget(&self) {
+    pub fn clear_caches(&self) {
         self.tenants.borrow_mut().clear();
         self.principals.borrow_mut().clear();
         self.principal_pks.borrow_mut().clear();
-        self.append_cache.forget_all();
-        self.fresh.forget_all();
+        self.append_cache.clear();
+        self.unindexed.clear();
     }
 
     pub fn prepare(&self, sql: &str) -> Result<rusqlite::CachedStatement<'_>> {
@@ -176,15 +176,15 @@ fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
     conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
     match conn.pragma_query_value(None, "schema_version", |_| Ok(())) {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && is_read_only(path) => {
-            connect_at_rest(path, key)
+            connect_immutable(path, key)
         }
-        looked => looked.at(path).map(|()| conn),
+        opened => opened.at(path).map(|()| conn),
     }
 }
 
-/// Opens a file in a read-only location. SQLite cannot create the index that it needs to read a
-/// write-ahead log there. A file without such a log is complete, and is opened as immutable.
-fn connect_at_rest(path: &Path, key: Option<&Key>) -> Result<Connection> {
+/// Opens a file in a read-only location, where SQLite cannot create the index that it needs to read
+/// a write-ahead log. A file without a write-ahead log is complete and can be opened as immutable.
+fn connect_immutable(path: &Path, key: Option<&Key>) -> Result<Connection> {
     if has_wal(path) {
         let why = "its write-ahead log has not been checkpointed, and its directory is read-only".to_owned();
         return Err(StoreError::ReadOnly { place: path.display().to_string(), why });

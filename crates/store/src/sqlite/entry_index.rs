@@ -1,10 +1,10 @@
-//! The position of entries. Rows of `entries` are in the order of arrival, over all sessions. The
-//! table `places` maps a session and seq to the row.
+//! The index of entries by session and seq. Rows of `entries` are in order of arrival, over all
+//! sessions. The table `places` maps a session and seq to the number of the row, its position.
 //!
 //! Sessions that are written at the same time are far apart in `places`, and a commit writes one
-//! whole page for each of them. So the newest positions are kept in a small table, `recent_places`,
-//! where they share a few pages, and are moved to `places` in bulk. Readers use both tables through
-//! the views `placed` and `log`.
+//! whole page for each of them. So the newest positions are first written to a small table,
+//! `recent_places`, where they share a few pages, and are moved to `places` in bulk. Readers use
+//! both tables through the views `placed` and `log`.
 
 use rusqlite::params;
 use sapwood_core::port::store::Result;
@@ -14,29 +14,29 @@ use super::error::AtPath;
 
 /// Recent positions are moved whenever the row number passes a multiple of this, which bounds their
 /// number.
-const RECENT_MAX: i64 = 1_024;
+const RECENT_POSITIONS_MAX: i64 = 1_024;
 /// An append of at least this many entries fills whole pages, so its positions are written to
 /// `places` directly.
-const SETTLED_AT_ONCE: usize = 64;
+const DIRECT_ENTRIES_MIN: usize = 64;
 
-/// The positions of one append.
-pub(super) struct Placing<'d> {
+/// Writes the positions of the entries of one append.
+pub(super) struct PositionWriter<'d> {
     db: &'d StoreConnection,
     insert: &'static str,
-    /// The first and last row written so far.
+    /// The numbers of the first and the last row written so far.
     rows: Option<(i64, i64)>,
 }
 
-impl<'d> Placing<'d> {
+impl<'d> PositionWriter<'d> {
     pub fn of(db: &'d StoreConnection, entries: usize) -> Self {
         let insert = match entries {
-            SETTLED_AT_ONCE.. => "INSERT INTO places (key, arrival) VALUES (?1, ?2)",
+            DIRECT_ENTRIES_MIN.. => "INSERT INTO places (key, arrival) VALUES (?1, ?2)",
             _ => "INSERT INTO recent_places (key, arrival) VALUES (?1, ?2)",
         };
         Self { db, insert, rows: None }
     }
 
-    pub fn note(&mut self, key: i64, arrival: i64) -> Result<()> {
+    pub fn add(&mut self, key: i64, arrival: i64) -> Result<()> {
         self.db.prepare(self.insert)?.execute([key, arrival]).at(&self.db.path)?;
         self.rows = Some((self.rows.map_or(arrival, |(first, _)| first), arrival));
         Ok(())
@@ -44,13 +44,15 @@ impl<'d> Placing<'d> {
 
     pub fn finish(self) -> Result<()> {
         match self.rows {
-            Some((first, last)) if (first - 1) / RECENT_MAX != last / RECENT_MAX => settle(self.db),
+            Some((first, last)) if (first - 1) / RECENT_POSITIONS_MAX != last / RECENT_POSITIONS_MAX => {
+                move_recent(self.db)
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn settle(db: &StoreConnection) -> Result<()> {
+fn move_recent(db: &StoreConnection) -> Result<()> {
     let take = "INSERT INTO places (key, arrival) SELECT key, arrival FROM recent_places ORDER BY key";
     db.prepare(take)?.execute([]).at(&db.path)?;
     db.prepare("DELETE FROM recent_places")?.execute([]).at(&db.path)?;
@@ -58,7 +60,7 @@ fn settle(db: &StoreConnection) -> Result<()> {
 }
 
 /// Removes the position of a deleted entry.
-pub(super) fn forget(db: &StoreConnection, key: i64) -> Result<()> {
+pub(super) fn remove(db: &StoreConnection, key: i64) -> Result<()> {
     for sql in ["DELETE FROM places WHERE key = ?1", "DELETE FROM recent_places WHERE key = ?1"] {
         db.prepare(sql)?.execute([key]).at(&db.path)?;
     }
@@ -75,7 +77,7 @@ pub(super) fn count_wrong(db: &StoreConnection) -> Result<i64> {
     db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)
 }
 
-/// Rebuilds all positions from the keys in the rows.
+/// Rebuilds both tables from the keys in the rows of `entries`.
 pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     db.in_transaction(|| {
         for table in ["places", "recent_places"] {

@@ -1,5 +1,5 @@
 //! Permanent erasure: rows, texts in the index, blobs, stored answers. Entries that forks share are
-//! kept without a session id until the last of these forks is erased.
+//! retained without a session id until the last of these forks is erased.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -28,33 +28,33 @@ pub(super) fn erase(
     now: TimestampMs,
 ) -> Result<()> {
     let row = find(db, scope, session, Right::Own)?;
-    db.append_cache.forget(row.pk);
-    search::really_forgetting(db, |gone| erase_rows(db, row.pk, gone))?;
+    db.append_cache.evict(row.pk);
+    search::delete_with_index(db, |deleted| erase_rows(db, row.pk, deleted))?;
     memories::erase_session(db, scope, session)?;
     let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
     write_line(db, scope, note, now)
 }
 
-/// Erases a session's rows except those that forks share, then erased sessions that were kept only
-/// for this session.
-fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<()> {
+/// Erases a session's rows except the rows that forks share. Then does the same for each erased
+/// session that was retained only for this one.
+fn erase_rows(db: &StoreConnection, pk: i64, deleted: &mut HashSet<i64>) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
         let needed = needed_by_forks(db, pk)?;
-        delete_entries(db, pk, &needed, gone)?;
+        delete_entries(db, pk, &needed, deleted)?;
         for table in ["answers", "leases"] {
             db.prepare(&format!("DELETE FROM {table} WHERE session = ?1"))?.execute([pk]).at(&db.path)?;
         }
-        let (base, forks) = neighbours(db, pk)?;
+        let (base, forks) = base_and_fork_count(db, pk)?;
         if forks > 0 {
             let sql = "UPDATE sessions SET id = NULL, parent = NULL, summary = NULL, authority = NULL WHERE pk = ?1";
             db.prepare(sql)?.execute([pk]).at(&db.path)?;
             return Ok(());
         }
         db.prepare("DELETE FROM sessions WHERE pk = ?1")?.execute([pk]).at(&db.path)?;
-        // The source of this session may itself be erased, and kept only for its forks.
+        // The source of this session may be erased as well, and retained only for its forks.
         next = match base {
-            Some(base) if is_nameless(db, base)? => Some(base),
+            Some(base) if is_erased(db, base)? => Some(base),
             _ => None,
         };
     }
@@ -62,12 +62,12 @@ fn erase_rows(db: &StoreConnection, pk: i64, gone: &mut HashSet<i64>) -> Result<
 }
 
 /// Returns the session that this one was forked from, and the number of its own forks.
-fn neighbours(db: &StoreConnection, pk: i64) -> Result<(Option<i64>, i64)> {
+fn base_and_fork_count(db: &StoreConnection, pk: i64) -> Result<(Option<i64>, i64)> {
     let sql = "SELECT base, (SELECT count(*) FROM sessions WHERE base = ?1) FROM sessions WHERE pk = ?1";
     db.prepare(sql)?.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&db.path)
 }
 
-fn is_nameless(db: &StoreConnection, pk: i64) -> Result<bool> {
+fn is_erased(db: &StoreConnection, pk: i64) -> Result<bool> {
     let mut select = db.prepare("SELECT id IS NULL FROM sessions WHERE pk = ?1")?;
     Ok(select.query_row([pk], |row| row.get(0)).optional().at(&db.path)?.unwrap_or(false))
 }
@@ -82,20 +82,20 @@ fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
     let inherited = log.inherited;
     for point in points {
         log.walk(Seq(point), &mut |step| {
-            let known = step.seq.0 <= inherited || !needed.insert(step.seq);
-            Ok(if known { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            let is_done = step.seq.0 <= inherited || !needed.insert(step.seq);
+            Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
     }
     Ok(needed)
 }
 
-/// Deletes a session's entries and their blobs, except those that forks need, and adds the deleted
-/// entries to `gone`.
+/// Deletes a session's entries and their blobs, except the entries that forks need. Adds the row
+/// numbers of the deleted entries to `deleted`.
 fn delete_entries(
     db: &StoreConnection,
     pk: i64,
     needed: &HashSet<Seq>,
-    gone: &mut HashSet<i64>,
+    deleted: &mut HashSet<i64>,
 ) -> Result<()> {
     let mut after = key_of(pk, Seq::ZERO);
     loop {
@@ -114,8 +114,8 @@ fn delete_entries(
                 let what = "an entry is not at its indexed position; run `sapwood doctor --repair`";
                 return Err(db.damaged(what.to_owned()));
             }
-            entry_index::forget(db, key)?;
-            gone.insert(arrival);
+            entry_index::remove(db, key)?;
+            deleted.insert(arrival);
         }
     }
 }

@@ -9,7 +9,7 @@ use sapwood_core::StoreError;
 pub(super) const BUSY_WAIT_MS: u64 = 30_000;
 
 pub(super) trait AtPath<T> {
-    /// Adds the file in which the error happened.
+    /// Converts the error to a store error that names the file.
     fn at(self, path: &Path) -> Result<T, StoreError>;
 }
 

@@ -30,7 +30,7 @@ impl Keys for SqliteStore {
     }
 
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
-        self.readers.glance(|db| {
+        self.readers.with_connection(|db| {
             let mut select = db.prepare("SELECT row FROM keys WHERE hash = ?1")?;
             let found = select.query_row([hash.as_bytes().as_slice()], |row| row.get::<_, String>(0));
             found.optional().at(&db.path)?.map(|json| read_key(db, &json)).transpose()
@@ -38,7 +38,7 @@ impl Keys for SqliteStore {
     }
 
     async fn has_keys(&self) -> Result<bool> {
-        self.readers.glance(|db| {
+        self.readers.with_connection(|db| {
             let mut select = db.prepare("SELECT EXISTS (SELECT 1 FROM keys)")?;
             select.query_row([], |row| row.get(0)).at(&db.path)
         })

@@ -1,4 +1,5 @@
-//! Leases, one row per session. The row is kept when a lease ends, so that fences never decrease.
+//! Leases, one row per session. The row is retained when a lease ends, so that fences never
+//! decrease.
 
 use rusqlite::{OptionalExtension, Row, params};
 use sapwood_core::TimestampMs;
@@ -7,7 +8,7 @@ use sapwood_core::port::store::{Lease, Result};
 use super::connection::{StoreConnection, int};
 use super::error::AtPath;
 use super::session::SessionRow;
-use crate::lease::{LeaseClock, StoredLease, Term, next_lease};
+use crate::lease::{LeaseClock, LeaseTerm, StoredLease, next_lease};
 
 pub(super) fn lease_of(db: &StoreConnection, pk: i64) -> Result<Option<StoredLease>> {
     let mut select = db.prepare(
@@ -21,7 +22,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<StoredLease> {
     // A process of an earlier build updates only the first three columns, including the fence.
     let term = match row.get::<_, Option<i64>>(6)? {
         Some(timed) if timed == fence => {
-            Some(Term { boot: row.get(3)?, taken_ms: row.get(4)?, ttl_ms: row.get(5)? })
+            Some(LeaseTerm { boot: row.get(3)?, taken_ms: row.get(4)?, ttl_ms: row.get(5)? })
         }
         _ => None,
     };

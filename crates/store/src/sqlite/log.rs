@@ -10,7 +10,7 @@ use rusqlite::{OptionalExtension, Row};
 use sapwood_core::entry::{Meta, Stance};
 use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
 use sapwood_core::settings::Settings;
-use sapwood_core::tree::{Links, Lookup, Node, ancestor_at};
+use sapwood_core::tree::{Links, Lookup, TreeNode, ancestor_at};
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 
 use super::connection::StoreConnection;
@@ -21,8 +21,9 @@ use crate::page::BackwardPage;
 
 /// Maximum depth of nested forks. A deeper fork is an error.
 const FORKS_MAX: usize = 4_096;
-/// Maximum unrelated rows that a walk skips. Beyond it, a lookup of the next row is faster.
-const STEP_OVER_MAX: u32 = 8;
+/// Maximum number of consecutive rows of other sessions that a walk skips. Above that, a lookup of
+/// the next row is faster.
+const SKIPPED_ROWS_MAX: u32 = 8;
 
 /// The columns of an entry. The body is last, so that SQLite does not read it unless it is needed.
 const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";
@@ -60,7 +61,7 @@ enum Numbering {
     Shared,
 }
 
-/// A row on the walked path.
+/// The row of one entry, in the numbering of the reading session.
 pub(super) struct PathStep<'r> {
     row: &'r Row<'r>,
     numbering: Numbering,
@@ -100,16 +101,17 @@ impl<'d> LogRows<'d> {
         }
     }
 
-    /// Returns the session that contains an entry's row, and its seq there.
-    pub fn home_of(&mut self, seq: Seq) -> Result<(i64, Seq)> {
+    /// Returns the pk of the session that contains an entry's row, and the entry's seq in that
+    /// session.
+    pub fn locate(&mut self, seq: Seq) -> Result<(i64, Seq)> {
         if seq.0 > self.inherited {
             return Ok((self.pk, seq));
         }
         let (base, at) = self.shared(seq)?;
-        base.home_of(at)
+        base.locate(at)
     }
 
-    /// Returns this session, followed by the sessions whose rows it shares.
+    /// Returns the pk of this session, followed by the pks of the sessions whose rows it shares.
     pub fn lineage(&self) -> Vec<i64> {
         let mut pks = vec![self.pk];
         let mut base = &self.base;
@@ -123,9 +125,9 @@ impl<'d> LogRows<'d> {
     /// Returns the source's rows, and the seq of a shared entry there.
     fn shared(&mut self, seq: Seq) -> Result<(&mut LogRows<'d>, Seq)> {
         let (db, pk) = (self.db, self.pk);
-        let gone = || db.damaged(format!("shared entry {seq} of session {pk} is missing"));
-        let (rows, fork_point) = self.base.as_deref_mut().ok_or_else(gone)?;
-        let at = ancestor_at(*fork_point, seq.0, rows)?.ok_or_else(gone)?;
+        let missing = || db.damaged(format!("shared entry {seq} of session {pk} is missing"));
+        let (rows, fork_point) = self.base.as_deref_mut().ok_or_else(missing)?;
+        let at = ancestor_at(*fork_point, seq.0, rows)?.ok_or_else(missing)?;
         Ok((rows, at))
     }
 
@@ -163,13 +165,13 @@ impl<'d> LogRows<'d> {
         visit: &mut dyn FnMut(&PathStep<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut next = Some(from);
-        let mut patience = STEP_OVER_MAX;
+        let mut skips_max = SKIPPED_ROWS_MAX;
         while let Some(seq) = next {
             if seq.0 <= self.inherited {
                 let (base, at) = self.shared(seq)?;
                 return base.walk_as(at, Numbering::Shared, visit);
             }
-            match self.walk_run(seq, numbering, &mut patience, visit)? {
+            match self.walk_run(seq, numbering, &mut skips_max, visit)? {
                 ControlFlow::Continue(parent) => next = parent,
                 ControlFlow::Break(()) => return Ok(()),
             }
@@ -177,12 +179,12 @@ impl<'d> LogRows<'d> {
         Ok(())
     }
 
-    /// Walks while the path's rows are close together. Returns the entry to look up next.
+    /// Walks as long as the path's rows are close together. Returns the entry to look up next.
     fn walk_run(
         &self,
         from: Seq,
         numbering: Numbering,
-        patience: &mut u32,
+        skips_max: &mut u32,
         visit: &mut dyn FnMut(&PathStep<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<(), Option<Seq>>> {
         let (db, path) = (self.db, &self.db.path);
@@ -192,20 +194,20 @@ impl<'d> LogRows<'d> {
         );
         let mut select = db.prepare(&sql)?;
         let mut rows = select.query([key_of(self.pk, from)]).at(path)?;
-        let (mut wanted, mut visited, mut stepped_over) = (from, 0, 0);
+        let (mut wanted, mut visited, mut skipped) = (from, 0, 0);
         while let Some(row) = rows.next().at(path)? {
             if row.get::<_, i64>(0).at(path)? != key_of(self.pk, wanted) {
-                stepped_over += 1;
-                if stepped_over > *patience {
-                    // Where many sessions were written at the same time, skipping their rows does
-                    // not pay off.
-                    *patience = STEP_OVER_MAX.min(visited);
+                skipped += 1;
+                if skipped > *skips_max {
+                    // Where many sessions were written at the same time, skipping their rows is
+                    // slower than a lookup.
+                    *skips_max = SKIPPED_ROWS_MAX.min(visited);
                     return Ok(ControlFlow::Continue(Some(wanted)));
                 }
                 continue;
             }
             visited += 1;
-            stepped_over = 0;
+            skipped = 0;
             if visit(&read_step(db, row, numbering)?)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -360,15 +362,15 @@ impl<'d> LogRows<'d> {
     }
 
     fn id_at(&mut self, seq: Seq) -> Result<EntryId> {
-        let (pk, seq) = self.home_of(seq)?;
+        let (pk, seq) = self.locate(seq)?;
         let db = self.db;
         let mut select = db.prepare("SELECT id FROM log WHERE key = ?1")?;
         let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
         Ok(EntryId::from_bytes(id))
     }
 
-    /// Returns the first entry whose id is not smaller. Ids grow with seq (I13), so this is a
-    /// binary search.
+    /// Returns the first entry whose id is at least `id`, by binary search: ids grow with seq
+    /// (I13).
     pub fn first_at_or_after(&mut self, id: EntryId) -> Result<Seq> {
         let (mut low, mut high) = (1, self.last_seq()?.0 + 1);
         while low < high {
@@ -382,7 +384,7 @@ impl<'d> LogRows<'d> {
         Ok(Seq(low))
     }
 
-    fn own_node(&self, seq: Seq) -> Result<Option<Node>> {
+    fn own_node(&self, seq: Seq) -> Result<Option<TreeNode>> {
         let db = self.db;
         let sql = "SELECT parent, depth, jump, messages, settings FROM log WHERE key = ?1 AND depth NOT NULL";
         let mut select = db.prepare(sql)?;
@@ -393,7 +395,7 @@ impl<'d> LogRows<'d> {
                 messages: row.get(3)?,
                 settings: row.get::<_, Option<u32>>(4)?.map(Seq),
             };
-            Ok(Node { seq, parent: row.get::<_, Option<u32>>(0)?.map(Seq), links })
+            Ok(TreeNode { seq, parent: row.get::<_, Option<u32>>(0)?.map(Seq), links })
         });
         node.optional().at(&db.path)
     }
@@ -402,10 +404,10 @@ impl<'d> LogRows<'d> {
 impl Lookup for LogRows<'_> {
     type Error = StoreError;
 
-    fn node(&mut self, seq: Seq) -> Result<Node> {
+    fn node(&mut self, seq: Seq) -> Result<TreeNode> {
         if seq.0 > self.inherited {
-            let gone = || self.db.damaged(format!("session {} has no entry {seq} in its tree", self.pk));
-            return self.own_node(seq)?.ok_or_else(gone);
+            let missing = || self.db.damaged(format!("session {} has no entry {seq} in its tree", self.pk));
+            return self.own_node(seq)?.ok_or_else(missing);
         }
         let (base, at) = self.shared(seq)?;
         let mut links = base.node(at)?.links;
@@ -413,7 +415,7 @@ impl Lookup for LogRows<'_> {
             links.settings = Some(Seq(base.node(settings)?.links.depth));
         }
         let parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
-        Ok(Node { seq, parent, links: Links { jump: seq, ..links } })
+        Ok(TreeNode { seq, parent, links: Links { jump: seq, ..links } })
     }
 
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
@@ -423,7 +425,7 @@ impl Lookup for LogRows<'_> {
     }
 
     fn settings(&mut self, at: Seq) -> Result<Settings> {
-        let (pk, seq) = self.home_of(at)?;
+        let (pk, seq) = self.locate(at)?;
         let db = self.db;
         let mut select = db.prepare("SELECT snapshot FROM log WHERE key = ?1")?;
         let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
@@ -436,7 +438,7 @@ impl Lookup for LogRows<'_> {
     }
 }
 
-/// Returns how many entries a session shares, and the entry and session of its fork point.
+/// Returns how many entries a session shares, and the session and seq of its fork point.
 fn base_of(db: &StoreConnection, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
     let mut select = db.prepare("SELECT inherited, base, base_seq FROM sessions WHERE pk = ?1")?;
     let row = select.query_row([pk], |row| {

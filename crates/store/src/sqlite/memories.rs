@@ -32,7 +32,7 @@ impl Memories for SqliteStore {
     async fn get_memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
         self.readers.read(|db| {
             let found = find(db, scope, id)?.map(|(_, memory)| memory);
-            found.filter(|memory| memory.shows_to(scope)).ok_or(StoreError::NoMemory { memory: id })
+            found.filter(|memory| memory.is_visible_to(scope)).ok_or(StoreError::NoMemory { memory: id })
         })
     }
 
@@ -43,7 +43,7 @@ impl Memories for SqliteStore {
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
         let scope = scope.clone();
         self.writer.write(move |db| forget(db, &scope, id, now)).await?;
-        self.fold_log()
+        self.checkpoint_wal()
     }
 }
 
@@ -68,26 +68,27 @@ fn put(
     expected: u64,
     now: TimestampMs,
 ) -> Result<Memory> {
-    let known = find(db, scope, memory.id)?;
-    let (kept, note) = plan_put(scope, known.as_ref().map(|(_, known)| known), memory, expected, now)?;
+    let current = find(db, scope, memory.id)?;
+    let (stored, note) =
+        plan_put(scope, current.as_ref().map(|(_, current)| current), memory, expected, now)?;
     let tenant = db.tenant_or_new(&scope.tenant)?;
-    let owner = kept.belongs.to_string();
-    if known.as_ref().is_none_or(|(_, known)| known.belongs != kept.belongs) {
+    let owner = stored.belongs.to_string();
+    if current.as_ref().is_none_or(|(_, current)| current.belongs != stored.belongs) {
         let mut select = db.prepare("SELECT count(*) FROM memories WHERE tenant = ?1 AND owner = ?2")?;
         let count: i64 = select.query_row(params![tenant, owner], |row| row.get(0)).at(&db.path)?;
         check_count(usize::try_from(count).unwrap_or(usize::MAX))?;
     }
-    let pk = match known {
+    let pk = match current {
         Some((pk, _)) => pk,
         None => {
             let sql = "INSERT INTO memories (tenant, id, owner, row) VALUES (?1, ?2, ?3, '')";
-            db.prepare(sql)?.execute(params![tenant, kept.id.as_bytes().as_slice(), owner]).at(&db.path)?;
+            db.prepare(sql)?.execute(params![tenant, stored.id.as_bytes().as_slice(), owner]).at(&db.path)?;
             db.conn.last_insert_rowid()
         }
     };
-    write(db, tenant, pk, &kept)?;
+    write(db, tenant, pk, &stored)?;
     write_line(db, scope, note, now)?;
-    Ok(kept)
+    Ok(stored)
 }
 
 /// Writes a memory's row and the sessions that support it.
@@ -106,12 +107,12 @@ fn write(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<
 }
 
 fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-    let wanted = MemoryQuery::read(filter)?;
+    let query = MemoryQuery::read(filter)?;
     let Some(tenant) = db.tenant(&scope.tenant)? else {
         return Ok(Page { items: Vec::new(), next: None });
     };
     let (first, second) = owners(scope, filter);
-    let before = wanted.before.map_or_else(|| vec![u8::MAX; 17], |id| id.as_bytes().to_vec());
+    let before = query.before.map_or_else(|| vec![u8::MAX; 17], |id| id.as_bytes().to_vec());
     let sql = "SELECT pk, row FROM memories
                WHERE tenant = ?1 AND (?2 IS NULL OR owner = ?2 OR owner = ?3) AND id < ?4 ORDER BY id DESC";
     let mut select = db.prepare(sql)?;
@@ -120,7 +121,7 @@ fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Pa
         Ok(row) => row.map(|row| read(db, row)),
         Err(error) => Some(Err(error)),
     });
-    wanted.page(scope, memories)
+    query.page(scope, memories)
 }
 
 /// Returns the owners whose memories can be in the list, or `None` for all owners.
@@ -145,7 +146,7 @@ fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: TimestampMs) -
     write_line(db, scope, line, now)
 }
 
-/// Deletes a row. The memory that it superseded becomes current again.
+/// Deletes a memory. Memories that it superseded become current again.
 fn delete(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
     let path = &db.path;
     for sql in ["DELETE FROM memory_sources WHERE memory = ?1", "DELETE FROM memories WHERE pk = ?1"] {
@@ -157,7 +158,8 @@ fn delete(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result
     Ok(())
 }
 
-/// Removes the memories that only this session supports.
+/// Removes the session from the sources of all memories. Deletes the memories that have no other
+/// source.
 pub(super) fn erase_session(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<()> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(()) };
     let sql = "SELECT memory, row FROM memory_sources JOIN memories ON pk = memory
@@ -170,7 +172,7 @@ pub(super) fn erase_session(db: &StoreConnection, scope: &Scope, session: &Sessi
         let Some((pk, memory)) = found.optional().at(&db.path)? else { return Ok(()) };
         let memory = memory?;
         match without_session(memory.clone(), session) {
-            Some(left) => write(db, tenant, pk, &left)?,
+            Some(remaining) => write(db, tenant, pk, &remaining)?,
             None => delete(db, tenant, pk, &memory)?,
         }
     }

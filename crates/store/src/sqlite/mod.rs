@@ -1,4 +1,4 @@
-//! The embedded default: one file, in SQLite.
+//! The SQLite store: one file, the embedded default.
 //!
 //! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read connections. Several
 //! processes may use the same file at once. The other modules are plain functions of a [`connection`]:
@@ -57,7 +57,7 @@ use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
 };
 
-use crate::blob_chunks::{Piece, slice};
+use crate::blob_chunks::{BlobChunk, slice};
 use crate::lease::{BootClock, LeaseClock};
 use crate::path_health::PathHealth;
 use crate::{Durability, OpenOptions, permissions, validate};
@@ -71,38 +71,38 @@ use read_batcher::ReadBatcher;
 use reader::Readers;
 use session::find;
 use watch::Watcher;
-use writer::{Turn, Writer, blocking};
+use writer::{CommitThread, Writer, blocking};
 
 /// An append of at least this many entries is an import. The writer thread commits it while the
 /// caller prepares the next batch.
-const MANY_DRAFTS: usize = 64;
+const IMPORT_DRAFTS_MIN: usize = 64;
 
-/// Pieces of abandoned uploads that are deleted when a store is opened. New uploads delete the
-/// rest.
-const SWEPT_PIECES_MAX: usize = 64;
+/// Maximum number of chunks of abandoned uploads that are deleted when a store is opened. New
+/// uploads delete the others.
+const SWEPT_CHUNKS_MAX: usize = 64;
 
 pub struct SqliteStore {
     path: PathBuf,
-    place: PathHealth,
+    health: PathHealth,
     durability: Durability,
     lease_clock: Arc<dyn LeaseClock>,
     // Dropped in this order: the last connection to close checkpoints the write-ahead log, so that
     // connection must be writable.
     readers: Readers,
-    gathering: ReadBatcher,
+    read_batcher: ReadBatcher,
     path_readers: Readers,
     watcher: Watcher,
-    _folder: Checkpointer,
+    _checkpointer: Checkpointer,
     writer: Arc<Writer>,
 }
 
 impl SqliteStore {
     /// Opens a file and creates it if it does not exist. Blocks the thread.
     pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
-        make_private_file(&path)?;
+        create_private_file(&path)?;
         let key = options.key;
-        // If the file turns out to be foreign or too new, it is not changed, and an existing
-        // write-ahead log is kept.
+        // A file that is not a Sapwood store, or is too new, must not be changed. So an existing
+        // write-ahead log is not checkpointed if the migration fails.
         let keep_wal = connection::has_wal(&path);
         let mut db = StoreConnection::open(&path, Mode::Write, key.as_ref())?;
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
@@ -113,17 +113,17 @@ impl SqliteStore {
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
         let watcher = Watcher::new(path.clone(), key.clone());
         let durability = options.durability;
-        let _folder = Checkpointer::start(&mut db, key)?;
+        let _checkpointer = Checkpointer::start(&mut db, key)?;
         Ok(Self {
-            place: PathHealth::new(&path),
+            health: PathHealth::new(&path),
             path,
             durability,
             lease_clock: Arc::new(BootClock::default()),
             readers,
-            gathering: ReadBatcher::default(),
+            read_batcher: ReadBatcher::default(),
             path_readers,
             watcher,
-            _folder,
+            _checkpointer,
             writer: Arc::new(Writer::start(db, durability)?),
         })
     }
@@ -135,19 +135,19 @@ impl SqliteStore {
     }
 
     /// Checkpoints the write-ahead log, which contains erased data until then.
-    fn fold_log(&self) -> Result<()> {
-        self.writer.alone(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&db.path))
+    fn checkpoint_wal(&self) -> Result<()> {
+        self.writer.run_exclusive(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").at(&db.path))
     }
 
-    /// Splits an old blob that is stored in its row although it is larger than a piece, so that it
-    /// is read whole only once. If the file is read-only, the blob stays unsplit.
-    async fn cut_up(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
-        let (pieces, size) = (Piece::all_of(&bytes), bytes.len() as u64);
+    /// Splits an old blob that is stored in its row although it is larger than a chunk, so that
+    /// later reads do not read the whole blob. If the file is read-only, the blob stays unsplit.
+    async fn split_into_chunks(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
+        let (chunks, size) = (BlobChunk::all_of(&bytes), bytes.len() as u64);
         drop(bytes);
-        let _ = self.writer.write(move |db| blob::cut_up(db, pk, blob, size, &pieces)).await;
+        let _ = self.writer.write(move |db| blob::split_into_chunks(db, pk, blob, size, &chunks)).await;
     }
 
-    /// Runs `work` on a session for which the caller has the given right.
+    /// Runs `work` on a session that the caller may read.
     fn read_session<T>(
         &self,
         scope: &Scope,
@@ -168,17 +168,18 @@ fn with_session<T>(
     work(&mut LogRows::with_inherited(db, row.pk, row.summary.inherited)?, &row.summary)
 }
 
-/// Deletes some pieces of abandoned uploads. A read-only file keeps them.
+/// Deletes some chunks of abandoned uploads. Errors are ignored, because the file may be read-only.
 fn sweep_uploads(db: &StoreConnection) {
-    for _ in 0..SWEPT_PIECES_MAX {
+    for _ in 0..SWEPT_CHUNKS_MAX {
         if !matches!(blob::find_idle(db), Ok(Some(_))) || db.in_transaction(|| blob::sweep(db)).is_err() {
             return;
         }
     }
 }
 
-/// Creates the file for its owner only. SQLite would make it readable for others.
-fn make_private_file(path: &Path) -> Result<()> {
+/// Creates the file so that only its owner can access it. SQLite would create a file that other
+/// users can read.
+fn create_private_file(path: &Path) -> Result<()> {
     let failed = |source| StoreError::Io { place: path.display().to_string(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         permissions::create_dir(parent).map_err(failed)?;
@@ -203,7 +204,7 @@ impl Sessions for SqliteStore {
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        self.gathering.summary(&self.readers, scope, session).await
+        self.read_batcher.summary(&self.readers, scope, session).await
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
@@ -217,7 +218,7 @@ impl Sessions for SqliteStore {
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
         let (scope, session) = (scope.clone(), session.clone());
         self.writer.write(move |db| erase::erase(db, &scope, &session, now)).await?;
-        self.fold_log()
+        self.checkpoint_wal()
     }
 
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
@@ -234,9 +235,13 @@ impl Log for SqliteStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         let scope = scope.clone();
         let packed = append::pack_bodies(&append.drafts)?;
-        let turn = if append.drafts.len() >= MANY_DRAFTS { Turn::Thread } else { Turn::Caller };
+        let thread = if append.drafts.len() >= IMPORT_DRAFTS_MIN {
+            CommitThread::Writer
+        } else {
+            CommitThread::Caller
+        };
         let clock = self.lease_clock.clone();
-        self.writer.write_in(turn, move |db| append::append(db, &scope, append, packed, &*clock)).await
+        self.writer.write_in(thread, move |db| append::append(db, &scope, append, packed, &*clock)).await
     }
 
     /// Appends are packed and queued on their first poll, and the queue is FIFO.
@@ -321,7 +326,7 @@ impl Leases for SqliteStore {
         self.writer
             .write(move |db| {
                 let row = find(db, &scope, &session, Right::Write)?;
-                db.append_cache.forget(row.pk);
+                db.append_cache.evict(row.pk);
                 lease::take(db, &row, &holder, ttl_ms, &*clock)
             })
             .await
@@ -332,7 +337,7 @@ impl Leases for SqliteStore {
         self.writer
             .write(move |db| {
                 let row = find(db, &scope, &lease.session, Right::Write)?;
-                db.append_cache.forget(row.pk);
+                db.append_cache.evict(row.pk);
                 lease::release(db, &row, &lease, &*clock)
             })
             .await
@@ -345,7 +350,7 @@ impl Authorities for SqliteStore {
         let (owned_scope, id) = (scope.clone(), session.clone());
         let settled = self.writer.write(move |db| {
             let mut row = find(db, &owned_scope, &id, Right::Read)?;
-            db.append_cache.forget(row.pk);
+            db.append_cache.evict(row.pk);
             authority::settle(db, &owned_scope, &mut row)?;
             Ok(row.summary.authority.unwrap_or_default())
         });
@@ -370,9 +375,9 @@ impl Authorities for SqliteStore {
 impl Search for SqliteStore {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
         validate::check_query(query)?;
-        if self.readers.glance(search::lag)? > 0 {
-            match self.writer.alone(search::catch_up) {
-                // A read-only file can still be searched, as far as it is indexed.
+        if self.readers.with_connection(search::lag)? > 0 {
+            match self.writer.run_exclusive(search::catch_up) {
+                // A read-only file can still be searched up to the last indexed entry.
                 Ok(()) | Err(StoreError::ReadOnly { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -394,9 +399,9 @@ impl Blobs for SqliteStore {
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
         match self.readers.read(|db| blob::read(db, scope, blob, from, limit))? {
             BlobRead::Span(bytes) => Ok(bytes),
-            BlobRead::Uncut { pk, bytes } => {
+            BlobRead::Unsplit { pk, bytes } => {
                 let span = slice(&bytes, from, limit).to_vec();
-                self.cut_up(pk, blob, bytes).await;
+                self.split_into_chunks(pk, blob, bytes).await;
                 Ok(span)
             }
         }
@@ -434,15 +439,15 @@ impl Audit for SqliteStore {
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        self.writer.alone(|db| check::check(db, scope, repair))
+        self.writer.run_exclusive(|db| check::check(db, scope, repair))
     }
 
     async fn check_writable(&self) -> Result<()> {
-        blocking(|| self.place.check())
+        blocking(|| self.health.check())
     }
 
     async fn flush(&self) -> Result<()> {
-        self.writer.alone(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&db.path))
+        self.writer.run_exclusive(|db| db.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").at(&db.path))
     }
 
     fn describe(&self) -> String {

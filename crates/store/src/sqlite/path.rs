@@ -1,4 +1,4 @@
-//! Reading a path: from an entry towards the root, as far as a context needs it.
+//! Reads a path from an entry towards the root, as far as a context needs it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use sapwood_core::tree::settings_at;
 use sapwood_core::{Kind, Record, Seq, SessionId, TurnId};
 
 use super::log::LogRows;
-use crate::decode::{Decoder, Feed, Goal};
+use crate::decode::{ContextGoal, Decoder, DecoderInput};
 use crate::validate::{beside_tree, no_entry};
 
 pub(super) fn read_path(
@@ -46,16 +46,16 @@ pub(super) fn check_in_tree(log: &mut LogRows<'_>, session: &SessionId, seq: Seq
     let record = log.record(seq)?.ok_or_else(|| no_entry(session, seq))?;
     match record.meta.kind.stance() {
         Stance::InTree => Ok(()),
-        Stance::Beside => Err(beside_tree(seq, record.meta.kind)),
+        Stance::OutsideTree => Err(beside_tree(seq, record.meta.kind)),
     }
 }
 
 fn collect(log: &mut LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>> {
     let decoder = Decoder::default();
     std::thread::scope(|scope| {
-        let mut feed = decoder.feed(scope);
-        let walked = walk_until(log, from, until, &mut feed);
-        feed.close();
+        let mut input = decoder.input(scope);
+        let walked = walk_until(log, from, until, &mut input);
+        input.close();
         walked
     })?;
     let mut entries = decoder.finish()?;
@@ -63,22 +63,27 @@ fn collect(log: &mut LogRows<'_>, from: Seq, until: Until) -> Result<Vec<Entry>>
     Ok(entries)
 }
 
-fn walk_until(log: &mut LogRows<'_>, from: Seq, until: Until, feed: &mut Feed<'_, '_>) -> Result<()> {
+fn walk_until(
+    log: &mut LogRows<'_>,
+    from: Seq,
+    until: Until,
+    input: &mut DecoderInput<'_, '_>,
+) -> Result<()> {
     let db = log.db;
-    let mut goal = Goal::Searching;
+    let mut goal = ContextGoal::Searching;
     log.walk(from, &mut |step| {
         let raw = step.raw(db)?;
         let is_last = match until {
             Until::Root => false,
-            Until::Entries(count) => feed.len() + 1 >= count as usize,
+            Until::Entries(count) => input.len() + 1 >= count as usize,
             Until::ContextStart => {
-                if step.kind == Kind::Compaction && goal == Goal::Searching {
-                    goal = Goal::of(&raw.body().map_err(|what| db.damaged(what))?);
+                if step.kind == Kind::Compaction && goal == ContextGoal::Searching {
+                    goal = ContextGoal::of(&raw.body().map_err(|what| db.damaged(what))?);
                 }
-                goal == Goal::Reached || goal == Goal::Kept(raw.meta.id)
+                goal == ContextGoal::Reached || goal == ContextGoal::Kept(raw.meta.id)
             }
         };
-        feed.push(raw);
+        input.push(raw);
         Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })
 }

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use super::connection::StoreConnection;
 use super::reader::Readers;
 use super::session::find;
-use super::writer::gone;
+use super::writer::closed;
 
 /// Maximum number of reads per batch; further callers read separately.
-const LOOKS_MAX: usize = 256;
+const BATCH_READS_MAX: usize = 256;
 
 struct PendingRead {
     scope: Scope,
@@ -29,70 +29,70 @@ struct PendingRead {
 
 #[derive(Default)]
 pub(super) struct ReadBatcher {
-    looks: Mutex<Vec<PendingRead>>,
+    pending: Mutex<Vec<PendingRead>>,
 }
 
 impl ReadBatcher {
     pub async fn summary(&self, readers: &Readers, scope: &Scope, session: &SessionId) -> Result<Summary> {
         let (sender, answer) = oneshot::channel();
-        let look = PendingRead { scope: scope.clone(), session: session.clone(), answer: sender };
-        if !self.join(look) {
-            return readers.glance(|db| look_at(db, scope, session));
+        let read = PendingRead { scope: scope.clone(), session: session.clone(), answer: sender };
+        if !self.join(read) {
+            return readers.with_connection(|db| load_summary(db, scope, session));
         }
-        let waiting = BatchGuard { gathering: self, readers };
+        let guard = BatchGuard { batcher: self, readers };
         tokio::task::yield_now().await;
-        drop(waiting);
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        drop(guard);
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Adds a read to the batch. Returns false if the batch is full.
-    fn join(&self, look: PendingRead) -> bool {
-        let mut looks = self.looks();
-        let has_room = looks.len() < LOOKS_MAX;
-        if has_room {
-            looks.push(look);
+    fn join(&self, read: PendingRead) -> bool {
+        let mut pending = self.pending();
+        let has_capacity = pending.len() < BATCH_READS_MAX;
+        if has_capacity {
+            pending.push(read);
         }
-        has_room
+        has_capacity
     }
 
-    fn looks(&self) -> MutexGuard<'_, Vec<PendingRead>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Vec<PendingRead>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A waiting caller. When it resumes or is cancelled, it serves all reads of the batch.
 struct BatchGuard<'g> {
-    gathering: &'g ReadBatcher,
+    batcher: &'g ReadBatcher,
     readers: &'g Readers,
 }
 
 impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
-        let looks = std::mem::take(&mut *self.gathering.looks());
-        if looks.is_empty() {
+        let pending = std::mem::take(&mut *self.batcher.pending());
+        if pending.is_empty() {
             return;
         }
-        let mut waiting = looks.into_iter();
-        let read = self.readers.glance(|db| {
+        let mut waiting = pending.into_iter();
+        let outcome = self.readers.with_connection(|db| {
             super::reader::in_snapshot(db, |db| {
-                for look in waiting.by_ref() {
+                for read in waiting.by_ref() {
                     // A cancelled caller needs no answer.
-                    let _ = look.answer.send(look_at(db, &look.scope, &look.session));
+                    let _ = read.answer.send(load_summary(db, &read.scope, &read.session));
                 }
                 Ok(())
             })
         });
         // If the snapshot failed, each read runs separately and reports its error.
-        if read.is_err() {
-            for look in waiting {
-                let alone = self.readers.glance(|db| look_at(db, &look.scope, &look.session));
-                let _ = look.answer.send(alone);
+        if outcome.is_err() {
+            for read in waiting {
+                let result = self.readers.with_connection(|db| load_summary(db, &read.scope, &read.session));
+                let _ = read.answer.send(result);
             }
         }
     }
 }
 
-fn look_at(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Summary> {
+fn load_summary(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Summary> {
     Ok(find(db, scope, session, Right::Read)?.summary)
 }
 
@@ -110,7 +110,8 @@ mod tests {
     use crate::OpenOptions;
     use crate::sqlite::SqliteStore;
 
-    /// A future that is polled once and then left alone, like a branch of a larger future.
+    /// The first read is polled once and then not again until the second read is done, like a
+    /// pending branch of a larger future.
     #[tokio::test]
     async fn a_read_that_is_not_polled_again_blocks_no_other_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -123,6 +124,6 @@ mod tests {
         assert!(begun.is_pending());
         let other = tokio::time::timeout(Duration::from_secs(60), store.summary(&scope, &session)).await;
         assert_eq!(other.expect("an answer in time").unwrap().id, session);
-        assert_eq!(held.await.unwrap().id, session, "it is answered, too");
+        assert_eq!(held.await.unwrap().id, session, "the first read is answered, too");
     }
 }

@@ -26,12 +26,13 @@ impl Readers {
     }
 
     pub fn read<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
-        blocking(|| self.glance(|db| in_snapshot(db, work)))
+        blocking(|| self.with_connection(|db| in_snapshot(db, work)))
     }
 
-    /// Runs a single small statement. A single statement is a consistent snapshot, and is faster
-    /// than `block_in_place`.
-    pub fn glance<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
+    /// Runs `work` on a connection without a transaction and without `block_in_place`. Use it for a
+    /// single small statement, which is a consistent snapshot and takes less time than
+    /// `block_in_place`.
+    pub fn with_connection<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
         let db = self.take()?;
         let outcome = work(&db);
         self.give_back(db);

@@ -35,7 +35,7 @@ const LAYOUT: Layout = Layout {
     steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
-const SECOND: Script = &[SET_ASIDE_1, LOG_2, TEXTS_2, TAKE_OVER_1];
+const SECOND: Script = &[RENAME_LOG_1, LOG_2, TEXTS_2, COPY_LOG_1];
 const THIRD: Script = &[KEYS];
 const FOURTH: Script = &[MEMORIES];
 const FIFTH: Script = &[DROP_TEXTS_2, INDEX];
@@ -45,7 +45,7 @@ const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
-const TRY_AGAIN_MS: u64 = 5;
+const RETRY_DELAY_MS: u64 = 5;
 
 /// Chosen by measurement, see docs/benchmarks.md.
 const PAGE_BYTES: u32 = 4096;
@@ -83,7 +83,7 @@ CREATE TABLE memory_sources (
 CREATE INDEX memory_sources_by_memory ON memory_sources (memory);
 ";
 
-/// Blobs of more than one piece. A blob of one piece is in its own row, as all blobs were in
+/// Blobs of more than one chunk. A blob of one chunk is stored in its row, as all blobs were in
 /// earlier layouts. A larger blob that is still in its row is split when it is read.
 const PIECES: &str = "
 -- The pieces of a blob. While `bytes` is NULL, the upload is unfinished. `at` is the time of the
@@ -117,7 +117,7 @@ INSERT INTO session_audit
 ";
 
 /// Which entries of each session this store wrote itself, see [`super::authority`]. NULL for
-/// sessions of earlier versions.
+/// sessions that an earlier version created.
 const AUTHORITY: &str = "ALTER TABLE sessions ADD COLUMN authority TEXT;";
 /// When a lease was acquired (boot id and time since that boot), and its TTL. `timed_fence` is the
 /// fence of the lease that the other three columns describe: a running process of an earlier build
@@ -273,7 +273,7 @@ INSERT INTO texts (texts, rank) VALUES ('hashsize', 8388608);
 INSERT INTO texts (texts, rank) VALUES ('automerge', 8);
 ";
 
-/// The index is rebuilt before the first search.
+/// Drops the search index of layout 2. The new index is built before the first search.
 const DROP_TEXTS_2: &str = "
 DROP TABLE texts;
 UPDATE counters SET value = 0 WHERE name = 'indexed';
@@ -293,8 +293,8 @@ CREATE TABLE segments (
 CREATE TABLE blocks (pk INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 ";
 
-/// Two indexes that used to write one page per session and commit: the positions of entries, see
-/// [`super::entry_index`], and the audit lines of a session, see [`super::audit`].
+/// Replaces two indexes for which each commit wrote one page per session: the positions of entries,
+/// see [`super::entry_index`], and the audit lines of a session, see [`super::audit`].
 const PLACES: &str = "
 CREATE TABLE places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
 CREATE TABLE recent_places (key INTEGER PRIMARY KEY, arrival INTEGER NOT NULL);
@@ -326,8 +326,9 @@ INSERT INTO session_audit
 DROP INDEX audit_by_session;
 ";
 
-/// The index is rebuilt, because the numbers of texts change.
-const SET_ASIDE_1: &str = "
+/// Renames the old log and drops its search index, which is rebuilt because the numbers of texts
+/// change.
+const RENAME_LOG_1: &str = "
 DROP TABLE docs;
 DROP TABLE texts;
 UPDATE counters SET value = 0 WHERE name = 'indexed';
@@ -335,9 +336,9 @@ DROP INDEX entries_by_kind;
 ALTER TABLE entries RENAME TO entries_1;
 ";
 
-/// Texts keep their order. An entry without text is placed after the text that precedes it in its
-/// session.
-const TAKE_OVER_1: &str = "
+/// Copies the old log. Texts keep their order. An entry without text is placed after the text that
+/// precedes it in its session.
+const COPY_LOG_1: &str = "
 INSERT INTO entries
   SELECT place, key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot, version, packing, body
   FROM (SELECT of_key, row_number() OVER (ORDER BY text, of_key) AS place
@@ -348,17 +349,17 @@ DROP TABLE entries_1;
 
 /// Migrates a new or older file to the current layout.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
-    bring_up(conn, path, LAYOUT)
+    migrate_to(conn, path, LAYOUT)
 }
 
-fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
-    let found = read_stamps(conn).at(path)?;
-    check_stamps(path, found, layout)?;
+fn migrate_to(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
+    let found = read_markers(conn).at(path)?;
+    check_markers(path, found, layout)?;
     if found.version == layout.version() {
         return Ok(());
     }
     if found.version == 0 {
-        // Only takes effect on a file that has no pages yet; harmless otherwise.
+        // This only takes effect on a file that has no pages yet, and is harmless otherwise.
         conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
         switch_to_wal(conn).at(path)?;
     }
@@ -369,8 +370,8 @@ fn bring_up(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
     migrated
 }
 
-/// When several processes create the same file at once, SQLite returns "busy" here without waiting,
-/// so this retries.
+/// Switches the file to write-ahead logging. When several processes create the same file at once,
+/// SQLite returns "busy" without waiting, so this function retries.
 fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
     let start = Instant::now();
     loop {
@@ -379,7 +380,7 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                     && start.elapsed() < Duration::from_millis(BUSY_WAIT_MS) =>
             {
-                std::thread::sleep(Duration::from_millis(TRY_AGAIN_MS));
+                std::thread::sleep(Duration::from_millis(RETRY_DELAY_MS));
             }
             done => return done,
         }
@@ -388,7 +389,7 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
 
 /// The markers that identify a Sapwood file and its layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamps {
+struct FileMarkers {
     application: i32,
     version: u32,
     /// The number of tables, indexes and views.
@@ -397,26 +398,26 @@ struct Stamps {
 
 /// Reads all markers in one snapshot: another process may be creating the file between two
 /// statements.
-fn read_stamps(conn: &Connection) -> rusqlite::Result<Stamps> {
+fn read_markers(conn: &Connection) -> rusqlite::Result<FileMarkers> {
     let snapshot = conn.unchecked_transaction()?;
-    let stamps = stamps_in_transaction(&snapshot)?;
+    let markers = markers_in_transaction(&snapshot)?;
     snapshot.finish()?;
-    Ok(stamps)
+    Ok(markers)
 }
 
-fn stamps_in_transaction(conn: &Connection) -> rusqlite::Result<Stamps> {
-    Ok(Stamps {
+fn markers_in_transaction(conn: &Connection) -> rusqlite::Result<FileMarkers> {
+    Ok(FileMarkers {
         application: conn.pragma_query_value(None, "application_id", |row| row.get(0))?,
         version: conn.pragma_query_value(None, "user_version", |row| row.get(0))?,
         objects: conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?,
     })
 }
 
-fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
+fn check_markers(path: &Path, found: FileMarkers, layout: Layout) -> Result<()> {
     let place = path.display().to_string();
     let is_ours = found.application == APPLICATION_ID;
     if !is_ours && (found.objects > 0 || found.application != 0) {
-        let what = "is a SQLite database, but not a Sapwood store; it was not changed".to_owned();
+        let what = "it is a SQLite database, but not a Sapwood store; it was not changed".to_owned();
         return Err(StoreError::Damaged { place, what });
     }
     if found.version > layout.version() {
@@ -425,11 +426,11 @@ fn check_stamps(path: &Path, found: Stamps, layout: Layout) -> Result<()> {
     Ok(())
 }
 
-/// Runs under the write lock. While this process waited for the lock, another process may have
-/// migrated the file to this or a newer layout, so the markers are read and checked again.
+/// Runs the scripts under the write lock. While this process waited for the lock, another process
+/// may have migrated the file to this or a newer layout, so the markers are read and checked again.
 fn run_scripts(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
-    let found = stamps_in_transaction(conn).at(path)?;
-    check_stamps(path, found, layout)?;
+    let found = markers_in_transaction(conn).at(path)?;
+    check_markers(path, found, layout)?;
     let scripts = match found.version {
         0 => std::slice::from_ref(&layout.newest),
         version => layout.steps.get(version as usize..).unwrap_or_default(),

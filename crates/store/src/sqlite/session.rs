@@ -22,17 +22,18 @@ use super::path::check_in_tree;
 use crate::authorize::authorize;
 use crate::validate::{ListSpan, no_entry, page_limit, print_json, print_list_cursor};
 
-/// Rows read at a time by the check.
+/// Number of rows that the check reads at a time.
 const CHECK_ROWS: usize = 500;
 /// Maximum number of sessions that one page of a filtered list inspects. The next page continues
 /// from there.
-const LOOKED_ROWS_MAX: usize = 20_000;
+const SCANNED_ROWS_MAX: usize = 20_000;
 
 /// A session that the caller may access.
 pub(super) struct SessionRow {
     pub pk: i64,
     pub tenant: i64,
-    /// The list time: the last update, or slightly before it (see [`Order`]).
+    /// The time that orders the list: the time of the last update, or slightly before it (see
+    /// [`ListPosition`]).
     pub listed_at: TimestampMs,
     pub summary: Summary,
 }
@@ -88,15 +89,19 @@ fn insert(db: &StoreConnection, scope: &Scope, summary: &Summary, base: Option<(
     Ok(db.conn.last_insert_rowid())
 }
 
-/// Writes a summary. With [`Order::Kept`] the index by time is not changed.
-pub(super) fn store_summary(db: &StoreConnection, row: &mut SessionRow, order: Order) -> Result<()> {
+/// Writes a summary. [`ListPosition::Kept`] leaves the index by time unchanged.
+pub(super) fn store_summary(
+    db: &StoreConnection,
+    row: &mut SessionRow,
+    position: ListPosition,
+) -> Result<()> {
     let json = print_json(&row.summary);
-    match order {
-        Order::Kept => {
+    match position {
+        ListPosition::Kept => {
             let mut update = db.prepare("UPDATE sessions SET summary = ?2 WHERE pk = ?1")?;
             update.execute(params![row.pk, json]).at(&db.path)?;
         }
-        Order::Changed => {
+        ListPosition::Changed => {
             row.listed_at = row.summary.updated_at;
             let mut update = db.prepare("UPDATE sessions SET listed_at = ?2, summary = ?3 WHERE pk = ?1")?;
             update.execute(params![row.pk, row.listed_at.0, json]).at(&db.path)?;
@@ -105,17 +110,16 @@ pub(super) fn store_summary(db: &StoreConnection, row: &mut SessionRow, order: O
     Ok(())
 }
 
-/// Whether an append changes a session's position in the list. A session that is appended to
-/// repeatedly, without any other session in between, keeps its position, and its list time may lag
-/// slightly.
+/// Whether an append changes a session's position in the list. A session that receives consecutive
+/// appends keeps its position, and its list time may lag slightly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ListPosition {
     Kept,
     Changed,
 }
 
 pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
-    if let Some(row) = id_is_taken(db, scope, &new.id)? {
+    if let Some(row) = find_by_id(db, scope, &new.id)? {
         // The session belongs to another owner; the caller only learns that the id is taken.
         let taken = |_| StoreError::Exists { session: new.id.clone() };
         return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
@@ -127,7 +131,7 @@ pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> R
 }
 
 /// Returns the session with this id in the tenant, regardless of its owner.
-fn id_is_taken(db: &StoreConnection, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
+fn find_by_id(db: &StoreConnection, scope: &Scope, id: &SessionId) -> Result<Option<SessionRow>> {
     let whole_tenant = Scope::operator(scope.tenant.clone(), scope.principal.clone());
     match find(db, &whole_tenant, id, Right::Read) {
         Ok(row) => Ok(Some(row)),
@@ -138,13 +142,13 @@ fn id_is_taken(db: &StoreConnection, scope: &Scope, id: &SessionId) -> Result<Op
 
 pub(super) fn fork(db: &StoreConnection, scope: &Scope, mut fork: Fork) -> Result<Head> {
     let source = find(db, scope, &fork.source, Right::Write)?;
-    if id_is_taken(db, scope, &fork.new.id)?.is_some() {
+    if find_by_id(db, scope, &fork.new.id)?.is_some() {
         return Err(StoreError::Exists { session: fork.new.id });
     }
     let mut log = LogRows::open(db, source.pk)?;
     let at = fork.at.or(source.summary.head.leaf).filter(|at| *at > Seq::ZERO);
     let point = at.map(|at| fork_point(&mut log, &source.summary, at)).transpose()?;
-    let base = at.map(|at| log.home_of(at)).transpose()?;
+    let base = at.map(|at| log.locate(at)).transpose()?;
     let mut drafts = Vec::new();
     for draft in fork.drafts.drain(..) {
         let is_shared = match &draft.body {
@@ -198,15 +202,15 @@ pub(super) fn children(db: &StoreConnection, scope: &Scope, session: &SessionId)
 }
 
 pub(super) fn list(db: &StoreConnection, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-    list_looking(db, scope, filter, LOOKED_ROWS_MAX)
+    list_scanning(db, scope, filter, SCANNED_ROWS_MAX)
 }
 
-/// Returns a page after inspecting at most the given number of sessions.
-fn list_looking(
+/// Returns a page after inspecting at most `scanned_max` sessions.
+fn list_scanning(
     db: &StoreConnection,
     scope: &Scope,
     filter: &ListFilter,
-    looked_max: usize,
+    scanned_max: usize,
 ) -> Result<Page<Summary>> {
     let span = ListSpan::of(filter, LISTED_BEHIND_MS_MAX)?;
     let mut page = Page { items: Vec::new(), next: None };
@@ -221,9 +225,9 @@ fn list_looking(
         select.query(params![tenant, after.0, after.1, end.0, end.1, prefix]).at(&db.path)?
     };
     let mut last = after;
-    for looked in 0.. {
+    for scanned in 0.. {
         let Some(row) = rows.next().at(&db.path)? else { break };
-        if looked == looked_max {
+        if scanned == scanned_max {
             page.next = Some(print_list_cursor(last));
             break;
         }
@@ -261,11 +265,13 @@ fn list_sql(order: ListOrder, prefix: &str) -> &'static str {
     }
 }
 
-/// Compares each session's summary with its log, and repairs it if requested.
+/// Recomputes each session's summary from its log, and stores it if it differs. Only runs for a
+/// repair.
 pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if repair == Repair::No {
-        // The doctor compares summaries through the port in any case.
+        // Without a repair there is nothing to do: `sapwood doctor` compares summaries through the
+        // port.
         return Ok(findings);
     }
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };
@@ -273,10 +279,10 @@ pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repai
         let page = list(db, scope, &filter)?;
         for summary in page.items {
             let mut row = find(db, scope, &summary.id, Right::Read)?;
-            row.summary = refold(db, row.pk, &summary)?;
+            row.summary = rebuild_summary(db, row.pk, &summary)?;
             if row.summary != summary {
-                db.append_cache.forget(row.pk);
-                store_summary(db, &mut row, Order::Changed)?;
+                db.append_cache.evict(row.pk);
+                store_summary(db, &mut row, ListPosition::Changed)?;
                 let what = format!("the summary of session {} did not match its log", summary.id);
                 let place = db.path.display().to_string();
                 findings.push(Finding { rule: "cache", place, what, repaired: true });
@@ -289,7 +295,7 @@ pub(super) fn check_summaries(db: &StoreConnection, scope: &Scope, repair: Repai
     }
 }
 
-fn refold(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
+fn rebuild_summary(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
     let mut log = LogRows::open(db, pk)?;
     let mut summary = stored.unfolded();
     let (mut leaf, mut after) =
@@ -333,7 +339,7 @@ mod tests {
     use super::*;
 
     const SESSIONS: usize = 50;
-    const LOOKED_MAX: usize = 7;
+    const SCANNED_MAX: usize = 7;
 
     /// Every fifth session has the agent that the test filters for.
     fn filled(dir: &tempfile::TempDir, scope: &Scope) -> StoreConnection {
@@ -358,8 +364,8 @@ mod tests {
                 ListFilter { agent: Some("rare".to_owned()), limit: 4, order, ..ListFilter::default() };
             let (mut seen, mut pages) = (Vec::new(), 0);
             loop {
-                let page = list_looking(&db, &scope, &filter, LOOKED_MAX).unwrap();
-                assert!(page.items.len() <= LOOKED_MAX.div_ceil(5));
+                let page = list_scanning(&db, &scope, &filter, SCANNED_MAX).unwrap();
+                assert!(page.items.len() <= SCANNED_MAX.div_ceil(5));
                 seen.extend(page.items.into_iter().map(|summary| summary.created_at.0));
                 pages += 1;
                 filter.cursor = page.next;
@@ -371,7 +377,7 @@ mod tests {
                 seen.reverse();
             }
             assert_eq!(seen, (0..SESSIONS as i64).filter(|at| at % 5 == 1).collect::<Vec<_>>());
-            assert_eq!(pages, SESSIONS.div_ceil(LOOKED_MAX), "no session is inspected twice");
+            assert_eq!(pages, SESSIONS.div_ceil(SCANNED_MAX), "no session is inspected twice");
         }
     }
 }

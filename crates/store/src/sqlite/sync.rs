@@ -1,6 +1,6 @@
 //! Syncing commits. SQLite writes its log without waiting for the disk. With durability `full` this
-//! module syncs a commit before its caller is answered (I3), while the writer already processes the
-//! next group.
+//! module syncs a commit before its callers get their replies (I3), while the writer already
+//! processes the next group.
 //!
 //! A sync covers all earlier writes to the log, so a commit never survives without the commits it
 //! depends on.
@@ -20,18 +20,18 @@ use crate::Durability;
 /// Sends the outcome of a commit to its caller.
 pub(super) type Reply = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// The thread that syncs for groups of callers. It answers all of them before it ends.
+/// The thread that syncs for groups of callers. It sends all replies before it ends.
 pub(super) struct Syncer {
-    shared: Arc<Shared>,
+    shared: Arc<SyncState>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SyncState {
     path: PathBuf,
     durability: Durability,
     wal: Mutex<Option<File>>,
-    /// A sync has failed. The operating system may have dropped the unwritten pages, and a later
-    /// sync would not report that.
+    /// Set when a sync has failed. The operating system may have dropped the unwritten pages, and a
+    /// later sync would not report that.
     failed: AtomicBool,
     waiting: Mutex<Vec<Reply>>,
     closing: AtomicBool,
@@ -39,7 +39,7 @@ struct Shared {
 
 impl Syncer {
     pub fn start(path: &Path, durability: Durability) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SyncState {
             path: path.to_owned(),
             durability,
             wal: Mutex::default(),
@@ -54,19 +54,19 @@ impl Syncer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Syncs on this thread, then answers.
-    pub fn answer_here(&self, replies: Vec<Reply>) {
-        self.shared.answer(replies);
+    /// Syncs on this thread, then sends the replies.
+    pub fn sync_and_reply(&self, replies: Vec<Reply>) {
+        self.shared.sync_and_reply(replies);
     }
 
-    /// Queues the replies; the sync thread answers them after its next sync. Does not block.
-    pub fn answer_soon(&self, replies: Vec<Reply>) {
+    /// Queues the replies. The sync thread sends them after its next sync. Does not block.
+    pub fn queue_replies(&self, replies: Vec<Reply>) {
         match (self.shared.durability, &self.thread) {
             (Durability::Full, Some(thread)) => {
                 self.shared.waiting().extend(replies);
                 thread.thread().unpark();
             }
-            _ => self.shared.answer(replies),
+            _ => self.shared.sync_and_reply(replies),
         }
     }
 }
@@ -81,26 +81,26 @@ impl Drop for Syncer {
     }
 }
 
-impl Shared {
+impl SyncState {
     fn waiting(&self) -> MutexGuard<'_, Vec<Reply>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
         loop {
-            // Load the flag before the queue, so that replies queued before closing are still
-            // answered.
+            // Load the flag before the queue, so that replies that were queued before closing are
+            // still sent.
             let closing = self.closing.load(Ordering::SeqCst);
             let replies = std::mem::take(&mut *self.waiting());
             match replies.is_empty() {
-                false => self.answer(replies),
+                false => self.sync_and_reply(replies),
                 true if closing => return,
                 true => std::thread::park(),
             }
         }
     }
 
-    fn answer(&self, replies: Vec<Reply>) {
+    fn sync_and_reply(&self, replies: Vec<Reply>) {
         if replies.is_empty() {
             return;
         }
@@ -109,7 +109,7 @@ impl Shared {
             Durability::Normal => Ok(()),
         };
         for reply in replies {
-            reply(outcome.as_ref().copied().map_err(|error| self.unsynced(error)));
+            reply(outcome.as_ref().copied().map_err(|error| self.sync_error(error)));
         }
     }
 
@@ -128,7 +128,7 @@ impl Shared {
         synced
     }
 
-    fn unsynced(&self, error: &std::io::Error) -> StoreError {
+    fn sync_error(&self, error: &std::io::Error) -> StoreError {
         let source = std::io::Error::new(error.kind(), error.to_string());
         StoreError::Io { place: self.path.display().to_string(), source }
     }

@@ -12,15 +12,16 @@ use super::log::{LogRows, pk_of, seq_of};
 use super::session::read_summary;
 use crate::authorize::authorize;
 
-/// Returns the entry as one session sees it: its own entry, or an entry it shares with its source.
-pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record>> {
+/// Returns the entry in the numbering of one session: its own entry, or an entry that it shares
+/// with its source. Returns `None` if the session does not contain the entry.
+pub(super) fn read_in_session(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record>> {
     if pk_of(key) == log.pk {
         return log.record(seq_of(key));
     }
     let mut select = log.db.prepare("SELECT depth FROM log WHERE key = ?1")?;
     let depth: Option<Option<u32>> = select.query_row([key], |row| row.get(0)).optional().at(&log.db.path)?;
     match depth.flatten().map(Seq) {
-        Some(seq) if seq.0 <= log.inherited && log.home_of(seq)? == (pk_of(key), seq_of(key)) => {
+        Some(seq) if seq.0 <= log.inherited && log.locate(seq)? == (pk_of(key), seq_of(key)) => {
             log.record(seq)
         }
         _ => Ok(None),
@@ -29,12 +30,16 @@ pub(super) fn seen_from(log: &mut LogRows<'_>, key: i64) -> Result<Option<Record
 
 /// Returns the entry in a session that the caller may read: the session it was written to, or else
 /// a fork that shares it.
-pub(super) fn seen_by(db: &StoreConnection, scope: &Scope, key: i64) -> Result<Option<(Summary, Record)>> {
+pub(super) fn read_visible(
+    db: &StoreConnection,
+    scope: &Scope,
+    key: i64,
+) -> Result<Option<(Summary, Record)>> {
     let mut candidates = vec![pk_of(key)];
     while let Some(pk) = candidates.pop() {
         let visible = summary_of(db, pk)?.filter(|summary| authorize(scope, summary, Right::Read).is_ok());
         let record = match visible {
-            Some(_) => seen_from(&mut LogRows::open(db, pk)?, key)?,
+            Some(_) => read_in_session(&mut LogRows::open(db, pk)?, key)?,
             None => None,
         };
         if let Some(found) = visible.zip(record) {

@@ -14,8 +14,8 @@ use super::session::find;
 use super::writer::blocking;
 use crate::Key;
 
-/// A connection that only checks whether other connections have written. SQLite counts that per
-/// connection, so the watcher always uses the same connection.
+/// A connection that only checks whether other connections have written. SQLite's data version is
+/// only comparable within one connection, so the watcher always uses the same one.
 pub(super) struct Watcher {
     db: Mutex<Option<StoreConnection>>,
     path: PathBuf,
@@ -50,10 +50,11 @@ pub(super) const HEAD: &str = "
                      ORDER BY key DESC LIMIT 1) & 4294967295, s.inherited)
     FROM sessions s WHERE s.tenant = ?1 AND s.id = ?2";
 
-/// Returns the heads of logs from the key of the last entry, without reading summaries.
+/// Returns the heads of logs. For operators, reads only the key of each last entry instead of the
+/// summary.
 pub(super) fn heads(db: &StoreConnection, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
     if scope.reach != Reach::Tenant {
-        return sessions.iter().map(|session| head_of_own(db, scope, session)).collect();
+        return sessions.iter().map(|session| head_of_visible(db, scope, session)).collect();
     }
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(vec![None; sessions.len()]) };
     let mut select = db.prepare(HEAD)?;
@@ -65,7 +66,7 @@ pub(super) fn heads(db: &StoreConnection, scope: &Scope, sessions: &[SessionId])
     Ok(heads)
 }
 
-fn head_of_own(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Option<Seq>> {
+fn head_of_visible(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Option<Seq>> {
     match find(db, scope, session, Right::Read) {
         Ok(row) => Ok(Some(row.summary.head.seq)),
         Err(StoreError::NoSession { .. }) => Ok(None),

@@ -1,5 +1,5 @@
 //! The single writer. All waiting jobs share one transaction, so that one sync serves many callers
-//! (group commit). Each caller is answered only after the commit (I3).
+//! (group commit). Each caller gets its reply only after the commit (I3).
 //!
 //! If the writer is free, a caller commits on its own thread, so that a single stream of appends
 //! needs no thread switch. Concurrent callers leave their jobs in the queue, and a thread commits
@@ -20,54 +20,55 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::connection::StoreConnection;
 use super::error::{AtPath, translate};
-use super::index::indexer::{Came, Indexer};
+use super::index::indexer::{Indexer, SegmentPoll};
 use super::search;
 use super::sync::{Reply, Syncer};
 use crate::Durability;
 
-/// Capacity of the queue; further callers wait for a slot.
+/// Capacity of the queue, in jobs. Further callers wait for a free slot.
 const QUEUE_JOBS: usize = 1_024;
 /// Maximum number of callers that share one commit, so that no caller waits long.
 const GROUP_JOBS_MAX: usize = 128;
 /// A group of this size does not wait for more callers.
-const GROUP_JOBS_PLENTY: usize = 16;
-/// How long the thread waits for more callers.
-const GATHER_TIME: Duration = Duration::from_micros(50);
-/// If more texts than this are not indexed, the writer indexes them itself.
+const GROUP_JOBS_ENOUGH: usize = 16;
+/// Time that the thread waits for more callers.
+const GROUP_WAIT: Duration = Duration::from_micros(50);
+/// If the index lags by more entries than this, the writer indexes them itself.
 const INDEX_LAG_MAX: i64 = 10_000;
 /// Commits between two checks of the index lag.
-const COMMITS_PER_LOOK: u32 = 64;
+const COMMITS_PER_LAG_CHECK: u32 = 64;
 
 /// The outcome of a job: its reply, and whether it failed.
-struct Done {
+struct JobOutcome {
     reply: Reply,
     failed: bool,
 }
 
-type WriteJob = Box<dyn FnOnce(Result<&StoreConnection>) -> Done + Send>;
+type WriteJob = Box<dyn FnOnce(Result<&StoreConnection>) -> JobOutcome + Send>;
 
 /// Which thread commits a job when the writer is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum CommitThread {
     Caller,
-    Thread,
+    Writer,
 }
 
 pub(super) struct Writer {
-    shared: Arc<Shared>,
-    places: Semaphore,
+    shared: Arc<WriterShared>,
+    slots: Semaphore,
     /// Taken when the store is dropped.
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    /// Dropped before the connection, so that it can answer all callers while the log still exists.
+struct WriterShared {
+    /// Dropped before the connection, so that it can sync and reply to all callers while the
+    /// write-ahead log still exists.
     syncer: Syncer,
     state: Mutex<WriterState>,
     queue: Mutex<VecDeque<WriteJob>>,
-    /// The last group had several callers: leave the next group to the thread.
+    /// Set if the last group had several callers: the next group is left to the thread.
     contended: AtomicBool,
-    /// The thread is idle and must be woken.
+    /// Set while the thread is idle and must be woken.
     asleep: AtomicBool,
     closing: AtomicBool,
 }
@@ -76,9 +77,9 @@ struct Shared {
 struct WriterState {
     db: StoreConnection,
     indexer: Indexer,
-    /// The last text passed to the indexer, and how often fresh texts had been dropped by then. If
-    /// they are dropped again, segments in flight are discarded.
-    given: Given,
+    /// The texts that were passed to the indexer. If the unindexed texts have been cleared since,
+    /// the segments in flight are discarded.
+    queued: QueuedTexts,
     commits: u32,
 }
 
@@ -87,9 +88,9 @@ impl Writer {
         let place = db.path.display().to_string();
         let syncer = Syncer::start(&db.path, durability)?;
         let indexer = Indexer::start(&place)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriterShared {
             syncer,
-            state: Mutex::new(WriterState { db, indexer, given: Given::default(), commits: 0 }),
+            state: Mutex::new(WriterState { db, indexer, queued: QueuedTexts::default(), commits: 0 }),
             queue: Mutex::default(),
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -100,7 +101,7 @@ impl Writer {
         // Without the thread, concurrent callers would wait forever.
         let thread =
             thread.spawn(move || served.serve()).map_err(|source| StoreError::Io { place, source })?;
-        Ok(Self { shared, places: Semaphore::new(QUEUE_JOBS), thread: Some(thread) })
+        Ok(Self { shared, slots: Semaphore::new(QUEUE_JOBS), thread: Some(thread) })
     }
 
     /// Runs `work` in a transaction and returns after the commit. If `work` fails, it must not have
@@ -109,15 +110,15 @@ impl Writer {
         &self,
         work: impl FnOnce(&StoreConnection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.write_in(Turn::Caller, work).await
+        self.write_in(CommitThread::Caller, work).await
     }
 
     pub async fn write_in<T: Send + 'static>(
         &self,
-        turn: Turn,
+        thread: CommitThread,
         work: impl FnOnce(&StoreConnection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let _place = self.places.acquire().await.map_err(|_| gone())?;
+        let _slot = self.slots.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         let job = move |db: Result<&StoreConnection>| {
             let outcome = db.and_then(work);
@@ -127,32 +128,32 @@ impl Writer {
                 // caller is not an error: its entries are still written.
                 let _ = sender.send(outcome.and_then(|done| committed.map(|()| done)));
             };
-            Done { reply: Box::new(reply), failed }
+            JobOutcome { reply: Box::new(reply), failed }
         };
         let is_first = self.shared.enqueue(Box::new(job));
-        let left = Left(self);
-        if turn == Turn::Caller {
+        let guard = QueuedJobGuard(self);
+        if thread == CommitThread::Caller {
             if is_first {
-                // Let other tasks of this thread that are ready to append run first, so that one
-                // commit also serves them.
+                // First run other tasks of this thread that are ready to append, so that one commit
+                // also includes their jobs.
                 tokio::task::yield_now().await;
             }
-            self.get_it_done();
+            self.try_commit();
         }
-        drop(left);
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        drop(guard);
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Commits the queue on this thread if the writer is free. The writer thread commits any
-    /// remaining jobs, see [`Left`].
-    fn get_it_done(&self) {
+    /// remaining jobs, see [`QueuedJobGuard`].
+    fn try_commit(&self) {
         if !self.shared.contended.load(Ordering::Acquire)
             && !self.shared.queue().is_empty()
             && let Some(mut state) = self.shared.try_state()
         {
             blocking(|| {
-                self.shared.syncer.answer_here(self.shared.run_group(&state.db));
-                state.index_now_and_then();
+                self.shared.syncer.sync_and_reply(self.shared.run_group(&state.db));
+                state.index_after_commit();
             });
         }
     }
@@ -166,7 +167,7 @@ impl Writer {
     }
 
     /// Runs `work` between transactions.
-    pub fn alone<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
+    pub fn run_exclusive<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
         let outcome = blocking(|| work(&self.shared.state().db));
         self.wake();
         outcome
@@ -174,9 +175,9 @@ impl Writer {
 }
 
 /// A caller with a job in the queue. If the caller is cancelled, the thread commits the job.
-struct Left<'w>(&'w Writer);
+struct QueuedJobGuard<'w>(&'w Writer);
 
-impl Drop for Left<'_> {
+impl Drop for QueuedJobGuard<'_> {
     fn drop(&mut self) {
         if !self.0.shared.queue().is_empty() {
             self.0.wake();
@@ -184,7 +185,7 @@ impl Drop for Left<'_> {
     }
 }
 
-/// Finishes all queued jobs before the store is gone.
+/// Commits all queued jobs before the store is closed.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
@@ -204,14 +205,14 @@ pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-pub(super) fn gone() -> StoreError {
+pub(super) fn closed() -> StoreError {
     StoreError::Backend {
         place: "the store".to_owned(),
-        what: "it was closed, or a call in it crashed".to_owned(),
+        what: "it was closed, or an operation in it panicked".to_owned(),
     }
 }
 
-impl Shared {
+impl WriterShared {
     fn queue(&self) -> MutexGuard<'_, VecDeque<WriteJob>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,13 +240,13 @@ impl Shared {
     fn serve(&self) {
         loop {
             while !self.queue().is_empty() {
-                self.gather();
+                self.wait_for_more();
                 let mut state = self.state();
-                self.syncer.answer_soon(self.run_group(&state.db));
-                state.index_now_and_then();
+                self.syncer.queue_replies(self.run_group(&state.db));
+                state.index_after_commit();
             }
-            // Set before the queue is checked again, so that a new caller is either seen here or
-            // wakes the thread.
+            // Set the flag before checking the queue again, so that a new job is either found here
+            // or its caller wakes the thread.
             self.asleep.store(true, Ordering::SeqCst);
             if self.queue().is_empty() {
                 if self.closing.load(Ordering::SeqCst) {
@@ -258,10 +259,10 @@ impl Shared {
     }
 
     /// Waits while more callers arrive.
-    fn gather(&self) {
+    fn wait_for_more(&self) {
         let mut waiting = self.queue().len();
-        while self.contended.load(Ordering::Acquire) && waiting < GROUP_JOBS_PLENTY {
-            std::thread::sleep(GATHER_TIME);
+        while self.contended.load(Ordering::Acquire) && waiting < GROUP_JOBS_ENOUGH {
+            std::thread::sleep(GROUP_WAIT);
             let now = self.queue().len();
             if now == waiting {
                 return;
@@ -280,7 +281,7 @@ impl Shared {
             return Vec::new();
         }
         if db.append_cache.refresh(db).is_err() {
-            db.forget();
+            db.clear_caches();
         }
         let mut group = Group { replies: Vec::new(), poisoned: false };
         group.run(db, first);
@@ -294,52 +295,54 @@ impl Shared {
 }
 
 impl WriterState {
-    fn index_now_and_then(&mut self) {
+    fn index_after_commit(&mut self) {
         self.commits = self.commits.wrapping_add(1);
         // If the index cannot be written now, it is written before the next search, which reports
         // the error.
-        let _ = self.index_beside();
+        let _ = self.index_in_background();
         // Check occasionally for texts that other processes left unindexed.
         let lag = |db| search::lag(db).unwrap_or(0);
-        if self.commits.is_multiple_of(COMMITS_PER_LOOK) && lag(&self.db) > INDEX_LAG_MAX {
+        if self.commits.is_multiple_of(COMMITS_PER_LAG_CHECK) && lag(&self.db) > INDEX_LAG_MAX {
             let _ = search::catch_up(&self.db);
         }
     }
 
     /// Passes texts of this process to the indexer in batches, and writes the finished segments in
     /// the same order.
-    fn index_beside(&mut self) -> Result<()> {
+    fn index_in_background(&mut self) -> Result<()> {
         // If the log grows faster than it can be indexed, wait for the indexer. Otherwise texts
         // would be dropped from memory and have to be read and decompressed again.
-        let must_wait = self.db.fresh.is_too_much() && !self.indexer.has_room();
-        let came = if must_wait { self.indexer.wait() } else { self.indexer.look() };
-        if let Came::Ready(segment) = came {
-            search::add_indexed(&self.db, &segment, self.given.forgotten)?;
+        let must_wait = self.db.unindexed.is_near_limit() && !self.indexer.has_capacity();
+        let polled = if must_wait { self.indexer.wait() } else { self.indexer.poll() };
+        if let SegmentPoll::Ready(segment) = polled {
+            search::add_indexed(&self.db, &segment, self.queued.clear_count)?;
         }
-        let is_known = self.given.forgotten == self.db.fresh.forgotten();
-        let given = self.given.last.filter(|_| is_known && !self.indexer.is_idle());
-        // Discarded segments in flight must be received first.
-        if !self.indexer.has_room() || (!is_known && !self.indexer.is_idle()) {
+        let is_current = self.queued.clear_count == self.db.unindexed.clear_count();
+        let queued = self.queued.last.filter(|_| is_current && !self.indexer.is_idle());
+        // First receive the segments in flight that have to be discarded.
+        if !self.indexer.has_capacity() || (!is_current && !self.indexer.is_idle()) {
             return Ok(());
         }
-        if let Some((last, segment)) = search::next_segment(&self.db, given)? {
-            self.given = Given { last: Some(last), forgotten: self.db.fresh.forgotten() };
-            self.indexer.give(Box::new(segment));
+        if let Some((last, segment)) = search::next_segment(&self.db, queued)? {
+            self.queued = QueuedTexts { last: Some(last), clear_count: self.db.unindexed.clear_count() };
+            self.indexer.submit(Box::new(segment));
         }
         Ok(())
     }
 }
 
+/// The last text that was passed to the indexer, and the clear count of the unindexed texts at that
+/// time.
 #[derive(Default)]
-struct Given {
+struct QueuedTexts {
     last: Option<i64>,
-    forgotten: u64,
+    clear_count: u64,
 }
 
 /// Jobs that share a transaction.
 struct Group {
     replies: Vec<Reply>,
-    /// A job failed after it had written: the whole group must be rolled back.
+    /// Set if a job failed after it had written. The whole group must then be rolled back.
     poisoned: bool,
 }
 
@@ -351,13 +354,13 @@ impl Group {
                 self.poisoned |= done.failed && db.conn.total_changes() != before;
                 self.replies.push(done.reply);
             }
-            // The dropped channel notifies its caller.
+            // Dropping the job closes its channel, which notifies the caller.
             Err(_) => self.poisoned |= db.conn.total_changes() != before,
         }
     }
 
-    /// Ends the transaction. Returns the replies to send after a sync; if the commit failed,
-    /// callers are answered immediately.
+    /// Ends the transaction. Returns the replies to send after a sync. If the commit failed, sends
+    /// the error to all callers immediately.
     fn end(self, db: &StoreConnection) -> Vec<Reply> {
         let committed = match self.poisoned {
             true => Err(None),
@@ -370,7 +373,7 @@ impl Group {
         };
         let Err(error) = committed else { return self.replies };
         let _ = db.conn.execute_batch("ROLLBACK");
-        db.forget();
+        db.clear_caches();
         for reply in self.replies {
             reply(Err(match &error {
                 Some(error) => translate(error, &db.path),
@@ -383,6 +386,6 @@ impl Group {
 
 fn rolled_back(db: &StoreConnection) -> StoreError {
     let place = db.path.display().to_string();
-    let what = "a write failed halfway, and its whole transaction was rolled back".to_owned();
+    let what = "a write in the same transaction failed, and the whole transaction was rolled back".to_owned();
     StoreError::Backend { place, what }
 }

@@ -31,11 +31,11 @@ fn id(name: &str) -> SessionId {
     name.parse().unwrap()
 }
 
-fn said(text: &str) -> Body {
+fn user_message(text: &str) -> Body {
     UserMessage { parts: vec![Part::text(text)], origin: None }.into()
 }
 
-fn answered(text: &str) -> Body {
+fn assistant_message(text: &str) -> Body {
     let (parts, stop) = (vec![Part::text(text)], Stop::Stop);
     AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop }.into()
 }
@@ -57,10 +57,10 @@ async fn create(store: &JsonlStore, name: &str) {
     store.create(&ana(), NewSession::new(id(name), NOW)).await.unwrap();
 }
 
-async fn told(store: &JsonlStore, name: &str, texts: &[&str]) {
+async fn create_with(store: &JsonlStore, name: &str, texts: &[&str]) {
     create(store, name).await;
     for text in texts {
-        append(store, name, vec![said(text)]).await;
+        append(store, name, vec![user_message(text)]).await;
     }
 }
 
@@ -74,7 +74,7 @@ async fn texts(store: &JsonlStore, name: &str) -> Vec<String> {
     slice.entries.iter().map(|entry| entry.body.text()).collect()
 }
 
-/// List the files with this ending, sorted.
+/// List the session files whose names have this ending, sorted.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -111,8 +111,8 @@ fn a_file_has_a_header_and_one_line_per_entry() {
         let store = open(dir.path());
         let new = NewSession { cwd: Some("/work".to_owned()), ..NewSession::new(id("s_1"), NOW) };
         store.create(&ana(), new).await.unwrap();
-        append(&store, "s_1", vec![said("hello")]).await;
-        append(&store, "s_1", vec![answered("hi")]).await;
+        append(&store, "s_1", vec![user_message("hello")]).await;
+        append(&store, "s_1", vec![assistant_message("hi")]).await;
         let path = log_file(dir.path());
         assert_eq!(path.file_name().unwrap().to_str().unwrap(), "2027-01-15T08-00-00-000Z_s_1.jsonl");
         let text = fs::read_to_string(&path).unwrap();
@@ -144,7 +144,7 @@ fn nothing_is_written_before_the_first_message() {
         assert_eq!(store.list(&ana(), &ListFilter::default()).await.unwrap().items.len(), 1);
         fork(&store, "s", None, "f").await;
         assert!(files(&root, ".jsonl").is_empty(), "neither the session nor its fork is written");
-        append(&store, "f", vec![said("hello")]).await;
+        append(&store, "f", vec![user_message("hello")]).await;
         assert_eq!(files(&root, ".jsonl").len(), 1, "the fork's file includes its shared entries");
         store.erase(&ana(), &id("s"), NOW).await.unwrap();
         let before = store.summary(&ana(), &id("f")).await.unwrap();
@@ -152,7 +152,7 @@ fn nothing_is_written_before_the_first_message() {
         assert_eq!(again.summary(&ana(), &id("f")).await.unwrap(), before);
         let slice = again.read_path(&ana(), &id("f"), None, Until::Root).await.unwrap();
         assert_eq!((slice.entries.len(), slice.inherited), (2, 1));
-        append(&again, "f", vec![said("more")]).await;
+        append(&again, "f", vec![user_message("more")]).await;
         assert_eq!(open(&root).summary(&ana(), &id("f")).await.unwrap().model.as_deref(), Some("m"));
     });
 }
@@ -176,13 +176,13 @@ fn earlier_entries_are_written_with_the_first_message() {
         let first = store.append(&ana(), early.clone()).await.unwrap();
         use sapwood_core::port::store::Leases;
         let lease = store.take_lease(&ana(), &id("s"), "h", 1_000).await.unwrap();
-        let fenced = Append { fence: Some(lease.fence), ..append_of("s", vec![said("hello")]) };
+        let fenced = Append { fence: Some(lease.fence), ..append_of("s", vec![user_message("hello")]) };
         assert_eq!(store.append(&ana(), fenced).await.unwrap().head.seq, Seq(3));
         let before = store.summary(&ana(), &id("s")).await.unwrap();
         let again = open(dir.path());
         assert_eq!(again.summary(&ana(), &id("s")).await.unwrap(), before);
         assert_eq!(again.append(&ana(), early).await.unwrap(), first, "the key is remembered");
-        let error = again.append(&ana(), append_of("s", vec![said("x")])).await.unwrap_err();
+        let error = again.append(&ana(), append_of("s", vec![user_message("x")])).await.unwrap_err();
         assert_eq!(error.code(), "session.leased", "the lease is remembered, too");
         let audit = again.read_audit(&operator(), None, 0, 10).await.unwrap();
         assert_eq!(audit.len(), 1, "the creation is audited exactly once");
@@ -195,12 +195,12 @@ fn persist_from_assistant_waits_for_the_first_answer() {
     let options = JsonlOptions { persist_from: PersistFrom::Assistant, durability: Durability::Full };
     block_on(async {
         let store = JsonlStore::open(dir.path(), options).unwrap();
-        told(&store, "s", &["one", "two"]).await;
+        create_with(&store, "s", &["one", "two"]).await;
         fork(&store, "s", Some(1), "f").await;
         assert!(files(dir.path(), ".jsonl").is_empty());
-        append(&store, "s", vec![answered("three")]).await;
+        append(&store, "s", vec![assistant_message("three")]).await;
         assert_eq!(files(dir.path(), ".jsonl").len(), 1);
-        append(&store, "f", vec![answered("2")]).await;
+        append(&store, "f", vec![assistant_message("2")]).await;
         fork(&store, "s", Some(2), "g").await;
         assert_eq!(files(dir.path(), ".jsonl").len(), 3, "a fork with messages is written immediately");
         let again = JsonlStore::open(dir.path(), options).unwrap();
@@ -216,9 +216,9 @@ fn a_torn_end_is_cut_off_at_any_position() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, cuts) = block_on(async {
         let store = open(dir.path());
-        told(&store, "s", &["one"]).await;
+        create_with(&store, "s", &["one"]).await;
         let first = fs::metadata(log_file(dir.path())).unwrap().len();
-        append(&store, "s", vec![said("two"), said("three"), said("four")]).await;
+        append(&store, "s", vec![user_message("two"), user_message("three"), user_message("four")]).await;
         (fs::read(log_file(dir.path())).unwrap(), first as usize)
     });
     let name = log_file(dir.path()).file_name().unwrap().to_owned();
@@ -233,7 +233,7 @@ fn a_torn_end_is_cut_off_at_any_position() {
             let is_torn = cut != cuts && expected == 1;
             assert_eq!(files(dir.path(), ".torn").len(), usize::from(is_torn), "cut at {cut}");
             assert_eq!(store.warnings(&ana()).len(), usize::from(is_torn));
-            append(&store, "s", vec![said("next")]).await;
+            append(&store, "s", vec![user_message("next")]).await;
             assert_eq!(
                 open(dir.path()).summary(&ana(), &id("s")).await.unwrap().messages,
                 expected as u32 + 1
@@ -252,7 +252,7 @@ fn a_torn_end_is_saved_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
-        told(&store, "s", &["one"]).await;
+        create_with(&store, "s", &["one"]).await;
         let path = log_file(dir.path());
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"type":"user_message","seq":2,"id":"0"#).unwrap();
@@ -261,7 +261,7 @@ fn a_torn_end_is_saved_unchanged() {
         assert_eq!(texts(&open(dir.path()), "s").await, ["one"]);
         let torn = fs::read_to_string(&files(dir.path(), ".torn")[0]).unwrap();
         assert_eq!(torn, "{\"type\":\"user_message\",\"seq\":2,\"id\":\"0\n");
-        append(&store, "s", vec![said("two")]).await;
+        append(&store, "s", vec![user_message("two")]).await;
         assert_eq!(texts(&store, "s").await, ["one", "two"]);
     });
 }
@@ -274,13 +274,13 @@ async fn check_damage(dir: &Path, line: usize) {
     let error = store.summary(&ana(), &id("s")).await.unwrap_err();
     let StoreError::Damaged { place, .. } = &error else { panic!("{error:?}") };
     assert!(place.ends_with(&format!("_s.jsonl:{line}")), "{place}");
-    let error = store.append(&ana(), append_of("s", vec![said("x")])).await.unwrap_err();
+    let error = store.append(&ana(), append_of("s", vec![user_message("x")])).await.unwrap_err();
     assert_eq!(error.code(), "store.damaged");
     assert_eq!(fs::read(&path).unwrap(), before);
     assert!(files(dir, ".torn").is_empty());
     let findings = store.check(&operator(), Repair::Yes).await.unwrap();
     assert!(findings.iter().any(|finding| finding.rule == "damaged" && finding.place == *place));
-    // The undamaged sessions are still listed.
+    // Listing still works, without the damaged session.
     assert!(store.list(&ana(), &ListFilter::default()).await.unwrap().items.is_empty());
     assert_eq!(store.warnings(&ana())[0].rule, "damaged");
 }
@@ -301,7 +301,7 @@ fn a_damaged_line_or_header_is_reported_and_not_changed() {
     for (damage, line) in damages {
         let dir = tempfile::tempdir().unwrap();
         block_on(async {
-            told(&open(dir.path()), "s", &["one", "two", "three", "four"]).await;
+            create_with(&open(dir.path()), "s", &["one", "two", "three", "four"]).await;
             let path = log_file(dir.path());
             let mut lines: Vec<String> =
                 fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
@@ -316,7 +316,7 @@ fn a_damaged_line_or_header_is_reported_and_not_changed() {
 fn a_newer_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
-        told(&open(dir.path()), "s", &["one"]).await;
+        create_with(&open(dir.path()), "s", &["one"]).await;
         let path = log_file(dir.path());
         let text = fs::read_to_string(&path).unwrap().replace("\"version\":2", "\"version\":99");
         fs::write(&path, text).unwrap();
@@ -341,8 +341,8 @@ fn old_and_handwritten_files_are_read_and_extended() {
         let store = open(dir.path());
         assert_eq!(texts(&store, "s").await, ["hello", "hi"]);
         // The last line has no line break, but the next entry still starts on its own line.
-        append(&store, "s", vec![said("three"), said("four")]).await;
-        append(&store, "s", vec![said("five")]).await;
+        append(&store, "s", vec![user_message("three"), user_message("four")]).await;
+        append(&store, "s", vec![user_message("five")]).await;
         for store in [store, open(dir.path())] {
             assert_eq!(texts(&store, "s").await, ["hello", "hi", "three", "four", "five"]);
             let record = store.read_entry(&ana(), &id("s"), Seq(1)).await.unwrap();
@@ -359,7 +359,7 @@ fn an_erased_word_is_nowhere_in_the_directory() {
         let store = open(dir.path());
         let new = NewSession { title: Some("zebra title".to_owned()), ..NewSession::new(id("s"), NOW) };
         store.create(&ana(), new).await.unwrap();
-        let first = append(&store, "s", vec![said("shared"), said("dead zebra")]).await;
+        let first = append(&store, "s", vec![user_message("shared"), user_message("dead zebra")]).await;
         let blob = store.put_blob(&ana(), b"zebra blob".to_vec()).await.unwrap();
         let media = sapwood_core::BlobRef {
             blob,
@@ -395,10 +395,10 @@ fn a_list_does_not_read_indexed_logs() {
     block_on(async {
         let store = open(dir.path());
         for number in 0..5 {
-            told(&store, &format!("s{number}"), &["hello"]).await;
+            create_with(&store, &format!("s{number}"), &["hello"]).await;
         }
         let before = store.list(&ana(), &ListFilter::default()).await.unwrap();
-        // A log that fails if it is read, with the length that the index has recorded.
+        // Make a log unreadable without changing its length, so that its line in the index stays valid.
         let path = files(dir.path(), ".jsonl").remove(0);
         let length = fs::metadata(&path).unwrap().len() as usize;
         fs::write(&path, vec![b'x'; length]).unwrap();
@@ -416,7 +416,7 @@ fn a_wrong_index_is_detected_and_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
-        told(&store, "s", &["hello"]).await;
+        create_with(&store, "s", &["hello"]).await;
         let right = store.list(&ana(), &ListFilter::default()).await.unwrap();
         let index = dir.path().join("index.jsonl");
         let wrong =
@@ -439,13 +439,13 @@ fn a_broken_audit_chain_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
-        told(&store, "a", &["x"]).await;
-        told(&store, "b", &["x"]).await;
+        create_with(&store, "a", &["x"]).await;
+        create_with(&store, "b", &["x"]).await;
         let path = dir.path().join("audit.jsonl");
         // A partial line left by a crash was never acknowledged and does not break the chain.
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"number\":3").unwrap();
-        told(&store, "c", &["x"]).await;
+        create_with(&store, "c", &["x"]).await;
         assert_eq!(store.read_audit(&operator(), None, 0, 10).await.unwrap().len(), 3);
         assert!(store.check(&operator(), Repair::No).await.unwrap().is_empty());
         let text = fs::read_to_string(&path).unwrap();
@@ -471,12 +471,12 @@ fn the_audit_chain_continues_after_lines_of_any_length() {
     });
 }
 
-/// Each writer has its own store, as separate processes do. Every acknowledged message is in the log once,
-/// on one path (I1, I5).
+/// Each writer opens its own store, like a separate process. Every acknowledged message is in the log
+/// exactly once, on one path (I1, I5).
 #[test]
 fn concurrent_writers_of_one_file_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    block_on(told(&open(dir.path()), "s", &["start"]));
+    block_on(create_with(&open(dir.path()), "s", &["start"]));
     let root = Arc::new(dir.path().to_owned());
     let writers: Vec<_> = (0..4)
         .map(|writer| {
@@ -488,11 +488,11 @@ fn concurrent_writers_of_one_file_lose_nothing() {
         writer.join().unwrap();
     }
     block_on(async {
-        let mut said = texts(&open(dir.path()), "s").await;
-        assert_eq!(said.len(), 101);
-        said.sort();
-        said.dedup();
-        assert_eq!(said.len(), 101);
+        let mut messages = texts(&open(dir.path()), "s").await;
+        assert_eq!(messages.len(), 101);
+        messages.sort();
+        messages.dedup();
+        assert_eq!(messages.len(), 101);
         assert!(open(dir.path()).check(&operator(), Repair::No).await.unwrap().is_empty());
     });
 }
@@ -504,7 +504,7 @@ async fn write_many(root: &Path, writer: u32) {
             let head = store.summary(&ana(), &id("s")).await.unwrap().head.seq;
             let append = Append {
                 expect: Expect::Head(head),
-                ..append_of("s", vec![said(&format!("{writer} {number}"))])
+                ..append_of("s", vec![user_message(&format!("{writer} {number}"))])
             };
             match store.append(&ana(), append).await {
                 Ok(_) => break,
@@ -521,11 +521,12 @@ fn a_fork_writes_a_header_and_no_copy() {
     block_on(async {
         let store = open(dir.path());
         create(&store, "s").await;
-        append(&store, "s", (0..500).map(|number| said(&format!("message {number}"))).collect()).await;
+        append(&store, "s", (0..500).map(|number| user_message(&format!("message {number}"))).collect())
+            .await;
         fork(&store, "s", None, "f").await;
         let forked = files(dir.path(), "_f.jsonl").remove(0);
         assert!(fs::metadata(&forked).unwrap().len() < 600);
-        append(&store, "f", vec![said("own")]).await;
+        append(&store, "f", vec![user_message("own")]).await;
         assert_eq!(texts(&open(dir.path()), "f").await.len(), 501);
         fs::remove_file(files(dir.path(), "_s.jsonl").remove(0)).unwrap();
         let error = open(dir.path()).summary(&ana(), &id("f")).await.unwrap_err();
@@ -538,10 +539,10 @@ fn a_very_deep_fork_copies_its_shared_entries() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(dir.path());
-        told(&store, "g0", &["m0"]).await;
+        create_with(&store, "g0", &["m0"]).await;
         for generation in 1..=140 {
             fork(&store, &format!("g{}", generation - 1), None, &format!("g{generation}")).await;
-            append(&store, &format!("g{generation}"), vec![said(&format!("m{generation}"))]).await;
+            append(&store, &format!("g{generation}"), vec![user_message(&format!("m{generation}"))]).await;
         }
         let again = open(dir.path());
         let expected: Vec<String> = (0..=140).map(|generation| format!("m{generation}")).collect();
@@ -559,11 +560,11 @@ fn a_very_deep_fork_copies_its_shared_entries() {
 
 #[cfg(unix)]
 #[test]
-fn a_read_only_directory_is_readable() {
+fn a_read_only_log_is_readable() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
-        told(&open(dir.path()), "s", &["one"]).await;
+        create_with(&open(dir.path()), "s", &["one"]).await;
         let path = log_file(dir.path());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
         if fs::OpenOptions::new().append(true).open(&path).is_ok() {
@@ -571,7 +572,7 @@ fn a_read_only_directory_is_readable() {
         }
         let store = open(dir.path());
         assert_eq!(texts(&store, "s").await, ["one"]);
-        let error = store.append(&ana(), append_of("s", vec![said("x")])).await.unwrap_err();
+        let error = store.append(&ana(), append_of("s", vec![user_message("x")])).await.unwrap_err();
         assert_eq!(error.code(), "store.read_only");
     });
 }
@@ -584,8 +585,8 @@ fn sessions_are_found_by_working_directory() {
         let here = store.create_in(&ana(), "/here", NOW).await.unwrap();
         let there = store.create_in(&ana(), "/there", NOW).await.unwrap();
         assert_eq!(store.continue_recent(&ana(), "/nowhere").await.unwrap(), None);
-        let first = append(&store, here.as_str(), vec![said("one")]).await;
-        append(&store, there.as_str(), vec![said("two")]).await;
+        let first = append(&store, here.as_str(), vec![user_message("one")]).await;
+        append(&store, there.as_str(), vec![user_message("two")]).await;
         assert_eq!(store.continue_recent(&ana(), "/here").await.unwrap(), Some(here.clone()));
         let label = Label { target: first.entries[0].1, text: Some("start".to_owned()) };
         append(&store, here.as_str(), vec![label.into()]).await;
@@ -613,7 +614,7 @@ fn each_tenant_has_its_own_directory() {
         let store = open(dir.path());
         let scope = Scope::user("acme".parse().unwrap(), "ana".parse().unwrap());
         store.create(&scope, NewSession::new(id("s"), NOW)).await.unwrap();
-        store.append(&scope, append_of("s", vec![said("x")])).await.unwrap();
+        store.append(&scope, append_of("s", vec![user_message("x")])).await.unwrap();
         assert!(files(dir.path(), ".jsonl").is_empty());
         assert_eq!(files(&dir.path().join("tenants/acme"), ".jsonl").len(), 1);
     });
@@ -622,7 +623,7 @@ fn each_tenant_has_its_own_directory() {
 /// Environment variable with the directory that the killed process writes to.
 const KILLED_DIR: &str = "SAPWOOD_TEST_KILLED_DIR";
 
-/// Not a test by itself: this runs in the process that is killed. It prints each acknowledged append.
+/// Not a test: the child process that is killed runs this. It prints each acknowledged append.
 #[test]
 fn writer_that_is_killed() {
     let Ok(dir) = std::env::var(KILLED_DIR) else { return };
@@ -630,7 +631,8 @@ fn writer_that_is_killed() {
         let store = open(Path::new(&dir));
         loop {
             let appended =
-                append(&store, "s", (0..5).map(|_| said("a few words in each of them")).collect()).await;
+                append(&store, "s", (0..5).map(|_| user_message("a few words in each of them")).collect())
+                    .await;
             println!("acknowledged {}", appended.head.seq);
         }
     });
@@ -640,7 +642,7 @@ fn writer_that_is_killed() {
 fn a_killed_writer_loses_no_acknowledged_append() {
     use std::io::{BufRead, BufReader};
     let dir = tempfile::tempdir().unwrap();
-    block_on(told(&open(dir.path()), "s", &["start"]));
+    block_on(create_with(&open(dir.path()), "s", &["start"]));
     for round in 0..10_u64 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "jsonl_files::writer_that_is_killed", "--nocapture"])
@@ -650,8 +652,8 @@ fn a_killed_writer_loses_no_acknowledged_append() {
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let reader = std::thread::spawn(move || {
-            let said = output.lines().map_while(Result::ok);
-            said.filter_map(|line| line.split_once("acknowledged ")?.1.trim().parse::<u32>().ok()).last()
+            let lines = output.lines().map_while(Result::ok);
+            lines.filter_map(|line| line.split_once("acknowledged ")?.1.trim().parse::<u32>().ok()).last()
         });
         std::thread::sleep(std::time::Duration::from_millis(60 + 7 * round));
         child.kill().unwrap();
@@ -664,7 +666,7 @@ fn a_killed_writer_loses_no_acknowledged_append() {
                 Some(head) >= acknowledged,
                 "round {round}: the log ends at {head}, but {acknowledged:?} was acknowledged"
             );
-            let next = append(&store, "s", vec![said("after the crash")]).await;
+            let next = append(&store, "s", vec![user_message("after the crash")]).await;
             assert_eq!(next.head.seq.0, head + 1);
             let findings = store.check(&operator(), Repair::No).await.unwrap();
             assert!(findings.iter().all(|finding| finding.rule == "torn"), "{findings:?}");

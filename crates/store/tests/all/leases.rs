@@ -29,8 +29,8 @@ fn code<T: std::fmt::Debug>(result: sapwood_core::port::store::Result<T>) -> &'s
 }
 
 fn append() -> Append {
-    let said = Draft::new(TimestampMs(1), UserMessage { parts: vec![Part::text("x")], origin: None });
-    Append::new(session(), TimestampMs(1), vec![said])
+    let message = Draft::new(TimestampMs(1), UserMessage { parts: vec![Part::text("x")], origin: None });
+    Append::new(session(), TimestampMs(1), vec![message])
 }
 
 fn sqlite(dir: &TempDir, clock: &Arc<ManualClock>) -> Arc<dyn Store> {
@@ -60,12 +60,13 @@ async fn assert_blocked(store: &Arc<dyn Store>) {
     assert_eq!(code(store.append(&ana(), append()).await), "session.leased");
 }
 
-async fn assert_free(store: &Arc<dyn Store>) {
+async fn assert_not_blocked(store: &Arc<dyn Store>) {
     store.append(&ana(), append()).await.unwrap();
     take(store, "b").await.unwrap();
 }
 
-/// Acquire a lease while the wall clock is wrong, drop the store, then correct the clock.
+/// Acquire a lease while the wall clock is wrong, then correct the clock. The lease must end after its
+/// TTL.
 async fn check_wrong_wall_clock(store: Arc<dyn Store>, clock: &ManualClock, off_ms: i64) {
     let store = with_session(store).await;
     clock.shift_wall(off_ms);
@@ -75,7 +76,7 @@ async fn check_wrong_wall_clock(store: Arc<dyn Store>, clock: &ManualClock, off_
     clock.pass(TTL_MS - 1);
     assert_blocked(&store).await;
     clock.pass(1);
-    assert_free(&store).await;
+    assert_not_blocked(&store).await;
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn a_reboot_ends_a_lease() {
             let again = open(&dir, &clock);
             assert_blocked(&again).await;
             clock.reboot();
-            assert_free(&again).await;
+            assert_not_blocked(&again).await;
         });
     }
 }
@@ -137,13 +138,13 @@ fn a_lease_from_an_earlier_build_blocks_for_at_most_the_maximum_ttl() {
             write_old(&dir, clock.read().wall.0 + TTL_MS);
             assert_blocked(&store).await;
             clock.pass(TTL_MS);
-            assert_free(&store).await;
-            // The remaining time of this build's lease must not apply to the older build's lease that
-            // replaces it.
+            assert_not_blocked(&store).await;
+            // The older build replaces the lease of this build. The remaining time of the replaced lease
+            // must not apply to the new one.
             write_old(&dir, clock.read().wall.0 + LEASE_TTL_MS_MAX);
             assert_blocked(&store).await;
             write_old(&dir, clock.read().wall.0 + HOUR_MS);
-            assert_free(&store).await;
+            assert_not_blocked(&store).await;
         });
     }
 }
@@ -166,13 +167,16 @@ fn only_the_database_clock_decides_when_a_lease_ends() {
         for off_ms in [-HOUR_MS, HOUR_MS] {
             write_old_columns(&url, off_ms + TTL_MS);
             assert_eq!(store.abandoned_turns(10).await.unwrap().unwrap().len(), 1, "{off_ms}");
-            assert_free(&store).await;
+            assert_not_blocked(&store).await;
         }
         write_old_columns(&url, LEASE_TTL_MS_MAX);
         assert_blocked(&store).await;
-        assert!(store.abandoned_turns(10).await.unwrap().unwrap().is_empty(), "its server is alive");
+        assert!(
+            store.abandoned_turns(10).await.unwrap().unwrap().is_empty(),
+            "the server that holds the lease is alive"
+        );
         write_old_columns(&url, 0);
-        assert_free(&store).await;
+        assert_not_blocked(&store).await;
     });
 }
 

@@ -37,7 +37,7 @@ async fn create(store: &MemoryStore, scope: &Scope, name: &str) {
     store.create(scope, NewSession::new(id(name), TimestampMs(1))).await.unwrap();
 }
 
-async fn is_there(store: &MemoryStore, scope: &Scope, name: &str) -> bool {
+async fn exists(store: &MemoryStore, scope: &Scope, name: &str) -> bool {
     store.summary(scope, &id(name)).await.is_ok()
 }
 
@@ -48,11 +48,11 @@ fn the_least_recently_used_session_is_evicted_at_the_limit() {
         for name in ["a", "b", "c"] {
             create(&store, &ana(), name).await;
         }
-        assert!(is_there(&store, &ana(), "a").await);
+        assert!(exists(&store, &ana(), "a").await);
         create(&store, &ana(), "d").await;
-        assert!(!is_there(&store, &ana(), "b").await);
+        assert!(!exists(&store, &ana(), "b").await);
         for name in ["a", "c", "d"] {
-            assert!(is_there(&store, &ana(), name).await, "{name}");
+            assert!(exists(&store, &ana(), name).await, "{name}");
         }
     });
 }
@@ -66,8 +66,8 @@ fn the_default_limit_is_128_sessions_across_all_tenants() {
             let scope = if number % 2 == 0 { ana() } else { other.clone() };
             create(&store, &scope, &format!("s{number}")).await;
         }
-        assert!(!is_there(&store, &ana(), "s0").await);
-        assert!(is_there(&store, &other, "s1").await && is_there(&store, &ana(), "s128").await);
+        assert!(!exists(&store, &ana(), "s0").await);
+        assert!(exists(&store, &other, "s1").await && exists(&store, &ana(), "s128").await);
     });
 }
 
@@ -82,10 +82,10 @@ fn a_fork_outlives_its_evicted_source() {
         let new = NewSession::new(id("fork"), TimestampMs(1));
         let fork = Fork { source: id("source"), at: None, new, drafts: Vec::new() };
         store.fork(&ana(), fork).await.unwrap();
-        assert!(!is_there(&store, &ana(), "source").await);
+        assert!(!exists(&store, &ana(), "source").await);
         let log = store.read_after(&ana(), &id("fork"), sapwood_core::Seq::ZERO, 10).await.unwrap();
         assert_eq!(log.len(), 3);
         store.evict(&ana(), &id("fork")).unwrap();
-        assert!(!is_there(&store, &ana(), "fork").await);
+        assert!(!exists(&store, &ana(), "fork").await);
     });
 }

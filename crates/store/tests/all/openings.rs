@@ -1,4 +1,4 @@
-//! Several processes create the same store, or the same session, at the same time.
+//! Concurrent openers create the same store, or the same session.
 
 use std::sync::{Arc, Barrier};
 

@@ -29,7 +29,7 @@ impl Harness for OneDatabase {
     }
     /// The database's clock cannot be moved, so move the lease deadlines instead.
     fn pass_time(&self, ms: i64) {
-        // Lock the rows in the order in which batches of appends lock them, or the two deadlock.
+        // Lock the rows in the same order as batches of appends do, to avoid a deadlock.
         let sql = format!(
             "WITH held AS (SELECT tenant, pk FROM sapwood.sessions WHERE lease_until > 0
                            ORDER BY tenant, pk FOR NO KEY UPDATE)
@@ -49,17 +49,17 @@ pub fn ana() -> Scope {
     Scope::user("acme".parse().unwrap(), "ana".parse().unwrap())
 }
 
-pub async fn told(store: &PgStore, session: &SessionId, text: &str) {
-    let said = Draft::new(TimestampMs(1), UserMessage { parts: vec![Part::text(text)], origin: None });
-    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![said])).await.unwrap();
+pub async fn append_text(store: &PgStore, session: &SessionId, text: &str) {
+    let draft = Draft::new(TimestampMs(1), UserMessage { parts: vec![Part::text(text)], origin: None });
+    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![draft])).await.unwrap();
 }
 
 /// Create a store in which one tenant has one message.
-async fn with_one_word(url: &str) -> PgStore {
+async fn with_one_message(url: &str) -> PgStore {
     let store = PgStore::open(url).unwrap();
     let session: SessionId = "s".parse().unwrap();
     store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
-    told(&store, &session, "lighthouse").await;
+    append_text(&store, &session, "lighthouse").await;
     store
 }
 
@@ -72,7 +72,7 @@ const TABLES: [&str; 4] = ["sessions", "entries", "audit", "texts"];
 #[test]
 fn a_query_without_a_tenant_sees_nothing() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
-    let store = block_on(with_one_word(&url));
+    let store = block_on(with_one_message(&url));
     let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
     assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
     let count = |set: &str, table: &str| {
@@ -110,7 +110,7 @@ fn row_security_applies_to_an_owner_without_createrole() {
     cluster.sql("postgres", "CREATE ROLE plain LOGIN NOSUPERUSER NOCREATEROLE");
     cluster.sql("postgres", &format!("ALTER DATABASE {database} OWNER TO plain"));
     let url = cluster.url_of("plain", &database);
-    let store = block_on(with_one_word(&url));
+    let store = block_on(with_one_message(&url));
     let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
     assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
     for table in ["sessions", "entries", "audit"] {
@@ -122,7 +122,7 @@ fn row_security_applies_to_an_owner_without_createrole() {
 #[test]
 fn a_newer_schema_is_refused_and_not_changed() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
-    drop(block_on(with_one_word(&url)));
+    drop(block_on(with_one_message(&url)));
     cluster.sql(database_of(&url), "INSERT INTO sapwood.layout VALUES (99)");
     let refused = PgStore::open(&url).err().unwrap();
     assert_eq!(refused.code(), "store.too_new");
@@ -150,8 +150,11 @@ fn the_unreachable_server_error_does_not_contain_the_password() {
     drop(free);
     let error = PgStore::open(&format!("postgres://{ADMIN}:quagmire@127.0.0.1:{port}/x")).err().unwrap();
     assert_eq!(error.code(), "store.unreachable");
-    let said = error.to_string();
-    assert!(said.contains(&format!("{ADMIN}@127.0.0.1:{port}/x")) && !said.contains("quagmire"), "{said}");
+    let message = error.to_string();
+    assert!(
+        message.contains(&format!("{ADMIN}@127.0.0.1:{port}/x")) && !message.contains("quagmire"),
+        "{message}"
+    );
     let error = PgStore::open("postgres://").err().unwrap();
     assert_eq!(error.code(), "input.invalid");
 }
@@ -159,7 +162,7 @@ fn the_unreachable_server_error_does_not_contain_the_password() {
 #[test]
 fn the_doctor_repairs_lost_rows() {
     let (cluster, url) = (cluster::shared(), cluster::shared().new_database());
-    let store = block_on(with_one_word(&url));
+    let store = block_on(with_one_message(&url));
     let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
     assert_eq!(block_on(store.search(&ana(), &find)).unwrap().items.len(), 1);
     cluster.sql(
@@ -182,7 +185,7 @@ fn operator() -> Scope {
     Scope::operator(ana().tenant, ana().principal)
 }
 
-/// Return the number of log rows read so far, after all other connections have closed.
+/// Return the number of log rows read so far. Waits until the store's connections are closed.
 fn rows_read(url: &str) -> u64 {
     let (cluster, database) = (cluster::shared(), database_of(url));
     let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sapwood'";
@@ -215,7 +218,7 @@ fn a_long_session_is_not_fully_read_without_planner_statistics() {
         let new = NewSession::new(format!("fork-{number}").parse().unwrap(), TimestampMs(1));
         let at = Some(Seq(BATCHES * 500));
         block_on(store.fork(&ana(), Fork { source: session.clone(), at, new, drafts: Vec::new() })).unwrap();
-        block_on(told(&store, &session, "y"));
+        block_on(append_text(&store, &session, "y"));
         block_on(store.read_path(&ana(), &session, None, Until::Entries(10))).unwrap();
     }
     drop(store);

@@ -1,5 +1,5 @@
 //! Database faults: connections are cut, the server crashes and restarts, a standby takes over. No
-//! acknowledged append is lost or written twice, and callers that only have to wait see no error.
+//! acknowledged append is lost or written twice, and callers see a delay instead of an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,8 +49,8 @@ async fn append_until(store: Arc<PgStore>, session: SessionId, stop: Arc<AtomicB
     let mut number = 0;
     while !stop.load(Ordering::SeqCst) && number < 9_000 {
         let parts = vec![Part::text(number.to_string())];
-        let said = Draft::new(TimestampMs(1), UserMessage { parts, origin: None });
-        let append = Append::new(session.clone(), TimestampMs(1), vec![said]);
+        let draft = Draft::new(TimestampMs(1), UserMessage { parts, origin: None });
+        let append = Append::new(session.clone(), TimestampMs(1), vec![draft]);
         store.append(&ana(), append).await.unwrap();
         number += 1;
     }

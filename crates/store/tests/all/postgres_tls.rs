@@ -13,7 +13,7 @@ use sapwood_store::conformance::cluster::{ADMIN, Cluster};
 use sapwood_store::postgres::PgStore;
 
 /// A server that requires TLS, and the CAs of the test.
-struct Encrypted {
+struct TlsServer {
     cluster: Cluster,
     dir: tempfile::TempDir,
 }
@@ -27,7 +27,7 @@ fn ca() -> (String, Issuer<'static, KeyPair>) {
     (certificate, Issuer::new(params, key))
 }
 
-impl Encrypted {
+impl TlsServer {
     /// Start a server whose certificate is valid for the name `localhost`, but not for the address.
     fn start() -> Self {
         let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
@@ -65,9 +65,9 @@ impl Encrypted {
     }
 }
 
-fn server() -> &'static Encrypted {
-    static SERVER: OnceLock<Encrypted> = OnceLock::new();
-    SERVER.get_or_init(Encrypted::start)
+fn server() -> &'static TlsServer {
+    static SERVER: OnceLock<TlsServer> = OnceLock::new();
+    SERVER.get_or_init(TlsServer::start)
 }
 
 fn refusal(host: &str, options: &str) -> StoreError {

@@ -60,10 +60,10 @@ fn ana() -> Scope {
     Scope::user(TenantId::local(), "ana".parse().unwrap())
 }
 
-async fn told(store: &SqliteStore, session: &SessionId, text: &str) {
+async fn append_text(store: &SqliteStore, session: &SessionId, text: &str) {
     let parts = vec![Part::text(text)];
-    let said = Draft::new(TimestampMs(1), UserMessage { parts, origin: None });
-    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![said])).await.unwrap();
+    let draft = Draft::new(TimestampMs(1), UserMessage { parts, origin: None });
+    store.append(&ana(), Append::new(session.clone(), TimestampMs(1), vec![draft])).await.unwrap();
 }
 
 fn open(dir: &TempDir) -> SqliteStore {
@@ -75,7 +75,7 @@ fn bytes_of(dir: &TempDir) -> Vec<u8> {
     files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-fn holds(bytes: &[u8], word: &str) -> bool {
+fn contains(bytes: &[u8], word: &str) -> bool {
     bytes.windows(word.len()).any(|window| window == word.as_bytes())
 }
 
@@ -87,17 +87,17 @@ fn an_erased_word_is_nowhere_in_the_files() {
         let (gone, stays): (SessionId, SessionId) = ("gone".parse().unwrap(), "stays".parse().unwrap());
         for (session, word) in [(&gone, "quagmire"), (&stays, "lighthouse")] {
             store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
-            told(&store, session, word).await;
+            append_text(&store, session, word).await;
         }
         let find = SearchQuery { text: "quagmire".to_owned(), ..SearchQuery::default() };
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
-        assert!(holds(&bytes_of(&dir), "quagmire"), "the word is there before the erasure");
+        assert!(contains(&bytes_of(&dir), "quagmire"), "the files contain the word before the erasure");
         store.erase(&ana(), &gone, TimestampMs(2)).await.unwrap();
-        assert!(!holds(&bytes_of(&dir), "quagmire"), "the word is gone while the store is open");
+        assert!(!contains(&bytes_of(&dir), "quagmire"), "the word is gone while the store is open");
     });
     let bytes = bytes_of(&dir);
     assert!(
-        holds(&bytes, "lighthouse") && !holds(&bytes, "quagmire"),
+        contains(&bytes, "lighthouse") && !contains(&bytes, "quagmire"),
         "the word is gone after the store is closed"
     );
 }
@@ -119,7 +119,7 @@ fn a_closed_store_is_one_file() {
         let store = open(&dir);
         let session: SessionId = "s".parse().unwrap();
         store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
-        told(&store, &session, "hello").await;
+        append_text(&store, &session, "hello").await;
         store.summary(&ana(), &session).await.unwrap();
     });
     let names: Vec<_> =
@@ -139,9 +139,9 @@ fn a_path_is_complete_when_sessions_are_written_alternately() {
         // Write to one session, then alternate in uneven runs, then write to one session again.
         for turn in 0..60_usize {
             let times = if turn % 20 < 10 { 1 } else { turn % 5 };
-            for (place, session) in sessions.iter().enumerate() {
-                for time in 0..times * place + usize::from(place == 0) {
-                    told(&store, session, &format!("{turn}.{time}")).await;
+            for (index, session) in sessions.iter().enumerate() {
+                for time in 0..times * index + usize::from(index == 0) {
+                    append_text(&store, session, &format!("{turn}.{time}")).await;
                 }
             }
         }
@@ -158,7 +158,7 @@ fn a_path_is_complete_when_sessions_are_written_alternately() {
 }
 
 /// Check that the doctor reports a broken index, rebuilds it, and then reports nothing.
-async fn mend_index(store: &SqliteStore) {
+async fn check_index_repair(store: &SqliteStore) {
     for (repair, rules) in [(Repair::No, vec!["index"]), (Repair::Yes, vec!["index"]), (Repair::No, vec![])] {
         let found = store.check(&ana(), repair).await.unwrap();
         let broken: Vec<_> = found.iter().map(|finding| finding.rule).collect();
@@ -173,7 +173,7 @@ fn the_doctor_repairs_the_search_index() {
         let store = open(&dir);
         let session: SessionId = "s".parse().unwrap();
         store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
-        told(&store, &session, "lighthouse").await;
+        append_text(&store, &session, "lighthouse").await;
         let find = SearchQuery { text: "lighthouse".to_owned(), ..SearchQuery::default() };
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
@@ -183,7 +183,7 @@ fn the_doctor_repairs_the_search_index() {
         drop(other);
         let store = open(&dir);
         assert!(store.search(&ana(), &find).await.unwrap().items.is_empty(), "the index entry is lost");
-        mend_index(&store).await;
+        check_index_repair(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         drop(store);
         let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
@@ -192,13 +192,13 @@ fn the_doctor_repairs_the_search_index() {
         let store = open(&dir);
         let refused = store.search(&ana(), &find).await.unwrap_err();
         assert_eq!(refused.code(), "store.damaged", "{refused}");
-        mend_index(&store).await;
+        check_index_repair(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
     });
 }
 
-/// Write to several sessions alternately, one message or a batch at a time, until most rows are no longer
-/// recent.
+/// Write to several sessions alternately, one message or a batch at a time, until most rows have left the
+/// table of recent rows.
 async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
     for session in sessions {
         store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
@@ -207,12 +207,12 @@ async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
         for session in sessions {
             // An occasional large batch bypasses the table of recent rows.
             let count = if round % 200 == 150 { 70 } else { 1 };
-            let say = |number| {
-                let said = Part::text(format!("{session} {round} {number}"));
-                Draft::new(TimestampMs(1), UserMessage { parts: vec![said], origin: None })
+            let draft = |number| {
+                let part = Part::text(format!("{session} {round} {number}"));
+                Draft::new(TimestampMs(1), UserMessage { parts: vec![part], origin: None })
             };
             let note = AuditNote { action: AuditAction::Edit, session: Some(session.clone()), detail: None };
-            let drafts = (0..count).map(say).collect();
+            let drafts = (0..count).map(draft).collect();
             let append = Append::new(session.clone(), TimestampMs(1), drafts);
             store.append(&ana(), Append { audit: Some(note), ..append }).await.unwrap();
         }
@@ -312,11 +312,11 @@ fn an_erasure_during_indexing_leaves_no_trace() {
             store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
         }
         for number in 0..2_100 {
-            told(&store, &gone, &format!("zanzibar{number}")).await;
+            append_text(&store, &gone, &format!("zanzibar{number}")).await;
         }
         store.erase(&ana(), &gone, TimestampMs(2)).await.unwrap();
         for number in 0..2_100 {
-            told(&store, &kept, &format!("lighthouse{number}")).await;
+            append_text(&store, &kept, &format!("lighthouse{number}")).await;
         }
         let find = |text: &str| SearchQuery { text: text.to_owned(), limit: 5_000, ..SearchQuery::default() };
         assert!(store.search(&ana(), &find("zanzibar*")).await.unwrap().items.is_empty());

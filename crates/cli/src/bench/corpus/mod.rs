@@ -4,11 +4,11 @@
 //!
 //! - Lengths: short user messages, answers of about a page, tool output of half a kilobyte to twenty.
 //! - Words: a few very frequent words, thousands of identifiers, and unique numbers and hashes.
-//! - Repetition: the same few files are read, searched, patched and quoted repeatedly for a while, then other files.
+//! - Repetition: messages read, search, patch and quote the same few files for a while, then other files.
 //!
 //! `zstd -3` compresses a single message to about 0.4 of its size, and the whole transcript to about 0.2.
 //!
-//! Two words are planted in the messages selected by [`has_rare`] and [`has_common`], and occur nowhere else.
+//! Two marker words occur exactly in the messages selected by [`has_rare`] and [`has_common`].
 
 mod rng;
 mod words;
@@ -31,24 +31,26 @@ pub fn has_common(number: u64) -> bool {
 
 /// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum CorpusMessage {
     User { text: String },
-    Assistant { text: String, call: Option<Call> },
+    Assistant { text: String, call: Option<CorpusCall> },
     Tool { call_id: String, tool: &'static str, text: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct CorpusCall {
     pub call_id: String,
     pub tool: &'static str,
-    /// JSON.
+    /// The input as JSON text.
     pub input: String,
 }
 
-impl Said {
+impl CorpusMessage {
     fn text_mut(&mut self) -> &mut String {
         match self {
-            Said::User { text } | Said::Tool { text, .. } | Said::Assistant { text, .. } => text,
+            CorpusMessage::User { text }
+            | CorpusMessage::Tool { text, .. }
+            | CorpusMessage::Assistant { text, .. } => text,
         }
     }
 }
@@ -67,39 +69,39 @@ impl Corpus {
         Self { world: World::new(seed), number: 0, rounds: 0, open: None }
     }
 
-    fn say(&mut self) -> Said {
+    fn next_message(&mut self) -> CorpusMessage {
         if let Some((call_id, tool)) = self.open.take() {
-            return Said::Tool { call_id, tool, text: self.world.output(tool) };
+            return CorpusMessage::Tool { call_id, tool, text: self.world.output(tool) };
         }
         if self.rounds == 0 {
             self.rounds = self.world.rng.between(2, 8);
-            return Said::User { text: self.world.ask() };
+            return CorpusMessage::User { text: self.world.user_message() };
         }
         self.rounds -= 1;
         let call = (self.rounds > 0).then(|| self.world.call(self.number));
         self.open = call.as_ref().map(|call| (call.call_id.clone(), call.tool));
-        Said::Assistant { text: self.world.answer(), call }
+        CorpusMessage::Assistant { text: self.world.assistant_message(), call }
     }
 }
 
 impl Iterator for Corpus {
-    type Item = Said;
+    type Item = CorpusMessage;
 
-    fn next(&mut self) -> Option<Said> {
-        let mut said = self.say();
+    fn next(&mut self) -> Option<CorpusMessage> {
+        let mut message = self.next_message();
         if has_rare(self.number) {
-            said.text_mut().push_str("\nSee the note on ");
-            said.text_mut().push_str(RARE_WORD);
-            said.text_mut().push('.');
+            message.text_mut().push_str("\nSee the note on ");
+            message.text_mut().push_str(RARE_WORD);
+            message.text_mut().push('.');
         }
         if has_common(self.number) {
-            said.text_mut().push_str("\nThe ");
-            said.text_mut().push_str(COMMON_WORD);
-            said.text_mut().push_str(" holds.");
+            message.text_mut().push_str("\nThe ");
+            message.text_mut().push_str(COMMON_WORD);
+            message.text_mut().push_str(" holds.");
         }
         self.number += 1;
-        self.world.move_on(self.number);
-        Some(said)
+        self.world.advance(self.number);
+        Some(message)
     }
 }
 
@@ -108,26 +110,28 @@ mod tests {
     use super::*;
 
     /// Size of text and tool input, without the envelope.
-    fn content_bytes(said: &Said) -> usize {
-        match said {
-            Said::User { text } | Said::Tool { text, .. } => text.len(),
-            Said::Assistant { text, call } => text.len() + call.as_ref().map_or(0, |call| call.input.len()),
+    fn content_bytes(message: &CorpusMessage) -> usize {
+        match message {
+            CorpusMessage::User { text } | CorpusMessage::Tool { text, .. } => text.len(),
+            CorpusMessage::Assistant { text, call } => {
+                text.len() + call.as_ref().map_or(0, |call| call.input.len())
+            }
         }
     }
 
     #[test]
-    fn equal_seeds_give_equal_text() {
-        let first: Vec<Said> = Corpus::new(7).take(200).collect();
+    fn equal_seeds_generate_equal_text() {
+        let first: Vec<CorpusMessage> = Corpus::new(7).take(200).collect();
         assert_eq!(first, Corpus::new(7).take(200).collect::<Vec<_>>());
         assert_ne!(first, Corpus::new(8).take(200).collect::<Vec<_>>());
     }
 
     #[test]
-    fn planted_words_occur_only_in_the_selected_messages() {
-        for (number, mut said) in Corpus::new(1).take(20_000).enumerate() {
+    fn marker_words_occur_only_in_the_selected_messages() {
+        for (number, mut message) in Corpus::new(1).take(20_000).enumerate() {
             let number = number as u64;
-            assert_eq!(said.text_mut().contains(RARE_WORD), has_rare(number), "message {number}");
-            assert_eq!(said.text_mut().contains(COMMON_WORD), has_common(number), "message {number}");
+            assert_eq!(message.text_mut().contains(RARE_WORD), has_rare(number), "message {number}");
+            assert_eq!(message.text_mut().contains(COMMON_WORD), has_common(number), "message {number}");
         }
         let common = (0..100_000).filter(|number| has_common(*number)).count();
         assert!((29_000..31_000).contains(&common), "{common}");
@@ -136,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_message_has_a_realistic_length() {
-        let total: usize = Corpus::new(3).take(20_000).map(|said| content_bytes(&said)).sum();
+        let total: usize = Corpus::new(3).take(20_000).map(|message| content_bytes(&message)).sum();
         let mean = total / 20_000;
         assert!((1_550..1_900).contains(&mean), "{mean} bytes a message");
     }
@@ -144,11 +148,11 @@ mod tests {
     #[test]
     fn every_result_answers_the_call_before_it() {
         let mut open: Option<String> = None;
-        for said in Corpus::new(2).take(1_000) {
-            match said {
-                Said::Tool { call_id, .. } => assert_eq!(open.take(), Some(call_id)),
-                Said::Assistant { call, .. } => open = call.map(|call| call.call_id),
-                Said::User { .. } => assert_eq!(open, None),
+        for message in Corpus::new(2).take(1_000) {
+            match message {
+                CorpusMessage::Tool { call_id, .. } => assert_eq!(open.take(), Some(call_id)),
+                CorpusMessage::Assistant { call, .. } => open = call.map(|call| call.call_id),
+                CorpusMessage::User { .. } => assert_eq!(open, None),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Call;
+use super::CorpusCall;
 use super::rng::Rng;
 use super::words::{ASKS, CODE, JSON_LINES, LISTING, LOGS, SENTENCES, TRACES, Vocabulary};
 
@@ -42,11 +42,11 @@ impl World {
         world
     }
 
-    pub(super) fn move_on(&mut self, number: u64) {
+    pub(super) fn advance(&mut self, number: u64) {
         self.clock += 3 + number % 11;
         if number.is_multiple_of(MESSAGES_PER_FILE) {
-            let place = self.rng.below(FILES);
-            self.files[place] = self.new_file();
+            let slot = self.rng.below(FILES);
+            self.files[slot] = self.new_file();
         }
     }
 
@@ -79,7 +79,7 @@ impl World {
         fill(out, template, &mut self.rng, &self.words, &self.files[file], self.clock);
     }
 
-    pub(super) fn ask(&mut self) -> String {
+    pub(super) fn user_message(&mut self) -> String {
         let target = self.rng.log_normal(240.0, 0.6, 40, 3_000);
         let mut text = String::with_capacity(target + 200);
         let file = self.file();
@@ -91,7 +91,7 @@ impl World {
         text
     }
 
-    pub(super) fn answer(&mut self) -> String {
+    pub(super) fn assistant_message(&mut self) -> String {
         let target = self.rng.log_normal(1_020.0, 0.55, 80, 12_000);
         let mut text = String::with_capacity(target + 1_000);
         let file = self.file();
@@ -161,7 +161,7 @@ impl World {
         text.push_str("\n\n");
     }
 
-    pub(super) fn call(&mut self, number: u64) -> Call {
+    pub(super) fn call(&mut self, number: u64) -> CorpusCall {
         let call_id = format!("call_{number:08x}{:08x}", self.rng.next() as u32);
         let file = self.file();
         let (tool, input) = match self.rng.below(10) {
@@ -170,7 +170,7 @@ impl World {
             5..=7 => ("bash", self.bash_input(file)),
             _ => ("apply_patch", self.patch_input(file)),
         };
-        Call { call_id, tool, input }
+        CorpusCall { call_id, tool, input }
     }
 
     fn read_input(&mut self, file: usize) -> String {
@@ -279,10 +279,10 @@ impl World {
 
 /// Write a template with its slots filled, see [`super::words`].
 fn fill(out: &mut String, template: &str, rng: &mut Rng, words: &Vocabulary, file: &SourceFile, clock: u64) {
-    let mut pieces = template.split('%');
-    out.push_str(pieces.next().unwrap_or_default());
-    for piece in pieces {
-        let (slot, rest) = piece.split_at(piece.len().min(1));
+    let mut parts = template.split('%');
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let (slot, rest) = part.split_at(part.len().min(1));
         match slot {
             "i" => out.push_str(rng.pick_skewed::<String>(&file.names)),
             "I" => out.push_str(rng.pick::<String>(&words.names)),

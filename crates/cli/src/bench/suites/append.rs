@@ -14,7 +14,7 @@ use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "append";
 const STREAMS: usize = 64;
-/// Number of runtime threads for the tasks.
+/// Number of threads of the runtime for concurrent tasks.
 const WORKERS: usize = 2;
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
@@ -39,16 +39,16 @@ struct Rates {
 }
 
 async fn rates(stage: &Stage) -> anyhow::Result<Vec<Figure>> {
-    let said: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
-    let lines: Vec<Vec<u8>> = said.iter().map(line_of).collect();
+    let messages: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
+    let lines: Vec<Vec<u8>> = messages.iter().map(line_of).collect();
     let mut rates = Rates::default();
-    // Baselines and measurements alternate, so that a slow moment of the disk affects both.
+    // Baselines and measurements alternate, so that temporary slowness of the disk affects both.
     for _ in 0..stage.sizes.rounds {
         measure_floors(stage, &lines, &mut rates)?;
-        rates.one_full.push(one_stream(stage, &said, Durability::Full).await?);
-        rates.one_normal.push(one_stream(stage, &said, Durability::Normal).await?);
-        rates.many_tasks.push(many_streams(stage, &said, Beside::Tasks).await?);
-        rates.many_threads.push(many_streams(stage, &said, Beside::Threads).await?);
+        rates.one_full.push(one_stream(stage, &messages, Durability::Full).await?);
+        rates.one_normal.push(one_stream(stage, &messages, Durability::Normal).await?);
+        rates.many_tasks.push(many_streams(stage, &messages, Concurrency::Tasks).await?);
+        rates.many_threads.push(many_streams(stage, &messages, Concurrency::Threads).await?);
     }
     Ok(figures_of(rates))
 }
@@ -89,12 +89,12 @@ fn measure_floors(stage: &Stage, lines: &[Vec<u8>], rates: &mut Rates) -> anyhow
     Ok(())
 }
 
-async fn one_stream(stage: &Stage, said: &[Body], durability: Durability) -> anyhow::Result<f64> {
+async fn one_stream(stage: &Stage, messages: &[Body], durability: Durability) -> anyhow::Result<f64> {
     let engine = stage.open("append.db", durability)?;
     let session = stage.session(&engine, "one").await?;
-    let said = said.to_vec();
-    let (count, start) = (said.len(), Instant::now());
-    for body in said {
+    let messages = messages.to_vec();
+    let (count, start) = (messages.len(), Instant::now());
+    for body in messages {
         stage.append(&engine, &session, vec![body]).await?;
     }
     let rate = per_second(count, start.elapsed());
@@ -105,27 +105,27 @@ async fn one_stream(stage: &Stage, said: &[Body], durability: Durability) -> any
 
 /// How the concurrent streams run.
 #[derive(Debug, Clone, Copy)]
-enum Beside {
+enum Concurrency {
     /// As tasks on a runtime with two threads, as in a server.
     Tasks,
-    /// Each on its own thread, which the system has to wake for every answer.
+    /// One thread per stream. The system wakes the thread after every append.
     Threads,
 }
 
 /// Each stream waits for its append before it starts the next. Streams share commits.
-async fn many_streams(stage: &Stage, said: &[Body], beside: Beside) -> anyhow::Result<f64> {
+async fn many_streams(stage: &Stage, messages: &[Body], concurrency: Concurrency) -> anyhow::Result<f64> {
     let engine = stage.open("append.db", Durability::Full)?;
-    let each = (said.len() * 4 / STREAMS).max(4);
+    let each = (messages.len() * 4 / STREAMS).max(4);
     let mut streams = Vec::with_capacity(STREAMS);
     for stream in 0..STREAMS {
         let session = stage.session(&engine, &format!("stream-{stream}")).await?;
-        let mine: Vec<Body> = said.iter().cycle().skip(stream * 7).take(each).cloned().collect();
-        streams.push(one_of_many(engine.clone(), stage.scope.clone(), session, mine));
+        let mine: Vec<Body> = messages.iter().cycle().skip(stream * 7).take(each).cloned().collect();
+        streams.push(append_all(engine.clone(), stage.scope.clone(), session, mine));
     }
     let start = Instant::now();
-    match beside {
-        Beside::Tasks => run_as_tasks(streams)?,
-        Beside::Threads => run_on_threads(streams)?,
+    match concurrency {
+        Concurrency::Tasks => run_as_tasks(streams)?,
+        Concurrency::Threads => run_on_threads(streams)?,
     }
     let rate = per_second(each * STREAMS, start.elapsed());
     stage.close("append.db", engine)?;
@@ -143,8 +143,8 @@ pub fn run_as_tasks(
         }
         Ok(())
     };
-    // On a separate thread: the benchmark itself runs on a runtime, in which another runtime can neither run nor be
-    // dropped.
+    // Use a separate thread: the benchmark runs on a runtime, and a second runtime can neither run nor be dropped
+    // there.
     std::thread::scope(|scope| {
         let run =
             || tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?.block_on(all);
@@ -165,13 +165,13 @@ fn run_on_threads(streams: Vec<impl Future<Output = anyhow::Result<()>> + Send>)
     })
 }
 
-pub(super) async fn one_of_many(
+pub(super) async fn append_all(
     engine: Engine,
     scope: sapwood::Scope,
     session: SessionId,
-    said: Vec<Body>,
+    messages: Vec<Body>,
 ) -> anyhow::Result<()> {
-    for body in said {
+    for body in messages {
         engine.inject(&scope, &session, vec![body], Default::default()).await?;
     }
     Ok(())
@@ -183,11 +183,11 @@ async fn cost_at_length(stage: &mut Stage) -> anyhow::Result<Figure> {
     let small = stage.session(&engine, "small").await?;
     let huge = stage.session(&engine, HUGE).await?;
     stage.fill(&engine, &small, short_bodies(3), stage.sizes.small, |_| ()).await?;
-    let said: Vec<Body> = short_bodies(4).take(100).collect();
+    let messages: Vec<Body> = short_bodies(4).take(100).collect();
     let (mut at_small, mut at_huge) = (Vec::new(), Vec::new());
     for _ in 0..stage.sizes.rounds * 6 {
-        at_small.push(time_appends(stage, &engine, &small, &said).await?);
-        at_huge.push(time_appends(stage, &engine, &huge, &said).await?);
+        at_small.push(time_appends(stage, &engine, &small, &messages).await?);
+        at_huge.push(time_appends(stage, &engine, &huge, &messages).await?);
     }
     stage.close("huge.db", engine)?;
     let name = format!("an append to {} entries, vs. one to {}", stage.sizes.huge, stage.sizes.small);
@@ -198,11 +198,11 @@ async fn time_appends(
     stage: &Stage,
     engine: &Engine,
     session: &SessionId,
-    said: &[Body],
+    messages: &[Body],
 ) -> anyhow::Result<f64> {
     let start = Instant::now();
-    for body in said {
+    for body in messages {
         stage.append(engine, session, vec![body.clone()]).await?;
     }
-    Ok(start.elapsed().as_secs_f64() * 1e6 / said.len() as f64)
+    Ok(start.elapsed().as_secs_f64() * 1e6 / messages.len() as f64)
 }

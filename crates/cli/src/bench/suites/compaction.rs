@@ -1,18 +1,18 @@
-//! What survives compaction. A generated transcript contains planted items, each with a unique marker. It is
-//! compacted several times while it grows. At the end the context is searched for the markers. The strategies
-//! have no information about the markers.
+//! Measures how much information survives compaction. A generated transcript contains items, each with a unique marker.
+//! It is compacted several times while it grows. At the end the context is searched for the markers, which the
+//! strategies do not know.
 //!
-//! A scripted summariser replaces the model. It gets the same input as a model, and keeps the sentences whose words
-//! indicate a fact, a decision or an open item.
+//! A scripted summariser replaces the model. It gets the same input as a model, and keeps the sentences with keywords
+//! of a fact, a decision or an open item.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use sapwood::core::compact::{
-    Archive, Callbacks, CompactOptions, Method, Room, Snap, find_cut, mask, truncate,
+    Archive, Callbacks, CompactOptions, Method, SizeLimit, Snap, find_cut, mask, truncate,
 };
 use sapwood::core::entry::{AssistantMessage, Stop, ToolResult, Trigger};
-use sapwood::core::port::summariser::{Request, Summariser, SummariserError, Written};
+use sapwood::core::port::summariser::{Summariser, SummariserError, SummaryRequest, WrittenSummary};
 use sapwood::core::tokens::Estimate;
 use sapwood::core::{Json, Part};
 use sapwood::engine::compact::{Compacted, Compacting};
@@ -55,7 +55,7 @@ impl Planted {
         }
     }
 
-    fn mark(self, number: usize) -> String {
+    fn marker(self, number: usize) -> String {
         format!("mark{}x{number}q", self as usize)
     }
 }
@@ -74,22 +74,22 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 /// Compact a session repeatedly, and search for the planted items.
 async fn survivors(method: Method, name: &str) -> anyhow::Result<Vec<Figure>> {
     let (sapwood, session) = open().await?;
-    let mut said = bodies(SEED);
+    let mut corpus = bodies(SEED);
     let mut last: Option<Compacted> = None;
-    let mut said_tokens = 0;
+    let mut added_tokens = 0;
     for round in 0..ROUNDS {
-        let (before, _) = counted(&sapwood, &session).await?;
-        say_round(&sapwood, &session, &mut said, round).await?;
-        said_tokens += counted(&sapwood, &session).await?.0.saturating_sub(before);
+        let (before, _) = measure_context(&sapwood, &session).await?;
+        add_round(&sapwood, &session, &mut corpus, round).await?;
+        added_tokens += measure_context(&sapwood, &session).await?.0.saturating_sub(before);
         let options = CompactOptions { compact_strategy: method, ..CompactOptions::default() };
         let mut how = Compacting::new(options, Trigger::Manual);
-        how.summariser = Some(Arc::new(Reader));
+        how.summariser = Some(Arc::new(ScriptedSummariser));
         last = Some(sapwood.engine().compact(sapwood.scope(), &session, how).await?);
     }
-    let (tokens, text) = counted(&sapwood, &session).await?;
+    let (tokens, text) = measure_context(&sapwood, &session).await?;
     let mut figures = Vec::new();
     if let Some(last) = last {
-        let what = format!("{name}: final tokens of {said_tokens}, after {ROUNDS} compactions");
+        let what = format!("{name}: final tokens of {added_tokens}, after {ROUNDS} compactions");
         figures.push(Figure::new(AXIS, what, tokens as f64, "tokens"));
         let what = format!("{name}: tokens after vs. before the last compaction");
         figures.push(
@@ -102,12 +102,12 @@ async fn survivors(method: Method, name: &str) -> anyhow::Result<Vec<Figure>> {
 
 fn survivor_figure(kind: Planted, method: Method, name: &str, text: &str) -> Figure {
     let count = if kind == Planted::Task { 1 } else { ROUNDS * PLANTED };
-    let found = (0..count).filter(|number| text.contains(&kind.mark(*number))).count();
+    let found = (0..count).filter(|number| text.contains(&kind.marker(*number))).count();
     let share = 100.0 * found as f64 / count as f64;
     let figure = Figure::new(AXIS, format!("{name}: survivors, {count} {}", kind.name()), share, "%");
-    // Only truncate, which keeps one line per message, may lose items. No strategy may lose file edits.
-    let is_promised = method != Method::Truncate || kind == Planted::FileEdit;
-    if is_promised { figure.goal(Goal::AtLeast(100.0)) } else { figure }
+    // Truncate keeps one line per message and may lose items, except file edits. The other strategies may lose none.
+    let has_goal = method != Method::Truncate || kind == Planted::FileEdit;
+    if has_goal { figure.goal(Goal::AtLeast(100.0)) } else { figure }
 }
 
 async fn open() -> anyhow::Result<(Sapwood, SessionId)> {
@@ -117,13 +117,13 @@ async fn open() -> anyhow::Result<(Sapwood, SessionId)> {
 }
 
 /// The context's token count and its whole text.
-async fn counted(sapwood: &Sapwood, session: &SessionId) -> anyhow::Result<(u64, String)> {
+async fn measure_context(sapwood: &Sapwood, session: &SessionId) -> anyhow::Result<(u64, String)> {
     let context = sapwood.context(session).await?;
-    let text: Vec<String> = context.messages.iter().map(sapwood_text).collect();
+    let text: Vec<String> = context.messages.iter().map(text_with_calls).collect();
     Ok((context.tokens, text.join("\n")))
 }
 
-fn sapwood_text(message: &sapwood::core::project::context::Message) -> String {
+fn text_with_calls(message: &sapwood::core::project::context::Message) -> String {
     let calls = message.parts.iter().filter_map(Part::as_tool_call);
     calls
         .map(|call| call.input.get().to_owned())
@@ -131,42 +131,42 @@ fn sapwood_text(message: &sapwood::core::project::context::Message) -> String {
 }
 
 /// Add ordinary messages with planted items among them. The task is the first message and stays open.
-async fn say_round(
+async fn add_round(
     sapwood: &Sapwood,
     session: &SessionId,
-    said: &mut impl Iterator<Item = Body>,
+    corpus: &mut impl Iterator<Item = Body>,
     round: usize,
 ) -> anyhow::Result<()> {
     if round == 0 {
-        let task = Planted::Task.mark(0);
+        let task = Planted::Task.marker(0);
         let text = format!("The task: port the scheduler to {task}. It is still open until I say so.");
         sapwood.inject(session, vec![user_text(text)]).await?;
     }
     for item in 0..PLANTED {
         let number = round * PLANTED + item;
-        let mut batch: Vec<Body> = said.take(MESSAGES_PER_ROUND / PLANTED).collect();
+        let mut batch: Vec<Body> = corpus.take(MESSAGES_PER_ROUND / PLANTED).collect();
         batch.extend(planted(number));
         sapwood.inject(session, batch).await?;
     }
     Ok(())
 }
 
-/// One item of each kind, inside longer texts. Nothing identifies the items to a strategy.
+/// One item of each kind, inside longer texts, so that a strategy cannot recognise the items.
 fn planted(number: usize) -> Vec<Body> {
     let filler = "The rest of this is as it was before, and nothing depends on it. ".repeat(4);
-    let fact = format!("{filler}By the way, the staging port is {}. {filler}", Planted::Fact.mark(number));
-    let decision = Planted::Decision.mark(number);
-    let open = Planted::OpenItem.mark(number);
+    let fact = format!("{filler}By the way, the staging port is {}. {filler}", Planted::Fact.marker(number));
+    let decision = Planted::Decision.marker(number);
+    let open = Planted::OpenItem.marker(number);
     let answer = format!(
         "{filler}I decided to use {decision} because the other way was too slow. {filler}\n\
          Still open is the cleanup of {open}, which I will do later. {filler}"
     );
-    let path = format!("src/{}.rs", Planted::FileEdit.mark(number));
+    let path = format!("src/{}.rs", Planted::FileEdit.marker(number));
     let input = Json::from_value(&serde_json::json!({ "path": path, "text": "x".repeat(300) }));
     let call_id = format!("planted-{number}");
     let call = Part::tool_call(call_id.clone(), "edit_file", input);
     let assistant = |parts: Vec<Part>, stop| -> Body {
-        let mut message = AssistantMessage { stop, ..said_nothing() };
+        let mut message = AssistantMessage { stop, ..empty_message() };
         message.parts = parts;
         message.into()
     };
@@ -187,16 +187,16 @@ fn planted(number: usize) -> Vec<Body> {
     ]
 }
 
-fn said_nothing() -> AssistantMessage {
+fn empty_message() -> AssistantMessage {
     serde_json::from_str(r#"{"parts":[]}"#).expect("an assistant message requires only parts")
 }
 
-/// A summariser that keeps the sentences that contain certain words.
-struct Reader;
+/// A summariser that keeps the sentences with certain keywords.
+struct ScriptedSummariser;
 
 #[async_trait::async_trait]
-impl Summariser for Reader {
-    async fn write(&self, request: Request) -> Result<Written, SummariserError> {
+impl Summariser for ScriptedSummariser {
+    async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError> {
         let mut lists: [(&str, &[&str], Vec<String>); 4] = [
             ("Goal", &["the task:"], Vec::new()),
             ("Facts", &["by the way", "port is"], Vec::new()),
@@ -222,9 +222,9 @@ impl Summariser for Reader {
 /// Time to plan a compaction of a long path in memory. Nothing is written.
 async fn plans(entries: usize) -> anyhow::Result<Vec<Figure>> {
     let (sapwood, session) = open().await?;
-    let mut said = short_bodies(SEED);
+    let mut corpus = short_bodies(SEED);
     for _ in 0..entries.div_ceil(5_000) {
-        sapwood.inject(&session, said.by_ref().take(5_000).collect()).await?;
+        sapwood.inject(&session, corpus.by_ref().take(5_000).collect()).await?;
     }
     let context = sapwood.context(&session).await?;
     let timed = |work: &dyn Fn(&Context)| {
@@ -243,7 +243,7 @@ async fn plans(entries: usize) -> anyhow::Result<Vec<Figure>> {
         }
     };
     let cut = timed(&|context| plan(context, &|_| ()));
-    let truncated = timed(&|context| plan(context, &|archive| drop(truncate(archive, Room::Half))));
+    let truncated = timed(&|context| plan(context, &|archive| drop(truncate(archive, SizeLimit::Half))));
     let callbacks = Callbacks::default();
     let masked = timed(&|context| plan(context, &|archive| drop(mask(archive, &callbacks))));
     let figure = |what: &str, time| {

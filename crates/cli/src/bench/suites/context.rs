@@ -54,8 +54,8 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 async fn floor_figure(stage: &Stage) -> anyhow::Result<Figure> {
     let path = stage.scratch.file("short.jsonl");
-    let said = short_bodies(8).take(stage.sizes.huge / 10 - KEPT).chain(bodies(5).take(KEPT));
-    floor::write_lines(&path, said.map(|body| line_of(&body)))?;
+    let messages = short_bodies(8).take(stage.sizes.huge / 10 - KEPT).chain(bodies(5).take(KEPT));
+    floor::write_lines(&path, messages.map(|body| line_of(&body)))?;
     let time = median_millis(RUNS, || async { floor::parse_last(&path, KEPT) }).await?;
     Ok(Figure::new(AXIS, format!("baseline: read and parse the last {KEPT} lines"), time, "ms"))
 }

@@ -16,7 +16,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let lines = stage.scratch.file("long.jsonl");
     let engine = stage.open("long.db", Durability::Normal)?;
     let session = stage.session(&engine, LONG).await?;
-    // Baseline and measurement alternate, so that a slow moment of the machine affects both.
+    // Baseline and measurement alternate, so that temporary slowness of the machine affects both.
     let (mut parsed, mut built) = (Vec::new(), Vec::new());
     for _ in 0..stage.sizes.rounds {
         let start = Instant::now();

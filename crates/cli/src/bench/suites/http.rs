@@ -24,16 +24,16 @@ use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
-/// Minimum number of appends per connection. With fewer, first accesses to sessions would dominate.
+/// Minimum number of appends per connection. With fewer appends, the first access to each session would dominate.
 const EACH_MIN: usize = 256;
 /// Reads per append. Reads are much faster than durable appends, so more reads are measured.
 const READS_PER_APPEND: usize = 4;
-/// Seed of the corpus for the texts.
+/// Seed of the corpus.
 const SEED: u64 = 14;
 /// Client timeout for one response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a response.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
 /// One measurement: requests per second, and the duration of each request.
 #[derive(Debug, Default)]
@@ -49,11 +49,12 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     for _ in 0..stage.sizes.rounds {
         in_process.push(append_in_process(stage, &texts).await?);
         let each = appends_each(stage);
-        let floor = Served::start(&["bench", "--serve-empty", "--json"], stage)?;
+        let floor = ServerProcess::start(&["bench", "--serve-empty", "--json"], stage)?;
         measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
         drop(floor);
         let url = stage.scratch.url("http.db");
-        let served = Served::start(&["--store", &url, "serve", "--addr", "127.0.0.1:0", "--json"], stage)?;
+        let served =
+            ServerProcess::start(&["--store", &url, "serve", "--addr", "127.0.0.1:0", "--json"], stage)?;
         measure(&mut Load::default(), served.addr, 1, |at| {
             post("/v1/sessions", &format!(r#"{{"id":"s{at}"}}"#))
         })?;
@@ -69,21 +70,21 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 }
 
 fn figures_of(loads: [Load; 3], in_process: f64) -> Vec<Figure> {
-    let [(empty, empty_late), (read, read_late), (inject, inject_late)] = loads.map(|mut load| {
+    let [(empty, empty_p99), (read, read_p99), (inject, inject_p99)] = loads.map(|mut load| {
         load.times_ms.sort_by(f64::total_cmp);
-        let late = load.times_ms.get(load.times_ms.len() * 99 / 100).copied().unwrap_or(f64::NAN);
-        (median(load.rates), late)
+        let p99 = load.times_ms.get(load.times_ms.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+        (median(load.rates), p99)
     });
     let rate = |name: &str, value| Figure::new(AXIS, name, value, "/s");
-    let late = |name: &str, value| Figure::new(AXIS, name, value, "ms");
+    let p99 = |name: &str, value| Figure::new(AXIS, name, value, "ms");
     vec![
         rate("baseline: an empty route, 64 connections", empty),
         rate("baseline: 64 in-process streams of durable appends", in_process),
         rate("small reads, 64 connections", read).over(empty).goal(Goal::AtLeast(0.5)),
         rate("durable injects, 64 connections", inject).over(in_process).goal(Goal::AtLeast(0.5)),
-        late("an empty route, p99", empty_late),
-        late("small reads, p99", read_late),
-        late("durable injects, p99", inject_late),
+        p99("an empty route, p99", empty_p99),
+        p99("small reads, p99", read_p99),
+        p99("durable injects, p99", inject_p99),
     ]
 }
 
@@ -128,12 +129,12 @@ async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f6
 }
 
 /// A server process of this program. Killed on drop.
-struct Served {
+struct ServerProcess {
     child: Child,
     addr: SocketAddr,
 }
 
-impl Served {
+impl ServerProcess {
     fn start(args: &[&str], stage: &Stage) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         // Do not read the user's configuration.
@@ -141,15 +142,15 @@ impl Served {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("the server has no stdout")?).read_line(&mut line)?;
-        let said: Value = serde_json::from_str(&line).unwrap_or_default();
-        let addr = said["addr"].as_str().and_then(|addr| addr.parse().ok());
+        let announced: Value = serde_json::from_str(&line).unwrap_or_default();
+        let addr = announced["addr"].as_str().and_then(|addr| addr.parse().ok());
         let mut served = Self { child, addr: SocketAddr::from(([127, 0, 0, 1], 0)) };
         served.addr = addr.ok_or_else(|| anyhow!("unexpected output of the server: {line:?}"))?;
         Ok(served)
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -182,9 +183,9 @@ fn measure(
     load: &mut Load,
     addr: SocketAddr,
     each: usize,
-    ask: impl Fn(usize) -> Vec<u8>,
+    request: impl Fn(usize) -> Vec<u8>,
 ) -> anyhow::Result<()> {
-    let asks: Vec<Vec<u8>> = (0..CONNECTIONS).map(ask).collect();
+    let requests: Vec<Vec<u8>> = (0..CONNECTIONS).map(request).collect();
     let (took, times) = on_one_thread(async move {
         let mut streams = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
@@ -193,8 +194,8 @@ fn measure(
             streams.push(stream);
         }
         let (began, mut clients) = (Instant::now(), JoinSet::new());
-        for (stream, ask) in streams.into_iter().zip(asks) {
-            clients.spawn(ask_again(stream, ask, each));
+        for (stream, request) in streams.into_iter().zip(requests) {
+            clients.spawn(repeat_request(stream, request, each));
         }
         let mut times = Vec::with_capacity(CONNECTIONS * each);
         while let Some(done) = clients.join_next().await {
@@ -215,33 +216,33 @@ fn on_one_thread<T: Send>(work: impl Future<Output = anyhow::Result<T>> + Send) 
     })
 }
 
-async fn ask_again(mut stream: TcpStream, ask: Vec<u8>, times: usize) -> anyhow::Result<Vec<f64>> {
-    let (mut took, mut answer) = (Vec::with_capacity(times), Vec::with_capacity(4_096));
+async fn repeat_request(mut stream: TcpStream, request: Vec<u8>, times: usize) -> anyhow::Result<Vec<f64>> {
+    let (mut took, mut response) = (Vec::with_capacity(times), Vec::with_capacity(4_096));
     for _ in 0..times {
         let began = Instant::now();
-        stream.write_all(&ask).await?;
-        tokio::time::timeout(PATIENCE, read_answer(&mut stream, &mut answer)).await??;
+        stream.write_all(&request).await?;
+        tokio::time::timeout(TIMEOUT, read_response(&mut stream, &mut response)).await??;
         took.push(millis(began.elapsed()));
     }
     Ok(took)
 }
 
 /// Read one response with a content length.
-async fn read_answer(stream: &mut TcpStream, answer: &mut Vec<u8>) -> anyhow::Result<()> {
-    answer.clear();
+async fn read_response(stream: &mut TcpStream, response: &mut Vec<u8>) -> anyhow::Result<()> {
+    response.clear();
     loop {
-        if stream.read_buf(answer).await? == 0 || answer.len() > ANSWER_BYTES_MAX {
+        if stream.read_buf(response).await? == 0 || response.len() > RESPONSE_BYTES_MAX {
             bail!("the server closed the connection, or its response is too large");
         }
-        let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        let head = std::str::from_utf8(&answer[..end])?;
+        let Some(end) = response.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = std::str::from_utf8(&response[..end])?;
         if !head.starts_with("HTTP/1.1 2") {
             bail!("the server returned {}", head.lines().next().unwrap_or_default());
         }
         let length = head.lines().filter_map(|line| line.split_once(": "));
         let mut length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
         let length: usize = length.next().map_or(Ok(0), |(_, length)| length.parse())?;
-        if answer.len() >= end + 4 + length {
+        if response.len() >= end + 4 + length {
             return Ok(());
         }
     }

@@ -19,7 +19,7 @@ use crate::bench::bodies::bodies;
 use crate::bench::measure::{Peak, median};
 use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
-use crate::cmd::import::take_quietly;
+use crate::cmd::import::import_quietly;
 use crate::lines::read_line;
 
 const AXIS: &str = "import";
@@ -60,7 +60,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
             Figure::new(AXIS, format!("{name}: into entries, vs. only parsing lines"), read, "MB/s")
                 .over(parsed),
         );
-        let rate = take_as_the_command(stage, &file, format, megabytes).await?;
+        let rate = import_as_command(stage, &file, format, megabytes).await?;
         figures.push(
             Figure::new(
                 AXIS,
@@ -70,7 +70,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
             )
             .goal(Goal::AtLeast(MB_PER_SECOND_MIN)),
         );
-        figures.extend(take_in(stage, &file, format, megabytes).await?);
+        figures.extend(import_with_samples(stage, &file, format, megabytes).await?);
         stage.scratch.remove("foreign.jsonl");
     }
     Ok(figures)
@@ -91,32 +91,32 @@ fn parse_lines(path: &Path) -> anyhow::Result<()> {
 fn read_file(path: &Path, format: Format) -> anyhow::Result<()> {
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut reader = reader(format, SESSION).ok_or_else(|| anyhow::anyhow!("no reader"))?;
-    let (mut harvest, mut grower) = (StepBatch::default(), Reconciler::new(format.agent()));
+    let (mut step_batch, mut reconciler) = (StepBatch::default(), Reconciler::new(format.agent()));
     let (mut line, mut number) = (Vec::new(), 0);
     let mut drafts: Vec<Draft> = Vec::new();
     while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
         number += 1;
-        reader.push_line(&line, number, &mut harvest);
-        if harvest.steps.len() >= STEPS {
-            grow(&mut harvest, &mut grower, &mut drafts);
+        reader.push_line(&line, number, &mut step_batch);
+        if step_batch.steps.len() >= STEPS {
+            reconcile(&mut step_batch, &mut reconciler, &mut drafts);
         }
     }
-    reader.finish(&mut harvest);
-    grow(&mut harvest, &mut grower, &mut drafts);
-    anyhow::ensure!(harvest.problems.is_empty(), "{:?}", harvest.problems.first());
-    anyhow::ensure!(grower.added + 2 >= number / 2, "{} entries of {number} lines", grower.added);
+    reader.finish(&mut step_batch);
+    reconcile(&mut step_batch, &mut reconciler, &mut drafts);
+    anyhow::ensure!(step_batch.problems.is_empty(), "{:?}", step_batch.problems.first());
+    anyhow::ensure!(reconciler.added + 2 >= number / 2, "{} entries of {number} lines", reconciler.added);
     Ok(())
 }
 
-fn grow(harvest: &mut StepBatch, grower: &mut Reconciler, drafts: &mut Vec<Draft>) {
-    for step in harvest.steps.drain(..) {
-        grower.take(step, drafts, &mut harvest.problems);
+fn reconcile(step_batch: &mut StepBatch, reconciler: &mut Reconciler, drafts: &mut Vec<Draft>) {
+    for step in step_batch.steps.drain(..) {
+        reconciler.take(step, drafts, &mut step_batch.problems);
     }
     drafts.clear();
 }
 
 /// Speed of the whole command, including its threads and syncs.
-async fn take_as_the_command(
+async fn import_as_command(
     stage: &Stage,
     path: &Path,
     format: Format,
@@ -126,7 +126,7 @@ async fn take_as_the_command(
     for _ in 0..stage.sizes.rounds {
         let engine = stage.open("foreign.db", Durability::Full)?;
         let start = Instant::now();
-        let added = take_quietly(&engine, &stage.scope, path, format).await;
+        let added = import_quietly(&engine, &stage.scope, path, format).await;
         let added = added.map_err(|failure| anyhow::anyhow!("{}: {}", failure.code, failure.message))?;
         rates.push(megabytes / start.elapsed().as_secs_f64());
         anyhow::ensure!(added > 0, "nothing was imported");
@@ -137,29 +137,34 @@ async fn take_as_the_command(
 }
 
 /// Import into a store, and sample the memory.
-async fn take_in(stage: &Stage, path: &Path, format: Format, megabytes: f64) -> anyhow::Result<Vec<Figure>> {
+async fn import_with_samples(
+    stage: &Stage,
+    path: &Path,
+    format: Format,
+    megabytes: f64,
+) -> anyhow::Result<Vec<Figure>> {
     let engine = stage.open("foreign.db", Durability::Normal)?;
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut reader = reader(format, SESSION).ok_or_else(|| anyhow::anyhow!("no reader"))?;
     let mut intake = engine.begin_intake(&stage.scope, format, Mode::Write);
-    let mut harvest = StepBatch::default();
+    let mut step_batch = StepBatch::default();
     let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0.0);
     let (mut all, mut tenth) = (Peak::default(), Peak::default());
     let start = Instant::now();
     while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
         number += 1;
         bytes += line.len() as f64 / 1e6;
-        reader.push_line(&line, number, &mut harvest);
-        if harvest.steps.len() >= STEPS {
-            intake.take(&mut harvest).await?;
+        reader.push_line(&line, number, &mut step_batch);
+        if step_batch.steps.len() >= STEPS {
+            intake.take(&mut step_batch).await?;
             all.sample();
             if bytes <= megabytes / 10.0 {
                 tenth = all;
             }
         }
     }
-    reader.finish(&mut harvest);
-    intake.finish(&mut harvest).await?;
+    reader.finish(&mut step_batch);
+    intake.finish(&mut step_batch).await?;
     let rate = megabytes / start.elapsed().as_secs_f64();
     stage.close("foreign.db", engine)?;
     stage.scratch.remove("foreign.db");

@@ -14,10 +14,10 @@ const NEWEST: usize = 50;
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let engine = stage.open("list.db", Durability::Normal)?;
-    let mut said = bodies(13);
+    let mut messages = bodies(13);
     for number in 0..stage.sizes.sessions {
         let session = stage.session(&engine, &format!("session-{number}")).await?;
-        stage.append(&engine, &session, said.by_ref().take(2).collect()).await?;
+        stage.append(&engine, &session, messages.by_ref().take(2).collect()).await?;
     }
     let filter = ListFilter { limit: NEWEST, ..ListFilter::default() };
     let time = median_millis(RUNS, || async {

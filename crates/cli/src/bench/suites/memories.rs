@@ -1,6 +1,6 @@
-//! Facts mentioned in fifty sessions among small talk, queried later in other words: how many facts are learned by
-//! rules, how many are found, and whether any fact is visible to another user or tenant. The questions were written
-//! before the first run and not tuned afterwards.
+//! Fifty sessions mention facts among small talk, and rephrased questions ask for the facts later. Measures how many
+//! facts are learned by rules, how many are found, and whether any fact is visible to another user or tenant. The
+//! questions were written before the first run and were not tuned afterwards.
 
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use crate::bench::stage::Stage;
 use crate::bench::table::{Figure, Goal};
 
 const AXIS: &str = "memories";
-/// Users of one tenant, among whom the facts are spread, and a user of another tenant with the first user's name.
+/// Tenant and user name of each user. Five users of one tenant own the facts. The user of the other tenant has the same
+/// name as the first user.
 const PEOPLE: [(&str, &str); 6] =
     [("acme", "ana"), ("acme", "bob"), ("acme", "cyd"), ("acme", "dan"), ("acme", "eve"), ("globex", "ana")];
 /// Number of other memories per user, as distractors.
@@ -153,13 +154,13 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 /// Create a session per fact, which mentions the fact among small talk, and each user's other memories.
 async fn plant(engine: &Engine) -> anyhow::Result<()> {
-    for (fact, (said, ..)) in FACTS.iter().enumerate() {
+    for (fact, (statement, ..)) in FACTS.iter().enumerate() {
         let scope = scope_of(owner_of(fact))?;
         let id = Some(format!("session-{fact}").parse()?);
         let (session, _) = engine.open(&scope, OpenOptions { id, ..OpenOptions::default() }).await?;
         let talk = |n: usize| TALK[(fact + n) % TALK.len()];
-        let words = [talk(0), talk(1), *said, talk(2), talk(3)];
-        let bodies = words.into_iter().map(user_text).collect();
+        let texts = [talk(0), talk(1), *statement, talk(2), talk(3)];
+        let bodies = texts.into_iter().map(user_text).collect();
         engine.inject(&scope, &session, bodies, Default::default()).await?;
         engine.close(&scope, &session).await?;
     }
@@ -201,11 +202,11 @@ async fn ask_owner(
     Ok(())
 }
 
-/// Query as all other users, everywhere memories appear: lists, searches, questions, prompts of new sessions.
+/// Query as every other user, wherever memories appear: lists, searches, questions, and prompts of new sessions.
 async fn ask_others(
     engine: &Engine,
     owner: usize,
-    (said, question, answer): (&str, &str, &str),
+    (statement, question, answer): (&str, &str, &str),
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     for other in (0..PEOPLE.len()).filter(|other| *other != owner) {
@@ -220,7 +221,7 @@ async fn ask_others(
                 seen.push_str(&memory.text);
             }
         }
-        for asked in [question, said] {
+        for asked in [question, statement] {
             let whose = Whose::For(scope.principal.clone());
             for found in engine.recollect(&scope, asked, whose, 50).await?.found {
                 seen.push_str(&found.memory.text);

@@ -8,7 +8,7 @@ use sapwood::store::OpenOptions as StoreOptions;
 use sapwood::store::postgres::baseline;
 use sapwood::{Body, Engine, ForkAt, OpenOptions, Seq, SessionId};
 
-use super::append::{one_of_many, run_as_tasks};
+use super::append::{append_all, run_as_tasks};
 use crate::bench::bodies::{bodies, line_of, short_bodies};
 use crate::bench::measure::{median, median_millis, millis, per_second};
 use crate::bench::stage::{KEPT, Stage};
@@ -61,26 +61,26 @@ async fn measure(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
         [(format!("context, last {KEPT}"), contexts), ("fork at the middle".to_owned(), forks)]
     {
         figures.push(Figure::new(AXIS, format!("{what}, of {SHORT} entries"), times[0], "ms"));
-        let beside = Figure::new(AXIS, format!("{what}, of {long} entries"), times[1], "ms");
-        figures.push(beside.over(times[0]).goal(Goal::AtMost(2.0)));
+        let figure = Figure::new(AXIS, format!("{what}, of {long} entries"), times[1], "ms");
+        figures.push(figure.over(times[0]).goal(Goal::AtMost(2.0)));
     }
     Ok(figures)
 }
 
 async fn rates(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
-    let said: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
-    let lines: Vec<Vec<u8>> = said.iter().cycle().take(said.len() * 4).map(line_of).collect();
+    let messages: Vec<Body> = bodies(11).take(stage.sizes.appends).collect();
+    let lines: Vec<Vec<u8>> = messages.iter().cycle().take(messages.len() * 4).map(line_of).collect();
     let inserts = |connections: usize, count: usize| {
         let taken = baseline::plain_inserts(url, connections, &lines[..count]).map_err(anyhow::Error::msg)?;
         anyhow::Ok(per_second(count, taken))
     };
     let (mut floor_one, mut floor_many, mut one, mut many) = (vec![], vec![], vec![], vec![]);
-    // Baselines and measurements alternate, so that a slow moment of the machine affects both.
+    // Baselines and measurements alternate, so that temporary slowness of the machine affects both.
     for round in 0..stage.sizes.rounds {
-        floor_one.push(inserts(1, said.len().min(lines.len()) / 4)?);
+        floor_one.push(inserts(1, messages.len().min(lines.len()) / 4)?);
         floor_many.push(inserts(STREAMS, lines.len())?);
-        one.push(streams(stage, url, &said[..said.len() / 4], 1, round).await?);
-        many.push(streams(stage, url, &said, STREAMS, round).await?);
+        one.push(streams(stage, url, &messages[..messages.len() / 4], 1, round).await?);
+        many.push(streams(stage, url, &messages, STREAMS, round).await?);
     }
     let (floor_one, floor_many) = (median(floor_one), median(floor_many));
     let figure = |name: &str, value: f64| Figure::new(AXIS, name, value, "/s");
@@ -93,22 +93,28 @@ async fn rates(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// Each stream waits for its append before it starts the next.
-async fn streams(stage: &Stage, url: &str, said: &[Body], count: usize, round: usize) -> anyhow::Result<f64> {
+async fn streams(
+    stage: &Stage,
+    url: &str,
+    messages: &[Body],
+    count: usize,
+    round: usize,
+) -> anyhow::Result<f64> {
     let engine = sapwood::open_engine(url, StoreOptions::default())?;
-    let each = if count == 1 { said.len() } else { said.len() * 4 / count };
+    let each = if count == 1 { messages.len() } else { messages.len() * 4 / count };
     let mut streams = Vec::with_capacity(count);
     for stream in 0..count {
         let session = stage.session(&engine, &format!("stream-{round}-{count}-{stream}")).await?;
-        let mine: Vec<Body> = said.iter().cycle().skip(stream * 7).take(each).cloned().collect();
-        streams.push(one_of_many(engine.clone(), stage.scope.clone(), session, mine));
+        let mine: Vec<Body> = messages.iter().cycle().skip(stream * 7).take(each).cloned().collect();
+        streams.push(append_all(engine.clone(), stage.scope.clone(), session, mine));
     }
     let start = Instant::now();
     run_as_tasks(streams)?;
     Ok(per_second(each * count, start.elapsed()))
 }
 
-/// The median time of a fork of each session. The sessions alternate, because the database may still be processing
-/// the inserts: a slow moment affects both.
+/// The median time of a fork of each session. The sessions alternate, so that background work of the database affects
+/// both.
 async fn time_forks(
     stage: &Stage,
     engine: &Engine,

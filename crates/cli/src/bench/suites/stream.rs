@@ -1,4 +1,4 @@
-//! Delivery over event streams: from the start of a durable append until a subscriber over HTTP has received the
+//! Delivery over event streams: the time from the start of a durable append until an HTTP subscriber receives the
 //! event. Server and subscribers share this process and two threads, so the figures include the subscribers' work.
 
 use std::net::SocketAddr;
@@ -22,11 +22,12 @@ use crate::bench::table::Figure;
 const AXIS: &str = "stream";
 const SUBSCRIBERS: &[usize] = &[1, 100, 2_000];
 const WORKERS: usize = 2;
-/// Minimum pause between two appends, extended for each subscriber, so that each event is delivered before the next.
+/// Minimum pause between two appends, extended for each subscriber, so that an event is delivered before the next
+/// append.
 const PAUSE: Duration = Duration::from_millis(150);
 const PAUSE_PER_SUBSCRIBER: Duration = Duration::from_micros(500);
 /// Timeout of a subscriber for one event.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
@@ -43,9 +44,9 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 fn figures_of(subscribers: usize, mut times_ms: Vec<f64>) -> [Figure; 2] {
     times_ms.sort_by(f64::total_cmp);
-    let late = times_ms.get(times_ms.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+    let p99 = times_ms.get(times_ms.len() * 99 / 100).copied().unwrap_or(f64::NAN);
     let figure = |what, value| Figure::new(AXIS, format!("delivery to {subscribers}, {what}"), value, "ms");
-    [figure("median", median(times_ms)), figure("p99", late)]
+    [figure("median", median(times_ms)), figure("p99", p99)]
 }
 
 /// Run on a multi-threaded runtime, like the server. The benchmark itself runs on a single-threaded runtime.
@@ -66,8 +67,8 @@ async fn deliver(
     subscribers: usize,
     events: usize,
 ) -> anyhow::Result<Vec<f64>> {
-    let door = Authenticator::new(engine.store().clone(), Some(scope.clone()), None);
-    let state = State::new(engine.clone(), door, Settings::default(), Vec::new());
+    let authenticator = Authenticator::new(engine.store().clone(), Some(scope.clone()), None);
+    let state = State::new(engine.clone(), authenticator, Settings::default(), Vec::new());
     let listening = Listening::bind(SocketAddr::from(([127, 0, 0, 1], 0)), state).await?;
     let addr = listening.addr;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -100,10 +101,10 @@ async fn subscribe(addr: SocketAddr, session: &SessionId) -> anyhow::Result<TcpS
     let mut stream = TcpStream::connect(addr).await?;
     let request = format!("GET /v1/sessions/{session}/events HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut hello = [0; 1024];
-    let length = stream.read(&mut hello).await?;
-    if !hello[..length].starts_with(b"HTTP/1.0 200") {
-        bail!("the server returned {}", String::from_utf8_lossy(&hello[..length]));
+    let mut response = [0; 1024];
+    let length = stream.read(&mut response).await?;
+    if !response[..length].starts_with(b"HTTP/1.0 200") {
+        bail!("the server returned {}", String::from_utf8_lossy(&response[..length]));
     }
     Ok(stream)
 }
@@ -112,7 +113,7 @@ async fn subscribe(addr: SocketAddr, session: &SessionId) -> anyhow::Result<TcpS
 async fn read_times(mut stream: TcpStream, events: usize) -> anyhow::Result<Vec<Instant>> {
     let (mut times, mut rest, mut buffer) = (Vec::with_capacity(events), Vec::new(), [0; 4096]);
     while times.len() < events {
-        let length = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await??;
+        let length = tokio::time::timeout(TIMEOUT, stream.read(&mut buffer)).await??;
         if length == 0 {
             bail!("the stream ended");
         }

@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use sapwood::core::agent::Agent;
 use sapwood::core::content::{Json, ToolCall};
 use sapwood::core::entry::{Stop, Usage};
-use sapwood::core::port::model::{Model, ModelError, ModelFacts, Piece, PieceStream, Request};
-use sapwood::core::port::tool::{Grant, Replay, ToolError, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch};
+use sapwood::core::port::model::{Model, ModelError, ModelFacts, ReplyEvent, ReplyStream, Request};
+use sapwood::core::port::tool::{
+    Replay, ToolError, ToolGrant, ToolHost, ToolOutput, ToolSpec, Toolbox, Touch,
+};
 use sapwood::core::project::context::Role;
 use sapwood::engine::Backends;
 use sapwood::engine::turn::{SendOptions, Sent, StartOptions};
@@ -47,9 +49,12 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 /// The median time of a round, in a session with this many entries before a compaction.
 async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) -> anyhow::Result<f64> {
-    let world =
-        Backends { model: Arc::new(Instant_), tools: Arc::new(Instant_), default_model: "instant".into() };
-    let engine = engine.with_backends(world);
+    let backends = Backends {
+        model: Arc::new(InstantBackends),
+        tools: Arc::new(InstantBackends),
+        default_model: "instant".into(),
+    };
+    let engine = engine.with_backends(backends);
     let agent = Agent { tools: vec!["look".to_owned()], ..Agent::default_with(Some("instant".into())) };
     let open = OpenOptions { id: Some(name.parse()?), ..OpenOptions::default() };
     let options = StartOptions { open, agent, ..StartOptions::default() };
@@ -66,8 +71,8 @@ async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) 
 
 async fn time_turn(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<f64> {
     let start = Instant::now();
-    let words = vec![Part::text("Go on.")];
-    let sent = engine.send(&stage.scope, session, words, SendOptions::default()).await?;
+    let parts = vec![Part::text("Go on.")];
+    let sent = engine.send(&stage.scope, session, parts, SendOptions::default()).await?;
     let Sent::Started(running) = sent else { anyhow::bail!("the session is busy") };
     let report = running.ended().await?;
     anyhow::ensure!(report.ended.is_some_and(|ended| ended.code.is_none()), "the turn failed");
@@ -75,20 +80,20 @@ async fn time_turn(stage: &Stage, engine: &Engine, session: &SessionId) -> anyho
 }
 
 /// A model and a tool that return at once.
-struct Instant_;
+struct InstantBackends;
 
 #[async_trait]
-impl Model for Instant_ {
-    async fn call(&self, request: &Request) -> Result<PieceStream, ModelError> {
+impl Model for InstantBackends {
+    async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
         let asked = request.messages.iter().rev().take_while(|message| message.role != Role::User);
         let rounds = asked.filter(|message| message.role == Role::Assistant).count();
-        let mut pieces = vec![Piece::Text("Looking.".to_owned())];
+        let mut pieces = vec![ReplyEvent::Text("Looking.".to_owned())];
         if rounds + 1 < ROUNDS {
             let call_id = format!("call-{rounds}");
-            pieces.push(Piece::CallBegan { index: 0, call_id, name: "look".to_owned() });
+            pieces.push(ReplyEvent::CallBegan { index: 0, call_id, name: "look".to_owned() });
         }
         let usage = Usage { input: 1_000, output: 50, ..Usage::default() };
-        pieces.extend([Piece::Usage(usage), Piece::Stop(Stop::Stop)]);
+        pieces.extend([ReplyEvent::Usage(usage), ReplyEvent::Stop(Stop::Stop)]);
         Ok(Box::pin(futures_util::stream::iter(pieces.into_iter().map(Ok))))
     }
 
@@ -102,19 +107,19 @@ impl Model for Instant_ {
 }
 
 #[async_trait]
-impl ToolHost for Instant_ {
-    async fn open(&self, _grant: &Grant) -> Result<Arc<dyn Toolbox>, ToolError> {
+impl ToolHost for InstantBackends {
+    async fn open(&self, _grant: &ToolGrant) -> Result<Arc<dyn Toolbox>, ToolError> {
         let input_schema = Json::from_value(&serde_json::json!({ "type": "object" }));
         let (name, description) = ("look".to_owned(), "Looks.".to_owned());
         let spec = ToolSpec { name, description, input_schema, touch: Touch::Reads, replay: Replay::Safe };
-        Ok(Arc::new(Look([spec])))
+        Ok(Arc::new(LookTools([spec])))
     }
 }
 
-struct Look([ToolSpec; 1]);
+struct LookTools([ToolSpec; 1]);
 
 #[async_trait]
-impl Toolbox for Look {
+impl Toolbox for LookTools {
     fn specs(&self) -> &[ToolSpec] {
         &self.0
     }

@@ -1,31 +1,31 @@
 //! Classifies lines of markdown. Pure. The kind of an incomplete line may still be undecided.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind<'a> {
+pub enum LineKind<'a> {
     Blank,
     Fence { mark: char, length: usize, indent: usize },
     Heading { text: &'a str },
     Rule,
     Item { indent: usize, marker: &'a str, text: &'a str },
     Quote { text: &'a str },
-    Row,
+    TableRow,
     Text { indent: usize, text: &'a str },
 }
 
 /// Whether further text may be added to the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
-    Whole,
-    Growing,
+pub enum LineState {
+    Complete,
+    Incomplete,
 }
 
-/// The kind of the line, or None while further text could change it.
-pub fn kind_of(line: &str, state: Line) -> Option<Kind<'_>> {
+/// The kind of the line, or `None` if more text could change it.
+pub fn kind_of(line: &str, state: LineState) -> Option<LineKind<'_>> {
     let text = line.trim_start();
     let indent = line.len() - text.len();
-    let decided = state == Line::Whole;
-    let Some(first) = text.chars().next() else { return decided.then_some(Kind::Blank) };
-    let plain = Kind::Text { indent, text };
+    let decided = state == LineState::Complete;
+    let Some(first) = text.chars().next() else { return decided.then_some(LineKind::Blank) };
+    let plain = LineKind::Text { indent, text };
     match first {
         '`' | '~' => {
             let marks = text.len() - text.trim_start_matches(first).len();
@@ -35,18 +35,18 @@ pub fn kind_of(line: &str, state: Line) -> Option<Kind<'_>> {
         '#' => {
             let after = text.trim_start_matches('#');
             let is_heading = text.len() - after.len() <= 6 && (after.starts_with(' ') || after.is_empty());
-            let heading = Kind::Heading { text: after.trim().trim_end_matches('#').trim_end() };
+            let heading = LineKind::Heading { text: after.trim().trim_end_matches('#').trim_end() };
             decided.then_some(if is_heading { heading } else { plain })
         }
         '>' => {
             let text = text[1..].trim_start_matches(' ');
-            (decided || !text.is_empty()).then_some(Kind::Quote { text })
+            (decided || !text.is_empty()).then_some(LineKind::Quote { text })
         }
-        '|' => decided.then_some(Kind::Row),
+        '|' => decided.then_some(LineKind::TableRow),
         '-' | '*' | '+' | '_' => match bullet(text, indent, state) {
             Bullet::Item(kind) => Some(kind),
             Bullet::Undecided => None,
-            Bullet::None if is_rule(text) => decided.then_some(Kind::Rule),
+            Bullet::None if is_rule(text) => decided.then_some(LineKind::Rule),
             Bullet::None => {
                 let is_other = |c: char| c != ' ' && c != first;
                 (decided || text.contains(is_other)).then_some(plain)
@@ -57,10 +57,10 @@ pub fn kind_of(line: &str, state: Line) -> Option<Kind<'_>> {
     }
 }
 
-fn fence(text: &str, mark: char, indent: usize) -> Option<Kind<'_>> {
+fn fence(text: &str, mark: char, indent: usize) -> Option<LineKind<'_>> {
     let length = text.chars().take_while(|c| *c == mark).count();
     let rest = &text[length..];
-    (length >= 3 && !(mark == '`' && rest.contains('`'))).then_some(Kind::Fence { mark, length, indent })
+    (length >= 3 && !(mark == '`' && rest.contains('`'))).then_some(LineKind::Fence { mark, length, indent })
 }
 
 pub fn is_rule(text: &str) -> bool {
@@ -69,30 +69,30 @@ pub fn is_rule(text: &str) -> bool {
 }
 
 enum Bullet<'a> {
-    Item(Kind<'a>),
+    Item(LineKind<'a>),
     Undecided,
     None,
 }
 
-fn bullet(text: &str, indent: usize, state: Line) -> Bullet<'_> {
+fn bullet(text: &str, indent: usize, state: LineState) -> Bullet<'_> {
     let Some(rest) = text.strip_prefix(['-', '*', '+']) else { return Bullet::None };
     let marker = &text[..1];
-    let item = |text| Bullet::Item(Kind::Item { indent, marker, text });
-    if rest.is_empty() && state == Line::Whole {
+    let item = |text| Bullet::Item(LineKind::Item { indent, marker, text });
+    if rest.is_empty() && state == LineState::Complete {
         return item("");
     }
     let Some(content) = rest.strip_prefix(' ').map(str::trim_start) else { return Bullet::None };
-    // `- - -` is a rule unless other text follows, and a checkbox is recognised at its closing bracket.
+    // `- - -` is a rule unless other text follows. A checkbox is recognised only at its closing bracket.
     let may_be_rule = content.is_empty() || content.chars().all(|c| text.starts_with(c) || c == ' ');
     let may_be_task = content.starts_with('[') && content.len() < 4;
     match state {
-        Line::Whole if is_rule(text) => Bullet::None,
-        Line::Growing if may_be_rule || may_be_task => Bullet::Undecided,
-        Line::Whole | Line::Growing => item(content),
+        LineState::Complete if is_rule(text) => Bullet::None,
+        LineState::Incomplete if may_be_rule || may_be_task => Bullet::Undecided,
+        LineState::Complete | LineState::Incomplete => item(content),
     }
 }
 
-fn number<'a>(text: &'a str, indent: usize, plain: Kind<'a>, state: Line) -> Option<Kind<'a>> {
+fn number<'a>(text: &'a str, indent: usize, plain: LineKind<'a>, state: LineState) -> Option<LineKind<'a>> {
     let digits = text.chars().take_while(char::is_ascii_digit).count();
     let rest = &text[digits..];
     if digits > 9 || !rest.is_empty() && !rest.starts_with(['.', ')']) {
@@ -100,9 +100,9 @@ fn number<'a>(text: &'a str, indent: usize, plain: Kind<'a>, state: Line) -> Opt
     }
     match rest.get(1..) {
         Some(after) if after.starts_with(' ') => {
-            Some(Kind::Item { indent, marker: &text[..=digits], text: after.trim_start() })
+            Some(LineKind::Item { indent, marker: &text[..=digits], text: after.trim_start() })
         }
-        None | Some("") if state == Line::Growing => None,
+        None | Some("") if state == LineState::Incomplete => None,
         _ => Some(plain),
     }
 }
@@ -113,18 +113,18 @@ mod tests {
 
     #[test]
     fn a_line_is_classified_by_its_beginning() {
-        let whole = |line| kind_of(line, Line::Whole).unwrap();
-        assert_eq!(whole("  - a"), Kind::Item { indent: 2, marker: "-", text: "a" });
-        assert_eq!(whole("12) b"), Kind::Item { indent: 0, marker: "12)", text: "b" });
-        assert_eq!(whole("## c ##"), Kind::Heading { text: "c" });
-        assert_eq!(whole("```rust"), Kind::Fence { mark: '`', length: 3, indent: 0 });
-        assert_eq!(whole("---"), Kind::Rule);
-        assert_eq!(whole("- - -"), Kind::Rule);
-        assert_eq!(whole("> q"), Kind::Quote { text: "q" });
-        assert_eq!(whole("#tag"), Kind::Text { indent: 0, text: "#tag" });
-        assert_eq!(whole("1.5 m"), Kind::Text { indent: 0, text: "1.5 m" });
-        assert_eq!(whole("**b**"), Kind::Text { indent: 0, text: "**b**" });
-        assert_eq!(whole(""), Kind::Blank);
+        let whole = |line| kind_of(line, LineState::Complete).unwrap();
+        assert_eq!(whole("  - a"), LineKind::Item { indent: 2, marker: "-", text: "a" });
+        assert_eq!(whole("12) b"), LineKind::Item { indent: 0, marker: "12)", text: "b" });
+        assert_eq!(whole("## c ##"), LineKind::Heading { text: "c" });
+        assert_eq!(whole("```rust"), LineKind::Fence { mark: '`', length: 3, indent: 0 });
+        assert_eq!(whole("---"), LineKind::Rule);
+        assert_eq!(whole("- - -"), LineKind::Rule);
+        assert_eq!(whole("> q"), LineKind::Quote { text: "q" });
+        assert_eq!(whole("#tag"), LineKind::Text { indent: 0, text: "#tag" });
+        assert_eq!(whole("1.5 m"), LineKind::Text { indent: 0, text: "1.5 m" });
+        assert_eq!(whole("**b**"), LineKind::Text { indent: 0, text: "**b**" });
+        assert_eq!(whole(""), LineKind::Blank);
     }
 
     #[test]
@@ -155,9 +155,9 @@ mod tests {
             "-- dash",
         ];
         for line in lines {
-            let whole = kind_of(line, Line::Whole).unwrap();
+            let whole = kind_of(line, LineState::Complete).unwrap();
             for end in (1..line.len()).filter(|end| line.is_char_boundary(*end)) {
-                if let Some(early) = kind_of(&line[..end], Line::Growing) {
+                if let Some(early) = kind_of(&line[..end], LineState::Incomplete) {
                     let same = std::mem::discriminant(&early) == std::mem::discriminant(&whole);
                     assert!(same, "{line:?} at {end}: {early:?} became {whole:?}");
                 }

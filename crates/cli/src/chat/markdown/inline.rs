@@ -1,5 +1,5 @@
-//! Inline styles of a block: emphasis, code, links. Pure. For incomplete text, the parser also returns the position up
-//! to which further text cannot change the result.
+//! Inline styles of a block: emphasis, code, links. Pure. For incomplete text, the parser also returns the offset up to
+//! which the result is final.
 
 use anstyle::Style;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -20,17 +20,18 @@ pub struct Inline {
     pub decided: usize,
 }
 
-/// Parse a block's text into spans, on top of the block's own style.
+/// Parse a block's text into spans. Inline styles are added to the block's style `base`.
 pub fn parse(source: &str, base: Style) -> Inline {
-    let mut walk = Walk { spans: Vec::new(), styles: vec![base], links: Vec::new(), open: None, source };
+    let mut collector =
+        SpanCollector { spans: Vec::new(), styles: vec![base], links: Vec::new(), open: None, source };
     for (event, range) in Parser::new_ext(source, Options::ENABLE_STRIKETHROUGH).into_offset_iter() {
-        walk.take(event, range.start);
+        collector.take(event, range.start);
     }
     let end = source.trim_end().len();
-    Inline { decided: walk.open.unwrap_or(end).min(end), spans: walk.spans }
+    Inline { decided: collector.open.unwrap_or(end).min(end), spans: collector.spans }
 }
 
-struct Walk<'a> {
+struct SpanCollector<'a> {
     spans: Vec<Span>,
     styles: Vec<Style>,
     links: Vec<(String, usize)>,
@@ -39,7 +40,7 @@ struct Walk<'a> {
     source: &'a str,
 }
 
-impl Walk<'_> {
+impl SpanCollector<'_> {
     fn style(&self) -> Style {
         self.styles.last().copied().unwrap_or_default()
     }
@@ -51,7 +52,7 @@ impl Walk<'_> {
     fn take(&mut self, event: Event<'_>, at: usize) {
         match event {
             Event::Text(text) => {
-                self.look_for_openers(&text, at);
+                self.find_opener(&text, at);
                 self.add(&text, self.style(), at);
             }
             Event::Code(code) => self.add(&code, self.style().fg_color(CYAN.get_fg_color()), at),
@@ -96,8 +97,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Find characters that are plain text now but that further text could turn into markup.
-    fn look_for_openers(&mut self, text: &str, at: usize) {
+    /// Find the first character that is plain text now but could become markup when more text follows.
+    fn find_opener(&mut self, text: &str, at: usize) {
         if self.open.is_some() {
             return;
         }
@@ -110,10 +111,10 @@ impl Walk<'_> {
     fn may_open(&self, at: usize, c: char) -> bool {
         let after = &self.source[at + c.len_utf8()..];
         let next = after.chars().next();
-        let is_glued = next.is_none_or(|next| !next.is_whitespace());
+        let is_adjacent = next.is_none_or(|next| !next.is_whitespace());
         match c {
-            '*' => is_glued,
-            '_' => is_glued && !self.source[..at].ends_with(char::is_alphanumeric),
+            '*' => is_adjacent,
+            '_' => is_adjacent && !self.source[..at].ends_with(char::is_alphanumeric),
             '`' => true,
             '~' => next.is_none_or(|next| next == '~'),
             '[' => match after.split_once(']') {

@@ -1,7 +1,7 @@
-//! Renders streaming markdown for a terminal. A line is returned once, as soon as further text cannot change it. The
-//! undecided rest is available from [`Markdown::pending`]. Pure.
+//! Renders streaming markdown for a terminal. A line is returned once, when more text can no longer change it. The text
+//! that is not final yet is available from [`Markdown::pending`]. Pure.
 //!
-//! The input is untrusted: control characters are removed first, so all escape sequences in the output are ours.
+//! The input is untrusted. Control characters are removed first, so only this module adds escape sequences.
 
 mod block;
 mod inline;
@@ -12,9 +12,9 @@ use anstyle::Style;
 
 use crate::render::{BOLD, CYAN, DIM, clean, fit};
 
-use block::{Kind, Line, kind_of};
+use block::{LineKind, LineState, kind_of};
 use inline::Span;
-use wrap::{Row, wrap};
+use wrap::{WrappedRow, wrap};
 
 /// Minimum width for wrapping.
 const WIDTH_MIN: usize = 20;
@@ -29,9 +29,9 @@ pub struct Markdown {
     width: usize,
     /// The current incomplete line.
     line: String,
-    /// Whether the beginning of the line was already added to the open block.
-    is_line_in_flow: bool,
-    open: Open,
+    /// Whether the beginning of the line was already added to the current block.
+    is_line_in_block: bool,
+    open: CurrentBlock,
     gap: Gap,
     /// Indentation of the last list item's text.
     item_indent: Option<usize>,
@@ -39,9 +39,9 @@ pub struct Markdown {
 }
 
 /// The current incomplete block.
-enum Open {
+enum CurrentBlock {
     None,
-    Flow(Flow),
+    Text(TextBlock),
     Code { mark: char, length: usize, indent: usize },
     Table(Vec<String>),
 }
@@ -55,8 +55,8 @@ enum Gap {
     Due,
 }
 
-/// Flowing text: a paragraph, an item, a quote or a heading.
-struct Flow {
+/// A block of wrapped text: a paragraph, a list item, a quote or a heading.
+struct TextBlock {
     text: String,
     style: Style,
     first: String,
@@ -72,8 +72,8 @@ impl Markdown {
         Self {
             width: width.max(WIDTH_MIN),
             line: String::new(),
-            is_line_in_flow: false,
-            open: Open::None,
+            is_line_in_block: false,
+            open: CurrentBlock::None,
             gap: Gap::Top,
             item_indent: None,
             out: Vec::new(),
@@ -83,13 +83,13 @@ impl Markdown {
     /// Add text and return the lines that became final.
     pub fn push(&mut self, text: &str) -> Vec<String> {
         let text = clean(text).replace('\t', "    ");
-        for piece in text.split_inclusive('\n') {
-            match piece.strip_suffix('\n') {
+        for chunk in text.split_inclusive('\n') {
+            match chunk.strip_suffix('\n') {
                 Some(end) => {
-                    self.grow_line(end);
+                    self.extend_line(end);
                     self.end_line();
                 }
-                None => self.grow_line(piece),
+                None => self.extend_line(chunk),
             }
         }
         self.print_decided();
@@ -98,7 +98,7 @@ impl Markdown {
 
     /// End the text and return the remaining lines.
     pub fn finish(&mut self) -> Vec<String> {
-        if !self.line.is_empty() || self.is_line_in_flow {
+        if !self.line.is_empty() || self.is_line_in_block {
             self.end_line();
         }
         self.close();
@@ -106,48 +106,50 @@ impl Markdown {
         std::mem::take(&mut self.out)
     }
 
-    /// The last rows of the undecided text, at most `rows_max`.
+    /// The last rows of the text that is not final yet, at most `rows_max`.
     pub fn pending(&self, rows_max: usize) -> Vec<String> {
         let mut rows = match &self.open {
-            Open::Flow(flow) => flow.rows_left(self.width),
-            Open::Table(rows) => rows.iter().map(|row| fit(row, self.width)).collect(),
-            Open::None | Open::Code { .. } => Vec::new(),
+            CurrentBlock::Text(block) => block.pending_rows(self.width),
+            CurrentBlock::Table(rows) => rows.iter().map(|row| fit(row, self.width)).collect(),
+            CurrentBlock::None | CurrentBlock::Code { .. } => Vec::new(),
         };
-        if !self.is_line_in_flow && !self.line.trim().is_empty() {
-            let is_code = matches!(self.open, Open::Code { .. });
+        if !self.is_line_in_block && !self.line.trim().is_empty() {
+            let is_code = matches!(self.open, CurrentBlock::Code { .. });
             let line = fit(&self.line, self.width.saturating_sub(4));
             rows.push(if is_code { code_line(&line) } else { line });
         }
         rows.split_off(rows.len().saturating_sub(rows_max))
     }
 
-    fn grow_line(&mut self, more: &str) {
-        if let (true, Open::Flow(flow)) = (self.is_line_in_flow, &mut self.open) {
-            flow.text.push_str(more);
+    fn extend_line(&mut self, more: &str) {
+        if let (true, CurrentBlock::Text(block)) = (self.is_line_in_block, &mut self.open) {
+            block.text.push_str(more);
             return;
         }
         self.line.push_str(more);
         if self.line.len() > LINE_BYTES_MAX {
             self.end_line();
-        } else if !matches!(self.open, Open::Code { .. } | Open::Table(_)) {
-            self.take_line(Line::Growing);
+        } else if !matches!(self.open, CurrentBlock::Code { .. } | CurrentBlock::Table(_)) {
+            self.take_line(LineState::Incomplete);
         }
     }
 
     fn end_line(&mut self) {
-        if !self.is_line_in_flow {
-            self.take_line(Line::Whole);
+        if !self.is_line_in_block {
+            self.take_line(LineState::Complete);
             self.line.clear();
         }
-        if let (true, Open::Flow(flow)) = (std::mem::take(&mut self.is_line_in_flow), &mut self.open) {
-            flow.end_line();
+        if let (true, CurrentBlock::Text(block)) =
+            (std::mem::take(&mut self.is_line_in_block), &mut self.open)
+        {
+            block.end_line();
         }
     }
 
     /// Add the line to its block, once the kind of the block is decided.
-    fn take_line(&mut self, state: Line) {
+    fn take_line(&mut self, state: LineState) {
         let line = std::mem::take(&mut self.line);
-        if let Open::Code { mark, length, indent } = self.open {
+        if let CurrentBlock::Code { mark, length, indent } = self.open {
             self.take_code(&line, mark, length, indent);
             return;
         }
@@ -155,35 +157,35 @@ impl Markdown {
             self.line = line;
             return;
         };
-        if !matches!(kind, Kind::Row) && matches!(self.open, Open::Table(_)) {
+        if !matches!(kind, LineKind::TableRow) && matches!(self.open, CurrentBlock::Table(_)) {
             self.close();
         }
         match kind {
-            Kind::Blank => {
+            LineKind::Blank => {
                 self.close();
                 if self.gap == Gap::None {
                     self.gap = Gap::Due;
                 }
             }
-            Kind::Fence { mark, length, indent } => {
+            LineKind::Fence { mark, length, indent } => {
                 self.close();
-                self.lead();
-                self.open = Open::Code { mark, length, indent };
+                self.print_gap();
+                self.open = CurrentBlock::Code { mark, length, indent };
             }
-            Kind::Heading { text } => {
+            LineKind::Heading { text } => {
                 self.item_indent = None;
-                self.begin(Flow::new(BOLD.fg_color(CYAN.get_fg_color()), text));
+                self.begin(TextBlock::new(BOLD.fg_color(CYAN.get_fg_color()), text));
                 self.close();
             }
-            Kind::Rule => {
+            LineKind::Rule => {
                 self.close();
-                self.lead();
+                self.print_gap();
                 self.out.push(format!("{DIM}{}{DIM:#}", "─".repeat(self.width.min(40))));
             }
-            Kind::Item { indent, marker, text } => self.begin_item(indent, marker, text),
-            Kind::Quote { text } => self.take_quote(text),
-            Kind::Row => self.take_row(&line),
-            Kind::Text { indent, text } => self.take_text(indent, text),
+            LineKind::Item { indent, marker, text } => self.begin_item(indent, marker, text),
+            LineKind::Quote { text } => self.take_quote(text),
+            LineKind::TableRow => self.take_row(&line),
+            LineKind::Text { indent, text } => self.take_text(indent, text),
         }
     }
 
@@ -191,7 +193,7 @@ impl Markdown {
         let text = line.trim();
         let is_end = text.chars().count() >= length && text.chars().all(|c| c == mark);
         if is_end {
-            self.open = Open::None;
+            self.open = CurrentBlock::None;
             return;
         }
         let kept =
@@ -211,46 +213,51 @@ impl Markdown {
         let indent = lead.len() + marker.chars().count() + 1;
         let first = format!("{lead}{DIM}{marker}{DIM:#} ");
         self.item_indent = Some(indent);
-        self.begin(Flow { first, rest: " ".repeat(indent), indent, ..Flow::new(Style::new(), text) });
+        self.begin(TextBlock {
+            first,
+            rest: " ".repeat(indent),
+            indent,
+            ..TextBlock::new(Style::new(), text)
+        });
     }
 
     fn take_quote(&mut self, text: &str) {
         let bar = format!("{DIM}│{DIM:#} ");
         if text.is_empty() {
             self.close();
-            self.lead();
+            self.print_gap();
             self.out.push(bar.trim_end().to_owned());
             return;
         }
-        if let Open::Flow(flow @ Flow { is_quote: true, .. }) = &mut self.open {
-            flow.text.push_str(text);
-            self.is_line_in_flow = true;
+        if let CurrentBlock::Text(block @ TextBlock { is_quote: true, .. }) = &mut self.open {
+            block.text.push_str(text);
+            self.is_line_in_block = true;
             return;
         }
         let style = Style::new().italic();
-        self.begin(Flow {
+        self.begin(TextBlock {
             first: bar.clone(),
             rest: bar,
             indent: 2,
             is_quote: true,
-            ..Flow::new(style, text)
+            ..TextBlock::new(style, text)
         });
     }
 
     fn take_row(&mut self, line: &str) {
         match &mut self.open {
-            Open::Table(rows) if rows.len() < TABLE_ROWS_MAX => rows.push(line.to_owned()),
+            CurrentBlock::Table(rows) if rows.len() < TABLE_ROWS_MAX => rows.push(line.to_owned()),
             _ => {
                 self.close();
-                self.open = Open::Table(vec![line.to_owned()]);
+                self.open = CurrentBlock::Table(vec![line.to_owned()]);
             }
         }
     }
 
     fn take_text(&mut self, indent: usize, text: &str) {
-        if let Open::Flow(flow) = &mut self.open {
-            flow.text.push_str(text);
-            self.is_line_in_flow = true;
+        if let CurrentBlock::Text(block) = &mut self.open {
+            block.text.push_str(text);
+            self.is_line_in_block = true;
             return;
         }
         // After a blank line, indented text still belongs to the list item.
@@ -259,31 +266,35 @@ impl Markdown {
             self.item_indent = None;
         }
         let lead_text = " ".repeat(lead);
-        let flow =
-            Flow { first: lead_text.clone(), rest: lead_text, indent: lead, ..Flow::new(Style::new(), text) };
-        self.begin(flow);
-    }
-
-    fn begin(&mut self, flow: Flow) {
-        self.close();
-        self.open = Open::Flow(flow);
-        self.is_line_in_flow = true;
-    }
-
-    /// Print the rest of the open block.
-    fn close(&mut self) {
-        self.is_line_in_flow = false;
-        let lines = match std::mem::replace(&mut self.open, Open::None) {
-            Open::None | Open::Code { .. } => return,
-            Open::Flow(flow) => flow.rows_left(self.width),
-            Open::Table(rows) => table::draw(&rows, self.width).unwrap_or(rows),
+        let block = TextBlock {
+            first: lead_text.clone(),
+            rest: lead_text,
+            indent: lead,
+            ..TextBlock::new(Style::new(), text)
         };
-        self.lead();
+        self.begin(block);
+    }
+
+    fn begin(&mut self, block: TextBlock) {
+        self.close();
+        self.open = CurrentBlock::Text(block);
+        self.is_line_in_block = true;
+    }
+
+    /// Print the rest of the current block.
+    fn close(&mut self) {
+        self.is_line_in_block = false;
+        let lines = match std::mem::replace(&mut self.open, CurrentBlock::None) {
+            CurrentBlock::None | CurrentBlock::Code { .. } => return,
+            CurrentBlock::Text(block) => block.pending_rows(self.width),
+            CurrentBlock::Table(rows) => table::draw(&rows, self.width).unwrap_or(rows),
+        };
+        self.print_gap();
         self.out.extend(lines);
     }
 
     /// Print the blank line between two blocks, if the source has a blank line.
-    fn lead(&mut self) {
+    fn print_gap(&mut self) {
         if std::mem::replace(&mut self.gap, Gap::None) == Gap::Due {
             self.out.push(String::new());
         }
@@ -291,16 +302,16 @@ impl Markdown {
 
     fn print_decided(&mut self) {
         let width = self.width;
-        let Open::Flow(flow) = &mut self.open else { return };
-        let lines = flow.take_decided(width);
+        let CurrentBlock::Text(block) = &mut self.open else { return };
+        let lines = block.take_decided(width);
         if !lines.is_empty() {
-            self.lead();
+            self.print_gap();
             self.out.extend(lines);
         }
     }
 }
 
-impl Flow {
+impl TextBlock {
     fn new(style: Style, text: &str) -> Self {
         let (first, rest) = (String::new(), String::new());
         Self { text: text.to_owned(), style, first, rest, indent: 0, printed: 0, is_quote: false }
@@ -322,23 +333,23 @@ impl Flow {
         self.text.trim_end_matches([' ', '\n', '\\'])
     }
 
-    fn paint(&self, rows: &[Row], range: std::ops::Range<usize>) -> Vec<String> {
+    fn paint(&self, rows: &[WrappedRow], range: std::ops::Range<usize>) -> Vec<String> {
         let lead = |at: usize| if at == 0 { &self.first } else { &self.rest };
         range.map(|at| format!("{}{}", lead(at), rows[at].paint())).collect()
     }
 
-    fn wrap(&self, spans: &[Span], width: usize) -> Vec<Row> {
+    fn wrap(&self, spans: &[Span], width: usize) -> Vec<WrappedRow> {
         wrap(spans, width.saturating_sub(self.indent).max(WIDTH_MIN / 2))
     }
 
     /// All rows that are not printed yet.
-    fn rows_left(&self, width: usize) -> Vec<String> {
+    fn pending_rows(&self, width: usize) -> Vec<String> {
         let rows = self.wrap(&inline::parse(self.source(), self.style).spans, width);
         self.paint(&rows, self.printed.min(rows.len())..rows.len())
     }
 
-    /// Remove and return the full lines that further text cannot change. Emphasis that stays open for too long
-    /// counts as plain text.
+    /// Return the full lines that more text cannot change and that were not printed yet. Emphasis that stays open for
+    /// more than `HELD_BYTES_MAX` bytes counts as plain text.
     fn take_decided(&mut self, width: usize) -> Vec<String> {
         let inline = inline::parse(self.source(), self.style);
         let rows = self.wrap(&inline.spans, width);

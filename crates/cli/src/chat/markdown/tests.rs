@@ -1,4 +1,4 @@
-//! Tests that the output does not depend on how the text is split.
+//! Tests of the rendered output, which must not depend on how the text is split into chunks.
 
 use super::*;
 
@@ -6,12 +6,12 @@ fn plain(lines: &[String]) -> String {
     anstream::adapter::strip_str(&lines.join("\n")).to_string()
 }
 
-fn render(text: &str, width: usize, piece_chars: usize) -> Vec<String> {
+fn render(text: &str, width: usize, chunk_chars: usize) -> Vec<String> {
     let mut markdown = Markdown::new(width);
     let chars: Vec<char> = text.chars().collect();
     let mut lines = Vec::new();
-    for piece in chars.chunks(piece_chars) {
-        lines.extend(markdown.push(&piece.iter().collect::<String>()));
+    for chunk in chars.chunks(chunk_chars) {
+        lines.extend(markdown.push(&chunk.iter().collect::<String>()));
     }
     lines.extend(markdown.finish());
     lines
@@ -23,11 +23,11 @@ and a [link](https://example.org/a) that ends.\nSecond line of the same paragrap
 | name | value |\n|---|--:|\n| a | 1 |\n| `b|c` | 22 |\n\n> quoted *words*\n> go on\n\n---\n- [ ] open\n- [x] done\n\nlast *args and **kwargs";
 
 #[test]
-fn the_size_of_the_pieces_does_not_matter() {
+fn the_chunk_size_does_not_affect_the_output() {
     for width in [24, 40, 80] {
         let whole = render(SAMPLE, width, usize::MAX >> 1);
-        for piece_chars in [1, 2, 3, 7, 50] {
-            assert_eq!(render(SAMPLE, width, piece_chars), whole, "width {width}, pieces of {piece_chars}");
+        for chunk_chars in [1, 2, 3, 7, 50] {
+            assert_eq!(render(SAMPLE, width, chunk_chars), whole, "width {width}, chunks of {chunk_chars}");
         }
     }
 }

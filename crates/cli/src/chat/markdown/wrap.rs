@@ -8,39 +8,44 @@ use super::inline::Span;
 
 /// One line, without its prefix.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Row {
-    pub pieces: Vec<(String, Style)>,
+pub struct WrappedRow {
+    pub runs: Vec<(String, Style)>,
     pub width: usize,
     /// Offset in the source where the line begins.
     pub at: usize,
-    /// Offset in the source where the word that did not fit ends.
+    /// Offset in the source of the end of the next word, which did not fit. The line is final once this offset is.
     pub end: usize,
 }
 
-impl Row {
+impl WrappedRow {
     /// Render the line. The only escape sequences are those of the styles.
     pub fn paint(&self) -> String {
-        self.pieces.iter().map(|(text, style)| format!("{style}{text}{style:#}")).collect()
+        self.runs.iter().map(|(text, style)| format!("{style}{text}{style:#}")).collect()
     }
 
     fn push(&mut self, c: char, style: Style) {
         self.width += c.width().unwrap_or(0);
-        match self.pieces.last_mut() {
+        match self.runs.last_mut() {
             Some((text, last)) if *last == style => text.push(c),
-            _ => self.pieces.push((c.to_string(), style)),
+            _ => self.runs.push((c.to_string(), style)),
         }
     }
 
-    fn append(&mut self, word: Row) {
-        for (text, style) in word.pieces {
+    fn append(&mut self, word: WrappedRow) {
+        for (text, style) in word.runs {
             text.chars().for_each(|c| self.push(c, style));
         }
     }
 }
 
-pub fn wrap(spans: &[Span], width: usize) -> Vec<Row> {
-    let mut wrapping =
-        Wrapping { rows: Vec::new(), row: Row::default(), word: Row::default(), gap: None, width };
+pub fn wrap(spans: &[Span], width: usize) -> Vec<WrappedRow> {
+    let mut wrapping = Wrapping {
+        rows: Vec::new(),
+        row: WrappedRow::default(),
+        word: WrappedRow::default(),
+        gap: None,
+        width,
+    };
     let mut end = 0;
     for span in spans {
         for (offset, c) in span.text.char_indices() {
@@ -52,9 +57,9 @@ pub fn wrap(spans: &[Span], width: usize) -> Vec<Row> {
 }
 
 struct Wrapping {
-    rows: Vec<Row>,
-    row: Row,
-    word: Row,
+    rows: Vec<WrappedRow>,
+    row: WrappedRow,
+    word: WrappedRow,
     /// Style of the space between the row and the word.
     gap: Option<Style>,
     width: usize,
@@ -73,7 +78,7 @@ impl Wrapping {
             if columns > 1 || self.word.width + columns > self.width {
                 self.place_word();
             }
-            if self.word.pieces.is_empty() {
+            if self.word.runs.is_empty() {
                 self.word.at = at;
             }
             self.word.push(c, style);
@@ -85,17 +90,17 @@ impl Wrapping {
     }
 
     fn place_word(&mut self) {
-        if self.word.pieces.is_empty() {
+        if self.word.runs.is_empty() {
             return;
         }
         let word = std::mem::take(&mut self.word);
         let gap = self.gap.take();
-        let is_first = self.row.pieces.is_empty();
+        let is_first = self.row.runs.is_empty();
         let needed = word.width + usize::from(gap.is_some() && !is_first);
         if !is_first && self.row.width + needed > self.width {
             self.break_row(word.end);
         }
-        if self.row.pieces.is_empty() {
+        if self.row.runs.is_empty() {
             self.row.at = word.at;
         } else if let Some(style) = gap {
             self.row.push(' ', style);
@@ -110,9 +115,9 @@ impl Wrapping {
         self.gap = None;
     }
 
-    fn finish(mut self, end: usize) -> Vec<Row> {
+    fn finish(mut self, end: usize) -> Vec<WrappedRow> {
         self.place_word();
-        if !self.row.pieces.is_empty() {
+        if !self.row.runs.is_empty() {
             self.break_row(end);
         }
         self.rows
@@ -125,7 +130,7 @@ mod tests {
 
     fn wrapped(text: &str, width: usize) -> Vec<String> {
         let span = Span { text: text.to_owned(), style: Style::new(), at: 0 };
-        wrap(&[span], width).iter().map(Row::paint).collect()
+        wrap(&[span], width).iter().map(WrappedRow::paint).collect()
     }
 
     #[test]

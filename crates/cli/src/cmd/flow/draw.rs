@@ -12,7 +12,7 @@ use crate::failure::Result;
 use crate::render::{BOLD, CYAN, DIM, GREEN, Out, RED, YELLOW, clean, fit};
 
 /// Maximum width of a displayed role message, in columns.
-const SAID_COLUMNS: usize = 90;
+const MESSAGE_COLUMNS: usize = 90;
 /// Maximum length of a displayed result, in characters. `--json` prints the whole result.
 const RESULT_CHARS: usize = 4_000;
 
@@ -28,9 +28,9 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
     if let Some(message) = &view.message {
         writeln!(out, "{RED}{}{RED:#}", clean(message))?;
     }
-    let leaving = leaving_of(view);
-    for node in in_order(view, &leaving) {
-        draw_node(node, leaving.get(node.id.as_str()).map(Vec::as_slice).unwrap_or_default(), out)?;
+    let outgoing = outgoing_edges(view);
+    for node in topological_order(view, &outgoing) {
+        draw_node(node, outgoing.get(node.id.as_str()).map(Vec::as_slice).unwrap_or_default(), out)?;
     }
     for result in &view.results {
         let text: String = result.text.chars().take(RESULT_CHARS).collect();
@@ -46,34 +46,34 @@ pub fn draw(view: &RunView, out: &mut Out) -> Result<()> {
 }
 
 /// Outgoing edges by node.
-type Leaving<'v> = HashMap<&'v str, Vec<&'v EdgeView>>;
+type OutgoingEdges<'v> = HashMap<&'v str, Vec<&'v EdgeView>>;
 
-fn leaving_of(view: &RunView) -> Leaving<'_> {
-    let mut leaving = Leaving::new();
+fn outgoing_edges(view: &RunView) -> OutgoingEdges<'_> {
+    let mut outgoing = OutgoingEdges::new();
     for edge in &view.edges {
-        leaving.entry(edge.from.as_str()).or_default().push(edge);
+        outgoing.entry(edge.from.as_str()).or_default().push(edge);
     }
-    leaving
+    outgoing
 }
 
 /// Sorts the nodes topologically. Ties keep the flow's order, and nodes of the improvement pass are last.
-fn in_order<'v>(view: &'v RunView, leaving: &Leaving<'v>) -> Vec<&'v NodeView> {
-    let places: HashMap<&str, usize> =
+fn topological_order<'v>(view: &'v RunView, outgoing: &OutgoingEdges<'v>) -> Vec<&'v NodeView> {
+    let indices: HashMap<&str, usize> =
         view.nodes.iter().enumerate().map(|(at, node)| (node.id.as_str(), at)).collect();
-    let mut missing = vec![0_usize; view.nodes.len()];
+    let mut incoming_counts = vec![0_usize; view.nodes.len()];
     let forward = view.edges.iter().filter(|edge| edge.kind == EdgeKind::Forward);
-    forward.filter_map(|edge| places.get(edge.to.as_str())).for_each(|at| missing[*at] += 1);
-    let free = missing.iter().enumerate().filter(|(_, count)| **count == 0);
+    forward.filter_map(|edge| indices.get(edge.to.as_str())).for_each(|at| incoming_counts[*at] += 1);
+    let free = incoming_counts.iter().enumerate().filter(|(_, count)| **count == 0);
     let mut ready: BinaryHeap<Reverse<usize>> = free.map(|(at, _)| Reverse(at)).collect();
     let mut order = Vec::with_capacity(view.nodes.len());
     while let Some(Reverse(at)) = ready.pop() {
         let node = &view.nodes[at];
         order.push(node);
-        let leaves = leaving.get(node.id.as_str()).into_iter().flatten();
-        let forward = leaves.filter(|edge| edge.kind == EdgeKind::Forward);
-        for to in forward.filter_map(|edge| places.get(edge.to.as_str()).copied()) {
-            missing[to] -= 1;
-            if missing[to] == 0 {
+        let edges = outgoing.get(node.id.as_str()).into_iter().flatten();
+        let forward = edges.filter(|edge| edge.kind == EdgeKind::Forward);
+        for to in forward.filter_map(|edge| indices.get(edge.to.as_str()).copied()) {
+            incoming_counts[to] -= 1;
+            if incoming_counts[to] == 0 {
                 ready.push(Reverse(to));
             }
         }
@@ -81,7 +81,7 @@ fn in_order<'v>(view: &'v RunView, leaving: &Leaving<'v>) -> Vec<&'v NodeView> {
     order
 }
 
-fn draw_node(node: &NodeView, leaves: &[&EdgeView], out: &mut Out) -> Result<()> {
+fn draw_node(node: &NodeView, edges: &[&EdgeView], out: &mut Out) -> Result<()> {
     let (mark, style) = mark_of(node.status);
     let role = node.role.as_deref().filter(|role| *role != node.id);
     let role = role.map(|role| format!(" ({role})")).unwrap_or_default();
@@ -99,10 +99,10 @@ fn draw_node(node: &NodeView, leaves: &[&EdgeView], out: &mut Out) -> Result<()>
     )?;
     let about = node.why.as_ref().or(node.said.as_ref());
     if let Some(about) = about {
-        writeln!(out, "│   {DIM}{}{DIM:#}", fit(about, SAID_COLUMNS))?;
+        writeln!(out, "│   {DIM}{}{DIM:#}", fit(about, MESSAGE_COLUMNS))?;
     }
-    for (at, edge) in leaves.iter().enumerate() {
-        let branch = if at + 1 == leaves.len() { "└" } else { "├" };
+    for (at, edge) in edges.iter().enumerate() {
+        let branch = if at + 1 == edges.len() { "└" } else { "├" };
         let arrow = match edge.kind {
             EdgeKind::Forward => "─▶",
             EdgeKind::Backward => "─↺",
@@ -203,7 +203,7 @@ mod tests {
         edges.extend(names.iter().map(|name| edge(name, "end")));
         let view = view_of(all.map(node).collect(), edges);
         let order: Vec<&str> =
-            in_order(&view, &leaving_of(&view)).iter().map(|node| node.id.as_str()).collect();
+            topological_order(&view, &outgoing_edges(&view)).iter().map(|node| node.id.as_str()).collect();
         assert_eq!((order[0], order[1], order[50_000], order[50_001]), ("begin", "a1", "a50000", "end"));
     }
 }

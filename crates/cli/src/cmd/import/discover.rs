@@ -2,52 +2,57 @@
 
 use std::path::{Path, PathBuf};
 
-/// An agent's directory: the environment variable that overrides it, its default, and the subpaths with sessions.
-struct AppPaths {
+/// Where an agent stores its sessions: the variable that overrides the directory, the default, and the subpaths.
+struct AgentLocation {
     variable: &'static str,
-    /// Default directory, relative to the user's home. The variable overrides the directory or the home, see `names`.
+    /// Default directory, relative to the user's home.
     under_home: &'static str,
-    names: Names,
-    holds: &'static [&'static str],
+    variable_meaning: VariableMeaning,
+    subpaths: &'static [&'static str],
 }
 
-/// The meaning of the variable: the agent's directory, or the home that contains it.
-enum Names {
+/// What the environment variable contains: the agent's directory, or the home directory that contains it.
+enum VariableMeaning {
     Directory,
     Home,
 }
 
-const PLACES: &[AppPaths] = &[
-    AppPaths {
+const LOCATIONS: &[AgentLocation] = &[
+    AgentLocation {
         variable: "CLAUDE_CONFIG_DIR",
         under_home: ".claude",
-        names: Names::Directory,
-        holds: &["projects"],
+        variable_meaning: VariableMeaning::Directory,
+        subpaths: &["projects"],
     },
-    AppPaths {
+    AgentLocation {
         variable: "CODEX_HOME",
         under_home: ".codex",
-        names: Names::Directory,
-        holds: &["sessions", "archived_sessions"],
+        variable_meaning: VariableMeaning::Directory,
+        subpaths: &["sessions", "archived_sessions"],
     },
-    AppPaths {
+    AgentLocation {
         variable: "PI_CODING_AGENT_DIR",
         under_home: ".pi/agent",
-        names: Names::Directory,
-        holds: &["sessions"],
+        variable_meaning: VariableMeaning::Directory,
+        subpaths: &["sessions"],
     },
-    AppPaths {
+    AgentLocation {
         variable: "XDG_DATA_HOME",
         under_home: ".local/share",
-        names: Names::Directory,
-        holds: &["opencode/opencode.db"],
+        variable_meaning: VariableMeaning::Directory,
+        subpaths: &["opencode/opencode.db"],
     },
-    AppPaths { variable: "GEMINI_CLI_HOME", under_home: ".gemini", names: Names::Home, holds: &["tmp"] },
-    AppPaths {
+    AgentLocation {
+        variable: "GEMINI_CLI_HOME",
+        under_home: ".gemini",
+        variable_meaning: VariableMeaning::Home,
+        subpaths: &["tmp"],
+    },
+    AgentLocation {
         variable: "OPERATOR_HOME",
         under_home: ".operator",
-        names: Names::Directory,
-        holds: &["profiles"],
+        variable_meaning: VariableMeaning::Directory,
+        subpaths: &["profiles"],
     },
 ];
 
@@ -55,18 +60,21 @@ const PLACES: &[AppPaths] = &[
 const ROLE_STATE: &str = ".a-society/state";
 
 /// Returns the default locations that exist.
-pub fn usual_places(home: Option<&Path>, work: &Path) -> Vec<PathBuf> {
-    let mut places = Vec::new();
-    for place in PLACES {
-        let named = std::env::var_os(place.variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let named = named.map(|named| match place.names {
-            Names::Directory => named,
-            Names::Home => named.join(place.under_home),
+pub fn default_locations(home: Option<&Path>, work: &Path) -> Vec<PathBuf> {
+    let mut locations = Vec::new();
+    for location in LOCATIONS {
+        let configured =
+            std::env::var_os(location.variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let configured = configured.map(|configured| match location.variable_meaning {
+            VariableMeaning::Directory => configured,
+            VariableMeaning::Home => configured.join(location.under_home),
         });
-        let Some(root) = named.or_else(|| home.map(|home| home.join(place.under_home))) else { continue };
-        places.extend(place.holds.iter().map(|held| root.join(held)));
+        let Some(root) = configured.or_else(|| home.map(|home| home.join(location.under_home))) else {
+            continue;
+        };
+        locations.extend(location.subpaths.iter().map(|subpath| root.join(subpath)));
     }
-    places.push(work.join(ROLE_STATE));
-    places.retain(|place| place.exists());
-    places
+    locations.push(work.join(ROLE_STATE));
+    locations.retain(|location| location.exists());
+    locations
 }

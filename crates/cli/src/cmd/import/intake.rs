@@ -1,27 +1,27 @@
 //! Imports files in Sapwood's own format.
 
 use sapwood::core::Draft;
-use sapwood::engine::import::{Mode, OwnIntake, OwnTaken};
+use sapwood::engine::import::{Mode, OwnIntake, OwnIntakeResult};
 use sapwood::formats::import::sapwood::Importer;
-use sapwood::formats::import::{LINE_BYTES_MAX, Problem, Trouble as FileTrouble};
+use sapwood::formats::import::{LINE_BYTES_MAX, Problem, ProblemKind as FileTrouble};
 
 use super::source::Source;
-use super::{Report, Trouble, print, trouble_of};
+use super::{ImportReport, ReportedProblem, print, to_reported};
 use crate::app::App;
 use crate::failure::{Failure, Result};
 
 /// A header line that was read ahead, with its line number.
 type HeaderLine = (Vec<u8>, u64);
 
-/// Imports every session of a file, which may be several concatenated exports. Returns the number of sessions that are
-/// in the store now.
-pub async fn take_file(app: &mut App, mut source: Source, mode: Mode) -> Result<u64> {
+/// Imports every session of a file, which may contain several concatenated exports. Returns the number of sessions that
+/// are now in the store.
+pub async fn import_file(app: &mut App, mut source: Source, mode: Mode) -> Result<u64> {
     let mut taken = 0;
     let mut carried: Option<HeaderLine> = None;
     loop {
         let intake = app.engine.begin_own_intake(&app.scope, mode);
         let mut session =
-            Session { intake: Some(intake), importer: Importer::default(), trouble: Vec::new() };
+            Session { intake: Some(intake), importer: Importer::default(), failures: Vec::new() };
         carried = session.read(&mut source, carried.take()).await?;
         let report = session.finish(&source, carried.is_none(), mode).await?;
         taken += u64::from(report.taken);
@@ -34,10 +34,10 @@ pub async fn take_file(app: &mut App, mut source: Source, mode: Mode) -> Result<
 
 /// A session that is being imported.
 struct Session {
-    /// None after the import was refused.
+    /// `None` after the import of this session failed.
     intake: Option<OwnIntake>,
     importer: Importer,
-    trouble: Vec<Trouble>,
+    failures: Vec<ReportedProblem>,
 }
 
 impl Session {
@@ -80,38 +80,38 @@ impl Session {
         if failure.code.starts_with("store.") {
             return Err(failure);
         }
-        self.trouble.push(Trouble { line: None, code: failure.code, message: failure.message });
+        self.failures.push(ReportedProblem { line: None, code: failure.code, message: failure.message });
         Ok(())
     }
 
-    async fn finish(mut self, source: &Source, is_last: bool, mode: Mode) -> Result<Report> {
+    async fn finish(mut self, source: &Source, is_last: bool, mode: Mode) -> Result<ImportReport> {
         let taken = match self.intake.take() {
             Some(intake) => intake.finish().await.map_err(Failure::from),
-            None => Ok(OwnTaken::default()),
+            None => Ok(OwnIntakeResult::default()),
         };
         let taken = match taken {
             Ok(taken) => taken,
             Err(failure) => {
                 self.refuse(failure)?;
-                OwnTaken::default()
+                OwnIntakeResult::default()
             }
         };
-        let mut problems: Vec<Trouble> = self.importer.problems().iter().map(trouble_of).collect();
+        let mut problems: Vec<ReportedProblem> = self.importer.problems().iter().map(to_reported).collect();
         if is_last && source.is_torn() {
             let torn = Problem { line: source.line_number().max(1), what: FileTrouble::Torn };
-            problems.push(trouble_of(&torn));
+            problems.push(to_reported(&torn));
         }
         if let Some(at) = taken.differs_at {
             let message = format!("the stored session differs from entry {at} on, so nothing was added");
-            problems.push(Trouble { line: None, code: "import.differs".into(), message });
+            problems.push(ReportedProblem { line: None, code: "import.differs".into(), message });
         }
-        problems.append(&mut self.trouble);
+        problems.append(&mut self.failures);
         let header = self.importer.header();
         if header.is_none() && problems.is_empty() {
             let message = "the file is empty".to_owned();
-            problems.push(Trouble { line: None, code: "import.empty".into(), message });
+            problems.push(ReportedProblem { line: None, code: "import.empty".into(), message });
         }
-        Ok(Report {
+        Ok(ImportReport {
             session: header.map(|header| header.id.to_string()),
             source: source.name.clone(),
             format: header.map(|_| "sapwood"),
@@ -119,7 +119,7 @@ impl Session {
             skipped: taken.skipped,
             problems,
             dry_run: mode == Mode::DryRun,
-            taken: taken.is_in,
+            taken: taken.is_stored,
         })
     }
 }

@@ -12,7 +12,7 @@ use sapwood::core::TimestampMs;
 use sapwood::formats::import::detect::{PEEK_BYTES, detect};
 use sapwood::formats::import::{Format, LINE_BYTES_MAX};
 
-use super::zstd::{self, Frames, Torn};
+use super::zstd::{self, FrameReader, TornFlag};
 use crate::failure::{Failure, Result};
 use crate::lines::read_line;
 use crate::render::Format as Output;
@@ -27,29 +27,29 @@ const READ_BYTES: usize = 1 << 18;
 
 /// Files and directories found under the given paths.
 #[derive(Default)]
-pub struct SourceFile {
+pub struct FoundFiles {
     pub files: Vec<PathBuf>,
     /// Directories that could not be searched completely.
-    pub unread: Vec<(PathBuf, Failure)>,
+    pub unreadable: Vec<(PathBuf, Failure)>,
     /// Directories from the command line without a session file.
-    pub bare: Vec<PathBuf>,
+    pub empty: Vec<PathBuf>,
     /// Canonical paths of searched directories, because symbolic links may form a cycle.
     searched: HashSet<PathBuf>,
 }
 
 /// Expands directories to the session files under them, sorted by name. Other paths are unchanged.
-pub fn expand(paths: &[PathBuf]) -> SourceFile {
-    let mut all = SourceFile::default();
+pub fn expand(paths: &[PathBuf]) -> FoundFiles {
+    let mut all = FoundFiles::default();
     for path in paths {
         if path.is_dir() {
-            let mut found = SourceFile::default();
+            let mut found = FoundFiles::default();
             search(path, 0, &mut found);
             found.files.sort();
-            if found.files.is_empty() && found.unread.is_empty() {
-                all.bare.push(path.clone());
+            if found.files.is_empty() && found.unreadable.is_empty() {
+                all.empty.push(path.clone());
             }
             all.files.append(&mut found.files);
-            all.unread.append(&mut found.unread);
+            all.unreadable.append(&mut found.unreadable);
         } else {
             all.files.push(path.clone());
         }
@@ -57,13 +57,13 @@ pub fn expand(paths: &[PathBuf]) -> SourceFile {
     all
 }
 
-fn search(directory: &Path, depth: usize, found: &mut SourceFile) {
+fn search(directory: &Path, depth: usize, found: &mut FoundFiles) {
     if let Err(error) = search_entries(directory, depth, found) {
-        found.unread.push((directory.to_owned(), Failure::file(directory, &error)));
+        found.unreadable.push((directory.to_owned(), Failure::file(directory, &error)));
     }
 }
 
-fn search_entries(directory: &Path, depth: usize, found: &mut SourceFile) -> std::io::Result<()> {
+fn search_entries(directory: &Path, depth: usize, found: &mut FoundFiles) -> std::io::Result<()> {
     if !found.searched.insert(std::fs::canonicalize(directory)?) {
         return Ok(());
     }
@@ -102,7 +102,7 @@ pub struct Source {
     line: Vec<u8>,
     number: u64,
     /// Set when the decoder detects truncated or damaged data.
-    torn: Torn,
+    torn: TornFlag,
     bar: ProgressBar,
 }
 
@@ -117,9 +117,9 @@ impl Source {
         raw.by_ref().take(4).read_to_end(&mut magic).map_err(failed)?;
         let is_zstd = zstd::is_frame(&magic);
         let whole: Box<dyn Read + Send> = Box::new(Cursor::new(magic).chain(raw));
-        let torn = Torn::default();
+        let torn = TornFlag::default();
         let mut reader: Box<dyn Read + Send> = match is_zstd {
-            true => Box::new(Frames::new(whole, torn.clone())),
+            true => Box::new(FrameReader::new(whole, torn.clone())),
             false => whole,
         };
         let mut beginning = Vec::new();
@@ -151,21 +151,21 @@ impl Source {
         if !format.is_document(b"") {
             return Ok(false);
         }
-        let mut seen = Vec::new();
-        let mut from = 0;
+        let mut bytes = Vec::new();
+        let mut line_start = 0;
         loop {
-            let room = (LINE_BYTES_MAX + 1).saturating_sub(seen.len());
-            let read = self.reader.by_ref().take(room as u64).read_until(b'\n', &mut seen);
+            let remaining = (LINE_BYTES_MAX + 1).saturating_sub(bytes.len());
+            let read = self.reader.by_ref().take(remaining as u64).read_until(b'\n', &mut bytes);
             let read = read.map_err(|error| Failure::file(&self.path, &error))?;
-            if read == 0 || !seen[from..].trim_ascii().is_empty() {
+            if read == 0 || !bytes[line_start..].trim_ascii().is_empty() {
                 break;
             }
-            from = seen.len();
+            line_start = bytes.len();
         }
-        let is_document = format.is_document(&seen[from..]);
+        let is_document = format.is_document(&bytes[line_start..]);
         let nothing: Box<dyn Read + Send> = Box::new(std::io::empty());
         let rest = std::mem::replace(&mut self.reader, BufReader::with_capacity(0, nothing));
-        self.reader = BufReader::with_capacity(READ_BYTES, Box::new(Cursor::new(seen).chain(rest)));
+        self.reader = BufReader::with_capacity(READ_BYTES, Box::new(Cursor::new(bytes).chain(rest)));
         Ok(is_document)
     }
 
@@ -227,11 +227,11 @@ mod tests {
     fn an_unreadable_directory_is_reported_and_the_others_are_searched() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.jsonl"), "{}").unwrap();
-        let mut found = SourceFile::default();
+        let mut found = FoundFiles::default();
         search(&dir.path().join("gone"), 1, &mut found);
         search(dir.path(), 0, &mut found);
-        assert_eq!((found.files.len(), found.unread.len()), (1, 1));
-        assert_eq!(found.unread[0].1.code, "file.not_found");
+        assert_eq!((found.files.len(), found.unreadable.len()), (1, 1));
+        assert_eq!(found.unreadable[0].1.code, "file.not_found");
     }
 
     #[test]

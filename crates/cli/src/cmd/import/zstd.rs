@@ -1,5 +1,5 @@
 //! Streaming Zstandard decompression of all frames of a file, except skippable frames. A truncated or damaged file
-//! yields its valid part and then ends. Callers detect this with [`Torn`].
+//! yields its valid part and then ends. Callers detect this with [`TornFlag`].
 
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: u32 = 0xfd2f_b528;
 const MAGICS_SKIPPED: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
-/// An empty last block and a checksum, which is not verified. It ends a truncated frame, so that the decoder releases
-/// the data that it buffers for later blocks.
+/// An empty last block and a checksum that is not verified. Appending it ends a truncated frame, so that the decoder
+/// releases its buffered data.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Set if the source was truncated or damaged.
-pub type Torn = Arc<AtomicBool>;
+pub type TornFlag = Arc<AtomicBool>;
 
 /// Reports whether a file with these first bytes is compressed.
 pub fn is_frame(beginning: &[u8]) -> bool {
@@ -24,29 +24,29 @@ pub fn is_frame(beginning: &[u8]) -> bool {
     })
 }
 
-pub struct Frames {
+pub struct FrameReader {
     source: Box<dyn Read + Send>,
     decoder: FrameDecoder,
-    state: State,
-    torn: Torn,
+    state: ReaderState,
+    torn: TornFlag,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReaderState {
     BeforeFrame,
     InFrame,
     /// The source is exhausted; only decoded data remains.
-    Over,
+    Finished,
 }
 
-impl Frames {
-    pub fn new(source: Box<dyn Read + Send>, torn: Torn) -> Self {
-        Self { source, decoder: FrameDecoder::new(), state: State::BeforeFrame, torn }
+impl FrameReader {
+    pub fn new(source: Box<dyn Read + Send>, torn: TornFlag) -> Self {
+        Self { source, decoder: FrameDecoder::new(), state: ReaderState::BeforeFrame, torn }
     }
 
-    fn tear(&mut self) {
+    fn mark_torn(&mut self) {
         self.torn.store(true, Ordering::Relaxed);
-        self.state = State::Over;
+        self.state = ReaderState::Finished;
     }
 
     /// Reads the header of the next frame, or skips a skippable frame.
@@ -54,20 +54,20 @@ impl Frames {
         let mut magic = Vec::new();
         self.source.by_ref().take(4).read_to_end(&mut magic)?;
         if magic.is_empty() {
-            self.state = State::Over;
+            self.state = ReaderState::Finished;
             return Ok(());
         }
         let number = <[u8; 4]>::try_from(&magic[..]).map(u32::from_le_bytes);
-        let begun = match number {
+        let is_started = match number {
             Ok(MAGIC) => {
-                self.state = State::InFrame;
+                self.state = ReaderState::InFrame;
                 self.decoder.init(Cursor::new(magic).chain(&mut self.source)).is_ok()
             }
             Ok(number) if MAGICS_SKIPPED.contains(&number) => self.skip_frame()?,
             Ok(_) | Err(_) => false,
         };
-        if !begun {
-            self.tear();
+        if !is_started {
+            self.mark_torn();
         }
         Ok(())
     }
@@ -88,28 +88,28 @@ impl Frames {
             if self.decoder.decode_blocks(&mut self.source, missing).is_err() {
                 // Best effort: if this fails, the buffered data is lost.
                 let _ = self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All);
-                return self.tear();
+                return self.mark_torn();
             }
         }
     }
 }
 
-impl Read for Frames {
+impl Read for FrameReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             match self.state {
-                State::BeforeFrame => {
+                ReaderState::BeforeFrame => {
                     self.begin_frame()?;
                     continue;
                 }
-                State::InFrame => self.decode(buffer.len()),
-                State::Over => {}
+                ReaderState::InFrame => self.decode(buffer.len()),
+                ReaderState::Finished => {}
             }
             let read = self.decoder.read(buffer)?;
-            if read > 0 || buffer.is_empty() || self.state == State::Over {
+            if read > 0 || buffer.is_empty() || self.state == ReaderState::Finished {
                 return Ok(read);
             }
-            self.state = State::BeforeFrame;
+            self.state = ReaderState::BeforeFrame;
         }
     }
 }
@@ -121,8 +121,8 @@ mod tests {
     use super::*;
 
     fn read(packed: Vec<u8>) -> (Vec<u8>, bool) {
-        let torn = Torn::default();
-        let mut frames = Frames::new(Box::new(Cursor::new(packed)), torn.clone());
+        let torn = TornFlag::default();
+        let mut frames = FrameReader::new(Box::new(Cursor::new(packed)), torn.clone());
         let mut bytes = Vec::new();
         frames.read_to_end(&mut bytes).unwrap();
         (bytes, torn.load(Ordering::Relaxed))

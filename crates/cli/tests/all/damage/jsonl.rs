@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{assert_ill, assert_refused};
+use super::{assert_refused, assert_reported};
 use crate::actors::{assert_healthy, read_log, seed};
 use crate::harness::World;
-use crate::library::{append, look, url};
+use crate::library::{append, inspect, url};
 
 /// Returns a session whose last batch has three lines, and its file.
 fn session_file() -> (World, String, PathBuf) {
     let world = World::new("jsonl");
     let session = seed(&world);
-    world.say(&session, &["u:the second", "a:the third"]);
+    world.add_messages(&session, &["u:the second", "a:the third"]);
     append(&world.url, &session, &["batch one", "batch two", "batch three"]).unwrap();
     let dir = world.path("store.jsonl");
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -25,7 +25,7 @@ fn line_starts(bytes: &[u8]) -> Vec<usize> {
     std::iter::once(0).chain(ends).collect()
 }
 
-/// Writes truncated bytes to a file of the same name in an empty directory.
+/// Writes the bytes to a file of the same name in an empty directory.
 fn cut_copy(file: &Path, bytes: &[u8], into: &Path) -> PathBuf {
     let _ = std::fs::remove_dir_all(into);
     std::fs::create_dir(into).unwrap();
@@ -35,7 +35,7 @@ fn cut_copy(file: &Path, bytes: &[u8], into: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_torn_batch_is_cut_off_and_saved_wherever_it_is_torn() {
+fn a_torn_batch_is_truncated_and_saved_at_every_offset() {
     let (world, session, file) = session_file();
     let whole = std::fs::read(&file).unwrap();
     let starts = line_starts(&whole);
@@ -45,17 +45,17 @@ fn a_torn_batch_is_cut_off_and_saved_wherever_it_is_torn() {
         let dir = world.path("torn");
         let copy = cut_copy(&file, &whole[..end], &dir);
         let (url, torn) = (url("jsonl", &dir), PathBuf::from(format!("{}.torn", copy.display())));
-        let found = look(&url, &session).unwrap();
+        let found = inspect(&url, &session).unwrap();
         // If only the line break is missing, the line and its batch are complete.
         let is_whole = end + 1 == whole.len();
         let kept = if is_whole { 6 } else { 3 };
-        assert!(found.log.iter().map(|said| &said.text).eq(&texts[..kept]), "cut at {end}");
+        assert!(found.log.iter().map(|message| &message.text).eq(&texts[..kept]), "cut at {end}");
         assert_eq!(found.findings.iter().any(|(rule, _)| *rule == "torn"), !is_whole, "cut at {end}");
         if !is_whole {
             assert_eq!(std::fs::read(&torn).unwrap(), [&whole[batch..end], b"\n"].concat());
         }
         append(&url, &session, &["after the crash"]).unwrap();
-        let found = look(&url, &session).unwrap();
+        let found = inspect(&url, &session).unwrap();
         assert_eq!((found.log.len(), found.log[kept].text.as_str()), (kept + 1, "after the crash"));
     }
 }
@@ -69,13 +69,13 @@ fn a_torn_end_is_reported_by_the_doctor_and_the_next_append_works() {
     assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(1), Some("doctor.findings")));
     assert!(ran.out().contains("\"torn\"") && ran.out().contains("_seeded.jsonl.torn"), "{}", ran.out());
     assert_healthy(&world);
-    world.say(&session, &["u:after the crash"]);
+    world.add_messages(&session, &["u:after the crash"]);
     let log = read_log(&world, &session);
     assert_eq!((log.len(), log[3].text.as_str()), (4, "after the crash"));
 }
 
 #[test]
-fn a_bad_line_before_others_is_reported_and_left_unchanged() {
+fn a_bad_line_before_other_lines_is_reported_and_left_unchanged() {
     let (world, session, file) = session_file();
     let whole = std::fs::read(&file).unwrap();
     let starts = line_starts(&whole);
@@ -100,7 +100,7 @@ fn a_bad_line_before_others_is_reported_and_left_unchanged() {
         for message in assert_refused(&world, &world.path("store.jsonl"), &session, "store.damaged") {
             assert!(message.contains(&place), "{message} does not name {place}");
         }
-        assert!(assert_ill(&world, &world.path("store.jsonl")).contains(&place[..place.len() - 2]));
+        assert!(assert_reported(&world, &world.path("store.jsonl")).contains(&place[..place.len() - 2]));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All calls that can change a file or a directory, including those that this harness rejects.
+/// All system calls that can change a file or a directory, including calls that this harness does not support.
 const CALLS: &str = "trace=openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,\
                      ftruncate,truncate,fallocate,unlink,unlinkat,rename,renameat,renameat2,link,linkat,mmap,\
                      copy_file_range,sendfile";
@@ -36,7 +36,7 @@ pub enum Step {
         to: PathBuf,
     },
     /// A write to stdout.
-    Said {
+    Stdout {
         bytes: Vec<u8>,
     },
 }
@@ -66,7 +66,7 @@ pub fn require_strace() {
     };
     panic!(
         "this test needs strace and permission to trace its own children: apt-get install strace; in a container, \
-         docker run --cap-add SYS_PTRACE. strace said: {why}"
+         docker run --cap-add SYS_PTRACE. strace reported: {why}"
     );
 }
 
@@ -107,7 +107,7 @@ fn read_trace(text: &str, root: &Path) -> Vec<(f64, Step)> {
 fn is_about(step: &Step, root: &Path) -> bool {
     let inside = |path: &Path| path.starts_with(root) && !path.to_string_lossy().ends_with("-shm");
     match step {
-        Step::Said { .. } => true,
+        Step::Stdout { .. } => true,
         Step::Create { path } | Step::Truncate { path, .. } | Step::Sync { path } | Step::Unlink { path } => {
             inside(path)
         }
@@ -128,9 +128,9 @@ fn read_call(call: &str) -> Option<Step> {
     let path = || path_of_fd(parts[0]);
     match name {
         "openat" => read_open(&parts, result),
-        // The allocator reads system settings.
+        // The allocator opens system settings for reading.
         "open" if parts[1] == "O_RDONLY" => None,
-        "write" if parts[0].starts_with("1<") => Some(Step::Said { bytes: unhex(parts[1]) }),
+        "write" if parts[0].starts_with("1<") => Some(Step::Stdout { bytes: unhex(parts[1]) }),
         "write" => Some(Step::Write { path: path()?, offset: None, bytes: written(parts[1], result) }),
         "pwrite64" => {
             let offset = Some(parts[3].parse().unwrap());

@@ -1,4 +1,4 @@
-//! Parses a request to the demo model: a verb at the beginning, followed by its argument. Tool inputs use the field
+//! Parses a request to the demo model: a phrase such as `read`, followed by its argument. Tool inputs use the field
 //! names from the schemas of the request's tools.
 
 use sapwood_core::port::tool::ToolSpec;
@@ -46,71 +46,98 @@ impl Intent {
     }
 }
 
-/// A request for a tool: the phrases with which it begins, the tools that can serve it (the first available one is
-/// used), and the input fields for the argument.
-struct Verb {
-    begins: &'static [&'static str],
+/// The phrases that request a call of one tool.
+struct ToolPhrase {
+    /// The request starts with one of these phrases.
+    prefixes: &'static [&'static str],
+    /// Tools that can serve the request. The first available one is used.
     tools: &'static [&'static str],
+    /// Possible names of the input field for the argument. The first one in the tool's schema is used.
     fields: &'static [&'static str],
-    /// The default argument.
-    alone: Option<&'static str>,
+    /// Used if the request has no argument. `None` if an argument is required.
+    default_argument: Option<&'static str>,
 }
 
-const VERBS: &[Verb] = &[
-    Verb { begins: &["git status"], tools: &["git_status"], fields: &[], alone: Some("") },
-    Verb { begins: &["git diff"], tools: &["git_diff"], fields: &["path"], alone: Some("") },
-    Verb {
-        begins: &["git commit", "commit"],
+const TOOL_PHRASES: &[ToolPhrase] = &[
+    ToolPhrase { prefixes: &["git status"], tools: &["git_status"], fields: &[], default_argument: Some("") },
+    ToolPhrase {
+        prefixes: &["git diff"],
+        tools: &["git_diff"],
+        fields: &["path"],
+        default_argument: Some(""),
+    },
+    ToolPhrase {
+        prefixes: &["git commit", "commit"],
         tools: &["git_commit"],
         fields: &["message"],
-        alone: Some("Commit by the demo model"),
+        default_argument: Some("Commit by the demo model"),
     },
-    Verb {
-        begins: &["read", "show me", "open"],
+    ToolPhrase {
+        prefixes: &["read", "show me", "open"],
         tools: &["read_file"],
         fields: &["path", "file"],
-        alone: None,
+        default_argument: None,
     },
-    Verb {
-        begins: &["list files in", "list", "ls"],
+    ToolPhrase {
+        prefixes: &["list files in", "list", "ls"],
         tools: &["list_directory"],
         fields: &["path", "directory"],
-        alone: Some("."),
+        default_argument: Some("."),
     },
-    Verb {
-        begins: &["find files", "find"],
+    ToolPhrase {
+        prefixes: &["find files", "find"],
         tools: &["find_files"],
         fields: &["pattern", "glob"],
-        alone: None,
+        default_argument: None,
     },
-    Verb {
-        begins: &["search for", "search", "grep"],
+    ToolPhrase {
+        prefixes: &["search for", "search", "grep"],
         tools: &["search_text"],
         fields: &["pattern", "query", "text", "regex"],
-        alone: None,
+        default_argument: None,
     },
-    Verb { begins: &["run", "execute"], tools: &["run_command"], fields: &["command", "cmd"], alone: None },
-    Verb { begins: &["fetch", "get"], tools: &["http_request"], fields: &["url"], alone: None },
-    Verb { begins: &["ask me", "ask"], tools: &["ask_user"], fields: &["question", "prompt"], alone: None },
-    Verb { begins: &["delegate"], tools: &["delegate"], fields: &["task", "prompt", "input"], alone: None },
-    Verb { begins: &["recall"], tools: &["recall"], fields: &["query"], alone: None },
+    ToolPhrase {
+        prefixes: &["run", "execute"],
+        tools: &["run_command"],
+        fields: &["command", "cmd"],
+        default_argument: None,
+    },
+    ToolPhrase {
+        prefixes: &["fetch", "get"],
+        tools: &["http_request"],
+        fields: &["url"],
+        default_argument: None,
+    },
+    ToolPhrase {
+        prefixes: &["ask me", "ask"],
+        tools: &["ask_user"],
+        fields: &["question", "prompt"],
+        default_argument: None,
+    },
+    ToolPhrase {
+        prefixes: &["delegate"],
+        tools: &["delegate"],
+        fields: &["task", "prompt", "input"],
+        default_argument: None,
+    },
+    ToolPhrase { prefixes: &["recall"], tools: &["recall"], fields: &["query"], default_argument: None },
 ];
 
-pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Intent {
-    let said = said.trim();
-    let lower = said.to_lowercase();
+pub fn parse_intent(text: &str, tools: &[ToolSpec]) -> Intent {
+    let text = text.trim();
+    let lower = text.to_lowercase();
     if asks_for_summary(&lower) {
         return Intent::Summary;
     }
     if let Some(count) = word_count(&lower) {
         return Intent::Words(count);
     }
-    if let Some(wish) = read_calls(said, tools) {
-        return wish;
+    if let Some(intent) = parse_calls(text, tools) {
+        return intent;
     }
     let begins = |words: &[&str]| words.iter().any(|word| begins_with_word(&lower, word));
     match () {
-        () if said.is_empty() || begins(&["hello", "hi", "hey", "help", "what can you", "who are you"]) => {
+        () if text.is_empty() || begins(&["hello", "hi", "hey", "help", "what can you", "who are you"]) => {
             Intent::Hello
         }
         () if lower.contains("what is sapwood") => Intent::Hello,
@@ -119,7 +146,7 @@ pub fn read_wish(said: &str, tools: &[ToolSpec]) -> Intent {
             Intent::Think(if what.is_empty() { "trees".to_owned() } else { what.to_owned() })
         }
         () if lower.contains("what did i say") || lower.contains("do you remember") => Intent::Recall,
-        () => Intent::Other(said.to_owned()),
+        () => Intent::Other(text.to_owned()),
     }
 }
 
@@ -145,19 +172,19 @@ fn word_count(lower: &str) -> Option<usize> {
 }
 
 /// Parses several calls, joined by `and` or on separate lines.
-fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
-    if let Some(wish) = read_write(said, tools) {
-        return Some(wish);
+fn parse_calls(text: &str, tools: &[ToolSpec]) -> Option<Intent> {
+    if let Some(intent) = parse_write(text, tools) {
+        return Some(intent);
     }
-    let parts = said.split('\n').flat_map(|line| line.split(" and "));
+    let parts = text.split('\n').flat_map(|line| line.split(" and "));
     let read: Option<Vec<Result<(String, Value), String>>> = parts
         .filter(|part| !part.trim().is_empty())
         .take(CALLS_MAX)
-        .map(|part| read_call(part, tools))
+        .map(|part| parse_call(part, tools))
         .collect();
     // An `and` may be part of a single request, so fall back to parsing the whole text as one request.
     let read =
-        read.filter(|read| !read.is_empty()).or_else(|| read_call(said, tools).map(|call| vec![call]))?;
+        read.filter(|read| !read.is_empty()).or_else(|| parse_call(text, tools).map(|call| vec![call]))?;
     let calls: Result<Vec<(String, Value)>, String> = read.into_iter().collect();
     Some(match calls {
         Ok(calls) => Intent::Calls(calls),
@@ -166,8 +193,8 @@ fn read_calls(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
 }
 
 /// Parses `write FILE: TEXT` and `write TEXT to FILE`.
-fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
-    let rest = strip_word(said, "write").or_else(|| strip_word(said, "save"))?;
+fn parse_write(text: &str, tools: &[ToolSpec]) -> Option<Intent> {
+    let rest = strip_word(text, "write").or_else(|| strip_word(text, "save"))?;
     let is_file = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
     let by_colon = rest.split_once(':').map(|(path, text)| (path.trim(), text.trim()));
     let by_to = rest.rsplit_once(" to ").map(|(text, path)| (path.trim(), text.trim()));
@@ -182,21 +209,21 @@ fn read_write(said: &str, tools: &[ToolSpec]) -> Option<Intent> {
 }
 
 /// Parses one call. Returns `None` if the text requests no tool, and an error if the requested tool is not available.
-fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
-    let said = said.trim().trim_end_matches(['?', '!']);
-    if let Some(rest) = strip_word(said, "use") {
-        return read_use(rest, tools);
+fn parse_call(text: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
+    let text = text.trim().trim_end_matches(['?', '!']);
+    if let Some(rest) = strip_word(text, "use") {
+        return parse_use(rest, tools);
     }
-    for verb in VERBS {
-        let Some(rest) = verb.begins.iter().find_map(|begin| strip_word(said, begin)) else { continue };
+    for phrase in TOOL_PHRASES {
+        let Some(rest) = phrase.prefixes.iter().find_map(|prefix| strip_word(text, prefix)) else { continue };
         let rest = rest.trim().trim_matches(['`', '"']);
-        let meant = if rest.is_empty() { verb.alone? } else { rest };
-        let Some(tool) = tools.iter().find(|tool| verb.tools.contains(&tool.name.as_str())) else {
-            return Some(Err(said.to_owned()));
+        let argument = if rest.is_empty() { phrase.default_argument? } else { rest };
+        let Some(tool) = tools.iter().find(|tool| phrase.tools.contains(&tool.name.as_str())) else {
+            return Some(Err(text.to_owned()));
         };
         let mut input = Map::new();
-        if !meant.is_empty() {
-            set_field(&mut input, tool, verb.fields, meant);
+        if !argument.is_empty() {
+            set_field(&mut input, tool, phrase.fields, argument);
         }
         return Some(Ok((tool.name.clone(), Value::Object(input))));
     }
@@ -205,7 +232,7 @@ fn read_call(said: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), S
 
 /// Parses `use TOOL` and `use TOOL {"json": 1}`. Input that is not JSON is sent as a string, so that a schema can
 /// reject it.
-fn read_use(rest: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
+fn parse_use(rest: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), String>> {
     let (name, input) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), "{}"));
     let tool = tools.iter().find(|tool| tool.name == name);
     let looks_like_a_tool = name.contains('_') || input.trim_start().starts_with('{');
@@ -219,9 +246,9 @@ fn read_use(rest: &str, tools: &[ToolSpec]) -> Option<Result<(String, Value), St
     }
 }
 
-fn strip_word<'a>(said: &'a str, word: &str) -> Option<&'a str> {
-    let head = said.get(..word.len())?;
-    let rest = &said[word.len()..];
+fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    let head = text.get(..word.len())?;
+    let rest = &text[word.len()..];
     let ends = rest.is_empty() || rest.starts_with(char::is_whitespace);
     (head.eq_ignore_ascii_case(word) && ends).then_some(rest)
 }

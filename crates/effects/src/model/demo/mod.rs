@@ -1,6 +1,6 @@
 //! The demo model needs no key and no network, and returns the same answer to the same request. It understands a few
 //! plain requests ([`intent`]), calls tools, writes as many words as requested, and counts tokens, so that users can
-//! try every feature on a new machine. [`reply`] is pure. Only the pace of the words depends on time.
+//! try every feature on a new machine. [`reply`] is pure. Only the pauses between words depend on time.
 
 mod intent;
 mod summary;
@@ -12,7 +12,7 @@ use futures_util::stream;
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{
-    ModelError, Piece, PieceStream, Request, RequestMessage, RequestPart, Thinking,
+    ModelError, ReplyEvent, ReplyStream, Request, RequestMessage, RequestPart, Thinking,
 };
 use sapwood_core::project::context::Role;
 
@@ -55,56 +55,56 @@ impl Demo {
         Self { pace_ms: pace_ms.unwrap_or(PACE_MS_DEFAULT) }
     }
 
-    pub fn call(&self, request: &Request, window_tokens: Option<u64>) -> Result<PieceStream, ModelError> {
+    pub fn call(&self, request: &Request, window_tokens: Option<u64>) -> Result<ReplyStream, ModelError> {
         let input = input_tokens(request);
         if let Some(window) = window_tokens.filter(|window| input > *window) {
             let why = format!("the request has {input} tokens, and the demo model's window has {window}");
             return Err(ModelError::Overflow { model: request.model.clone(), why });
         }
         let pace = Duration::from_millis(self.pace_ms);
-        let pieces = reply(request).into_iter();
-        Ok(Box::pin(stream::unfold(pieces, move |mut pieces| async move {
-            let piece = pieces.next()?;
-            if !pace.is_zero() && matches!(piece, Piece::Text(_) | Piece::Reasoning(_)) {
+        let events = reply(request).into_iter();
+        Ok(Box::pin(stream::unfold(events, move |mut events| async move {
+            let event = events.next()?;
+            if !pace.is_zero() && matches!(event, ReplyEvent::Text(_) | ReplyEvent::Reasoning(_)) {
                 tokio::time::sleep(pace).await;
             }
-            Some((Ok(piece), pieces))
+            Some((Ok(event), events))
         })))
     }
 }
 
 /// The complete answer to a request.
-pub fn reply(request: &Request) -> Vec<Piece> {
-    let wish = match request.messages.last() {
+pub fn reply(request: &Request) -> Vec<ReplyEvent> {
+    let intent = match request.messages.last() {
         Some(message) if message.role == Role::Tool => Intent::Report,
-        _ => intent::read_wish(&last_user_text(request), &request.tools),
+        _ => intent::parse_intent(&last_user_text(request), &request.tools),
     };
-    let mut pieces = Vec::new();
-    if request.thinking != Thinking::Off || matches!(wish, Intent::Think(_)) {
-        pieces.extend(word_pieces(&wish.thought(), Piece::Reasoning));
-        pieces.push(Piece::ReasoningEnd { signature: None, redacted: false });
+    let mut events = Vec::new();
+    if request.thinking != Thinking::Off || matches!(intent, Intent::Think(_)) {
+        events.extend(word_events(&intent.thought(), ReplyEvent::Reasoning));
+        events.push(ReplyEvent::ReasoningEnd { signature: None, redacted: false });
     }
-    let calls = wish.calls();
-    let text = text_of(&wish, request);
+    let calls = intent.calls();
+    let text = text_of(&intent, request);
     let (text, stop) = limit_text(text, request.output_tokens_max, !calls.is_empty());
-    pieces.extend(word_pieces(&text, Piece::Text));
-    for (place, (name, input)) in calls.iter().enumerate() {
-        let index = place as u32;
-        pieces.push(Piece::CallBegan { index, call_id: call_id(request, place), name: name.clone() });
-        pieces.push(Piece::CallInput { index, text: input.to_string() });
+    events.extend(word_events(&text, ReplyEvent::Text));
+    for (position, (name, input)) in calls.iter().enumerate() {
+        let index = position as u32;
+        events.push(ReplyEvent::CallBegan { index, call_id: call_id(request, position), name: name.clone() });
+        events.push(ReplyEvent::CallInput { index, text: input.to_string() });
     }
-    let output = pieces.iter().map(piece_bytes).sum::<usize>().div_ceil(BYTES_PER_TOKEN);
-    pieces.push(Piece::Usage(Usage {
+    let output = events.iter().map(event_bytes).sum::<usize>().div_ceil(BYTES_PER_TOKEN);
+    events.push(ReplyEvent::Usage(Usage {
         input: input_tokens(request),
         output: output as u64,
         ..Usage::default()
     }));
-    pieces.push(Piece::Stop(stop));
-    pieces
+    events.push(ReplyEvent::Stop(stop));
+    events
 }
 
-fn text_of(wish: &Intent, request: &Request) -> String {
-    match wish {
+fn text_of(intent: &Intent, request: &Request) -> String {
+    match intent {
         Intent::Hello => INTRODUCTION.to_owned(),
         Intent::Calls(calls) => {
             let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
@@ -124,10 +124,10 @@ fn text_of(wish: &Intent, request: &Request) -> String {
         Intent::Recall => recall(request),
         Intent::Summary => summarise(request),
         Intent::Report => report(request),
-        Intent::Other(said) => format!(
+        Intent::Other(text) => format!(
             "You said: \"{}\"\n\nI am only a demo, not a real model, so I cannot say much about that. Type `help` to see \
              what I can do.",
-            quote(said)
+            quote(text)
         ),
     }
 }
@@ -152,9 +152,9 @@ fn report_line(part: &RequestPart) -> Option<String> {
 }
 
 fn recall(request: &Request) -> String {
-    let said: Vec<String> = user_texts(request).collect();
-    let earlier = said.len().saturating_sub(1);
-    match (said.first(), said.get(earlier.saturating_sub(1))) {
+    let texts: Vec<String> = user_texts(request).collect();
+    let earlier = texts.len().saturating_sub(1);
+    match (texts.first(), texts.get(earlier.saturating_sub(1))) {
         (Some(first), Some(last)) if earlier > 0 => format!(
             "My context has {} messages. Your first message was \"{}\", and your previous one was \"{}\".",
             request.messages.len(),
@@ -167,13 +167,12 @@ fn recall(request: &Request) -> String {
 
 /// Summarise the conversation in the request, or the transcript that the last message contains.
 fn summarise(request: &Request) -> String {
-    let told = summary::summarise_told(&last_user_text(request));
-    if let Some(told) = told {
-        return told;
+    if let Some(summary) = summary::summarise_transcript(&last_user_text(request)) {
+        return summary;
     }
-    let said: Vec<String> = user_texts(request).collect();
-    let kept = said.split_last().map(|(_, kept)| kept).unwrap_or_default();
-    let lines = kept
+    let texts: Vec<String> = user_texts(request).collect();
+    let earlier = texts.split_last().map(|(_, earlier)| earlier).unwrap_or_default();
+    let lines = earlier
         .iter()
         .map(|text| format!("- the user said: {}", quote(text.lines().next().unwrap_or_default())));
     let calls =
@@ -190,8 +189,8 @@ fn summarise(request: &Request) -> String {
 }
 
 fn user_texts(request: &Request) -> impl Iterator<Item = String> {
-    let said = request.messages.iter().filter(|message| message.role == Role::User);
-    said.map(|message| joined(&message.parts)).filter(|text| !text.trim().is_empty())
+    let user_messages = request.messages.iter().filter(|message| message.role == Role::User);
+    user_messages.map(|message| joined(&message.parts)).filter(|text| !text.trim().is_empty())
 }
 
 fn last_user_text(request: &Request) -> String {
@@ -224,15 +223,17 @@ fn limit_text(text: String, tokens_max: Option<u32>, has_calls: bool) -> (String
     (text[..at].to_owned(), Stop::Length)
 }
 
-fn word_pieces(text: &str, piece: fn(String) -> Piece) -> Vec<Piece> {
-    text.split_inclusive(' ').map(|word| piece(word.to_owned())).collect()
+fn word_events(text: &str, event: fn(String) -> ReplyEvent) -> Vec<ReplyEvent> {
+    text.split_inclusive(' ').map(|word| event(word.to_owned())).collect()
 }
 
-fn piece_bytes(piece: &Piece) -> usize {
-    match piece {
-        Piece::Text(text) | Piece::Reasoning(text) | Piece::CallInput { text, .. } => text.len(),
-        Piece::CallBegan { name, .. } => name.len(),
-        Piece::ReasoningEnd { .. } | Piece::Usage(_) | Piece::Stop(_) => 0,
+fn event_bytes(event: &ReplyEvent) -> usize {
+    match event {
+        ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) | ReplyEvent::CallInput { text, .. } => {
+            text.len()
+        }
+        ReplyEvent::CallBegan { name, .. } => name.len(),
+        ReplyEvent::ReasoningEnd { .. } | ReplyEvent::Usage(_) | ReplyEvent::Stop(_) => 0,
     }
 }
 
@@ -256,7 +257,7 @@ fn part_tokens(part: &RequestPart) -> u64 {
 }
 
 /// Returns a call id that is the same for the same request, and unique among the requests of a session.
-fn call_id(request: &Request, place: usize) -> String {
+fn call_id(request: &Request, position: usize) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {
         for byte in bytes {
@@ -272,7 +273,7 @@ fn call_id(request: &Request, place: usize) -> String {
         }
         mix(&[0xff]);
     }
-    format!("demo_{hash:016x}_{place}")
+    format!("demo_{hash:016x}_{position}")
 }
 
 #[cfg(test)]

@@ -6,18 +6,18 @@ const LINES_MAX: usize = 30;
 const LINE_CHARS_MAX: usize = 200;
 
 /// Summarise a transcript. Returns `None` if the text contains no conversation.
-pub fn summarise_told(text: &str) -> Option<String> {
-    let kept = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
-    let asked = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));
-    let answered = extract(text, |line| line.strip_prefix("assistant: ").map(str::to_owned));
-    let called = extract(text, |line| line.strip_prefix("[calls ")?.strip_suffix(']').map(str::to_owned));
-    let (goal, rest) = asked.split_first()?;
+pub fn summarise_transcript(text: &str) -> Option<String> {
+    let facts = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
+    let requests = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));
+    let answers = extract(text, |line| line.strip_prefix("assistant: ").map(str::to_owned));
+    let calls = extract(text, |line| line.strip_prefix("[calls ")?.strip_suffix(']').map(str::to_owned));
+    let (goal, rest) = requests.split_first()?;
     let mut summary = format!("## Goal\n- {goal}\n");
     let sections = [
-        ("Facts", kept),
+        ("Facts", facts),
         ("Later requests", rest.to_vec()),
-        ("Answered", answered),
-        ("Done", called.into_iter().map(|call| format!("called {call}")).collect()),
+        ("Answered", answers),
+        ("Done", calls.into_iter().map(|call| format!("called {call}")).collect()),
     ];
     for (name, lines) in sections.iter().filter(|(_, lines)| !lines.is_empty()) {
         summary.push_str(&format!("## {name}\n- {}\n", lines.join("\n- ")));

@@ -30,11 +30,11 @@ fn tools() -> Vec<ToolSpec> {
     ]
 }
 
-fn request(said: &str) -> Request {
+fn request(text: &str) -> Request {
     Request {
         model: "demo".into(),
         system: None,
-        messages: vec![RequestMessage { role: Role::User, parts: vec![RequestPart::Text(said.into())] }],
+        messages: vec![RequestMessage { role: Role::User, parts: vec![RequestPart::Text(text.into())] }],
         tools: tools(),
         thinking: Thinking::Off,
         temperature: None,
@@ -42,20 +42,20 @@ fn request(said: &str) -> Request {
     }
 }
 
-fn whole(request: &Request) -> Reply {
-    let mut whole = Reply::default();
-    for piece in reply(request) {
-        whole.apply(piece).unwrap();
+fn full_reply(request: &Request) -> Reply {
+    let mut full_reply = Reply::default();
+    for event in reply(request) {
+        full_reply.apply(event).unwrap();
     }
-    whole
+    full_reply
 }
 
 fn text(request: &Request) -> String {
-    sapwood_core::content::joined_text(&whole(request).parts())
+    sapwood_core::content::joined_text(&full_reply(request).parts())
 }
 
-fn calls(said: &str) -> Vec<(String, serde_json::Value)> {
-    let parts = whole(&request(said)).parts();
+fn calls(text: &str) -> Vec<(String, serde_json::Value)> {
+    let parts = full_reply(&request(text)).parts();
     let calls = parts.iter().filter_map(|part| part.as_tool_call());
     calls.map(|call| (call.name.clone(), call.input.to_value())).collect()
 }
@@ -83,7 +83,7 @@ fn plain_requests_become_calls_of_available_tools() {
 fn a_missing_tool_is_reported_with_the_available_ones() {
     let answer = text(&request("fetch https://example.org"));
     assert!(answer.contains("does not have") && answer.contains("read_file"), "{answer}");
-    assert_eq!(whole(&request("fetch https://example.org")).stop, Some(Stop::Stop));
+    assert_eq!(full_reply(&request("fetch https://example.org")).stop, Some(Stop::Stop));
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn equal_requests_have_equal_answers_and_different_requests_have_different_call_
     assert_eq!(first, reply(&request("read a.txt")));
     let mut later = request("read a.txt");
     later.messages.insert(0, later.messages[0].clone());
-    let id = |pieces: &[Piece]| {
-        pieces.iter().find_map(|piece| match piece {
-            Piece::CallBegan { call_id, .. } => Some(call_id.clone()),
+    let id = |events: &[ReplyEvent]| {
+        events.iter().find_map(|event| match event {
+            ReplyEvent::CallBegan { call_id, .. } => Some(call_id.clone()),
             _ => None,
         })
     };
@@ -127,23 +127,24 @@ fn reports_tool_results_and_calls_no_more_tools() {
     request.messages.push(result("run_command", "denied", true));
     let answer = text(&request);
     assert!(answer.contains("the content") && answer.contains("run_command failed: denied"), "{answer}");
-    assert_eq!(whole(&request).stop, Some(Stop::Stop));
+    assert_eq!(full_reply(&request).stop, Some(Stop::Stop));
 }
 
 #[test]
 fn an_output_limit_truncates_the_answer() {
     let mut request = request("write 100 words");
     request.output_tokens_max = Some(10);
-    let answer = whole(&request);
+    let answer = full_reply(&request);
     assert_eq!(answer.stop, Some(Stop::Length));
     assert_eq!(answer.usage.unwrap().output, 10);
 }
 
 #[test]
-fn thinks_when_asked_to() {
+fn thinks_only_if_requested() {
     let mut request = request("hello");
     request.thinking = Thinking::Low;
-    let has_reasoning = |pieces: &[Piece]| pieces.iter().any(|piece| matches!(piece, Piece::Reasoning(_)));
+    let has_reasoning =
+        |events: &[ReplyEvent]| events.iter().any(|event| matches!(event, ReplyEvent::Reasoning(_)));
     assert!(has_reasoning(&reply(&request)));
     request.thinking = Thinking::Off;
     assert!(!has_reasoning(&reply(&request)));
@@ -152,26 +153,27 @@ fn thinks_when_asked_to() {
 #[test]
 fn answers_from_its_context() {
     let mut request = request("My name is Ada");
-    let say = |text: &str| RequestMessage { role: Role::User, parts: vec![RequestPart::Text(text.into())] };
-    request.messages.push(say("what did I say?"));
+    let user_message =
+        |text: &str| RequestMessage { role: Role::User, parts: vec![RequestPart::Text(text.into())] };
+    request.messages.push(user_message("what did I say?"));
     assert!(text(&request).contains("My name is Ada"));
-    request.messages.push(say("Summarise the conversation in 100 words"));
+    request.messages.push(user_message("Summarise the conversation in 100 words"));
     assert!(text(&request).contains("- the user said: My name is Ada"));
 }
 
 #[test]
-fn a_request_over_its_window_does_not_fit() {
+fn a_request_over_the_window_is_an_overflow() {
     let long = request(&"word ".repeat(1_000));
-    let Err(error) = Demo::new(Some(0)).call(&long, Some(1_000)) else { panic!("it fits") };
+    let Err(error) = Demo::new(Some(0)).call(&long, Some(1_000)) else { panic!("the request was accepted") };
     assert_eq!(error.code(), "context_overflow");
 }
 
 #[test]
 fn summarises_a_transcript() {
-    let told = "<the-summary-so-far>\n## Facts\n- the port is 8080\n</the-summary-so-far>\n\n\
+    let transcript = "<the-summary-so-far>\n## Facts\n- the port is 8080\n</the-summary-so-far>\n\n\
                 <the-conversation>\nuser: Build a boat\nassistant: I look.\n[calls read_file {\"path\":\"plan.md\"}]\n\
                 read_file: write 500 words\nuser: Paint it red\n</the-conversation>\n\nWrite the summary now.";
-    let answer = text(&request(told));
+    let answer = text(&request(transcript));
     for kept in ["## Goal\n- Build a boat", "the port is 8080", "Paint it red", "called read_file"] {
         assert!(answer.contains(kept), "{kept} is not in {answer}");
     }

@@ -19,23 +19,23 @@ pub struct Allowlist(Vec<Pattern>);
 
 struct Pattern {
     text: String,
-    words: Vec<Word>,
-    further: Further,
+    words: Vec<WordPattern>,
+    extra: ExtraArguments,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Further {
+enum ExtraArguments {
     None,
     Any,
 }
 
-enum Word {
+enum WordPattern {
     Exact(String),
-    Glob { glob: GlobMatcher, begins: Begins },
+    Glob { glob: GlobMatcher, start: GlobStart },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begins {
+enum GlobStart {
     Wild,
     Fixed,
 }
@@ -48,7 +48,7 @@ impl Allowlist {
     }
 
     pub fn allows(&self, command: &[String]) -> bool {
-        self.0.iter().any(|pattern| pattern.fits(command))
+        self.0.iter().any(|pattern| pattern.matches(command))
     }
 
     /// The patterns as text for the error message of a refused command.
@@ -60,10 +60,10 @@ impl Allowlist {
 impl Pattern {
     fn read(text: &str) -> Result<Self, String> {
         let mut words = split_words(text)?;
-        let mut further = Further::None;
+        let mut extra = ExtraArguments::None;
         if words.len() > 1 && words.last().is_some_and(|word| word == REST) {
             words.pop();
-            further = Further::Any;
+            extra = ExtraArguments::Any;
         }
         if words.is_empty() || words[0].is_empty() {
             return Err("the program is missing".to_owned());
@@ -71,37 +71,37 @@ impl Pattern {
         if words[0].starts_with(WILD) {
             return Err("it matches every program: name a specific program".to_owned());
         }
-        let words = words.iter().map(|word| Word::read(word)).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.to_owned(), words, further })
+        let words = words.iter().map(|word| WordPattern::read(word)).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.to_owned(), words, extra })
     }
 
-    fn fits(&self, command: &[String]) -> bool {
-        let is_long_enough = match self.further {
-            Further::None => command.len() == self.words.len(),
-            Further::Any => command.len() >= self.words.len(),
+    fn matches(&self, command: &[String]) -> bool {
+        let is_long_enough = match self.extra {
+            ExtraArguments::None => command.len() == self.words.len(),
+            ExtraArguments::Any => command.len() >= self.words.len(),
         };
-        is_long_enough && self.words.iter().zip(command).all(|(word, argument)| word.fits(argument))
+        is_long_enough && self.words.iter().zip(command).all(|(word, argument)| word.matches(argument))
     }
 }
 
-impl Word {
+impl WordPattern {
     fn read(word: &str) -> Result<Self, String> {
         if !word.contains(WILD) {
-            return Ok(Word::Exact(word.to_owned()));
+            return Ok(WordPattern::Exact(word.to_owned()));
         }
         let glob = GlobBuilder::new(word).literal_separator(true).backslash_escape(false).build();
         let glob = glob.map_err(|why| why.to_string())?.compile_matcher();
-        let begins = if word.starts_with(WILD) { Begins::Wild } else { Begins::Fixed };
-        Ok(Word::Glob { glob, begins })
+        let start = if word.starts_with(WILD) { GlobStart::Wild } else { GlobStart::Fixed };
+        Ok(WordPattern::Glob { glob, start })
     }
 
-    fn fits(&self, argument: &str) -> bool {
+    fn matches(&self, argument: &str) -> bool {
         match self {
-            Word::Exact(word) => word == argument,
-            Word::Glob { begins: Begins::Wild, .. } if argument.starts_with('-') => false,
+            WordPattern::Exact(word) => word == argument,
+            WordPattern::Glob { start: GlobStart::Wild, .. } if argument.starts_with('-') => false,
             // `..` could escape the directory of the glob.
-            Word::Glob { .. } if argument.split('/').any(|part| part == "..") => false,
-            Word::Glob { glob, .. } => glob.is_match(argument),
+            WordPattern::Glob { .. } if argument.split('/').any(|part| part == "..") => false,
+            WordPattern::Glob { glob, .. } => glob.is_match(argument),
         }
     }
 }

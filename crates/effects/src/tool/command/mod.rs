@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::host::Workplace;
-use super::process::{End, Finished, Program, find_program, run};
+use super::host::ToolWorkspace;
+use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
 use super::{Tool, spec};
 
 pub use allow::Allowlist;
@@ -21,13 +21,13 @@ const TIME_DEFAULT_S: u64 = 120;
 const TIME_MAX_S: u64 = 1_800;
 
 pub struct RunCommand {
-    workplace: Arc<Workplace>,
+    workspace: Arc<ToolWorkspace>,
     allowlist: Allowlist,
 }
 
 impl RunCommand {
-    pub fn new(workplace: Arc<Workplace>, allowlist: Allowlist) -> Self {
-        Self { workplace, allowlist }
+    pub fn new(workspace: Arc<ToolWorkspace>, allowlist: Allowlist) -> Self {
+        Self { workspace, allowlist }
     }
 }
 
@@ -67,7 +67,7 @@ impl Tool for RunCommand {
             Ok(program) => program,
             Err(why) => return ToolOutput::error(why),
         };
-        match run(&self.workplace.launcher, &program).await {
+        match run(&self.workspace.launcher, &program).await {
             Ok(finished) => self.report(&finished, time_max),
             Err(why) => ToolOutput::error(format!("failed to start {}: {why}", words[0])),
         }
@@ -97,16 +97,16 @@ impl RunCommand {
     }
 
     fn program(&self, words: &[String], directory: &str, time_max: Duration) -> Result<Program, String> {
-        let workplace = &self.workplace;
-        let (_, real) = workplace.root.open_dir(directory).map_err(|refusal| refusal.to_string())?;
-        let directory = workplace.root.path_of(&real);
-        let path = find_program(&words[0], &workplace.search_path, &directory)
-            .ok_or_else(|| format!("no program {} on the search path {}", words[0], workplace.search_path))?;
-        let (args, env) = (words[1..].to_vec(), workplace.env());
-        Ok(Program { path, args, directory, env, confinement: workplace.confinement(), time_max })
+        let workspace = &self.workspace;
+        let (_, real) = workspace.root.open_dir(directory).map_err(|refusal| refusal.to_string())?;
+        let directory = workspace.root.path_of(&real);
+        let path = find_program(&words[0], &workspace.search_path, &directory)
+            .ok_or_else(|| format!("no program {} on the search path {}", words[0], workspace.search_path))?;
+        let (args, env) = (words[1..].to_vec(), workspace.env());
+        Ok(Program { path, args, directory, env, confinement: workspace.confinement(), time_max })
     }
 
-    fn report(&self, finished: &Finished, time_max: Duration) -> ToolOutput {
+    fn report(&self, finished: &ProgramResult, time_max: Duration) -> ToolOutput {
         let mut text = finished.stdout.text();
         let stderr = finished.stderr.text();
         if !stderr.is_empty() {
@@ -116,15 +116,17 @@ impl RunCommand {
         }
         end_line(&mut text);
         let end = match finished.end {
-            End::Exited(code) => format!("exit status {code}"),
-            End::Killed => "killed by a signal".to_owned(),
-            End::TimedOut => format!("killed after {} s, with everything it started", time_max.as_secs()),
+            ProgramEnd::Exited(code) => format!("exit status {code}"),
+            ProgramEnd::Killed => "killed by a signal".to_owned(),
+            ProgramEnd::TimedOut => {
+                format!("killed after {} s, with all processes it started", time_max.as_secs())
+            }
         };
         text += &format!("[{end}, {:.1} s]", finished.took.as_secs_f64());
-        if !self.workplace.launcher.confines() {
+        if !self.workspace.launcher.confines() {
             text += "\n[this system has no sandbox: the command ran with all rights of Sapwood itself]";
         }
-        ToolOutput { is_error: finished.end != End::Exited(0), ..ToolOutput::text(text) }
+        ToolOutput { is_error: finished.end != ProgramEnd::Exited(0), ..ToolOutput::text(text) }
     }
 }
 

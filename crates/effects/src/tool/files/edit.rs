@@ -30,12 +30,12 @@ struct Edit {
     path: String,
     old_text: String,
     new_text: String,
-    which: Which,
+    occurrences: Occurrences,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    OnlyOne,
+enum Occurrences {
+    One,
     All,
 }
 
@@ -46,7 +46,7 @@ impl Tool for EditFile {
             "type": "object",
             "properties": {
                 "path": {"type": "string", "minLength": 1, "description": "relative to the working directory"},
-                "old_text": {"type": "string", "minLength": 1, "description": "exactly as it is in the file"},
+                "old_text": {"type": "string", "minLength": 1, "description": "the exact text in the file"},
                 "new_text": {"type": "string", "description": "the replacement"},
                 "replace_all": {"type": "boolean", "description": "replace every occurrence"}
             },
@@ -64,7 +64,11 @@ impl Tool for EditFile {
             path: text_field(input, "path").to_owned(),
             old_text: text_field(input, "old_text").to_owned(),
             new_text: text_field(input, "new_text").to_owned(),
-            which: if input["replace_all"].as_bool() == Some(true) { Which::All } else { Which::OnlyOne },
+            occurrences: if input["replace_all"].as_bool() == Some(true) {
+                Occurrences::All
+            } else {
+                Occurrences::One
+            },
         };
         run_blocking(move |_| {
             apply(&root, &edit).unwrap_or_else(|refusal| ToolOutput::error(refusal.to_string()))
@@ -104,11 +108,11 @@ fn replace(before: &str, edit: &Edit) -> Result<String, String> {
     if edit.old_text == edit.new_text {
         return Err("old_text and new_text are the same".to_owned());
     }
-    match (before.matches(&edit.old_text).count(), edit.which) {
+    match (before.matches(&edit.old_text).count(), edit.occurrences) {
         (0, _) => Err(format!("old_text does not occur in {path}: read the file and copy the text exactly")),
-        (1, _) | (_, Which::All) => Ok(before.replace(&edit.old_text, &edit.new_text)),
-        (places, Which::OnlyOne) => {
-            Err(format!("old_text occurs {places} times in {path}: include more context, or set replace_all"))
+        (1, _) | (_, Occurrences::All) => Ok(before.replace(&edit.old_text, &edit.new_text)),
+        (count, Occurrences::One) => {
+            Err(format!("old_text occurs {count} times in {path}: include more context, or set replace_all"))
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::protected::is_protected;
 use super::root::{Refusal, Root};
-use crate::tool::blocking::{Stop, run_blocking};
+use crate::tool::blocking::{StopSignal, run_blocking};
 use crate::tool::{Tool, spec};
 
 /// Maximum number of entries shown, and of entries read.
@@ -49,12 +49,12 @@ impl Tool for ListDirectory {
     }
 }
 
-fn list(root: &Root, path: &str, stop: &Stop) -> Result<ToolOutput, Refusal> {
+fn list(root: &Root, path: &str, stop: &StopSignal) -> Result<ToolOutput, Refusal> {
     let (dir, _) = root.open_dir(path)?;
     let entries = dir.entries().map_err(|why| Refusal::Io { path: path.to_owned(), why })?;
     let mut lines: Vec<String> = entries
         .take(ENTRIES_READ_MAX)
-        .take_while(|_| !stop.is_due())
+        .take_while(|_| !stop.is_set())
         .flatten()
         .filter(|entry| root.scope() != FsScope::Project || !is_protected(Path::new(&entry.file_name())))
         .map(|entry| describe(&entry))

@@ -52,7 +52,7 @@ const PROTECTED: &[&str] = &[
 ];
 
 /// Example files, which are not protected: they contain no secrets, and agents need them.
-const OPEN: &[&str] = &[".env.example", ".env.sample", ".env.template"];
+const UNPROTECTED: &[&str] = &[".env.example", ".env.sample", ".env.template"];
 
 static SET: LazyLock<GlobSet> = LazyLock::new(|| {
     let mut set = GlobSetBuilder::new();
@@ -73,16 +73,16 @@ pub fn is_protected(path: &Path) -> bool {
 fn is_protected_name(name: &str) -> bool {
     let name = plain_name(name);
     let before_stream = plain_name(name.split(':').next().unwrap_or_default());
-    [name, before_stream].iter().any(|name| SET.is_match(name) && !OPEN.contains(&name.as_str()))
+    [name, before_stream].iter().any(|name| SET.is_match(name) && !UNPROTECTED.contains(&name.as_str()))
 }
 
 fn plain_name(name: &str) -> String {
-    let drawn: String = name.chars().filter(|c| !is_undrawn(*c)).collect();
-    drawn.trim_end_matches(['.', ' ']).trim_start_matches(' ').to_lowercase()
+    let visible: String = name.chars().filter(|c| !is_invisible(*c)).collect();
+    visible.trim_end_matches(['.', ' ']).trim_start_matches(' ').to_lowercase()
 }
 
 /// Invisible characters that some file systems ignore in names.
-fn is_undrawn(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }

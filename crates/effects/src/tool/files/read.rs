@@ -8,7 +8,7 @@ use sapwood_core::port::tool::{OutputPart, Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
 use super::root::{OpenFile, Refusal, Root};
-use crate::tool::blocking::{Stop, run_blocking};
+use crate::tool::blocking::{StopSignal, run_blocking};
 use crate::tool::{Tool, spec, text_field};
 
 /// Maximum number of lines and bytes of text in one result.
@@ -43,7 +43,7 @@ impl Tool for ReadFile {
             "additionalProperties": false
         });
         let description =
-            "Reads a text file or a range of its lines. Images and PDFs are returned as they are.";
+            "Reads a text file or a range of its lines. Images and PDFs are returned unchanged.";
         spec("read_file", description, &schema, Touch::Reads, Replay::Safe)
     }
 
@@ -60,7 +60,7 @@ impl Tool for ReadFile {
     }
 }
 
-fn read(root: &Root, path: &str, first: u64, limit: u64, stop: &Stop) -> Result<ToolOutput, Refusal> {
+fn read(root: &Root, path: &str, first: u64, limit: u64, stop: &StopSignal) -> Result<ToolOutput, Refusal> {
     let opened = root.reader().open_file(path)?;
     let io = |why| Refusal::Io { path: path.to_owned(), why };
     let mut head = Vec::new();
@@ -108,9 +108,9 @@ fn media_type(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The lines read from a text, and whether there are more.
+/// The lines read from a text file, and the total number of lines.
 #[derive(Default)]
-struct Lines {
+struct LineRange {
     text: Vec<u8>,
     kept: u64,
     total: u64,
@@ -123,12 +123,12 @@ fn read_lines(
     text: impl BufRead,
     first: u64,
     limit: u64,
-    stop: &Stop,
+    stop: &StopSignal,
 ) -> std::io::Result<ToolOutput> {
-    let mut lines = Lines::default();
+    let mut lines = LineRange::default();
     let mut text = text;
     let mut line = Vec::new();
-    while !stop.is_due() {
+    while !stop.is_set() {
         line.clear();
         if text.read_until(b'\n', &mut line)? == 0 {
             break;
@@ -145,15 +145,15 @@ fn read_lines(
     Ok(lines.into_output(first))
 }
 
-impl Lines {
+impl LineRange {
     fn keep(&mut self, line: &[u8]) {
-        let room = TEXT_BYTES_MAX - self.text.len();
-        if line.len() > room && self.kept > 0 {
+        let remaining = TEXT_BYTES_MAX - self.text.len();
+        if line.len() > remaining && self.kept > 0 {
             self.is_cut = true;
             return;
         }
-        self.is_cut = line.len() > room;
-        self.text.extend_from_slice(&line[..line.len().min(room)]);
+        self.is_cut = line.len() > remaining;
+        self.text.extend_from_slice(&line[..line.len().min(remaining)]);
         self.kept += 1;
     }
 

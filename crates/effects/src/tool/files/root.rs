@@ -32,13 +32,15 @@ const TEMP_NAMES_MAX: u32 = 16;
 pub enum Refusal {
     #[error("{path} is outside of this session's scope, {root}")]
     Outside { path: String, root: String },
-    #[error("{path} is protected: tools cannot access version control data, keys and credentials")]
+    #[error("{path} is protected: tools cannot access version control data, keys or credentials")]
     Protected { path: String },
     #[error("{path} does not exist")]
     NotFound { path: String },
     #[error("{path} is {kind}, not {wanted}")]
     WrongKind { path: String, kind: &'static str, wanted: &'static str },
-    #[error("{path} has hard links, possibly outside of this session's files, and cannot be accessed")]
+    #[error(
+        "{path} cannot be accessed: it has other hard links, which may be outside of this session's files"
+    )]
     Linked { path: String },
     #[error("{path} is a broken link, or changed while it was being opened")]
     Changed { path: String },
@@ -94,7 +96,7 @@ impl Root {
 
     /// The real path of an existing file or directory, relative to the handle.
     pub fn resolve(&self, given: &str) -> Result<PathBuf, Refusal> {
-        let clean = self.clean(given)?;
+        let clean = self.normalise(given)?;
         self.real_path(&clean, given)
     }
 
@@ -103,10 +105,10 @@ impl Root {
         Ok((self.walk_to(&real, given)?, real))
     }
 
-    /// A path below the working directory, as text. The file need not exist.
+    /// The path relative to the working directory, as text. The file need not exist.
     pub fn relative_path(&self, given: &str) -> Result<PathBuf, Refusal> {
-        let whole = self.path_of(&self.clean(given)?);
-        whole.strip_prefix(&self.path).map(Path::to_owned).map_err(|_| self.outside(given))
+        let absolute = self.path_of(&self.normalise(given)?);
+        absolute.strip_prefix(&self.path).map(Path::to_owned).map_err(|_| self.outside(given))
     }
 
     /// Open a directory by its real path.
@@ -115,17 +117,17 @@ impl Root {
     }
 
     /// Replace a file atomically. Creates missing directories and keeps the permissions of the replaced file.
-    pub fn write_file(&self, given: &str, content: &[u8]) -> Result<Wrote, Refusal> {
-        let clean = self.clean(given)?;
+    pub fn write_file(&self, given: &str, content: &[u8]) -> Result<WriteOutcome, Refusal> {
+        let clean = self.normalise(given)?;
         let io = |why| Refusal::Io { path: given.to_owned(), why };
-        let (parent, name) = self.make_parent(&clean, given)?;
+        let (parent, name) = self.create_parent(&clean, given)?;
         let replaced = match parent.symlink_metadata(&name) {
             Ok(metadata) => Some(self.check_replaceable(given, metadata)?),
             Err(why) if why.kind() == io::ErrorKind::NotFound => None,
             Err(why) => return Err(io(why)),
         };
-        replace_whole(&parent, &name, content, replaced.as_ref()).map_err(io)?;
-        Ok(if replaced.is_some() { Wrote::Replaced } else { Wrote::Created })
+        replace_atomically(&parent, &name, content, replaced.as_ref()).map_err(io)?;
+        Ok(if replaced.is_some() { WriteOutcome::Replaced } else { WriteOutcome::Created })
     }
 
     fn check_replaceable(&self, given: &str, metadata: Metadata) -> Result<Metadata, Refusal> {
@@ -137,7 +139,7 @@ impl Root {
     }
 
     /// The directory to write a file in, and the file's name. Creates the directory if necessary.
-    fn make_parent(&self, clean: &Path, given: &str) -> Result<(Dir, OsString), Refusal> {
+    fn create_parent(&self, clean: &Path, given: &str) -> Result<(Dir, OsString), Refusal> {
         let (existing, missing) = self.split_missing(clean, given)?;
         let mut names: Vec<&OsStr> = missing.iter().collect();
         let (parent, name) = match names.pop() {
@@ -178,7 +180,7 @@ impl Root {
 
     /// Normalise the path as text: relative to the handle, with `.` and `..` resolved. Fails if the path is outside the
     /// handle.
-    fn clean(&self, given: &str) -> Result<PathBuf, Refusal> {
+    fn normalise(&self, given: &str) -> Result<PathBuf, Refusal> {
         let invalid = |why| Err(Refusal::Invalid { path: given.escape_debug().take(100).collect(), why });
         if given.contains('\0') {
             return invalid("it contains a NUL character");
@@ -196,7 +198,7 @@ impl Root {
             }
         }
         if clean.components().count() > PATH_DEPTH_MAX {
-            return invalid("it is nested deeper than 64 directories");
+            return invalid("it has more than 64 components");
         }
         self.check_protected(&clean, given)?;
         Ok(clean)
@@ -246,12 +248,12 @@ impl Root {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrote {
+pub enum WriteOutcome {
     Created,
     Replaced,
 }
 
-/// Opens files during one call. Caches the scan for protected files only for this call.
+/// Opens files during one call. Caches the result of the scan for protected files for this call only.
 pub struct Reader<'a> {
     root: &'a Root,
     /// Device and inode of every protected file, or `None` if there are too many entries to scan.
@@ -337,7 +339,12 @@ fn check_regular(given: &str, kind: FileType) -> Result<(), Refusal> {
 
 /// Write a temporary file in the target's directory and rename it, so that readers see no partial file and no link is
 /// followed.
-fn replace_whole(parent: &Dir, name: &OsStr, content: &[u8], replaced: Option<&Metadata>) -> io::Result<()> {
+fn replace_atomically(
+    parent: &Dir,
+    name: &OsStr,
+    content: &[u8],
+    replaced: Option<&Metadata>,
+) -> io::Result<()> {
     let (mut file, temp) = create_temp(parent)?;
     let written = (|| {
         if let Some(metadata) = replaced {
@@ -372,40 +379,40 @@ fn create_temp(parent: &Dir) -> io::Result<(File, String)> {
 
 /// Find every protected file below a directory. `None` if there are too many entries to scan.
 fn find_protected_files(dir: &Dir) -> Option<HashSet<(u64, u64)>> {
-    let mut found = ProtectedFiles { files: HashSet::new(), seen: 0 };
-    found.gather(dir, Below::Open, PATH_DEPTH_MAX)?;
+    let mut found = ProtectedFiles { files: HashSet::new(), entries_scanned: 0 };
+    found.collect_from(dir, Protection::None, PATH_DEPTH_MAX)?;
     Some(found.files)
 }
 
 /// Whether files are protected because a parent directory is protected.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Below {
-    Open,
+enum Protection {
+    None,
     Protected,
 }
 
 struct ProtectedFiles {
     files: HashSet<(u64, u64)>,
-    seen: usize,
+    entries_scanned: usize,
 }
 
 impl ProtectedFiles {
     /// Collect protected files recursively. Keeps one handle open per nested directory, so the depth is limited.
-    fn gather(&mut self, dir: &Dir, below: Below, depth_left: usize) -> Option<()> {
+    fn collect_from(&mut self, dir: &Dir, inherited: Protection, depth_left: usize) -> Option<()> {
         for entry in dir.entries().ok()? {
             let entry = entry.ok()?;
-            self.seen += 1;
-            if self.seen > LINK_SEARCH_ENTRIES_MAX || depth_left == 0 {
+            self.entries_scanned += 1;
+            if self.entries_scanned > LINK_SEARCH_ENTRIES_MAX || depth_left == 0 {
                 return None;
             }
             let name = entry.file_name();
-            let here = if is_protected(Path::new(&name)) { Below::Protected } else { below };
+            let here = if is_protected(Path::new(&name)) { Protection::Protected } else { inherited };
             let kind = entry.file_type().ok()?;
             if kind.is_dir() {
                 if let Ok(dir) = dir.open_dir_nofollow(&name) {
-                    self.gather(&dir, here, depth_left - 1)?;
+                    self.collect_from(&dir, here, depth_left - 1)?;
                 }
-            } else if kind.is_file() && here == Below::Protected {
+            } else if kind.is_file() && here == Protection::Protected {
                 let metadata = entry.metadata().ok()?;
                 self.files.insert((metadata.dev(), metadata.ino()));
             }

@@ -14,7 +14,7 @@ use sapwood_core::port::tool::FsScope;
 
 use super::protected::is_protected;
 use super::root::{Reader, Refusal, Root};
-use crate::tool::blocking::Stop;
+use crate::tool::blocking::StopSignal;
 
 /// Maximum number of entries per walk.
 const WALK_ENTRIES_MAX: usize = 200_000;
@@ -33,7 +33,7 @@ pub struct WalkedFile<'a> {
 
 /// How a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Walked {
+pub enum WalkEnd {
     All,
     /// The visitor stopped the walk.
     Enough,
@@ -46,17 +46,17 @@ pub fn walk_files(
     root: &Root,
     reader: &Reader<'_>,
     start: &str,
-    stop: &Stop,
+    stop: &StopSignal,
     visit: &mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
-) -> Result<Walked, Refusal> {
+) -> Result<WalkEnd, Refusal> {
     let (dir, real) = root.open_dir(start)?;
     let shown = shown_start(start);
-    let mut walk = Walk { root, reader, stop, visit, ignores: Vec::new(), seen: 0, is_cut: false };
+    let mut walk = Walk { root, reader, stop, visit, ignores: Vec::new(), entries_scanned: 0, is_cut: false };
     walk.read_ignores_above(&real);
-    Ok(match walk.enter(&dir, &real, &shown, WALK_DEPTH_MAX) {
+    Ok(match walk.visit_dir(&dir, &real, &shown, WALK_DEPTH_MAX) {
         ControlFlow::Break(end) => end,
-        ControlFlow::Continue(()) if walk.is_cut => Walked::CutShort,
-        ControlFlow::Continue(()) => Walked::All,
+        ControlFlow::Continue(()) if walk.is_cut => WalkEnd::CutShort,
+        ControlFlow::Continue(()) => WalkEnd::All,
     })
 }
 
@@ -71,16 +71,16 @@ fn shown_start(start: &str) -> String {
 struct Walk<'a> {
     root: &'a Root,
     reader: &'a Reader<'a>,
-    stop: &'a Stop,
+    stop: &'a StopSignal,
     visit: &'a mut dyn FnMut(&WalkedFile<'_>) -> ControlFlow<()>,
     /// Ignore files, from the outermost directory to the innermost.
     ignores: Vec<Gitignore>,
-    seen: usize,
+    entries_scanned: usize,
     is_cut: bool,
 }
 
 impl Walk<'_> {
-    fn enter(&mut self, dir: &Dir, real: &Path, shown: &str, depth_left: usize) -> ControlFlow<Walked> {
+    fn visit_dir(&mut self, dir: &Dir, real: &Path, shown: &str, depth_left: usize) -> ControlFlow<WalkEnd> {
         if depth_left == 0 {
             self.is_cut = true;
             return ControlFlow::Continue(());
@@ -100,44 +100,44 @@ impl Walk<'_> {
         let end = names.iter().try_for_each(|(name, is_dir)| {
             let below =
                 WalkPosition { real: real.join(name), shown: format!("{shown}{}", name.to_string_lossy()) };
-            self.take(dir, name, *is_dir, &below, depth_left)
+            self.visit_entry(dir, name, *is_dir, &below, depth_left)
         });
         self.ignores.truncate(ignores);
         end
     }
 
-    fn take(
+    fn visit_entry(
         &mut self,
         dir: &Dir,
         name: &OsString,
         is_dir: bool,
         at: &WalkPosition,
         depth_left: usize,
-    ) -> ControlFlow<Walked> {
-        if self.leaves_out(name, is_dir, &at.real) {
+    ) -> ControlFlow<WalkEnd> {
+        if self.is_skipped(name, is_dir, &at.real) {
             return ControlFlow::Continue(());
         }
         if !is_dir {
             let found = WalkedFile { path: &at.shown, dir, name };
-            return (self.visit)(&found).map_break(|()| Walked::Enough);
+            return (self.visit)(&found).map_break(|()| WalkEnd::Enough);
         }
         match dir.open_dir_nofollow(name) {
-            Ok(below) => self.enter(&below, &at.real, &format!("{}/", at.shown), depth_left - 1),
+            Ok(below) => self.visit_dir(&below, &at.real, &format!("{}/", at.shown), depth_left - 1),
             Err(_) => ControlFlow::Continue(()),
         }
     }
 
-    fn count(&mut self) -> ControlFlow<Walked> {
-        self.seen += 1;
-        if self.seen > WALK_ENTRIES_MAX || self.stop.is_due() {
-            return ControlFlow::Break(Walked::CutShort);
+    fn count(&mut self) -> ControlFlow<WalkEnd> {
+        self.entries_scanned += 1;
+        if self.entries_scanned > WALK_ENTRIES_MAX || self.stop.is_set() {
+            return ControlFlow::Break(WalkEnd::CutShort);
         }
         ControlFlow::Continue(())
     }
 
-    fn leaves_out(&self, name: &OsString, is_dir: bool, real: &Path) -> bool {
-        let is_hidden = self.root.scope() == FsScope::Project && is_protected(Path::new(name));
-        is_hidden || name == ".git" || self.is_ignored(real, is_dir)
+    fn is_skipped(&self, name: &OsString, is_dir: bool, real: &Path) -> bool {
+        let is_protected_name = self.root.scope() == FsScope::Project && is_protected(Path::new(name));
+        is_protected_name || name == ".git" || self.is_ignored(real, is_dir)
     }
 
     /// Whether a path is ignored. The innermost ignore file that matches takes precedence.
@@ -176,7 +176,7 @@ impl Walk<'_> {
     }
 }
 
-/// A location: relative to the handle, and as shown to the model.
+/// A path relative to the handle, and the same path as shown to the model.
 struct WalkPosition {
     real: PathBuf,
     shown: String,

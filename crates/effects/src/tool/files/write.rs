@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::root::{Root, Wrote};
+use super::root::{Root, WriteOutcome};
 use crate::tool::blocking::run_blocking;
 use crate::tool::{Tool, spec, text_field};
 
@@ -53,8 +53,8 @@ fn write(root: &Root, path: &str, content: &str) -> ToolOutput {
         ));
     }
     match root.write_file(path, content.as_bytes()) {
-        Ok(Wrote::Created) => ToolOutput::text(format!("created {path}: {bytes} bytes")),
-        Ok(Wrote::Replaced) => ToolOutput::text(format!("replaced {path}: {bytes} bytes")),
+        Ok(WriteOutcome::Created) => ToolOutput::text(format!("created {path}: {bytes} bytes")),
+        Ok(WriteOutcome::Replaced) => ToolOutput::text(format!("replaced {path}: {bytes} bytes")),
         Err(refusal) => ToolOutput::error(refusal.to_string()),
     }
 }

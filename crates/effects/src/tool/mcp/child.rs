@@ -17,8 +17,8 @@ const INHERITED_VARIABLES: &[&str] =
 /// Number of bytes of standard error to keep for error messages.
 const STDERR_BYTES_KEPT: usize = 4 << 10;
 /// Maximum number of waits for remaining standard error, and duration of each wait.
-const LAST_WORDS_WAITS_MAX: u32 = 10;
-const LAST_WORDS_WAIT_MS: u64 = 20;
+const STDERR_WAITS_MAX: u32 = 10;
+const STDERR_WAIT_MS: u64 = 20;
 
 /// A running program. Dropping it kills the program and its descendants.
 pub(super) struct ServerChild {
@@ -54,22 +54,22 @@ impl ServerChild {
         else {
             return Err(format!("failed to open the pipes of {command}"));
         };
-        let kept = Arc::new(Mutex::new(Vec::new()));
-        let reader = tokio::spawn(keep_last(stderr, kept.clone()));
-        Ok((Self { child, stderr: kept, reader }, stdout, stdin))
+        let tail = Arc::new(Mutex::new(Vec::new()));
+        let reader = tokio::spawn(capture_tail(stderr, tail.clone()));
+        Ok((Self { child, stderr: tail, reader }, stdout, stdin))
     }
 
-    /// The end of the program's standard error, for messages. Waits briefly, because output of a dead program may still
-    /// be in the pipe.
-    pub(super) async fn last_words(&self) -> String {
-        for _ in 0..LAST_WORDS_WAITS_MAX {
+    /// The end of the program's standard error, for error messages. Waits briefly, because the pipe may still contain
+    /// output of an exited program.
+    pub(super) async fn stderr_tail(&self) -> String {
+        for _ in 0..STDERR_WAITS_MAX {
             if self.reader.is_finished() {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(LAST_WORDS_WAIT_MS)).await;
+            tokio::time::sleep(Duration::from_millis(STDERR_WAIT_MS)).await;
         }
-        let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&kept).trim().to_owned()
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&tail).trim().to_owned()
     }
 
     /// Kill the whole process group.
@@ -88,12 +88,12 @@ impl Drop for ServerChild {
 }
 
 /// Read until the program closes the pipe, keeping the end. Without a reader, a program with much output would block.
-async fn keep_last(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
-    let mut piece = [0; 1_024];
-    while let Ok(count @ 1..) = stderr.read(&mut piece).await {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend_from_slice(&piece[..count]);
-        let surplus = kept.len().saturating_sub(STDERR_BYTES_KEPT);
-        kept.drain(..surplus);
+async fn capture_tail(mut stderr: ChildStderr, tail: Arc<Mutex<Vec<u8>>>) {
+    let mut buffer = [0; 1_024];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend_from_slice(&buffer[..count]);
+        let surplus = tail.len().saturating_sub(STDERR_BYTES_KEPT);
+        tail.drain(..surplus);
     }
 }

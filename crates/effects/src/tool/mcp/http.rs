@@ -16,7 +16,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::{Sse, SseStream};
 
-use crate::egress::{Egress, EgressError, read_failure};
+use crate::egress::{Egress, EgressError, map_client_error};
 
 /// Maximum size of the response to one message, streamed or not.
 pub(super) const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -29,7 +29,7 @@ pub(super) struct EgressClient {
     pub(super) headers: HeaderMap,
 }
 
-type Failure = StreamableHttpError<EgressError>;
+type HttpError = StreamableHttpError<EgressError>;
 
 impl EgressClient {
     async fn send(
@@ -39,7 +39,7 @@ impl EgressClient {
         session: Option<Arc<str>>,
         extra: HashMap<HeaderName, HeaderValue>,
         body: Option<String>,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, HttpError> {
         let mut headers = self.headers.clone();
         headers.extend(extra);
         headers.insert(header::ACCEPT, ACCEPTED);
@@ -63,7 +63,7 @@ impl StreamableHttpClient for EgressClient {
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
         let had_session = session_id.is_some();
         let body = serde_json::to_string(&message)?;
         let response = self.send(Method::POST, &uri, session_id, custom_headers, Some(body)).await?;
@@ -93,7 +93,7 @@ impl StreamableHttpClient for EgressClient {
         session_id: Arc<str>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HttpError> {
         self.send(Method::DELETE, &uri, Some(session_id), custom_headers, None).await.map(|_| ())
     }
 
@@ -104,7 +104,7 @@ impl StreamableHttpClient for EgressClient {
         _last_event_id: Option<String>,
         _auth_header: Option<String>,
         _custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
 }
@@ -116,17 +116,17 @@ fn header_text(response: &Response, name: &HeaderName) -> Option<String> {
 /// Read the response as one JSON message. The response to a notification is ignored.
 async fn read_message(
     response: Response,
-    asked: &ClientJsonRpcMessage,
+    request: &ClientJsonRpcMessage,
     session: Option<String>,
-) -> Result<StreamableHttpPostResponse, Failure> {
+) -> Result<StreamableHttpPostResponse, HttpError> {
     let body = bounded(response)
-        .try_fold(Vec::new(), |mut body, piece| async move {
-            body.extend_from_slice(&piece);
+        .try_fold(Vec::new(), |mut body, chunk| async move {
+            body.extend_from_slice(&chunk);
             Ok(body)
         })
         .await
         .map_err(StreamableHttpError::Client)?;
-    match (serde_json::from_slice::<ServerJsonRpcMessage>(&body), asked) {
+    match (serde_json::from_slice::<ServerJsonRpcMessage>(&body), request) {
         (Ok(message), _) => Ok(StreamableHttpPostResponse::Json(message, session)),
         (Err(error), ClientJsonRpcMessage::Request(_)) => Err(StreamableHttpError::Deserialize(error)),
         (Err(_), _) => Ok(StreamableHttpPostResponse::Accepted),
@@ -139,10 +139,10 @@ fn read_events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> 
 
 /// The chunks of the body, followed by an error if the body exceeds the limit.
 fn bounded(response: Response) -> BoxStream<'static, Result<Vec<u8>, EgressError>> {
-    let step = |(mut response, left): (Response, usize)| async move {
-        let Some(piece) = response.chunk().await.map_err(read_failure)? else { return Ok(None) };
-        match left.checked_sub(piece.len()) {
-            Some(left) => Ok(Some((piece.to_vec(), (response, left)))),
+    let step = |(mut response, remaining): (Response, usize)| async move {
+        let Some(chunk) = response.chunk().await.map_err(map_client_error)? else { return Ok(None) };
+        match remaining.checked_sub(chunk.len()) {
+            Some(remaining) => Ok(Some((chunk.to_vec(), (response, remaining)))),
             None => Err(EgressError::TooLarge { what: "the server's response", max: ANSWER_BYTES_MAX }),
         }
     };

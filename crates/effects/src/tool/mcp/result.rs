@@ -9,10 +9,10 @@ use sapwood_core::port::tool::{OutputPart, ToolOutput};
 const PARTS_MAX: usize = 256;
 
 pub(super) fn read_result(result: CallToolResult) -> ToolOutput {
-    let left_out = result.content.len().saturating_sub(PARTS_MAX);
+    let omitted = result.content.len().saturating_sub(PARTS_MAX);
     let mut parts: Vec<OutputPart> = result.content.into_iter().take(PARTS_MAX).map(read_block).collect();
-    if left_out > 0 {
-        parts.push(OutputPart::Text(format!("({left_out} more parts were omitted)")));
+    if omitted > 0 {
+        parts.push(OutputPart::Text(format!("({omitted} more parts were omitted)")));
     }
     // Servers should repeat structured content as text. If a server does not, use the structured content as the output.
     if let (true, Some(value)) = (parts.is_empty(), result.structured_content) {

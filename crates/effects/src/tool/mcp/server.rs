@@ -1,4 +1,4 @@
-//! One server: its connection, its failures and its restarts. A call that was running when the server died is not
+//! One MCP server: its connection, failures and restarts. A call that was running when the server died is not
 //! retried, because it may have had effects. The next call restarts the server, a limited number of times.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const TOOL_PAGES_MAX: usize = 64;
 /// Timeout of the ping that is sent after a call timed out.
 const PING_MS_MAX: u64 = 3_000;
 
-pub(super) struct Server {
+pub(super) struct ServerHandle {
     name: String,
     config: McpServer,
     cwd: Option<String>,
@@ -37,11 +37,11 @@ pub(super) struct Server {
     secrets: Arc<Secrets>,
     limits: McpLimits,
     /// Held while connecting, so that concurrent callers start only one server.
-    life: Mutex<Life>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Default)]
-struct Life {
+struct ConnectionState {
     connection: Option<Arc<Connection>>,
     starts: u32,
 }
@@ -58,13 +58,13 @@ impl Connection {
     }
     async fn explain(&self, error: &ServiceError) -> String {
         match &self.child {
-            Some(child) => with_last_words(&error.to_string(), &child.last_words().await),
+            Some(child) => with_stderr(&error.to_string(), &child.stderr_tail().await),
             None => error.to_string(),
         }
     }
 }
 
-impl Server {
+impl ServerHandle {
     pub(super) fn new(
         name: &str,
         config: &McpServer,
@@ -80,7 +80,7 @@ impl Server {
             egress: egress.clone(),
             secrets: secrets.clone(),
             limits,
-            life: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -102,14 +102,14 @@ impl Server {
                 Err(error) => Err(connection.explain(&error).await),
             }
         };
-        self.within(self.limits.start_ms_max, list).await.map_err(|why| self.scrub(&why))
+        self.with_timeout(self.limits.start_ms_max, list).await.map_err(|why| self.scrub(&why))
     }
 
     /// Call a tool. Every error is reported to the model.
     pub(super) async fn call(&self, params: CallToolRequestParams) -> ToolOutput {
-        let output = match self.within(self.limits.start_ms_max, self.connect()).await {
+        let output = match self.with_timeout(self.limits.start_ms_max, self.connect()).await {
             Ok(connection) => self.call_on(&connection, params).await,
-            Err(why) => Err(format!("MCP server {} could not run the call: {why}", self.name)),
+            Err(why) => Err(format!("MCP server {} failed before the call: {why}", self.name)),
         };
         self.secrets.scrub_output(output.unwrap_or_else(ToolOutput::error))
     }
@@ -128,7 +128,7 @@ impl Server {
                 Err(format!("MCP server {} rejected the call: {}", self.name, error.message))
             }
             Ok(Err(error)) => {
-                self.forget(connection).await;
+                self.drop_connection(connection).await;
                 let why = connection.explain(&error).await;
                 Err(format!(
                     "MCP server {} failed during the call, which may have had effects: {why}",
@@ -136,7 +136,7 @@ impl Server {
                 ))
             }
             Err(_) => {
-                self.end_if_silent(connection).await;
+                self.close_if_unresponsive(connection).await;
                 let limit_ms = self.limits.call_ms_max;
                 Err(format!(
                     "MCP server {} returned no result within {limit_ms} ms; the call may have had effects",
@@ -147,41 +147,41 @@ impl Server {
     }
 
     /// Ends the connection if the server does not answer a ping. After a timeout, the server may only be slow.
-    async fn end_if_silent(&self, connection: &Arc<Connection>) {
+    async fn close_if_unresponsive(&self, connection: &Arc<Connection>) {
         let ping = connection.service.peer().send_request(ClientRequest::PingRequest(PingRequest::default()));
         let answer = tokio::time::timeout(Duration::from_millis(PING_MS_MAX), ping).await;
         // An MCP error is also an answer. Other errors mean that the connection is dead.
         if !matches!(answer, Ok(Ok(_) | Err(ServiceError::McpError(_)))) {
-            self.forget(connection).await;
+            self.drop_connection(connection).await;
         }
     }
 
     /// Drop a connection for all its users.
-    async fn forget(&self, connection: &Arc<Connection>) {
+    async fn drop_connection(&self, connection: &Arc<Connection>) {
         if let Some(child) = &connection.child {
             child.kill();
         }
-        let mut life = self.life.lock().await;
-        if life.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
-            life.connection = None;
+        let mut state = self.state.lock().await;
+        if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            state.connection = None;
         }
     }
 
     async fn connect(&self) -> Result<Arc<Connection>, String> {
-        let mut life = self.life.lock().await;
-        if let Some(connection) = life.connection.as_ref().filter(|connection| connection.is_alive()) {
+        let mut state = self.state.lock().await;
+        if let Some(connection) = state.connection.as_ref().filter(|connection| connection.is_alive()) {
             return Ok(connection.clone());
         }
-        if life.starts > self.limits.restarts_max {
+        if state.starts > self.limits.restarts_max {
             return Err(format!(
-                "it exited too often and is not restarted again ({} restarts)",
-                life.starts - 1
+                "it failed too often and is not restarted again ({} restarts)",
+                state.starts - 1
             ));
         }
-        life.connection = None;
-        life.starts += 1;
+        state.connection = None;
+        state.starts += 1;
         let connection = Arc::new(self.start().await?);
-        life.connection = Some(connection.clone());
+        state.connection = Some(connection.clone());
         Ok(connection)
     }
 
@@ -200,9 +200,9 @@ impl Server {
     ) -> Result<Connection, String> {
         let (child, stdout, stdin) =
             ServerChild::start(command, args, env, self.cwd.as_deref(), &self.secrets)?;
-        match introduce().serve((stdout, stdin)).await {
+        match client_info().serve((stdout, stdin)).await {
             Ok(service) => Ok(Connection { service, child: Some(child) }),
-            Err(error) => Err(with_last_words(&error.to_string(), &child.last_words().await)),
+            Err(error) => Err(with_stderr(&error.to_string(), &child.stderr_tail().await)),
         }
     }
 
@@ -222,11 +222,11 @@ impl Server {
         let client = EgressClient { egress: self.egress.clone(), headers: filled };
         let config = StreamableHttpClientTransportConfig::with_uri(admitted.as_str());
         let transport = StreamableHttpClientTransport::with_client(client, config);
-        let service = introduce().serve(transport).await.map_err(|error| error.to_string())?;
+        let service = client_info().serve(transport).await.map_err(|error| error.to_string())?;
         Ok(Connection { service, child: None })
     }
 
-    async fn within<T>(
+    async fn with_timeout<T>(
         &self,
         limit_ms: u64,
         work: impl Future<Output = Result<T, String>>,
@@ -237,13 +237,13 @@ impl Server {
     }
 }
 
-fn introduce() -> InitializeRequestParams {
+fn client_info() -> InitializeRequestParams {
     let name = Implementation::new("sapwood", env!("CARGO_PKG_VERSION"));
     InitializeRequestParams::new(Default::default(), name)
 }
 
-fn with_last_words(why: &str, last_words: &str) -> String {
-    if last_words.is_empty() { why.to_owned() } else { format!("{why}; stderr: {last_words}") }
+fn with_stderr(why: &str, stderr_tail: &str) -> String {
+    if stderr_tail.is_empty() { why.to_owned() } else { format!("{why}; stderr: {stderr_tail}") }
 }
 
 async fn read_tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, ServiceError> {

@@ -1,14 +1,14 @@
-//! Escapes through the words of a command.
+//! Escapes through the command line of `run_command`.
 
 use sapwood_core::port::tool::FsScope;
 use serde_json::json;
 
-use super::guarded_desk;
+use super::harness_with_vault;
 
 #[tokio::test]
 async fn no_injection_runs_a_second_command() {
-    let desk = guarded_desk();
-    let toolbox = desk.open(FsScope::Project, &["echo *", "git status", "cat src/*.txt"]).await;
+    let harness = harness_with_vault();
+    let toolbox = harness.open(FsScope::Project, &["echo *", "git status", "cat src/*.txt"]).await;
     for line in [
         "echo a; touch pwned",
         "echo a && touch pwned",
@@ -58,14 +58,14 @@ async fn no_injection_runs_a_second_command() {
     ] {
         toolbox.fails("run_command", json!({"command": words})).await;
     }
-    assert!(!desk.project().join("pwned").exists());
+    assert!(!harness.project().join("pwned").exists());
 }
 
 #[tokio::test]
 async fn arguments_reach_the_program_unchanged() {
-    let desk = guarded_desk();
-    desk.put("a.txt", "");
-    let toolbox = desk.open(FsScope::Project, &["echo *"]).await;
+    let harness = harness_with_vault();
+    harness.put("a.txt", "");
+    let toolbox = harness.open(FsScope::Project, &["echo *"]).await;
     for word in [
         "; touch pwned",
         "$(touch pwned)",
@@ -78,27 +78,27 @@ async fn arguments_reach_the_program_unchanged() {
         "${IFS}",
         "-n -e \\n",
     ] {
-        let text = toolbox.does("run_command", json!({"command": ["echo", "x", word]})).await;
+        let text = toolbox.succeeds("run_command", json!({"command": ["echo", "x", word]})).await;
         assert!(text.starts_with(&format!("x {word}\n[exit")), "{word:?}: {text}");
     }
-    assert!(!desk.project().join("pwned").exists());
+    assert!(!harness.project().join("pwned").exists());
 }
 
 #[tokio::test]
 async fn a_program_planted_in_the_project_is_not_run() {
-    let desk = guarded_desk();
-    let planted = desk.put("echo", "#!/bin/sh\ntouch pwned\n");
+    let harness = harness_with_vault();
+    let planted = harness.put("echo", "#!/bin/sh\ntouch pwned\n");
     std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let toolbox = desk.open(FsScope::Project, &["echo *"]).await;
-    toolbox.does("run_command", json!({"command": "echo a"})).await;
-    assert!(!desk.project().join("pwned").exists());
+    let toolbox = harness.open(FsScope::Project, &["echo *"]).await;
+    toolbox.succeeds("run_command", json!({"command": "echo a"})).await;
+    assert!(!harness.project().join("pwned").exists());
 }
 
 #[tokio::test]
-async fn a_command_does_not_start_in_a_directory_outside() {
-    let desk = guarded_desk();
-    std::os::unix::fs::symlink(desk.outside("vault"), desk.project().join("link")).unwrap();
-    let toolbox = desk.open(FsScope::Project, &["ls *", "pwd"]).await;
+async fn a_command_does_not_start_outside_of_the_scope() {
+    let harness = harness_with_vault();
+    std::os::unix::fs::symlink(harness.outside("vault"), harness.project().join("link")).unwrap();
+    let toolbox = harness.open(FsScope::Project, &["ls *", "pwd"]).await;
     for directory in ["..", "../vault", "link", "/", "/proc/self/root"] {
         toolbox.fails("run_command", json!({"command": "pwd", "directory": directory})).await;
     }

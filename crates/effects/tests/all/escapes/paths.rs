@@ -10,14 +10,16 @@ use sapwood_core::port::tool::{FsScope, ToolHost};
 use sapwood_effects::tool::host::Host;
 use serde_json::json;
 
-use super::{CANARY, assert_refused, assert_vault_is_whole, attempts, bounded, guarded_desk};
+use super::{
+    CANARY, assert_refused, assert_vault_unchanged, attempts, harness_with_vault, restricted_toolboxes,
+};
 use crate::tool_harness::read;
 
 #[tokio::test]
 async fn no_path_spelling_leads_out() {
-    let desk = guarded_desk();
-    let vault = desk.outside("vault/secret").display().to_string();
-    for (_, toolbox) in bounded(&desk).await {
+    let harness = harness_with_vault();
+    let vault = harness.outside("vault/secret").display().to_string();
+    for (_, toolbox) in restricted_toolboxes(&harness).await {
         for path in [
             vault.clone(),
             format!("/{vault}"),
@@ -27,8 +29,8 @@ async fn no_path_spelling_leads_out() {
             "a/../../vault/secret".into(),
             "./.././vault/secret".into(),
             format!("../../../../../../../../../../../..{vault}"),
-            format!("{}/../vault/secret", desk.project().display()),
-            format!("{}x/secret", desk.project().display()),
+            format!("{}/../vault/secret", harness.project().display()),
+            format!("{}x/secret", harness.project().display()),
             "../project-2/x".into(),
             "..".into(),
             "/".into(),
@@ -39,7 +41,7 @@ async fn no_path_spelling_leads_out() {
             "a/".repeat(2_100),
             "a/".repeat(100),
         ] {
-            assert_refused(&desk, &toolbox, &path).await;
+            assert_refused(&harness, &toolbox, &path).await;
         }
         let overlong = "x".repeat(300);
         toolbox.fails("write_file", json!({"path": overlong, "content": ""})).await;
@@ -49,10 +51,10 @@ async fn no_path_spelling_leads_out() {
 
 #[tokio::test]
 async fn no_symlink_leads_out() {
-    let desk = guarded_desk();
-    for (files, toolbox) in bounded(&desk).await {
+    let harness = harness_with_vault();
+    for (files, toolbox) in restricted_toolboxes(&harness).await {
         let link = |target: &str, name: &str| symlink(target, files.join(name)).unwrap();
-        let vault = desk.outside("vault");
+        let vault = harness.outside("vault");
         let climb = "../".repeat(files.components().count());
         link(&vault.join("secret").display().to_string(), "absolute");
         link(&format!("{climb}{}", vault.join("secret").display()), "relative");
@@ -76,32 +78,32 @@ async fn no_symlink_leads_out() {
             "here/here/absolute",
             "here/dir/secret",
         ] {
-            assert_refused(&desk, &toolbox, path).await;
+            assert_refused(&harness, &toolbox, path).await;
         }
         let through_proc = format!("root{}", vault.join("secret").display());
-        assert_refused(&desk, &toolbox, &through_proc).await;
+        assert_refused(&harness, &toolbox, &through_proc).await;
         for path in ["dir", "root", "cwd"] {
             toolbox.fails("list_directory", json!({"path": path})).await;
             toolbox.fails("find_files", json!({"path": path, "pattern": "*"})).await;
             toolbox.fails("search_text", json!({"path": path, "pattern": "."})).await;
         }
-        let walked = toolbox.does("search_text", json!({"pattern": "canary"})).await;
-        assert!(!walked.contains(CANARY), "a walk follows links: {walked}");
+        let walked = toolbox.succeeds("search_text", json!({"pattern": "canary"})).await;
+        assert!(!walked.contains(CANARY), "the search followed a link: {walked}");
         toolbox.fails("write_file", json!({"path": "dir/planted", "content": "x"})).await;
-        assert_vault_is_whole(&desk);
+        assert_vault_unchanged(&harness);
     }
 }
 
 #[tokio::test]
 async fn no_spelling_opens_a_protected_file() {
-    let desk = guarded_desk();
+    let harness = harness_with_vault();
     for path in [".env", ".git/config", "sub/server.pem", ".ssh/id_rsa", ".aws/credentials", ".npmrc"] {
-        desk.put(path, CANARY);
+        harness.put(path, CANARY);
     }
-    symlink(".env", desk.project().join("innocent")).unwrap();
-    symlink(".git", desk.project().join("history")).unwrap();
-    symlink("innocent", desk.project().join("twice")).unwrap();
-    let toolbox = desk.open(FsScope::Project, &[]).await;
+    symlink(".env", harness.project().join("innocent")).unwrap();
+    symlink(".git", harness.project().join("history")).unwrap();
+    symlink("innocent", harness.project().join("twice")).unwrap();
+    let toolbox = harness.open(FsScope::Project, &[]).await;
     for path in [
         ".env",
         "./.env",
@@ -126,7 +128,7 @@ async fn no_spelling_opens_a_protected_file() {
         "innocent",
         "twice",
         "history/config",
-        &desk.project().join(".env").display().to_string(),
+        &harness.project().join(".env").display().to_string(),
     ] {
         for (name, input) in attempts(path) {
             let text = toolbox.fails(name, input).await;
@@ -137,13 +139,13 @@ async fn no_spelling_opens_a_protected_file() {
         [".env.local", ".git/hooks/pre-commit", "new/.ssh/authorized_keys", ".Git/hooks/x", "history/hooks/x"]
     {
         toolbox.fails("write_file", json!({"path": path, "content": "x"})).await;
-        assert!(!desk.project().join(path).exists(), "{path}");
+        assert!(!harness.project().join(path).exists(), "{path}");
     }
-    assert_eq!(read(desk.project().join(".env")), CANARY);
+    assert_eq!(read(harness.project().join(".env")), CANARY);
     for text in [
-        toolbox.does("search_text", json!({"pattern": "canary"})).await,
-        toolbox.does("find_files", json!({"pattern": "*"})).await,
-        toolbox.does("list_directory", json!({})).await,
+        toolbox.succeeds("search_text", json!({"pattern": "canary"})).await,
+        toolbox.succeeds("find_files", json!({"pattern": "*"})).await,
+        toolbox.succeeds("list_directory", json!({})).await,
     ] {
         assert!(!text.contains(CANARY) && !text.contains(".env") && !text.contains(".git/"), "{text}");
     }
@@ -151,28 +153,28 @@ async fn no_spelling_opens_a_protected_file() {
 
 #[tokio::test]
 async fn no_hard_link_gives_access_to_files_outside_the_session() {
-    let desk = guarded_desk();
-    desk.put(".env", CANARY);
-    desk.put(".git/deep/key", CANARY);
-    desk.put("shared", "plain");
-    fs::hard_link(desk.project().join(".env"), desk.project().join("innocent")).unwrap();
-    fs::hard_link(desk.project().join(".git/deep/key"), desk.project().join("object")).unwrap();
-    fs::hard_link(desk.project().join("shared"), desk.project().join("shared-2")).unwrap();
-    let project = desk.open(FsScope::Project, &[]).await;
+    let harness = harness_with_vault();
+    harness.put(".env", CANARY);
+    harness.put(".git/deep/key", CANARY);
+    harness.put("shared", "plain");
+    fs::hard_link(harness.project().join(".env"), harness.project().join("innocent")).unwrap();
+    fs::hard_link(harness.project().join(".git/deep/key"), harness.project().join("object")).unwrap();
+    fs::hard_link(harness.project().join("shared"), harness.project().join("shared-2")).unwrap();
+    let project = harness.open(FsScope::Project, &[]).await;
     for path in ["innocent", "object"] {
         assert!(project.fails("read_file", json!({"path": path})).await.contains("protected"));
         project.fails("edit_file", json!({"path": path, "old_text": "c", "new_text": "x"})).await;
         project.fails("write_file", json!({"path": path, "content": "x"})).await;
     }
-    assert!(!project.does("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
-    assert_eq!(project.does("read_file", json!({"path": "shared"})).await, "plain");
+    assert!(!project.succeeds("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
+    assert_eq!(project.succeeds("read_file", json!({"path": "shared"})).await, "plain");
     assert!(
         project.fails("write_file", json!({"path": "shared", "content": "x"})).await.contains("hard links")
     );
-    assert_eq!(read(desk.project().join(".env")), CANARY);
+    assert_eq!(read(harness.project().join(".env")), CANARY);
 
-    let sandboxed = desk.open(FsScope::Sandboxed, &[]).await;
-    fs::hard_link(desk.outside("vault/secret"), desk.scratch().join("linked")).unwrap();
+    let sandboxed = harness.open(FsScope::Sandboxed, &[]).await;
+    fs::hard_link(harness.outside("vault/secret"), harness.scratch().join("linked")).unwrap();
     for (name, input) in [
         ("read_file", json!({"path": "linked"})),
         ("write_file", json!({"path": "linked", "content": "x"})),
@@ -180,29 +182,29 @@ async fn no_hard_link_gives_access_to_files_outside_the_session() {
     ] {
         assert!(sandboxed.fails(name, input).await.contains("hard links"));
     }
-    assert!(!sandboxed.does("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
-    assert_vault_is_whole(&desk);
+    assert!(!sandboxed.succeeds("search_text", json!({"pattern": "canary"})).await.contains(CANARY));
+    assert_vault_unchanged(&harness);
 }
 
 #[tokio::test]
 async fn pipes_sockets_and_devices_are_refused_without_blocking() {
-    let desk = guarded_desk();
-    for (files, toolbox) in bounded(&desk).await {
+    let harness = harness_with_vault();
+    for (files, toolbox) in restricted_toolboxes(&harness).await {
         assert!(Command::new("mkfifo").arg(files.join("pipe")).status().unwrap().success());
         let _listener = UnixListener::bind(files.join("socket")).unwrap();
         for path in ["pipe", "socket"] {
             for (name, input) in attempts(path).into_iter().filter(|(name, _)| *name != "find_files") {
                 let refused = tokio::time::timeout(Duration::from_secs(60), toolbox.fails(name, input)).await;
-                assert!(refused.is_ok(), "{name} waits for {path}");
+                assert!(refused.is_ok(), "{name} blocks on {path}");
             }
         }
         let walked = tokio::time::timeout(
             Duration::from_secs(60),
-            toolbox.does("search_text", json!({"pattern": "."})),
+            toolbox.succeeds("search_text", json!({"pattern": "."})),
         );
-        walked.await.expect("a walk waits for a pipe");
+        walked.await.expect("the search must not wait for a pipe");
     }
-    let full = desk.open(FsScope::Full, &[]).await;
+    let full = harness.open(FsScope::Full, &[]).await;
     for path in ["/dev/zero", "/dev/null", "/dev/stdin"] {
         full.fails("read_file", json!({"path": path})).await;
         full.fails("write_file", json!({"path": path, "content": "x"})).await;
@@ -211,12 +213,13 @@ async fn pipes_sockets_and_devices_are_refused_without_blocking() {
 
 #[tokio::test]
 async fn a_scratch_directory_that_is_a_link_is_refused() {
-    let desk = guarded_desk();
-    let session = desk.scratch().parent().unwrap().to_owned();
+    let harness = harness_with_vault();
+    let session = harness.scratch().parent().unwrap().to_owned();
     fs::create_dir_all(session.parent().unwrap()).unwrap();
-    symlink(desk.outside("vault"), &session).unwrap();
-    let host = Host::new(desk.settings.clone());
-    let refused = host.open(&desk.grant(FsScope::Sandboxed, &[])).await.err().expect("the box was opened");
+    symlink(harness.outside("vault"), &session).unwrap();
+    let host = Host::new(harness.settings.clone());
+    let refused =
+        host.open(&harness.grant(FsScope::Sandboxed, &[])).await.err().expect("the toolbox was opened");
     assert_eq!(refused.code(), "tool.no_directory");
-    assert_vault_is_whole(&desk);
+    assert_vault_unchanged(&harness);
 }

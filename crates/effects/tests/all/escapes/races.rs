@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use sapwood_core::port::tool::FsScope;
 use serde_json::json;
 
-use super::{CANARY, assert_vault_is_whole, guarded_desk};
+use super::{CANARY, assert_vault_unchanged, harness_with_vault};
 use crate::tool_harness::text_of;
 
 /// Number of calls per tool while the path changes.
@@ -39,7 +39,7 @@ impl Swapper {
     fn finish(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
-        assert!(self.swaps.load(Ordering::Relaxed) > 100, "the path hardly changed");
+        assert!(self.swaps.load(Ordering::Relaxed) > 100, "the path was swapped too rarely");
     }
 }
 
@@ -59,15 +59,15 @@ fn exchange(name: &Path, spare: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_becomes_a_link_does_not_lead_out() {
-    let desk = guarded_desk();
+    let harness = harness_with_vault();
     for scope in [FsScope::Project, FsScope::Sandboxed] {
-        let toolbox = desk.open(scope, &[]).await;
-        let files = if scope == FsScope::Project { desk.project() } else { desk.scratch() };
+        let toolbox = harness.open(scope, &[]).await;
+        let files = if scope == FsScope::Project { harness.project() } else { harness.scratch() };
         fs::create_dir(files.join("d")).unwrap();
         fs::write(files.join("d/secret"), "inside").unwrap();
         // Outside of the project, so that a walk does not find the link under its other name.
-        let spare = desk.outside(&format!("spare-{scope:?}"));
-        symlink(desk.outside("vault"), &spare).unwrap();
+        let spare = harness.outside(&format!("spare-{scope:?}"));
+        symlink(harness.outside("vault"), &spare).unwrap();
         let swapper = Swapper::start(files.join("d"), spare);
         for round in 0..ROUNDS {
             for (name, input) in [
@@ -78,22 +78,22 @@ async fn a_directory_that_becomes_a_link_does_not_lead_out() {
                 ("search_text", json!({"pattern": "canary"})),
             ] {
                 let text = text_of(&toolbox.call(name, input).await);
-                assert!(!text.contains(CANARY), "{name} was led out: {text}");
+                assert!(!text.contains(CANARY), "{name} left the scope: {text}");
             }
         }
         swapper.finish();
-        assert_vault_is_whole(&desk);
+        assert_vault_unchanged(&harness);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_becomes_a_link_to_a_protected_file_is_not_read() {
-    let desk = guarded_desk();
-    desk.put(".env", CANARY);
-    desk.put("f", "plain");
-    symlink(".env", desk.project().join("g")).unwrap();
-    let toolbox = desk.open(FsScope::Project, &[]).await;
-    let swapper = Swapper::start(desk.project().join("f"), desk.project().join("g"));
+    let harness = harness_with_vault();
+    harness.put(".env", CANARY);
+    harness.put("f", "plain");
+    symlink(".env", harness.project().join("g")).unwrap();
+    let toolbox = harness.open(FsScope::Project, &[]).await;
+    let swapper = Swapper::start(harness.project().join("f"), harness.project().join("g"));
     for _ in 0..ROUNDS {
         for (name, input) in [
             ("read_file", json!({"path": "f"})),
@@ -105,5 +105,5 @@ async fn a_file_that_becomes_a_link_to_a_protected_file_is_not_read() {
         }
     }
     swapper.finish();
-    assert_eq!(fs::read_to_string(desk.project().join(".env")).unwrap(), CANARY);
+    assert_eq!(fs::read_to_string(harness.project().join(".env")).unwrap(), CANARY);
 }

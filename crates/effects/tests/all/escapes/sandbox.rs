@@ -13,51 +13,51 @@ use sapwood_core::port::tool::FsScope;
 use sapwood_effects::sandbox::{Confinement, FileRights, Network};
 use serde_json::json;
 
-use super::{CANARY, assert_vault_is_whole, guarded_desk};
-use crate::tool_harness::{Desk, Tools, text_of};
+use super::{CANARY, assert_vault_unchanged, harness_with_vault};
+use crate::tool_harness::{ToolHarness, Tools, text_of};
 
 async fn shell(toolbox: &Tools, script: &str) -> String {
     text_of(&toolbox.call("run_command", json!({"command": ["bash", "-c", script], "timeout_s": 20})).await)
 }
 
 #[tokio::test]
-async fn a_program_sees_nothing_of_sapwoods_environment() {
-    let desk = guarded_desk();
+async fn a_program_does_not_inherit_sapwoods_environment() {
+    let harness = harness_with_vault();
     let known = ["PATH", "HOME", "TMPDIR", "LANG", "TERM", "NO_COLOR", "PWD", "SHLVL", "_"];
     assert!(std::env::var("CARGO_PKG_NAME").is_ok(), "cargo sets variables that the program must not see");
     for scope in [FsScope::Sandboxed, FsScope::Project, FsScope::Full] {
-        let toolbox = desk.open(scope, &["env", "bash -c *"]).await;
-        let env = toolbox.does("run_command", json!({"command": "env"})).await;
+        let toolbox = harness.open(scope, &["env", "bash -c *"]).await;
+        let env = toolbox.succeeds("run_command", json!({"command": "env"})).await;
         let names = env.lines().filter(|line| !line.starts_with('[')).filter_map(|line| line.split_once('='));
         for (name, _) in names {
             assert!(known.contains(&name), "{name} is in the environment of a program");
         }
-        if !desk.settings.launcher.confines() {
+        if !harness.settings.launcher.confines() {
             continue;
         }
         let pid = std::process::id();
-        let seen =
+        let output =
             shell(&toolbox, &format!("for p in {pid} $PPID 1; do tr '\\0' '\\n' </proc/$p/environ; done"))
                 .await;
-        assert!(!seen.contains("CARGO_PKG_NAME"), "{seen}");
+        assert!(!output.contains("CARGO_PKG_NAME"), "{output}");
         if scope != FsScope::Full {
-            let seen =
+            let output =
                 shell(&toolbox, "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/maps").await;
-            assert!(!seen.contains("CARGO_") && !seen.contains("sapwood_effects"), "{seen}");
+            assert!(!output.contains("CARGO_") && !output.contains("sapwood_effects"), "{output}");
         }
     }
 }
 
 #[tokio::test]
 async fn a_confined_program_neither_reads_nor_writes_outside() {
-    let desk = guarded_desk();
-    if !desk.settings.launcher.confines() {
+    let harness = harness_with_vault();
+    if !harness.settings.launcher.confines() {
         return;
     }
-    let vault = desk.outside("vault").display().to_string();
-    let project = desk.project().display().to_string();
+    let vault = harness.outside("vault").display().to_string();
+    let project = harness.project().display().to_string();
     for scope in [FsScope::Sandboxed, FsScope::Project] {
-        let toolbox = desk.open(scope, &["bash -c *"]).await;
+        let toolbox = harness.open(scope, &["bash -c *"]).await;
         for script in [
             format!("cat {vault}/secret"),
             format!("cat /proc/self/root{vault}/secret"),
@@ -80,30 +80,30 @@ async fn a_confined_program_neither_reads_nor_writes_outside() {
                 "{script}: {text}"
             );
         }
-        assert_vault_is_whole(&desk);
+        assert_vault_unchanged(&harness);
         let planted = format!("/tmp/sapwood-escape-{}", std::process::id());
         shell(&toolbox, &format!("echo x >{planted}; echo x >/var/tmp/x-{}", std::process::id())).await;
         assert!(!Path::new(&planted).exists());
     }
-    let sandboxed = desk.open(FsScope::Sandboxed, &["bash -c *"]).await;
-    desk.put("mine", CANARY);
+    let sandboxed = harness.open(FsScope::Sandboxed, &["bash -c *"]).await;
+    harness.put("mine", CANARY);
     let text =
         shell(&sandboxed, &format!("cat {project}/mine; echo x >{project}/planted; echo ok >own; cat own"))
             .await;
     assert!(!text.contains(CANARY) && text.starts_with("ok\n"), "{text}");
-    assert!(!desk.project().join("planted").exists());
+    assert!(!harness.project().join("planted").exists());
 }
 
 #[tokio::test]
 async fn a_confined_program_reaches_no_network_and_no_socket() {
-    let mut desk = guarded_desk();
-    if !desk.settings.launcher.confines() {
+    let mut harness = harness_with_vault();
+    if !harness.settings.launcher.confines() {
         return;
     }
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     udp.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let socket = desk.project().join("s");
+    let socket = harness.project().join("s");
     let _unix = UnixListener::bind(&socket).unwrap();
     let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
     let by_tcp = format!("exec 3<>/dev/tcp/127.0.0.1/{tcp_port} && echo reached");
@@ -113,7 +113,7 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
         socket.display()
     );
     let pair = "perl -MSocket -e 'socketpair(A, B, AF_UNIX, SOCK_STREAM, 0) && print \"paired\\n\"'";
-    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    let toolbox = harness.open(FsScope::Project, &["bash -c *"]).await;
     for script in [&by_tcp, &by_udp, &by_unix] {
         let text = shell(&toolbox, script).await;
         assert!(!text.contains("reached"), "{script}: {text}");
@@ -122,8 +122,8 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
     assert!(shell(&toolbox, pair).await.contains("paired"));
 
     // With an open network the same scripts succeed, so the sandbox causes the refusals above.
-    desk.settings.network = Network::Open;
-    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
+    harness.settings.network = Network::Open;
+    let toolbox = harness.open(FsScope::Project, &["bash -c *"]).await;
     for script in [&by_tcp, &by_udp, &by_unix] {
         let text = shell(&toolbox, script).await;
         assert!(text.contains("reached"), "{script}: {text}");
@@ -133,9 +133,9 @@ async fn a_confined_program_reaches_no_network_and_no_socket() {
 /// Appends to a file while the process is alive.
 const HEARTBEAT: &str = "while :; do echo x >>heartbeat; sleep 0.02; done";
 
-/// Ways to detach from the parent process.
-async fn detached(toolbox: &Tools) -> Vec<String> {
-    let mut ways = vec![
+/// Scripts that detach from the parent process.
+async fn detached_scripts(toolbox: &Tools) -> Vec<String> {
+    let mut scripts = vec![
         format!("({HEARTBEAT}) &"),
         format!("setsid bash -c '{HEARTBEAT}' &"),
         format!("(setsid bash -c '(setsid bash -c \"{HEARTBEAT}\" &)' &) "),
@@ -146,21 +146,21 @@ async fn detached(toolbox: &Tools) -> Vec<String> {
     ];
     // Kernels before 6.12 cannot restrict which processes a program signals.
     if shell(toolbox, "kill -0 $PPID || echo refused").await.contains("refused") {
-        ways.push(format!("kill -9 $PPID; kill -STOP $PPID; setsid bash -c '{HEARTBEAT}' &"));
+        scripts.push(format!("kill -9 $PPID; kill -STOP $PPID; setsid bash -c '{HEARTBEAT}' &"));
     }
-    ways
+    scripts
 }
 
 /// Wait for the first heartbeat.
-async fn heart_beats(desk: &Desk) {
-    while !desk.project().join("heartbeat").exists() {
+async fn wait_for_heartbeat(harness: &ToolHarness) {
+    while !harness.project().join("heartbeat").exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// Assert that the process was alive and is dead now.
-fn assert_dead(desk: &Desk, how: &str) {
-    let file = desk.project().join("heartbeat");
+fn assert_dead(harness: &ToolHarness, how: &str) {
+    let file = harness.project().join("heartbeat");
     let beats = || fs::metadata(&file).map_or(0, |found| found.len());
     std::thread::sleep(Duration::from_millis(100));
     let before = beats();
@@ -171,66 +171,65 @@ fn assert_dead(desk: &Desk, how: &str) {
 
 #[tokio::test]
 async fn no_process_outlives_a_finished_call() {
-    let desk = guarded_desk();
-    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
-    for way in detached(&toolbox).await {
-        shell(&toolbox, &format!("{way}\nuntil [ -e heartbeat ]; do sleep 0.02; done; true")).await;
-        assert_dead(&desk, &way);
+    let harness = harness_with_vault();
+    let toolbox = harness.open(FsScope::Project, &["bash -c *"]).await;
+    for detach_script in detached_scripts(&toolbox).await {
+        shell(&toolbox, &format!("{detach_script}\nuntil [ -e heartbeat ]; do sleep 0.02; done; true")).await;
+        assert_dead(&harness, &detach_script);
     }
 }
 
 #[tokio::test]
 async fn no_process_outlives_a_timed_out_call() {
-    let desk = guarded_desk();
-    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
-    for way in detached(&toolbox).await {
+    let harness = harness_with_vault();
+    let toolbox = harness.open(FsScope::Project, &["bash -c *"]).await;
+    for detach_script in detached_scripts(&toolbox).await {
         // On a busy machine the first heartbeat may take longer than a second.
         for timeout_s in [1, 5, 25] {
-            let command =
-                json!({"command": ["bash", "-c", format!("{way}\nsleep 600")], "timeout_s": timeout_s});
+            let command = json!({"command": ["bash", "-c", format!("{detach_script}\nsleep 600")], "timeout_s": timeout_s});
             toolbox.fails("run_command", command).await;
-            if desk.project().join("heartbeat").exists() {
+            if harness.project().join("heartbeat").exists() {
                 break;
             }
         }
-        assert_dead(&desk, &way);
+        assert_dead(&harness, &detach_script);
     }
 }
 
 #[tokio::test]
 async fn no_process_outlives_a_dropped_call() {
-    let desk = guarded_desk();
-    let toolbox = desk.open(FsScope::Project, &["bash -c *"]).await;
-    for way in detached(&toolbox).await {
-        let script = format!("{way}\nsleep 600");
+    let harness = harness_with_vault();
+    let toolbox = harness.open(FsScope::Project, &["bash -c *"]).await;
+    for detach_script in detached_scripts(&toolbox).await {
+        let script = format!("{detach_script}\nsleep 600");
         tokio::select! {
-            _ = shell(&toolbox, &script) => panic!("the call ended by itself: {way}"),
-            () = heart_beats(&desk) => {}
+            _ = shell(&toolbox, &script) => panic!("the call ended before it was dropped: {detach_script}"),
+            () = wait_for_heartbeat(&harness) => {}
         }
-        assert_dead(&desk, &way);
+        assert_dead(&harness, &detach_script);
     }
 }
 
 #[test]
 fn no_process_outlives_the_calling_process() {
-    let desk = guarded_desk();
+    let harness = harness_with_vault();
     let confinement = Confinement { files: FileRights::Open, network: Network::Open };
     // When a process dies for any reason, its end of the pipe closes. The launcher relies only on the closed pipe.
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_sapwood-launcher"))
         .args(["__sandbox", "supervise", &serde_json::to_string(&confinement).unwrap()])
         .args(["/bin/bash", "-c", &format!("setsid bash -c '{HEARTBEAT}' & echo begun; sleep 60")])
-        .current_dir(desk.project())
+        .current_dir(harness.project())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     launcher.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    while !desk.project().join("heartbeat").exists() {
+    while !harness.project().join("heartbeat").exists() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(launcher.stdin.take());
     launcher.wait().unwrap();
-    assert_dead(&desk, "the pipe was closed");
+    assert_dead(&harness, "the pipe was closed");
 }
 
 #[test]

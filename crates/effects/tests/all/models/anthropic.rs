@@ -1,7 +1,7 @@
 //! Requests to Anthropic and responses from it.
 
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, RequestPart, Signature, Thinking};
 use serde_json::json;
 
 use super::server::Exchange;
@@ -10,7 +10,7 @@ use super::*;
 pub const NAME: &str = "anthropic/claude-sonnet-4-5";
 
 /// Reasoning with its signature in two parts, redacted reasoning, text, two calls, cache counts.
-pub const WHOLE: &str = r#"event: message_start
+pub const FULL_STREAM: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","model":"claude-sonnet-4-5-20250929","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":12,"cache_creation_input_tokens":300,"cache_read_input_tokens":4000,"output_tokens":1}}}
 
 event: content_block_start
@@ -80,8 +80,8 @@ data: {"type":"message_stop"}
 
 #[tokio::test]
 async fn decodes_a_reply_with_reasoning_text_and_two_calls() {
-    let (heard, _) = play("anthropic", &request(NAME), Exchange::events(WHOLE)).await;
-    let reply = heard.reply();
+    let (outcome, _) = play("anthropic", &request(NAME), Exchange::events(FULL_STREAM)).await;
+    let reply = outcome.reply();
     assert_eq!(text_of(&reply), "I look twice.");
     assert_eq!(
         calls_of(&reply),
@@ -100,11 +100,11 @@ async fn decodes_a_reply_with_reasoning_text_and_two_calls() {
 
 #[tokio::test]
 async fn encodes_a_request_in_the_providers_format() {
-    let (_, seen) = play("anthropic", &rich_request(NAME), Exchange::events(WHOLE)).await;
-    assert_eq!(seen.line, "POST /v1/messages HTTP/1.1");
-    assert_eq!(seen.header("x-api-key").unwrap(), KEY);
-    assert_eq!(seen.header("anthropic-version").unwrap(), "2023-06-01");
-    assert!(seen.header("user-agent").unwrap().starts_with("sapwood/"));
+    let (_, sent) = play("anthropic", &rich_request(NAME), Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.line, "POST /v1/messages HTTP/1.1");
+    assert_eq!(sent.header("x-api-key").unwrap(), KEY);
+    assert_eq!(sent.header("anthropic-version").unwrap(), "2023-06-01");
+    assert!(sent.header("user-agent").unwrap().starts_with("sapwood/"));
     let expected = json!({
         "model": "claude-sonnet-4-5",
         "max_tokens": 64000,
@@ -137,7 +137,7 @@ async fn encodes_a_request_in_the_providers_format() {
             ]},
         ],
     });
-    assert_eq!(seen.body, expected);
+    assert_eq!(sent.body, expected);
 }
 
 fn signed(text: &str, signature: &str) -> RequestPart {
@@ -158,41 +158,42 @@ async fn signed_reasoning_is_sent_back_within_a_turn_and_other_providers_signatu
         ],
     ));
     request.messages.push(result("c1", "list_directory", vec![], false));
-    let (_, seen) = play("anthropic", &request, Exchange::events(WHOLE)).await;
+    let (_, sent) = play("anthropic", &request, Exchange::events(FULL_STREAM)).await;
     assert_eq!(
-        seen.body["messages"][1]["content"],
+        sent.body["messages"][1]["content"],
         json!([
             {"type": "thinking", "thinking": "Zwei", "signature": "EqQb="},
             {"type": "redacted_thinking", "data": "SECRET=="},
             {"type": "tool_use", "id": "c1", "name": "list_directory", "input": {}},
         ])
     );
-    assert_eq!(seen.body["thinking"], json!({"type": "enabled", "budget_tokens": 8192}));
+    assert_eq!(sent.body["thinking"], json!({"type": "enabled", "budget_tokens": 8192}));
 }
 
 #[tokio::test]
 async fn thinking_is_requested_in_the_way_of_each_model() {
     let mut adaptive = request("anthropic/claude-opus-4-7");
     adaptive.thinking = Thinking::High;
-    let (_, seen) = play("anthropic", &adaptive, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.body["thinking"], json!({"type": "adaptive", "display": "summarized"}));
-    assert_eq!(seen.body["output_config"], json!({"effort": "high"}));
+    let (_, sent) = play("anthropic", &adaptive, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.body["thinking"], json!({"type": "adaptive", "display": "summarized"}));
+    assert_eq!(sent.body["output_config"], json!({"effort": "high"}));
 
-    let (_, seen) = play("anthropic", &request("anthropic/claude-opus-5"), Exchange::events(WHOLE)).await;
-    assert_eq!(seen.body["thinking"], json!({"type": "disabled"}));
+    let (_, sent) =
+        play("anthropic", &request("anthropic/claude-opus-5"), Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.body["thinking"], json!({"type": "disabled"}));
 
     let mut small = request(NAME);
     small.thinking = Thinking::High;
     small.output_tokens_max = Some(4_096);
-    let (_, seen) = play("anthropic", &small, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.body["thinking"], json!({"type": "enabled", "budget_tokens": 2048}));
-    assert_eq!(seen.body["max_tokens"], json!(4096));
+    let (_, sent) = play("anthropic", &small, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.body["thinking"], json!({"type": "enabled", "budget_tokens": 2048}));
+    assert_eq!(sent.body["max_tokens"], json!(4096));
 
     // The signatures were lost in a restart, so the model would reject thinking.
     small.messages.push(message(Role::Assistant, vec![call_part("c1", "list_directory", "{}")]));
     small.messages.push(result("c1", "list_directory", vec![text_part("a")], false));
-    let (_, seen) = play("anthropic", &small, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.body.get("thinking"), None);
+    let (_, sent) = play("anthropic", &small, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.body.get("thinking"), None);
 }
 
 fn with_input(first: &str, second: &str) -> String {
@@ -211,9 +212,9 @@ async fn a_calls_input_does_not_depend_on_how_it_is_split() {
     let input = r#"{"path":"ä \"b\" \u00e9","n":[1,2.5]}"#;
     for (at, _) in input.char_indices() {
         let (first, second) = input.split_at(at);
-        let (heard, _) =
+        let (outcome, _) =
             play("anthropic", &request(NAME), Exchange::events(&with_input(first, second))).await;
-        assert_eq!(calls_of(&heard.reply())[0].2, input, "cut at {at}");
+        assert_eq!(calls_of(&outcome.reply())[0].2, input, "cut at {at}");
     }
 }
 
@@ -229,8 +230,9 @@ async fn maps_each_stop_reason() {
         ("refusal", Stop::ContentFilter),
     ];
     for (reason, stop) in cases {
-        let wire = WHOLE.replace("\"stop_reason\":\"tool_use\"", &format!("\"stop_reason\":\"{reason}\""));
-        let (heard, _) = play("anthropic", &request(NAME), Exchange::events(&wire)).await;
-        assert_eq!(heard.pieces.last(), Some(&Piece::Stop(stop)), "{reason}");
+        let wire =
+            FULL_STREAM.replace("\"stop_reason\":\"tool_use\"", &format!("\"stop_reason\":\"{reason}\""));
+        let (outcome, _) = play("anthropic", &request(NAME), Exchange::events(&wire)).await;
+        assert_eq!(outcome.events.last(), Some(&ReplyEvent::Stop(stop)), "{reason}");
     }
 }

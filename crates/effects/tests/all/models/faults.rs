@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sapwood_core::port::model::{Model, ModelError, Piece};
+use sapwood_core::port::model::{Model, ModelError, ReplyEvent};
 use sapwood_effects::model::sse::FRAME_BYTES_MAX;
 use sapwood_effects::model::{Models, ProviderKey, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,8 +20,8 @@ const ALL: [(&str, &str); 4] = [
 ];
 
 async fn error_of(provider: &str, model: &str, exchange: Exchange) -> ModelError {
-    let (heard, _) = play(provider, &request(model), exchange).await;
-    heard.error.expect("an error")
+    let (outcome, _) = play(provider, &request(model), exchange).await;
+    outcome.error.expect("an error")
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_retry_date_is_relative_to_the_providers_clock() {
 #[tokio::test]
 async fn an_overload_is_transient_and_a_rejected_key_is_not() {
     for (provider, model) in ALL {
-        for (status, code, is_passing) in [
+        for (status, code, is_transient) in [
             (500, "model.overloaded", true),
             (503, "model.overloaded", true),
             (529, "model.overloaded", true),
@@ -61,7 +61,7 @@ async fn an_overload_is_transient_and_a_rejected_key_is_not() {
         ] {
             let body = r#"{"error":{"message":"no"}}"#;
             let error = error_of(provider, model, Exchange::answer(status, &[], body)).await;
-            assert_eq!((error.code(), error.is_passing()), (code, is_passing), "{provider} {status}");
+            assert_eq!((error.code(), error.is_transient()), (code, is_transient), "{provider} {status}");
         }
     }
 }
@@ -77,21 +77,21 @@ async fn a_key_in_a_providers_error_is_redacted() {
 }
 
 #[tokio::test]
-async fn an_error_inside_a_stream_follows_the_pieces_before_it() {
+async fn an_error_inside_a_stream_follows_the_events_before_it() {
     let anthropic = "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"Hi\"}}\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let openai = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\ndata: {\"error\":{\"message\":\"The server had an error\",\"type\":\"server_error\"}}\n\n";
     let gemini = "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hi\"}]}}]}\n\ndata: {\"error\":{\"code\":503,\"message\":\"The model is overloaded.\",\"status\":\"UNAVAILABLE\"}}\n\n";
     let ollama = "{\"message\":{\"content\":\"Hi\"},\"done\":false}\n{\"error\":\"llama runner process has terminated\"}\n";
     for ((provider, model), wire) in ALL.into_iter().zip([anthropic, openai, gemini, ollama]) {
         let exchange = if provider == "ollama" { Exchange::lines(wire) } else { Exchange::events(wire) };
-        let (heard, _) = play(provider, &request(model), exchange).await;
-        assert_eq!(heard.pieces, [Piece::Text("Hi".into())], "{provider}");
-        assert_eq!(heard.code(), "model.overloaded", "{provider}");
+        let (outcome, _) = play(provider, &request(model), exchange).await;
+        assert_eq!(outcome.events, [ReplyEvent::Text("Hi".into())], "{provider}");
+        assert_eq!(outcome.code(), "model.overloaded", "{provider}");
     }
 }
 
 #[tokio::test]
-async fn a_malformed_piece_is_an_error() {
+async fn a_malformed_frame_is_an_error() {
     let cases = [
         (
             "anthropic",
@@ -153,7 +153,7 @@ async fn an_endless_line_is_an_error() {
 }
 
 fn with_pauses(pause_ms: u64) -> Exchange {
-    let events: Vec<&str> = openai::WHOLE.split_inclusive("\n\n").collect();
+    let events: Vec<&str> = openai::FULL_STREAM.split_inclusive("\n\n").collect();
     let chunks = events
         .iter()
         .flat_map(|event| [Chunk::Bytes(event.as_bytes().to_vec()), Chunk::WaitMs(pause_ms)])
@@ -166,11 +166,11 @@ async fn a_slow_stream_succeeds_and_a_silent_one_times_out() {
     for (pause_ms, idle_ms, code) in [(150, 20_000, "ok"), (20_000, 150, "model.silent")] {
         let server = Server::start(vec![with_pauses(pause_ms)]).await;
         let models = models_at("openai", &base_url("openai", &server), idle_ms);
-        let heard = call(&models, &request(openai::NAME)).await;
-        assert_eq!(heard.code(), code, "{pause_ms} ms");
+        let outcome = call(&models, &request(openai::NAME)).await;
+        assert_eq!(outcome.code(), code, "{pause_ms} ms");
         if code == "model.silent" {
             let silent = ModelError::Silent { model: openai::NAME.into(), waited_ms: idle_ms };
-            assert_eq!(heard.error, Some(silent));
+            assert_eq!(outcome.error, Some(silent));
         }
     }
 }
@@ -195,7 +195,7 @@ async fn a_closed_port_is_unreachable() {
 
 #[tokio::test]
 async fn a_key_is_not_sent_to_a_redirect_target() {
-    let other = Server::start(vec![Exchange::events(openai::WHOLE)]).await;
+    let other = Server::start(vec![Exchange::events(openai::FULL_STREAM)]).await;
     for status in [301, 302, 307, 308] {
         let to = format!("{}/v1/chat/completions", other.url);
         let exchange = Exchange::answer(status, &[("location", &to)], "");
@@ -203,7 +203,7 @@ async fn a_key_is_not_sent_to_a_redirect_target() {
         assert_eq!(error.code(), "model.refused");
         assert!(error.to_string().contains(&other.url), "{error}");
     }
-    assert!(other.seen().is_empty());
+    assert!(other.requests().is_empty());
 }
 
 #[tokio::test]
@@ -219,9 +219,9 @@ async fn a_response_that_is_not_a_stream_is_an_error() {
 
 #[tokio::test]
 async fn data_after_the_end_of_a_reply_is_ignored() {
-    let wire = format!("{}data: {{broken\n\ndata: [DONE]\n\n", anthropic::WHOLE);
-    let (heard, _) = play("anthropic", &request(anthropic::NAME), Exchange::events(&wire)).await;
-    assert_eq!(heard.code(), "ok");
+    let wire = format!("{}data: {{broken\n\ndata: [DONE]\n\n", anthropic::FULL_STREAM);
+    let (outcome, _) = play("anthropic", &request(anthropic::NAME), Exchange::events(&wire)).await;
+    assert_eq!(outcome.code(), "ok");
 }
 
 #[tokio::test]
@@ -239,7 +239,7 @@ async fn dropping_a_stream_closes_the_connection() {
         while socket.read(&mut buffer).await.unwrap_or(0) > 0 {}
     });
     let mut stream = models.call(&request(ollama::NAME)).await.unwrap();
-    assert_eq!(stream.next().await, Some(Ok(Piece::Text("Hi".into()))));
+    assert_eq!(stream.next().await, Some(Ok(ReplyEvent::Text("Hi".into()))));
     drop(stream);
     tokio::time::timeout(Duration::from_secs(60), server)
         .await
@@ -261,13 +261,13 @@ async fn a_missing_key_is_named_by_its_variable() {
 
 #[tokio::test]
 async fn the_second_variable_is_used_if_the_first_is_not_set() {
-    let server = Server::start(vec![Exchange::events(gemini::WHOLE)]).await;
+    let server = Server::start(vec![Exchange::events(gemini::FULL_STREAM)]).await;
     let settings =
         Settings::default().with_variables(|name| (name == "GEMINI_BASE_URL").then(|| server.url.clone()));
     let keys = |variable: &str| (variable == "GOOGLE_API_KEY").then(|| ProviderKey::new("second".into()));
     let models = Models::new(settings, Arc::new(keys)).unwrap();
     assert_eq!(call(&models, &request(gemini::NAME)).await.code(), "ok");
-    assert_eq!(server.seen()[0].header("x-goog-api-key").unwrap(), "second");
+    assert_eq!(server.requests()[0].header("x-goog-api-key").unwrap(), "second");
     assert!(models.names().contains(&gemini::NAME.to_owned()));
 }
 

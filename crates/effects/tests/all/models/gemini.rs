@@ -1,7 +1,7 @@
 //! Requests to Gemini and responses from it.
 
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, RequestPart, Signature, Thinking};
 use serde_json::json;
 
 use super::server::Exchange;
@@ -10,15 +10,15 @@ use super::*;
 pub const NAME: &str = "gemini/gemini-3.8-flash";
 
 /// A thought, text, two calls of which the first is signed, cache counts.
-pub const WHOLE: &str = "data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"Two trees 🌳\",\"thought\": true}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"totalTokenCount\": 2000},\"modelVersion\": \"gemini-3.8-flash\"}\r\n\r\n\
+pub const FULL_STREAM: &str = "data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"Two trees 🌳\",\"thought\": true}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"totalTokenCount\": 2000},\"modelVersion\": \"gemini-3.8-flash\"}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"I look\"}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 2,\"totalTokenCount\": 2042,\"thoughtsTokenCount\": 40}}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \" twice.\"},{\"functionCall\": {\"name\": \"list_directory\",\"args\": {\"path\": \"src\"},\"id\": \"fc_1\"},\"thoughtSignature\": \"CiQB\"},{\"functionCall\": {\"name\": \"list_directory\",\"args\": {}}}],\"role\": \"model\"},\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 30,\"totalTokenCount\": 2070,\"thoughtsTokenCount\": 40}}\r\n\r\n\
 data: {\"candidates\": [{\"content\": {\"parts\": [{\"text\": \"\"}],\"role\": \"model\"},\"finishReason\": \"STOP\",\"index\": 0}],\"usageMetadata\": {\"promptTokenCount\": 2000,\"candidatesTokenCount\": 32,\"totalTokenCount\": 2072,\"cachedContentTokenCount\": 1800,\"thoughtsTokenCount\": 40},\"modelVersion\": \"gemini-3.8-flash\",\"responseId\": \"r\"}\r\n\r\n";
 
 #[tokio::test]
 async fn decodes_a_reply_with_a_thought_text_and_two_calls() {
-    let (heard, _) = play("gemini", &request(NAME), Exchange::events(WHOLE)).await;
-    let reply = heard.reply();
+    let (outcome, _) = play("gemini", &request(NAME), Exchange::events(FULL_STREAM)).await;
+    let reply = outcome.reply();
     assert_eq!(text_of(&reply), "I look twice.");
     let calls = calls_of(&reply);
     assert_eq!(calls[0], ("fc_1".into(), "list_directory".into(), r#"{"path":"src"}"#.into()));
@@ -36,9 +36,9 @@ async fn encodes_a_request_in_the_providers_format() {
     let mut request = rich_request(NAME);
     request.thinking = Thinking::High;
     request.output_tokens_max = Some(500);
-    let (_, seen) = play("gemini", &request, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.line, "POST /v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse HTTP/1.1");
-    assert_eq!(seen.header("x-goog-api-key").unwrap(), KEY);
+    let (_, sent) = play("gemini", &request, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.line, "POST /v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse HTTP/1.1");
+    assert_eq!(sent.header("x-goog-api-key").unwrap(), KEY);
     let expected = json!({
         "systemInstruction": {"parts": [{"text": "Be brief."}]},
         "tools": [{"functionDeclarations": [{
@@ -72,7 +72,7 @@ async fn encodes_a_request_in_the_providers_format() {
             ]},
         ],
     });
-    assert_eq!(seen.body, expected);
+    assert_eq!(sent.body, expected);
 }
 
 #[tokio::test]
@@ -87,14 +87,14 @@ async fn a_calls_signature_is_sent_back_with_the_call() {
     ));
     request.messages.push(result("a", "list_directory", vec![text_part("x")], false));
     request.messages.push(result("b", "list_directory", vec![text_part("y")], false));
-    let (_, seen) = play("gemini", &request, Exchange::events(WHOLE)).await;
+    let (_, sent) = play("gemini", &request, Exchange::events(FULL_STREAM)).await;
     let call = json!({"name": "list_directory", "args": {}});
     assert_eq!(
-        seen.body["contents"][1]["parts"],
+        sent.body["contents"][1]["parts"],
         json!([{"functionCall": call, "thoughtSignature": "CiQB"}, {"functionCall": call}])
     );
     assert_eq!(
-        seen.body["generationConfig"]["thinkingConfig"],
+        sent.body["generationConfig"]["thinkingConfig"],
         json!({"includeThoughts": true, "thinkingBudget": 2048})
     );
 }
@@ -111,11 +111,11 @@ async fn maps_each_stop_reason() {
     ];
     for (reason, stop) in cases {
         let chunk = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": reason}]});
-        let (heard, _) =
+        let (outcome, _) =
             play("gemini", &request(NAME), Exchange::events(&format!("data: {chunk}\n\n"))).await;
-        assert_eq!(heard.pieces.last(), Some(&Piece::Stop(stop)), "{reason}");
+        assert_eq!(outcome.events.last(), Some(&ReplyEvent::Stop(stop)), "{reason}");
     }
     let blocked = "data: {\"promptFeedback\":{\"blockReason\":\"SAFETY\"},\"usageMetadata\":{\"promptTokenCount\":4}}\n\n";
-    let (heard, _) = play("gemini", &request(NAME), Exchange::events(blocked)).await;
-    assert_eq!(heard.pieces.last(), Some(&Piece::Stop(Stop::ContentFilter)));
+    let (outcome, _) = play("gemini", &request(NAME), Exchange::events(blocked)).await;
+    assert_eq!(outcome.events.last(), Some(&ReplyEvent::Stop(Stop::ContentFilter)));
 }

@@ -7,13 +7,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use sapwood_core::entry::Stop;
-use sapwood_core::port::model::{Piece, Thinking};
+use sapwood_core::port::model::{ReplyEvent, Thinking};
 
 use super::*;
 
 const PROVIDERS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
 /// Maximum number of attempts to reach the mock after its start.
-const KNOCKS_MAX: usize = 2_400;
+const CONNECT_ATTEMPTS_MAX: usize = 2_400;
 
 /// The package, installed once in the build directory, so that the source tree stays clean.
 static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -21,8 +21,8 @@ static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("model-mock");
     std::fs::create_dir_all(&to).unwrap();
     let is_same = |name: &str| std::fs::read(from.join(name)).ok() == std::fs::read(to.join(name)).ok();
-    let is_there = to.join("node_modules/@copilotkit/aimock/dist/cli.js").is_file();
-    if !is_there || !is_same("package-lock.json") {
+    let is_installed = to.join("node_modules/@copilotkit/aimock/dist/cli.js").is_file();
+    if !is_installed || !is_same("package-lock.json") {
         for name in ["package.json", "package-lock.json"] {
             std::fs::copy(from.join(name), to.join(name)).unwrap();
         }
@@ -61,7 +61,7 @@ impl Mock {
             .spawn()
             .expect("failed to run node");
         let mock = Self { child, url: format!("http://{address}") };
-        for _ in 0..KNOCKS_MAX {
+        for _ in 0..CONNECT_ATTEMPTS_MAX {
             if tokio::net::TcpStream::connect(address).await.is_ok() {
                 return mock;
             }
@@ -70,13 +70,13 @@ impl Mock {
         panic!("the mock did not start");
     }
 
-    async fn call(&self, provider: &str, request: &Request) -> Heard {
+    async fn call(&self, provider: &str, request: &Request) -> CallOutcome {
         let base_url = if provider == "openai" { format!("{}/v1", self.url) } else { self.url.clone() };
         super::call(&models_at(provider, &base_url, 10_000), request).await
     }
 }
 
-fn asking(provider: &str, text: &str) -> Request {
+fn request_with(provider: &str, text: &str) -> Request {
     let name = match provider {
         "anthropic" => anthropic::NAME,
         "openai" => openai::NAME,
@@ -93,12 +93,12 @@ fn asking(provider: &str, text: &str) -> Request {
 async fn every_adapter_works_with_an_independent_mock() {
     let mock = Mock::start().await;
     for provider in PROVIDERS {
-        let heard = mock.call(provider, &asking(provider, "Hello")).await;
-        assert_eq!(heard.code(), "ok", "{provider}: {:?}", heard.error);
-        assert_eq!(text_of(&heard.reply()), "Hello from an ümlaut 🌳, in many small pieces.", "{provider}");
-        let texts = heard.pieces.iter().filter(|piece| matches!(piece, Piece::Text(_))).count();
+        let outcome = mock.call(provider, &request_with(provider, "Hello")).await;
+        assert_eq!(outcome.code(), "ok", "{provider}: {:?}", outcome.error);
+        assert_eq!(text_of(&outcome.reply()), "Hello from an ümlaut 🌳, in many small pieces.", "{provider}");
+        let texts = outcome.events.iter().filter(|event| matches!(event, ReplyEvent::Text(_))).count();
         assert!(texts > 5, "{provider} does not stream");
-        assert_eq!(heard.reply().stop, Some(Stop::Stop), "{provider}");
+        assert_eq!(outcome.reply().stop, Some(Stop::Stop), "{provider}");
         check_tool_loop(&mock, provider).await;
         check_failures(&mock, provider).await;
     }
@@ -106,10 +106,10 @@ async fn every_adapter_works_with_an_independent_mock() {
 
 /// Two parallel calls, then their results. The mock sends the second answer only if it recognises the results.
 async fn check_tool_loop(mock: &Mock, provider: &str) {
-    let mut request = asking(provider, "list both");
-    let heard = mock.call(provider, &request).await;
-    assert_eq!(heard.reply().stop, Some(Stop::ToolUse), "{provider}: {:?}", heard.error);
-    let calls = calls_of(&heard.reply());
+    let mut request = request_with(provider, "list both");
+    let outcome = mock.call(provider, &request).await;
+    assert_eq!(outcome.reply().stop, Some(Stop::ToolUse), "{provider}: {:?}", outcome.error);
+    let calls = calls_of(&outcome.reply());
     let inputs: Vec<&str> = calls.iter().map(|(_, _, input)| input.as_str()).collect();
     assert_eq!(inputs, [r#"{"path":"src"}"#, r#"{"path":"tests"}"#], "{provider}");
     let parts = calls.iter().map(|(id, name, input)| call_part(id, name, input)).collect();
@@ -117,18 +117,18 @@ async fn check_tool_loop(mock: &Mock, provider: &str) {
     for (id, name, _) in &calls {
         request.messages.push(result(id, name, vec![text_part("a.rs")], false));
     }
-    let heard = mock.call(provider, &request).await;
-    assert_eq!(text_of(&heard.reply()), "There are two.", "{provider}: {:?}", heard.error);
+    let outcome = mock.call(provider, &request).await;
+    assert_eq!(text_of(&outcome.reply()), "There are two.", "{provider}: {:?}", outcome.error);
 }
 
 async fn check_failures(mock: &Mock, provider: &str) {
-    let heard = mock.call(provider, &asking(provider, "too fast")).await;
-    assert_eq!(heard.code(), "model.rate_limited", "{provider}: {:?}", heard.error);
-    let heard = mock.call(provider, &asking(provider, "broken")).await;
-    assert_eq!(heard.code(), "model.cut", "{provider}: {:?}", heard.error);
-    assert!(text_of(&heard.reply()).starts_with("This"), "{provider}");
-    let heard = mock.call(provider, &asking(provider, "nothing in the fixtures")).await;
-    assert!(heard.error.is_some(), "{provider}");
+    let outcome = mock.call(provider, &request_with(provider, "too fast")).await;
+    assert_eq!(outcome.code(), "model.rate_limited", "{provider}: {:?}", outcome.error);
+    let outcome = mock.call(provider, &request_with(provider, "broken")).await;
+    assert_eq!(outcome.code(), "model.cut", "{provider}: {:?}", outcome.error);
+    assert!(text_of(&outcome.reply()).starts_with("This"), "{provider}");
+    let outcome = mock.call(provider, &request_with(provider, "nothing in the fixtures")).await;
+    assert!(outcome.error.is_some(), "{provider}");
 }
 
 #[tokio::test]
@@ -136,21 +136,21 @@ async fn reasoning_of_the_mock_is_decoded_and_its_signature_is_kept() {
     let mock = Mock::start().await;
     // The mock sends Ollama's reasoning in a field that Ollama does not have.
     for provider in PROVIDERS.into_iter().filter(|provider| *provider != "ollama") {
-        let mut request = asking(provider, "think");
+        let mut request = request_with(provider, "think");
         request.thinking = Thinking::Low;
-        let heard = mock.call(provider, &request).await;
-        let reasoning: String = heard
-            .pieces
+        let outcome = mock.call(provider, &request).await;
+        let reasoning: String = outcome
+            .events
             .iter()
-            .filter_map(|piece| match piece {
-                Piece::Reasoning(text) => Some(text.as_str()),
+            .filter_map(|event| match event {
+                ReplyEvent::Reasoning(text) => Some(text.as_str()),
                 _ => None,
             })
             .collect();
         assert_eq!(reasoning, "Let me see.", "{provider}");
-        assert_eq!(text_of(&heard.reply()), "It is so.", "{provider}");
+        assert_eq!(text_of(&outcome.reply()), "It is so.", "{provider}");
         if provider == "anthropic" {
-            let signatures: Vec<_> = heard.reply().signatures().into_values().collect();
+            let signatures: Vec<_> = outcome.reply().signatures().into_values().collect();
             assert_eq!(signatures[0].0.as_ref(), "anthropic:thinking:c2lnbmVk");
         }
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use sapwood_core::content::{Json, ToolCall};
 use sapwood_core::port::model::{
-    Model, ModelError, Piece, PieceStream, Reply, Request, RequestMessage, RequestPart, Thinking,
+    Model, ModelError, Reply, ReplyEvent, ReplyStream, Request, RequestMessage, RequestPart, Thinking,
 };
 use sapwood_core::port::tool::{Replay, ToolSpec, Touch};
 use sapwood_core::project::context::Role;
@@ -27,18 +27,18 @@ use serde_json::{Value, json};
 use server::{Exchange, Server};
 
 const KEY: &str = "canary-key-4711";
-/// Maximum number of pieces in a test stream.
-const PIECES_MAX: usize = 10_000;
+/// Maximum number of events in a test stream.
+const EVENTS_MAX: usize = 10_000;
 
 /// Models with this provider at this address and a key for every provider.
 fn models_at(provider: &str, base_url: &str, idle_ms: u64) -> Models {
     let mut settings = Settings { demo_pace_ms: Some(0), ..Settings::default() };
-    let place = ProviderSettings {
+    let provider_settings = ProviderSettings {
         base_url: Some(base_url.to_owned()),
         idle_ms: Some(idle_ms),
         ..ProviderSettings::default()
     };
-    settings.providers.insert(provider.to_owned(), place);
+    settings.providers.insert(provider.to_owned(), provider_settings);
     Models::new(settings, Arc::new(|_: &str| Some(ProviderKey::new(KEY.to_owned())))).unwrap()
 }
 
@@ -50,16 +50,16 @@ fn base_url(provider: &str, server: &Server) -> String {
     }
 }
 
-struct Heard {
-    pieces: Vec<Piece>,
+struct CallOutcome {
+    events: Vec<ReplyEvent>,
     error: Option<ModelError>,
 }
 
-impl Heard {
+impl CallOutcome {
     fn reply(&self) -> Reply {
         let mut reply = Reply::default();
-        for piece in &self.pieces {
-            reply.apply(piece.clone()).unwrap();
+        for event in &self.events {
+            reply.apply(event.clone()).unwrap();
         }
         reply
     }
@@ -69,35 +69,35 @@ impl Heard {
 }
 
 /// Read a stream to its end. Checks that it ends with exactly one stop or one error.
-async fn hear(mut stream: PieceStream) -> Heard {
-    let mut heard = Heard { pieces: Vec::new(), error: None };
+async fn collect_stream(mut stream: ReplyStream) -> CallOutcome {
+    let mut outcome = CallOutcome { events: Vec::new(), error: None };
     while let Some(item) = stream.next().await {
-        assert!(heard.error.is_none(), "the stream continues after an error");
-        assert!(heard.pieces.len() < PIECES_MAX, "the stream does not end");
+        assert!(outcome.error.is_none(), "the stream continues after an error");
+        assert!(outcome.events.len() < EVENTS_MAX, "the stream does not end");
         match item {
-            Ok(piece) => heard.pieces.push(piece),
-            Err(error) => heard.error = Some(error),
+            Ok(event) => outcome.events.push(event),
+            Err(error) => outcome.error = Some(error),
         }
     }
-    let stops = heard.pieces.iter().filter(|piece| matches!(piece, Piece::Stop(_))).count();
-    let is_last = matches!(heard.pieces.last(), Some(Piece::Stop(_)));
-    assert_eq!((stops, is_last), if heard.error.is_none() { (1, true) } else { (0, false) });
-    heard
+    let stops = outcome.events.iter().filter(|event| matches!(event, ReplyEvent::Stop(_))).count();
+    let is_last = matches!(outcome.events.last(), Some(ReplyEvent::Stop(_)));
+    assert_eq!((stops, is_last), if outcome.error.is_none() { (1, true) } else { (0, false) });
+    outcome
 }
 
-async fn call(models: &Models, request: &Request) -> Heard {
+async fn call(models: &Models, request: &Request) -> CallOutcome {
     match models.call(request).await {
-        Ok(stream) => hear(stream).await,
-        Err(error) => Heard { pieces: Vec::new(), error: Some(error) },
+        Ok(stream) => collect_stream(stream).await,
+        Err(error) => CallOutcome { events: Vec::new(), error: Some(error) },
     }
 }
 
 /// Make one call against one exchange. Returns the reply and the request that was sent.
-async fn play(provider: &str, request: &Request, exchange: Exchange) -> (Heard, server::Seen) {
+async fn play(provider: &str, request: &Request, exchange: Exchange) -> (CallOutcome, server::SentRequest) {
     let server = Server::start(vec![exchange]).await;
     let models = models_at(provider, &base_url(provider, &server), 5_000);
-    let heard = call(&models, request).await;
-    (heard, server.seen().remove(0))
+    let outcome = call(&models, request).await;
+    (outcome, server.requests().remove(0))
 }
 
 fn request(model: &str) -> Request {

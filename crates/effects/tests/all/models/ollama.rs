@@ -10,7 +10,7 @@ use super::*;
 pub const NAME: &str = "ollama/qwen3:8b";
 
 /// A thought, text, two calls in one line, the counts in the last line.
-pub const WHOLE: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","thinking":"Two trees 🌳"},"done":false}
+pub const FULL_STREAM: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","thinking":"Two trees 🌳"},"done":false}
 {"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"I look"},"done":false}
 {"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":" twice."},"done":false}
 {"model":"qwen3:8b","created_at":"2026-11-01T00:00:00Z","message":{"role":"assistant","content":"","tool_calls":[{"function":{"name":"list_directory","arguments":{"path":"src"}}},{"function":{"name":"list_directory","arguments":{}}}]},"done":false}
@@ -19,8 +19,8 @@ pub const WHOLE: &str = r#"{"model":"qwen3:8b","created_at":"2026-11-01T00:00:00
 
 #[tokio::test]
 async fn decodes_a_reply_with_a_thought_text_and_two_calls() {
-    let (heard, _) = play("ollama", &request(NAME), Exchange::lines(WHOLE)).await;
-    let reply = heard.reply();
+    let (outcome, _) = play("ollama", &request(NAME), Exchange::lines(FULL_STREAM)).await;
+    let reply = outcome.reply();
     assert_eq!(text_of(&reply), "I look twice.");
     let calls = calls_of(&reply);
     assert_eq!((calls[0].1.as_str(), calls[0].2.as_str()), ("list_directory", r#"{"path":"src"}"#));
@@ -36,8 +36,8 @@ async fn encodes_a_request_in_the_servers_format() {
     request.thinking = Thinking::High;
     request.output_tokens_max = Some(500);
     request.temperature = Some(0.25);
-    let (_, seen) = play("ollama", &request, Exchange::lines(WHOLE)).await;
-    assert_eq!(seen.line, "POST /api/chat HTTP/1.1");
+    let (_, sent) = play("ollama", &request, Exchange::lines(FULL_STREAM)).await;
+    assert_eq!(sent.line, "POST /api/chat HTTP/1.1");
     let function =
         json!({"name": "list_directory", "description": "Lists a directory.", "parameters": schema()});
     let expected = json!({
@@ -61,11 +61,11 @@ async fn encodes_a_request_in_the_servers_format() {
              "images": ["UElD"]},
         ],
     });
-    assert_eq!(seen.body, expected);
+    assert_eq!(sent.body, expected);
 }
 
 #[tokio::test]
-async fn thinking_has_levels_where_supported_and_is_sent_back_to_its_source() {
+async fn thinking_has_levels_where_supported_and_is_sent_back_to_its_provider() {
     let mut request = request("ollama/gpt-oss:20b");
     request.thinking = Thinking::Medium;
     let thought = |signature: &str| RequestPart::Reasoning {
@@ -75,19 +75,19 @@ async fn thinking_has_levels_where_supported_and_is_sent_back_to_its_source() {
     let parts = vec![thought("ollama:thinking"), thought("anthropic:thinking:x"), text_part("Yes.")];
     request.messages.push(message(Role::Assistant, parts));
     request.messages.push(user("Go on"));
-    let (_, seen) = play("ollama", &request, Exchange::lines(WHOLE)).await;
-    assert_eq!(seen.body["think"], "medium");
+    let (_, sent) = play("ollama", &request, Exchange::lines(FULL_STREAM)).await;
+    assert_eq!(sent.body["think"], "medium");
     assert_eq!(
-        seen.body["messages"][2],
+        sent.body["messages"][2],
         json!({"role": "assistant", "content": "Yes.", "thinking": "by ollama:thinking"})
     );
 }
 
 #[tokio::test]
 async fn a_truncated_answer_has_the_stop_reason_length() {
-    let wire = WHOLE.replace("\"done_reason\":\"stop\"", "\"done_reason\":\"length\"");
-    let (heard, _) = play("ollama", &request(NAME), Exchange::lines(&wire)).await;
-    assert_eq!(heard.reply().stop, Some(Stop::Length));
+    let wire = FULL_STREAM.replace("\"done_reason\":\"stop\"", "\"done_reason\":\"length\"");
+    let (outcome, _) = play("ollama", &request(NAME), Exchange::lines(&wire)).await;
+    assert_eq!(outcome.reply().stop, Some(Stop::Length));
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn lists_the_models_of_a_local_server_and_none_of_a_missing_one() {
     let server = Server::start(vec![Exchange::answer(200, &[], tags)]).await;
     let models = models_at("ollama", &server.url, 20_000);
     assert_eq!(models.local_names().await, ["ollama/qwen3:8b", "ollama/gemma4:latest"]);
-    assert_eq!(server.seen()[0].line, "GET /api/tags HTTP/1.1");
+    assert_eq!(server.requests()[0].line, "GET /api/tags HTTP/1.1");
     drop(server);
     assert!(models.local_names().await.is_empty());
 }

@@ -1,7 +1,7 @@
 //! Requests to OpenAI and compatible servers, and responses from them.
 
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{Piece, RequestPart, Signature, Thinking};
+use sapwood_core::port::model::{ReplyEvent, RequestPart, Signature, Thinking};
 use serde_json::json;
 
 use super::server::Exchange;
@@ -10,7 +10,7 @@ use super::*;
 pub const NAME: &str = "openai/gpt-5-mini";
 
 /// Text, two calls with interleaved input, cache counts in a separate chunk.
-pub const WHOLE: &str = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-5-mini","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}
+pub const FULL_STREAM: &str = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-5-mini","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}
 
 data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-5-mini","choices":[{"index":0,"delta":{"content":"I look 🌳"},"finish_reason":null}],"usage":null}
 
@@ -32,8 +32,8 @@ data: [DONE]
 
 #[tokio::test]
 async fn decodes_a_reply_with_text_and_two_calls() {
-    let (heard, _) = play("openai", &request(NAME), Exchange::events(WHOLE)).await;
-    let reply = heard.reply();
+    let (outcome, _) = play("openai", &request(NAME), Exchange::events(FULL_STREAM)).await;
+    let reply = outcome.reply();
     assert_eq!(text_of(&reply), "I look 🌳 twice.");
     assert_eq!(
         calls_of(&reply),
@@ -88,9 +88,9 @@ async fn encodes_a_request_in_the_providers_format() {
     request.thinking = Thinking::Low;
     request.output_tokens_max = Some(500);
     request.temperature = Some(0.5);
-    let (_, seen) = play("openai", &request, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.line, "POST /v1/chat/completions HTTP/1.1");
-    assert_eq!(seen.header("authorization").unwrap(), format!("Bearer {KEY}"));
+    let (_, sent) = play("openai", &request, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.line, "POST /v1/chat/completions HTTP/1.1");
+    assert_eq!(sent.header("authorization").unwrap(), format!("Bearer {KEY}"));
     let function =
         json!({"name": "list_directory", "description": "Lists a directory.", "parameters": schema()});
     let expected = json!({
@@ -103,27 +103,27 @@ async fn encodes_a_request_in_the_providers_format() {
         "tools": [{"type": "function", "function": function}],
         "messages": messages(true),
     });
-    assert_eq!(seen.body, expected);
+    assert_eq!(sent.body, expected);
 }
 
 #[tokio::test]
 async fn a_compatible_server_gets_the_older_field_names() {
     let mut request = rich_request("lab/org/some-model");
     request.output_tokens_max = Some(500);
-    let (heard, seen) = play("lab", &request, Exchange::events(WHOLE)).await;
-    assert_eq!(heard.code(), "ok");
-    assert_eq!(seen.body["model"], "org/some-model");
-    assert_eq!(seen.body["max_tokens"], 500);
-    assert_eq!(seen.body.get("max_completion_tokens"), None);
-    assert_eq!(seen.body["messages"], messages(false));
+    let (outcome, sent) = play("lab", &request, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(outcome.code(), "ok");
+    assert_eq!(sent.body["model"], "org/some-model");
+    assert_eq!(sent.body["max_tokens"], 500);
+    assert_eq!(sent.body.get("max_completion_tokens"), None);
+    assert_eq!(sent.body["messages"], messages(false));
 }
 
 #[tokio::test]
 async fn a_model_without_thinking_is_not_asked_to_think() {
     let mut request = request("openai/gpt-4.1");
     request.thinking = Thinking::High;
-    let (_, seen) = play("openai", &request, Exchange::events(WHOLE)).await;
-    assert_eq!(seen.body.get("reasoning_effort"), None);
+    let (_, sent) = play("openai", &request, Exchange::events(FULL_STREAM)).await;
+    assert_eq!(sent.body.get("reasoning_effort"), None);
 }
 
 const REASONED: &str = r#": OPENROUTER PROCESSING
@@ -142,12 +142,15 @@ data: [DONE]
 async fn reasoning_is_read_from_both_fields_and_sent_back_only_where_required() {
     for (field, signature) in [("reasoning_content", Some("openai:reasoning_content")), ("reasoning", None)] {
         let wire = REASONED.replace("FIELD", field);
-        let (heard, _) = play("lab", &request("lab/m"), Exchange::events(&wire)).await;
+        let (outcome, _) = play("lab", &request("lab/m"), Exchange::events(&wire)).await;
         let signature = signature.map(|text| Signature(text.into()));
-        assert_eq!(heard.pieces[0..2], [Piece::Reasoning("Hm,".into()), Piece::Reasoning(" yes.".into())]);
-        assert_eq!(heard.pieces[2], Piece::ReasoningEnd { signature, redacted: false });
         assert_eq!(
-            heard.reply().usage.unwrap(),
+            outcome.events[0..2],
+            [ReplyEvent::Reasoning("Hm,".into()), ReplyEvent::Reasoning(" yes.".into())]
+        );
+        assert_eq!(outcome.events[2], ReplyEvent::ReasoningEnd { signature, redacted: false });
+        assert_eq!(
+            outcome.reply().usage.unwrap(),
             Usage { input: 4, output: 3, cache_read: 5, ..Usage::default() }
         );
     }
@@ -163,9 +166,9 @@ async fn reasoning_is_read_from_both_fields_and_sent_back_only_where_required() 
     ];
     again.messages.push(message(Role::Assistant, parts));
     again.messages.push(user("Go on"));
-    let (_, seen) = play("lab", &again, Exchange::events(WHOLE)).await;
+    let (_, sent) = play("lab", &again, Exchange::events(FULL_STREAM)).await;
     assert_eq!(
-        seen.body["messages"][2],
+        sent.body["messages"][2],
         json!({"role": "assistant", "content": "Yes.", "reasoning_content": "Hm"})
     );
 }
@@ -183,9 +186,9 @@ async fn a_calls_input_does_not_depend_on_how_it_is_split() {
         let end =
             "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
         let wire = format!("{}{}{end}", chunk(began), chunk(rest));
-        let (heard, _) = play("openai", &request(NAME), Exchange::events(&wire)).await;
-        assert_eq!(calls_of(&heard.reply())[0].2, input, "cut at {at}");
-        assert_eq!(heard.reply().stop, Some(Stop::ToolUse));
+        let (outcome, _) = play("openai", &request(NAME), Exchange::events(&wire)).await;
+        assert_eq!(calls_of(&outcome.reply())[0].2, input, "cut at {at}");
+        assert_eq!(outcome.reply().stop, Some(Stop::ToolUse));
     }
 }
 
@@ -201,8 +204,8 @@ async fn maps_each_stop_reason() {
         let wire = format!(
             "data: {{\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":\"{reason}\"}}]}}\n\ndata: [DONE]\n\n"
         );
-        let (heard, _) = play("openai", &request(NAME), Exchange::events(&wire)).await;
-        assert_eq!(heard.pieces.last(), Some(&Piece::Stop(stop)), "{delta} {reason}");
+        let (outcome, _) = play("openai", &request(NAME), Exchange::events(&wire)).await;
+        assert_eq!(outcome.events.last(), Some(&ReplyEvent::Stop(stop)), "{delta} {reason}");
     }
 }
 
@@ -213,8 +216,8 @@ async fn accepts_calls_without_indexes_and_ids() {
 data: [DONE]
 
 "#;
-    let (heard, _) = play("lab", &request("lab/m"), Exchange::events(wire)).await;
-    let calls = calls_of(&heard.reply());
+    let (outcome, _) = play("lab", &request("lab/m"), Exchange::events(wire)).await;
+    let calls = calls_of(&outcome.reply());
     assert_eq!((calls[0].1.as_str(), calls[0].2.as_str()), ("a", "{\"x\":1}"));
     assert_eq!((calls[1].1.as_str(), calls[1].2.as_str()), ("b", "{}"));
     assert_ne!(calls[0].0, calls[1].0);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sapwood_core::entry::Stop;
-use sapwood_core::port::model::{Model, ModelError, Piece, Price};
+use sapwood_core::port::model::{Model, ModelError, Price, ReplyEvent};
 use sapwood_effects::model::{EnvironmentKeys, Models, Settings};
 
 use super::*;
@@ -50,7 +50,7 @@ fn player(cassette: &str, extension: &str) -> Player {
 }
 
 impl Player {
-    async fn call(&self, messages: Vec<RequestMessage>) -> Heard {
+    async fn call(&self, messages: Vec<RequestMessage>) -> CallOutcome {
         let mut request = request(&self.name);
         request.messages = messages;
         super::call(&self.models, &request).await
@@ -69,14 +69,14 @@ async fn a_cassette_plays_its_calls_in_order_and_then_fails() {
 
     let began = Instant::now();
     let second = player.call(vec![user("x")]).await;
-    assert_eq!(second.pieces, [Piece::Text("Half a sen".into())]);
+    assert_eq!(second.events, [ReplyEvent::Text("Half a sen".into())]);
     assert_eq!(second.code(), "model.cut");
     assert!(began.elapsed().as_millis() >= 30);
 
     let third = player.call(vec![user("x")]).await;
     assert_eq!(third.error.unwrap().retry_after_ms(), Some(9));
     let fourth = player.call(vec![user("x")]).await;
-    assert_eq!(fourth.pieces, [Piece::Text("Done.".into()), Piece::Stop(Stop::Length)]);
+    assert_eq!(fourth.events, [ReplyEvent::Text("Done.".into()), ReplyEvent::Stop(Stop::Length)]);
     let fifth = player.call(vec![user("x")]).await;
     assert_eq!(fifth.error, Some(ModelError::Unscripted { model: "scripted/tape".into(), call: 4 }));
 
@@ -103,8 +103,8 @@ async fn by_history_the_request_selects_the_call() {
 #[tokio::test]
 async fn a_call_that_the_cassette_does_not_expect_is_rejected() {
     let player = player(CASSETTE, "toml");
-    let heard = player.call(vec![user("Goodbye")]).await;
-    assert!(heard.error.unwrap().to_string().contains("of the cassette expects"));
+    let outcome = player.call(vec![user("Goodbye")]).await;
+    assert!(outcome.error.unwrap().to_string().contains("of the cassette expects"));
 }
 
 #[tokio::test]
@@ -117,11 +117,11 @@ async fn a_cassette_can_be_named_by_its_file_and_an_invalid_one_is_explained() {
     assert_eq!(super::call(&models, &request(&named)).await.code(), "ok");
 
     std::fs::write(dir.path().join("b.toml"), "[[calls]]\npieces = [{ txt = \"x\" }]").unwrap();
-    for (name, said) in [("b.toml", "not part of a valid cassette"), ("c.toml", "No such file")] {
+    for (name, expected) in [("b.toml", "not part of a valid cassette"), ("c.toml", "No such file")] {
         let named = format!("scripted:{}", dir.path().join(name).display());
         let error = super::call(&models, &request(&named)).await.error.unwrap();
         assert_eq!(error.code(), "model.unknown");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     for escaping in ["scripted/../a", "scripted/", "scripted/.a", "scripted/x"] {
         assert_eq!(super::call(&models, &request(escaping)).await.code(), "model.unknown", "{escaping}");
@@ -132,10 +132,10 @@ async fn a_cassette_can_be_named_by_its_file_and_an_invalid_one_is_explained() {
 async fn the_demo_model_needs_no_settings_and_its_calls_have_a_cost() {
     let player = player(CASSETTE, "toml");
     for name in ["demo", "demo/any"] {
-        let heard = super::call(&player.models, &request(name)).await;
-        assert!(text_of(&heard.reply()).contains("Sapwood"));
+        let outcome = super::call(&player.models, &request(name)).await;
+        assert!(text_of(&outcome.reply()).contains("Sapwood"));
         let facts = player.models.facts(name);
-        let usage = heard.reply().usage.unwrap();
+        let usage = outcome.reply().usage.unwrap();
         assert!(usage.input > 0 && usage.output > 100);
         assert!(facts.price.unwrap().cost_nano_usd(&usage) > 0);
         assert_eq!(facts.window_tokens, Some(32_000));

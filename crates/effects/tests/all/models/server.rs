@@ -30,20 +30,20 @@ pub enum Ending {
     /// Chunked, with the final chunk.
     Whole,
     /// Chunked, but the connection is closed without the final chunk.
-    Torn,
+    Broken,
     /// Not chunked: the body ends when the connection closes.
     Closed,
 }
 
 /// A request from the client.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct SentRequest {
     pub line: String,
     pub head: String,
     pub body: Value,
 }
 
-impl Seen {
+impl SentRequest {
     pub fn header(&self, name: &str) -> Option<String> {
         let lines = self.head.lines().filter_map(|line| line.split_once(':'));
         let mut values = lines.filter(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -79,7 +79,7 @@ impl Exchange {
 
 pub struct Server {
     pub url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    requests: Arc<Mutex<Vec<SentRequest>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -93,27 +93,27 @@ impl Server {
     pub async fn start(exchanges: Vec<Exchange>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
-        let noted = seen.clone();
+        let requests: Arc<Mutex<Vec<SentRequest>>> = Arc::default();
+        let recorded = requests.clone();
         let task = tokio::spawn(async move {
             for exchange in exchanges {
                 let (mut socket, _) = listener.accept().await.unwrap();
                 socket.set_nodelay(true).unwrap();
                 let request = read_request(&mut socket).await;
-                noted.lock().unwrap().push(request);
+                recorded.lock().unwrap().push(request);
                 // A client may close the connection early, which is not a failure.
                 let _ = answer(&mut socket, &exchange).await;
             }
         });
-        Self { url, seen, task }
+        Self { url, requests, task }
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<SentRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn read_request(socket: &mut TcpStream) -> Seen {
+async fn read_request(socket: &mut TcpStream) -> SentRequest {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     let head_bytes = loop {
@@ -136,7 +136,7 @@ async fn read_request(socket: &mut TcpStream) -> Seen {
         bytes.extend_from_slice(&buffer[..read]);
     }
     let body = serde_json::from_slice(&bytes[head_bytes..]).unwrap_or(Value::Null);
-    Seen { line: head.lines().next().unwrap().to_owned(), head, body }
+    SentRequest { line: head.lines().next().unwrap().to_owned(), head, body }
 }
 
 async fn answer(socket: &mut TcpStream, exchange: &Exchange) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! The parts of rollout lines that are read.
+//! The fields of rollout lines that the importer reads.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use crate::import::text::Time;
 
 /// The rollout that a fork continues.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Base {
+pub struct HistoryBase {
     pub thread_id: String,
     /// Records of the base from this ordinal on do not belong to the fork.
     pub end_ordinal_exclusive: u64,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Line<'a> {
+pub(super) struct CodexLine<'a> {
     pub(super) timestamp: Option<Time>,
     pub(super) ordinal: Option<u64>,
     #[serde(rename = "type", borrow, default)]
@@ -34,7 +34,7 @@ pub(super) struct SessionMeta {
     pub(super) timestamp: Option<Time>,
     pub(super) cwd: Option<String>,
     pub(super) forked_from_id: Option<String>,
-    pub(super) history_base: Option<Base>,
+    pub(super) history_base: Option<HistoryBase>,
     pub(super) base_instructions: Option<Instructions>,
     pub(super) model_provider: Option<String>,
 }
@@ -55,7 +55,7 @@ pub(super) struct TurnContext {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Item<'a> {
+pub(super) struct CodexItem<'a> {
     #[serde(rename = "type", borrow)]
     pub(super) kind: Cow<'a, str>,
     #[serde(borrow)]
@@ -79,7 +79,7 @@ pub(super) struct Item<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Output<'a> {
+pub(super) struct CodexOutput<'a> {
     #[serde(borrow)]
     pub(super) content: Content<'a>,
     #[serde(borrow)]
@@ -89,7 +89,7 @@ pub(super) struct Output<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Event<'a> {
+pub(super) struct CodexEvent<'a> {
     #[serde(rename = "type", borrow)]
     pub(super) kind: Cow<'a, str>,
     pub(super) info: Option<TokenInfo>,
@@ -103,6 +103,7 @@ pub(super) struct TokenInfo {
     pub(super) last_token_usage: Option<Tokens>,
 }
 
+/// Token counts. Record keys contain the `Debug` output, so the names of the type and its fields must not change.
 #[derive(Debug, Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(default)]
 pub(super) struct Tokens {

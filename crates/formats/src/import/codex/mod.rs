@@ -1,22 +1,23 @@
 //! Import of Codex rollouts: lines `{timestamp, ordinal?, type, payload}`.
 //!
-//! - Messages to and from the model are in `response_item`. `event_msg` mostly repeats them for the screen,
-//!   so only token counts and rollbacks are read from it.
+//! - Messages to and from the model are in `response_item`. `event_msg` mostly repeats them for display, so only token
+//!   counts and rollbacks are read from it.
 //! - Token counts are cumulative: a response's usage is the increase since the previous count. The count follows
 //!   the response, sometimes after its tool results, so a response is buffered until its count is read. A response
 //!   without a count at the end of the file gets a separate key, so that a later import can add the count.
-//! - A count without a pending response belongs to the next compaction, or else becomes a separate usage
-//!   entry.
+//! - A count without a pending response belongs to the next compaction. If no compaction follows, the count becomes a
+//!   separate usage entry.
 //! - `compacted` contains the history that replaces the old one. The record becomes a compaction that keeps
 //!   nothing, followed by the new history.
-//! - `thread_rolled_back` drops the last turns, and Codex's own messages right before the first of them. The
-//!   dropped part stays in the log as a branch. Messages before the very first turn are kept. Settings belong
+//! - `thread_rolled_back` drops the last turns, and Codex's own messages right before the first dropped turn. The
+//!   dropped part stays in the log as a branch. Messages before the first turn of the thread are kept. Settings belong
 //!   to Codex, not to the thread, so dropped settings are added again.
-//! - A fork contains only its own tail and references its base. The caller passes the base's lines first, through
-//!   [`Importer::push_inherited`]; their usage counts in the base. If a base is missing, responses are identified
+//! - A fork contains only its own records and references its base. The caller passes the base's lines first, through
+//!   [`Importer::push_inherited`]. Their usage is counted in the base. If a base is missing, responses are identified
 //!   by the fork's own earlier responses and the number of bases found, so that they are not counted again when
-//!   another base is found. Older forks begin with copies of their source's records, starting with its
-//!   `session_meta` and all written at once. The usage of these copies is counted in the source.
+//!   another base is found.
+//! - Older forks begin with copies of their source's records, starting with its `session_meta`. The copies are written
+//!   at the same time. Their usage is counted in the source.
 //!
 //! Memory: one response, the user texts that an old compaction repeats, and a few bytes per turn.
 
@@ -36,12 +37,16 @@ use serde_json::value::RawValue;
 use crate::import::blocks::{Content, part_bytes};
 use crate::import::reconcile::usage_key;
 use crate::import::steps::{
-    Act, By, Earlier, Path, RecordKey, StepBatch, Under, believable, lineage, model_name,
+    Author, EarlierEntries, PathKind, RecordKey, StepAction, StepBatch, StepParent, lineage, model_name,
+    plausible_usage,
 };
 use crate::import::text::{arguments_json, input_json};
-use crate::import::{Format, Reader, Trouble, keep_record, read_json_line};
-pub use line::Base;
-use line::{Compacted, Event, Instructions, Item, Line, Output, SessionMeta, TokenInfo, Tokens, TurnContext};
+use crate::import::{Format, ProblemKind, Reader, keep_record, read_json_line};
+pub use line::HistoryBase;
+use line::{
+    CodexEvent, CodexItem, CodexLine, CodexOutput, Compacted, Instructions, SessionMeta, TokenInfo, Tokens,
+    TurnContext,
+};
 
 /// Maximum size of the user texts that an old compaction repeats. Codex itself stops at 20,000 tokens.
 const REPEATED_BYTES_MAX: usize = 80_000;
@@ -51,45 +56,45 @@ const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
 /// Approximate size of a repeated message in addition to its text.
 const MESSAGE_BYTES: usize = 200;
 /// Maximum size of a response and the results buffered with it.
-const JOINED_BYTES_MAX: usize = 8 << 20;
+const RESPONSE_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of results that wait for the usage of their response.
-const HELD_MAX: usize = 4_096;
+const RESULTS_MAX: usize = 4_096;
 /// Maximum number of turns that a rollback can drop.
 const TURNS_MAX: usize = 1 << 20;
-/// Maximum pause in milliseconds between records copied by a fork, which are written at once.
+/// Maximum pause in milliseconds between two records that a fork copies. All copies are written at the same time.
 const COPY_PAUSE_MS: i64 = 1_000;
 /// The key part of a response whose usage is not known yet.
-const UNPAID_PART: usize = 1;
-/// The first key part for imports in which only some of the bases were found.
-const FOUND_PART: usize = 1;
+const WITHOUT_USAGE_PART: usize = 1;
+/// The offset of the key part for imports in which only some bases were found. The number of bases is added.
+const PARTIAL_BASES_PART: usize = 1;
 
 /// A response of the model, and the results that were read before its usage.
 #[derive(Default)]
-struct Response {
+struct OpenResponse {
     at: Option<TimestampMs>,
     line: u64,
     parts: Vec<Part>,
     usage: Option<Usage>,
-    held: Vec<(Option<TimestampMs>, u64, ToolResult)>,
+    results: Vec<(Option<TimestampMs>, u64, ToolResult)>,
     bytes: usize,
     is_inherited: bool,
 }
 
 /// Usage without a pending response.
-struct Owed {
+struct UnassignedUsage {
     key: RecordKey,
     at: Option<TimestampMs>,
-    /// Records the model at that time, because the next turn may use another model.
+    /// Contains the model at that time, because the next turn may use another model.
     by: WrittenBy,
 }
 
 /// The start of a user turn.
-struct Turn {
-    before: Under,
+struct TurnStart {
+    before: StepParent,
     /// The number of settings added before the turn.
     settings: u32,
     /// Whether the turn's text is among the texts that an old compaction repeats.
-    has_words: bool,
+    has_text: bool,
 }
 
 #[derive(Default)]
@@ -97,8 +102,8 @@ pub struct Importer {
     name: String,
     /// When the first record was written.
     began_at: Option<TimestampMs>,
-    open: Option<Response>,
-    /// Rollouts have no ids and are append-only, so every key is derived from the previous one.
+    open: Option<OpenResponse>,
+    /// The previous key. Rollouts have no ids and are append-only, so every key is derived from the previous key.
     last: Option<RecordKey>,
     /// The key of the latest response that is not inherited, derived only from earlier such responses.
     last_own: Option<RecordKey>,
@@ -106,20 +111,19 @@ pub struct Importer {
     model: Option<String>,
     effort: Option<String>,
     total: Option<Tokens>,
-    owed: Option<Owed>,
-    turns: Vec<Turn>,
-    /// The position before the most recent Codex messages, if nothing else followed them.
-    prelude: Option<(Under, u32)>,
+    unassigned: Option<UnassignedUsage>,
+    turns: Vec<TurnStart>,
+    /// The position and the number of settings before the latest run of Codex messages, if no other message followed.
+    prelude: Option<(StepParent, u32)>,
     settings: u32,
-    under: Option<Under>,
-    words: VecDeque<String>,
-    words_bytes: usize,
+    under: Option<StepParent>,
+    user_texts: VecDeque<String>,
+    user_text_bytes: usize,
     repeated_bytes: usize,
-    base: Option<Base>,
+    base: Option<HistoryBase>,
     /// Whether the file's counts continue those of another rollout.
     is_fork: bool,
-    /// When the last record copied by a fork was written. A fork copies its source's records at once,
-    /// starting with `session_meta`.
+    /// When the latest record copied by an older fork was written; `None` outside the copied records.
     copied_at: Option<TimestampMs>,
     inherits: bool,
     /// The number of bases found.
@@ -129,105 +133,104 @@ pub struct Importer {
 }
 
 impl Reader for Importer {
-    fn push_line(&mut self, line: &[u8], number: u64, harvest: &mut StepBatch) {
-        read_json_line(line, number, harvest, |line, harvest| self.take_line(line, harvest));
+    fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
+        read_json_line(line, number, batch, |line, batch| self.take_line(line, batch));
     }
 
-    fn finish(&mut self, harvest: &mut StepBatch) {
-        self.close(harvest);
-        self.count_owed(harvest);
-        if harvest.session.is_none() && self.last.is_some() {
-            harvest.open_headless(Format::Codex, &self.name, self.began_at);
+    fn finish(&mut self, batch: &mut StepBatch) {
+        self.close(batch);
+        self.emit_unassigned(batch);
+        if batch.session.is_none() && self.last.is_some() {
+            batch.open_headless(Format::Codex, &self.name, self.began_at);
         }
     }
 }
 
 impl Importer {
-    /// Create an importer. `name` is the file name without its extension, used as the session name if the first
-    /// line is lost. The name must differ from the session of the complete file, because records are identified by
-    /// the records before them.
+    /// Create an importer. `name` is the file name without its extension. It names the session if the first line is
+    /// lost. The session of the complete file must have another name, because the keys of its records are different.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
     /// Return the rollout that this one continues, after the first line was read.
-    pub fn base(&self) -> Option<&Base> {
+    pub fn base(&self) -> Option<&HistoryBase> {
         self.base.as_ref()
     }
 
     /// Parse the first line of a rollout and return its base, if any.
-    pub fn base_of(first_line: &[u8]) -> Option<Base> {
-        let line: Line<'_> = serde_json::from_slice(first_line).ok()?;
+    pub fn base_of(first_line: &[u8]) -> Option<HistoryBase> {
+        let line: CodexLine<'_> = serde_json::from_slice(first_line).ok()?;
         let meta: SessionMeta = serde_json::from_str(line.payload?.get()).ok()?;
         meta.history_base.filter(|_| line.kind == "session_meta")
     }
 
-    /// Read a line of a base. Records from `end_ordinal` on are skipped. Lines without an ordinal are
-    /// counted.
-    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, harvest: &mut StepBatch) {
+    /// Read a line of a base. Records from `end_ordinal` on are skipped. The ordinal of a line without one is its
+    /// zero-based line number.
+    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, batch: &mut StepBatch) {
         self.found += usize::from(number == 1);
         let ordinal =
-            serde_json::from_slice::<Line<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
+            serde_json::from_slice::<CodexLine<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
         if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
             return;
         }
         self.inherits = true;
-        self.push_line(line, number, harvest);
+        self.push_line(line, number, batch);
         self.inherits = false;
     }
 
-    fn take_line(&mut self, line: &[u8], harvest: &mut StepBatch) -> Result<(), serde_json::Error> {
-        let read: Line<'_> = serde_json::from_slice(line)?;
+    fn take_line(&mut self, line: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
+        let read: CodexLine<'_> = serde_json::from_slice(line)?;
         let payload = read.payload.map_or("{}", RawValue::get);
-        let at = read.timestamp.and_then(|time| time.0).or(harvest.at);
+        let at = read.timestamp.and_then(|time| time.0).or(batch.at);
         self.began_at = self.began_at.or(at);
         if !self.inherits && self.open.as_ref().is_some_and(|open| open.is_inherited) {
-            self.close(harvest);
+            self.close(batch);
         }
         self.copied_at =
             self.copied_at.zip(at).filter(|(last, at)| at.0 - last.0 <= COPY_PAUSE_MS).map(|(_, at)| at);
         match read.kind.as_ref() {
             "session_meta" => {
                 let meta: SessionMeta = serde_json::from_str(payload)?;
-                harvest.at = at;
-                self.open_session(meta, harvest);
+                batch.at = at;
+                self.open_session(meta, batch);
             }
             "turn_context" => {
                 let context: TurnContext = serde_json::from_str(payload)?;
-                harvest.at = at;
-                self.take_settings(context, harvest);
+                batch.at = at;
+                self.take_settings(context, batch);
             }
             "response_item" => {
-                let item: Item<'_> = serde_json::from_str(payload)?;
-                harvest.at = at;
-                self.count_owed(harvest);
-                self.take_item(item, line, harvest);
+                let item: CodexItem<'_> = serde_json::from_str(payload)?;
+                batch.at = at;
+                self.emit_unassigned(batch);
+                self.take_item(item, line, batch);
             }
             "event_msg" => {
-                let event: Event<'_> = serde_json::from_str(payload)?;
-                harvest.at = at;
-                self.take_event(event, line, harvest);
+                let event: CodexEvent<'_> = serde_json::from_str(payload)?;
+                batch.at = at;
+                self.take_event(event, line, batch);
             }
             "compacted" => {
                 let compacted: Compacted<'_> = serde_json::from_str(payload)?;
-                harvest.at = at;
-                self.close(harvest);
-                self.take_compaction(compacted, harvest);
+                batch.at = at;
+                self.close(batch);
+                self.take_compaction(compacted, batch);
             }
             kind => {
-                harvest.at = at;
-                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
-                keep_record(Format::Codex, if kind.is_empty() { "record" } else { kind }, key, line, harvest);
+                batch.at = at;
+                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
+                keep_record(Format::Codex, if kind.is_empty() { "record" } else { kind }, key, line, batch);
             }
         }
         Ok(())
     }
 
-    fn open_session(&mut self, meta: SessionMeta, harvest: &mut StepBatch) {
-        if harvest.session.is_none() && !self.inherits {
+    fn open_session(&mut self, meta: SessionMeta, batch: &mut StepBatch) {
+        if batch.session.is_none() && !self.inherits {
             let id = meta.id.unwrap_or_else(|| "unnamed".to_owned());
-            let at = meta.timestamp.and_then(|time| time.0).or(harvest.at);
-            let session = harvest.open(Format::Codex, &id, at);
+            let at = meta.timestamp.and_then(|time| time.0).or(batch.at);
+            let session = batch.open(Format::Codex, &id, at);
             session.cwd.clone_from(&meta.cwd);
             let base = meta.history_base.as_ref().map(|base| base.thread_id.clone());
             session.parent = base
@@ -237,8 +240,8 @@ impl Importer {
             self.is_fork = session.parent.is_some();
             self.base = meta.history_base;
         } else if self.is_fork && !self.inherits {
-            self.copied_at = harvest.at;
-        } else if self.inherits && self.found == 1 && harvest.line == 1 {
+            self.copied_at = batch.at;
+        } else if self.inherits && self.found == 1 && batch.line == 1 {
             self.lacks_base = meta.history_base.is_some();
         }
         self.provider = meta.model_provider.or(self.provider.take());
@@ -247,50 +250,50 @@ impl Importer {
         });
         if self.last.is_none() && (system.is_some() || meta.cwd.is_some()) {
             let changed = ContextChanged { system, cwd: meta.cwd, ..ContextChanged::default() };
-            self.add(changed.into(), By::Agent, harvest);
+            self.add(changed.into(), Author::Agent, batch);
         }
     }
 
-    fn take_settings(&mut self, context: TurnContext, harvest: &mut StepBatch) {
+    fn take_settings(&mut self, context: TurnContext, batch: &mut StepBatch) {
         if context.model.is_some() && context.model != self.model {
-            self.close(harvest);
+            self.close(batch);
             self.model.clone_from(&context.model);
-            self.set(ModelChanged { model: self.model_name() }.into(), harvest);
+            self.add_setting(ModelChanged { model: self.model_name() }.into(), batch);
         }
         if context.effort.is_some() && context.effort != self.effort {
-            self.close(harvest);
+            self.close(batch);
             self.effort.clone_from(&context.effort);
-            self.set(ThinkingChanged { level: context.effort.unwrap_or_default() }.into(), harvest);
+            self.add_setting(ThinkingChanged { level: context.effort.unwrap_or_default() }.into(), batch);
         }
     }
 
     /// Add a setting. A setting is not a message, so it does not end a run of Codex messages.
-    fn set(&mut self, setting: Body, harvest: &mut StepBatch) {
+    fn add_setting(&mut self, setting: Body, batch: &mut StepBatch) {
         let prelude = self.prelude.take();
-        self.add(setting, By::Agent, harvest);
+        self.add(setting, Author::Agent, batch);
         (self.prelude, self.settings) = (prelude, self.settings + 1);
     }
 
-    fn take_item(&mut self, item: Item<'_>, line: &[u8], harvest: &mut StepBatch) {
+    fn take_item(&mut self, item: CodexItem<'_>, line: &[u8], batch: &mut StepBatch) {
         match item.kind.as_ref() {
             "message" if item.role == "assistant" => {
-                let parts = item.content.into_parts(harvest);
-                self.say(parts, harvest);
+                let parts = item.content.into_parts(batch);
+                self.add_model_parts(parts, batch);
             }
             "message" => {
-                self.close(harvest);
-                let parts = item.content.into_parts(harvest);
-                self.hear(&item.role, parts, harvest);
+                self.close(batch);
+                let parts = item.content.into_parts(batch);
+                self.add_message(&item.role, parts, batch);
             }
             "reasoning" => {
-                let mut parts = item.content.into_parts(harvest);
+                let mut parts = item.content.into_parts(batch);
                 if parts.is_empty() {
-                    parts = item.summary.into_parts(harvest);
+                    parts = item.summary.into_parts(batch);
                 }
                 let text = joined_text(&parts);
                 let redacted = text.is_empty();
                 if !redacted || item.encrypted_content.is_some() {
-                    self.say(vec![Part::Reasoning(Reasoning { text, redacted })], harvest);
+                    self.add_model_parts(vec![Part::Reasoning(Reasoning { text, redacted })], batch);
                 }
             }
             "function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call" => {
@@ -300,83 +303,88 @@ impl Importer {
                     Some(arguments) => arguments_json(&arguments),
                     None => input_json(item.input.or(item.action)),
                 };
-                self.say(vec![Part::tool_call(call_id, name, input)], harvest);
+                self.add_model_parts(vec![Part::tool_call(call_id, name, input)], batch);
             }
             "function_call_output"
             | "custom_tool_call_output"
             | "local_shell_call_output"
             | "tool_search_output" => {
-                self.answer(item.call_id.or(item.id).unwrap_or_default(), item.output, harvest);
+                self.add_result(item.call_id.or(item.id).unwrap_or_default(), item.output, batch);
             }
             kind => {
-                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
-                keep_record(Format::Codex, kind, key, line, harvest);
+                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
+                keep_record(Format::Codex, kind, key, line, batch);
             }
         }
     }
 
-    /// Add text of the model to the current response.
-    fn say(&mut self, parts: Vec<Part>, harvest: &mut StepBatch) {
-        if self.open.as_ref().is_some_and(|open| !open.held.is_empty() || open.usage.is_some()) {
-            self.close(harvest);
+    /// Add parts written by the model to the current response.
+    fn add_model_parts(&mut self, parts: Vec<Part>, batch: &mut StepBatch) {
+        if self.open.as_ref().is_some_and(|open| !open.results.is_empty() || open.usage.is_some()) {
+            self.close(batch);
         }
-        let (at, line, is_inherited) = (harvest.at, harvest.line, self.inherits);
-        let open =
-            self.open.get_or_insert_with(|| Response { at, line, is_inherited, ..Response::default() });
+        let (at, line, is_inherited) = (batch.at, batch.line, self.inherits);
+        let open = self.open.get_or_insert_with(|| OpenResponse {
+            at,
+            line,
+            is_inherited,
+            ..OpenResponse::default()
+        });
         open.bytes += parts.iter().map(part_bytes).sum::<usize>();
         open.parts.extend(parts);
-        if open.bytes >= JOINED_BYTES_MAX {
-            self.close(harvest);
+        if open.bytes >= RESPONSE_BYTES_MAX {
+            self.close(batch);
         }
     }
 
-    fn hear(&mut self, role: &str, parts: Vec<Part>, harvest: &mut StepBatch) {
+    /// Add a message that the model did not write.
+    fn add_message(&mut self, role: &str, parts: Vec<Part>, batch: &mut StepBatch) {
         if parts.is_empty() {
             return;
         }
         if role != "user" {
-            let note = SystemNote { text: harvest.words(&parts), reason: None };
-            return self.add_prelude(note.into(), harvest);
+            let note = SystemNote { text: batch.text_only(&parts), reason: None };
+            return self.add_prelude(note.into(), batch);
         }
         let text = joined_text(&parts);
         if is_context(&text) {
-            // Text by Codex is not a user message: it starts no turn and is not shown as the session preview.
+            // Codex wrote this text. It starts no turn and must not become the session preview.
             let custom_type = format!("{}:context", Format::Codex.as_str());
             let context = CustomMessage { custom_type, parts, display: false, details: None };
-            return self.add_prelude(context.into(), harvest);
+            return self.add_prelude(context.into(), batch);
         }
         self.remember(text);
-        self.add_turn(UserMessage { parts, origin: None }, true, harvest);
+        self.add_turn(UserMessage { parts, origin: None }, true, batch);
     }
 
     /// Add a message by Codex itself. A rollback of the following turn also drops this message.
-    fn add_prelude(&mut self, body: Body, harvest: &mut StepBatch) {
-        let before = self.prelude.take().unwrap_or((self.place(), self.settings));
-        self.add(body, By::Agent, harvest);
+    fn add_prelude(&mut self, body: Body, batch: &mut StepBatch) {
+        let before = self.prelude.take().unwrap_or((self.parent(), self.settings));
+        self.add(body, Author::Agent, batch);
         self.prelude = Some(before);
     }
 
-    fn add_turn(&mut self, said: UserMessage, has_words: bool, harvest: &mut StepBatch) {
-        let here = (self.place(), self.settings);
+    fn add_turn(&mut self, message: UserMessage, has_text: bool, batch: &mut StepBatch) {
+        let here = (self.parent(), self.settings);
         let (before, settings) = self.prelude.filter(|_| !self.turns.is_empty()).unwrap_or(here);
         if self.turns.len() < TURNS_MAX {
-            self.turns.push(Turn { before, settings, has_words });
+            self.turns.push(TurnStart { before, settings, has_text });
         }
-        self.add(said.into(), By::Caller, harvest);
+        self.add(message.into(), Author::Caller, batch);
     }
 
     /// Remember the latest user texts, up to the amount that a compaction without a history repeats.
     fn remember(&mut self, text: String) {
-        self.words_bytes += text.len();
-        self.words.push_back(text);
-        while self.words_bytes > REPEATED_BYTES_MAX {
-            let Some(oldest) = self.words.pop_front() else { break };
-            self.words_bytes -= oldest.len();
+        self.user_text_bytes += text.len();
+        self.user_texts.push_back(text);
+        while self.user_text_bytes > REPEATED_BYTES_MAX {
+            let Some(oldest) = self.user_texts.pop_front() else { break };
+            self.user_text_bytes -= oldest.len();
         }
     }
 
-    fn answer(&mut self, call_id: String, output: Option<&RawValue>, harvest: &mut StepBatch) {
-        let (parts, is_error) = output_parts(output, harvest);
+    fn add_result(&mut self, call_id: String, output: Option<&RawValue>, batch: &mut StepBatch) {
+        let (parts, is_error) = output_parts(output, batch);
         let result = ToolResult {
             call_id,
             tool: None,
@@ -386,24 +394,24 @@ impl Importer {
             interrupted: false,
             full: None,
         };
-        let Some(open) = &mut self.open else { return self.add(result.into(), By::Agent, harvest) };
+        let Some(open) = &mut self.open else { return self.add(result.into(), Author::Agent, batch) };
         open.bytes += result.parts.iter().map(part_bytes).sum::<usize>();
-        open.held.push((harvest.at, harvest.line, result));
-        if open.held.len() >= HELD_MAX || open.bytes >= JOINED_BYTES_MAX {
-            self.close(harvest);
+        open.results.push((batch.at, batch.line, result));
+        if open.results.len() >= RESULTS_MAX || open.bytes >= RESPONSE_BYTES_MAX {
+            self.close(batch);
         }
     }
 
-    fn take_event(&mut self, event: Event<'_>, line: &[u8], harvest: &mut StepBatch) {
+    fn take_event(&mut self, event: CodexEvent<'_>, line: &[u8], batch: &mut StepBatch) {
         match event.kind.as_ref() {
-            "token_count" => self.count(event.info.unwrap_or_default(), harvest),
+            "token_count" => self.count(event.info.unwrap_or_default(), batch),
             "thread_rolled_back" => {
-                self.close(harvest);
-                self.count_owed(harvest);
+                self.close(batch);
+                self.emit_unassigned(batch);
                 let count = usize::try_from(event.num_turns.unwrap_or(0)).unwrap_or(usize::MAX);
-                self.roll_back(count, harvest);
+                self.roll_back(count, batch);
             }
-            // Repeated in response items, or only for the screen.
+            // These events are repeated in response items or are only for display.
             "user_message"
             | "agent_message"
             | "agent_reasoning"
@@ -428,13 +436,13 @@ impl Importer {
             | "turn_diff"
             | "raw_response_item" => {}
             kind => {
-                let key = RecordKey::of(&format!("{} {}", harvest.line, BlobHash::of(line)));
-                keep_record(Format::Codex, if kind.is_empty() { "event" } else { kind }, key, line, harvest);
+                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
+                keep_record(Format::Codex, if kind.is_empty() { "event" } else { kind }, key, line, batch);
             }
         }
     }
 
-    fn count(&mut self, info: TokenInfo, harvest: &mut StepBatch) {
+    fn count(&mut self, info: TokenInfo, batch: &mut StepBatch) {
         let Some(total) = info.total_token_usage.or(info.last_token_usage) else { return };
         let is_first = self.total.is_none();
         let before = self.total.replace(total).unwrap_or_default();
@@ -443,37 +451,38 @@ impl Importer {
         }
         let grew = total.input_tokens >= before.input_tokens && total.output_tokens >= before.output_tokens;
         let tokens = match info.last_token_usage {
-            // A fork with a missing base: the total includes earlier usage, which counts in the base.
+            // In a fork with a missing base, the total includes earlier usage, which is counted in the base.
             Some(last) if is_first && self.is_fork => last,
             // The total was reset, so use the tokens of the last call.
             Some(last) if !grew => last,
             _ if !grew => total,
             _ => total.since(before),
         };
-        let Some(usage) = believable(tokens.usage()).filter(|_| !self.inherits && self.copied_at.is_none())
+        let Some(usage) =
+            plausible_usage(tokens.usage()).filter(|_| !self.inherits && self.copied_at.is_none())
         else {
             return;
         };
         match &mut self.open {
             Some(open) if open.usage.is_none() => open.usage = Some(usage),
             _ => {
-                self.count_owed(harvest);
+                self.emit_unassigned(batch);
                 let before = self.last_own.unwrap_or_else(|| RecordKey::of("codex owed"));
                 let key = RecordKey::after(before, format!("owed {total:?}").as_bytes());
-                self.owed = Some(Owed { key, at: harvest.at, by: self.bill(usage) });
+                self.unassigned = Some(UnassignedUsage { key, at: batch.at, by: self.attribute(usage) });
             }
         }
     }
 
     /// Add usage without a response as a separate entry.
-    fn count_owed(&mut self, harvest: &mut StepBatch) {
-        let Some(owed) = self.owed.take() else { return };
-        let at = std::mem::replace(&mut harvest.at, owed.at);
-        harvest.note(owed.key, usage_note(&owed.by));
-        harvest.at = at;
+    fn emit_unassigned(&mut self, batch: &mut StepBatch) {
+        let Some(unassigned) = self.unassigned.take() else { return };
+        let at = std::mem::replace(&mut batch.at, unassigned.at);
+        batch.note(unassigned.key, usage_note(&unassigned.by));
+        batch.at = at;
     }
 
-    fn bill(&self, usage: Usage) -> WrittenBy {
+    fn attribute(&self, usage: Usage) -> WrittenBy {
         let model = self.model.as_ref().map_or_else(|| "unknown".to_owned(), |_| self.model_name());
         WrittenBy { model, calls: 1, usage, cost_nano_usd: None }
     }
@@ -482,94 +491,96 @@ impl Importer {
         model_name(self.provider.as_deref(), self.model.as_deref().unwrap_or_default())
     }
 
-    fn roll_back(&mut self, count: usize, harvest: &mut StepBatch) {
+    fn roll_back(&mut self, count: usize, batch: &mut StepBatch) {
         let kept = self.turns.len().saturating_sub(count);
         let dropped = self.turns.split_off(kept);
         let Some(first) = dropped.first() else { return };
-        for _ in dropped.iter().filter(|turn| turn.has_words) {
-            let Some(words) = self.words.pop_back() else { break };
-            self.words_bytes -= words.len();
+        for _ in dropped.iter().filter(|turn| turn.has_text) {
+            let Some(text) = self.user_texts.pop_back() else { break };
+            self.user_text_bytes -= text.len();
         }
         let key = self.next_key(b"rolled back");
-        harvest.step(key, Act::Rewind(first.before));
+        batch.step(key, StepAction::Rewind(first.before));
         (self.under, self.prelude) = (Some(first.before), None);
         if first.settings < self.settings {
-            self.tell_settings_again(key, harvest);
+            self.repeat_settings(key, batch);
         }
     }
 
-    /// Add the settings again. The source has no record for this repetition, so later keys are not derived from it.
-    fn tell_settings_again(&mut self, key: RecordKey, harvest: &mut StepBatch) {
+    /// Add the settings again. Later keys are not derived from these entries, because the source has no records for
+    /// them.
+    fn repeat_settings(&mut self, key: RecordKey, batch: &mut StepBatch) {
         let model = self.model.as_ref().map(|_| ModelChanged { model: self.model_name() }.into());
         let effort = self.effort.clone().map(|level| ThinkingChanged { level }.into());
         for (number, body) in (1..).zip([model, effort]) {
             let Some::<Body>(body) = body else { continue };
-            harvest.add(key.part(number), self.place(), By::Agent, body);
-            self.under = Some(Under::RecordKey(key.part(number)));
+            batch.add(key.part(number), self.parent(), Author::Agent, body);
+            self.under = Some(StepParent::RecordKey(key.part(number)));
         }
     }
 
-    fn take_compaction(&mut self, compacted: Compacted<'_>, harvest: &mut StepBatch) {
-        let owed = self.owed.take();
-        let own = owed.as_ref().map(|owed| owed.key);
-        let written_by = owed.map(|owed| owed.by);
+    fn take_compaction(&mut self, compacted: Compacted<'_>, batch: &mut StepBatch) {
+        let unassigned = self.unassigned.take();
+        let own = unassigned.as_ref().map(|unassigned| unassigned.key);
+        let written_by = unassigned.map(|unassigned| unassigned.by);
         let compaction = Compaction { written_by, ..Compaction::new(Strategy::Imported, Trigger::Imported) };
-        self.add_compaction(own, compaction.into(), harvest);
+        self.add_compaction(own, compaction.into(), batch);
         self.turns.clear();
         match compacted.replacement_history {
             Some(items) => {
-                self.words.clear();
-                self.words_bytes = 0;
+                self.user_texts.clear();
+                self.user_text_bytes = 0;
                 for raw in items {
-                    match serde_json::from_str::<Item<'_>>(raw.get()) {
-                        Ok(item) => self.take_item(item, raw.get().as_bytes(), harvest),
-                        Err(error) => harvest.report(Trouble::LeftOut { why: error.to_string() }),
+                    match serde_json::from_str::<CodexItem<'_>>(raw.get()) {
+                        Ok(item) => self.take_item(item, raw.get().as_bytes(), batch),
+                        Err(error) => batch.report(ProblemKind::PartSkipped { why: error.to_string() }),
                     }
                 }
             }
             None => {
-                self.words.retain(|text| !text.is_empty());
-                self.repeated_bytes += self.words_bytes + self.words.len() * MESSAGE_BYTES;
+                self.user_texts.retain(|text| !text.is_empty());
+                self.repeated_bytes += self.user_text_bytes + self.user_texts.len() * MESSAGE_BYTES;
                 let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
-                let words: Vec<String> = self.words.iter().filter(|_| !is_too_much).cloned().collect();
-                let has_words = words.len();
+                let user_texts: Vec<String> =
+                    self.user_texts.iter().filter(|_| !is_too_much).cloned().collect();
+                let repeated_count = user_texts.len();
                 if is_too_much {
                     let why =
                         "the repeated user messages, because the total size limit was reached".to_owned();
-                    harvest.report(Trouble::LeftOut { why });
+                    batch.report(ProblemKind::PartSkipped { why });
                 }
                 let message = Some(compacted.message).filter(|text| !text.is_empty());
-                for (number, text) in words.into_iter().chain(message).enumerate() {
+                for (number, text) in user_texts.into_iter().chain(message).enumerate() {
                     // The message also starts a turn, but the next compaction does not repeat it.
-                    let said = UserMessage { parts: vec![Part::text(text)], origin: None };
-                    self.add_turn(said, number < has_words, harvest);
+                    let user_message = UserMessage { parts: vec![Part::text(text)], origin: None };
+                    self.add_turn(user_message, number < repeated_count, batch);
                 }
             }
         }
-        self.close(harvest);
+        self.close(batch);
     }
 
-    /// Add a compaction. `own` is the key of its usage as a separate entry.
-    fn add_compaction(&mut self, own: Option<RecordKey>, body: Body, harvest: &mut StepBatch) {
-        let under = self.place();
+    /// Add a compaction. `own` is the key that its usage would have as a separate entry.
+    fn add_compaction(&mut self, own: Option<RecordKey>, body: Body, batch: &mut StepBatch) {
+        let under = self.parent();
         let chained = self.next_key(&outline(&body));
         let (mut key, mut counted) = (chained, Vec::new());
         if let Some(own) = own {
-            (key, counted) = self.known_as(chained, RecordKey::after(own, b"compaction"));
+            (key, counted) = self.keys_with_bases(chained, RecordKey::after(own, b"compaction"));
             // Keys under which an earlier import may have counted this usage.
             counted.extend([own, chained]);
         }
-        let earlier = Earlier { counted, ..Earlier::default() };
-        let (by, path) = (By::Agent, Path::Main);
-        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
+        let earlier = EarlierEntries { counted, ..EarlierEntries::default() };
+        let (by, path) = (Author::Agent, PathKind::Main);
+        batch.step(key, StepAction::Add { body, under, by, path, refs: Vec::new(), earlier });
+        (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
     }
 
-    /// End the response, and add it with its results.
-    fn close(&mut self, harvest: &mut StepBatch) {
+    /// End the current response, and add it with its results.
+    fn close(&mut self, batch: &mut StepBatch) {
         let Some(open) = self.open.take() else { return };
-        let (at, line) = (harvest.at, harvest.line);
-        (harvest.at, harvest.line) = (open.at, open.line);
+        let (at, line) = (batch.at, batch.line);
+        (batch.at, batch.line) = (open.at, open.line);
         let called = open.parts.iter().any(|part| part.as_tool_call().is_some());
         let message = AssistantMessage {
             parts: open.parts,
@@ -578,55 +589,57 @@ impl Importer {
             cost_nano_usd: None,
             stop: if called { Stop::ToolUse } else { Stop::Stop },
         };
-        self.add_response(message, open.is_inherited, harvest);
-        for (at, line, result) in open.held {
-            (harvest.at, harvest.line) = (at, line);
-            self.add(result.into(), By::Agent, harvest);
+        self.add_response(message, open.is_inherited, batch);
+        for (at, line, result) in open.results {
+            (batch.at, batch.line) = (at, line);
+            self.add(result.into(), Author::Agent, batch);
         }
-        (harvest.at, harvest.line) = (at, line);
+        (batch.at, batch.line) = (at, line);
     }
 
-    /// Add a response. Its key changes once its usage is known.
-    fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, harvest: &mut StepBatch) {
-        let is_paid = message.usage.is_some();
-        let (body, under) = (Body::from(message), self.place());
+    /// Add a response. Its key depends on whether its usage is known.
+    fn add_response(&mut self, message: AssistantMessage, is_inherited: bool, batch: &mut StepBatch) {
+        let has_usage = message.usage.is_some();
+        let (body, under) = (Body::from(message), self.parent());
         let content = outline(&body);
-        let mut paid = self.next_key(&content);
+        let mut with_usage = self.next_key(&content);
         let mut counted = Vec::new();
         if !is_inherited {
             let own = RecordKey::after(self.last_own.unwrap_or_else(|| RecordKey::of("codex own")), &content);
             self.last_own = Some(own);
-            (paid, counted) = self.known_as(paid, own);
+            (with_usage, counted) = self.keys_with_bases(with_usage, own);
         }
-        let unpaid = paid.part(UNPAID_PART);
-        let (key, other) = if is_paid { (paid, unpaid) } else { (unpaid, paid) };
-        let earlier = Earlier { same: Some(other), counted, ..Earlier::default() };
-        let (by, path) = (By::Agent, Path::Main);
-        harvest.step(key, Act::Add { body, under, by, path, names: Vec::new(), earlier });
-        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
+        let without_usage = with_usage.part(WITHOUT_USAGE_PART);
+        let (key, other) = if has_usage { (with_usage, without_usage) } else { (without_usage, with_usage) };
+        let earlier = EarlierEntries { same: Some(other), counted, ..EarlierEntries::default() };
+        let (by, path) = (Author::Agent, PathKind::Main);
+        batch.step(key, StepAction::Add { body, under, by, path, refs: Vec::new(), earlier });
+        (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
     }
 
-    /// Return the key for a response, and the keys under which an import with fewer bases may have counted
-    /// it. The chained key changes when another base is found; `own` does not.
-    fn known_as(&self, chained: RecordKey, own: RecordKey) -> (RecordKey, Vec<RecordKey>) {
+    /// Return the key of an entry with usage, and the keys under which an import with fewer bases may have counted the
+    /// usage. `chained` changes when another base is found, but `own` does not.
+    fn keys_with_bases(&self, chained: RecordKey, own: RecordKey) -> (RecordKey, Vec<RecordKey>) {
         if self.base.is_none() {
             return (chained, Vec::new());
         }
-        let with = |found: usize| if found == 0 { own } else { own.part(FOUND_PART + found) };
-        let counted = (0..self.found).flat_map(|found| [with(found), usage_key(with(found))]).collect();
+        let key_with = |found: usize| if found == 0 { own } else { own.part(PARTIAL_BASES_PART + found) };
+        let counted =
+            (0..self.found).flat_map(|found| [key_with(found), usage_key(key_with(found))]).collect();
         let is_whole = self.found > 0 && !self.lacks_base;
-        (if is_whole { chained } else { with(self.found) }, counted)
+        (if is_whole { chained } else { key_with(self.found) }, counted)
     }
 
-    fn add(&mut self, body: Body, by: By, harvest: &mut StepBatch) {
-        let under = self.place();
+    fn add(&mut self, body: Body, by: Author, batch: &mut StepBatch) {
+        let under = self.parent();
         let key = self.next_key(&outline(&body));
-        harvest.add(key, under, by, body);
-        (self.under, self.prelude) = (Some(Under::RecordKey(key)), None);
+        batch.add(key, under, by, body);
+        (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
     }
 
-    fn place(&self) -> Under {
-        self.under.unwrap_or(Under::Root)
+    /// Return the parent for the next entry.
+    fn parent(&self) -> StepParent {
+        self.under.unwrap_or(StepParent::Root)
     }
 
     fn next_key(&mut self, content: &[u8]) -> RecordKey {
@@ -639,28 +652,28 @@ impl Importer {
     }
 }
 
-/// Return the content that identifies a body at its position. Rollouts are append-only, so the beginning and
-/// the length are sufficient.
+/// Return the content that identifies a body at its position. Rollouts are append-only, so the beginning and the length
+/// of each part are sufficient.
 fn outline(body: &Body) -> Vec<u8> {
-    const SHOWN_BYTES: usize = 1_024;
+    const OUTLINE_BYTES: usize = 1_024;
     let mut bytes = body.kind().as_str().as_bytes().to_vec();
-    let mut show = |text: &[u8]| {
-        bytes.extend_from_slice(&text[..text.len().min(SHOWN_BYTES)]);
+    let mut push = |text: &[u8]| {
+        bytes.extend_from_slice(&text[..text.len().min(OUTLINE_BYTES)]);
         bytes.extend_from_slice(&text.len().to_le_bytes());
     };
     for part in body.parts() {
         match part {
-            Part::Text(text) => show(text.text.as_bytes()),
-            Part::Reasoning(reasoning) => show(reasoning.text.as_bytes()),
+            Part::Text(text) => push(text.text.as_bytes()),
+            Part::Reasoning(reasoning) => push(reasoning.text.as_bytes()),
             Part::ToolCall(call) => {
-                show(call.call_id.as_bytes());
-                show(call.input.get().as_bytes());
+                push(call.call_id.as_bytes());
+                push(call.input.get().as_bytes());
             }
-            Part::Media(media) => show(media.blob.as_bytes()),
+            Part::Media(media) => push(media.blob.as_bytes()),
         }
     }
     if body.parts().is_empty() {
-        show(body.text().as_bytes());
+        push(body.text().as_bytes());
     }
     bytes
 }
@@ -680,18 +693,18 @@ fn is_context(text: &str) -> bool {
     OPENINGS.iter().any(|opening| text.trim_start().starts_with(opening))
 }
 
-/// Read a tool's output: text, blocks, or an object around either. Old versions put JSON into the text.
-fn output_parts(output: Option<&RawValue>, harvest: &mut StepBatch) -> (Vec<Part>, bool) {
+/// Read a tool's output: text, blocks, or an object that contains either.
+fn output_parts(output: Option<&RawValue>, batch: &mut StepBatch) -> (Vec<Part>, bool) {
     let Some(raw) = output else { return (Vec::new(), false) };
     if raw.get().starts_with('{')
-        && let Ok(output) = serde_json::from_str::<Output<'_>>(raw.get())
+        && let Ok(output) = serde_json::from_str::<CodexOutput<'_>>(raw.get())
     {
-        let mut parts = output.content_items.into_parts(harvest);
+        let mut parts = output.content_items.into_parts(batch);
         if parts.is_empty() {
-            parts = output.content.into_parts(harvest);
+            parts = output.content.into_parts(batch);
         }
         return (parts, output.success == Some(false));
     }
     let content = serde_json::from_str::<Content<'_>>(raw.get()).unwrap_or_default();
-    (content.into_parts(harvest), false)
+    (content.into_parts(batch), false)
 }

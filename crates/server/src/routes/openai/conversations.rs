@@ -14,10 +14,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::items::{read_new_items, store_blobs};
-use super::target::erase_made;
+use super::target::erase_created;
 use super::{check_metadata, mint_id, plain_agent};
 use crate::auth::Caller;
-use crate::extract::{At, Body, Maybe};
+use crate::extract::{Body, OptionalBody, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -44,7 +44,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn create_conversation(
     Shared(state): Shared<State>,
     caller: Caller,
-    Maybe(new): Maybe<wire::NewConversation>,
+    OptionalBody(new): OptionalBody<wire::NewConversation>,
 ) -> Result<Json<wire::Conversation>> {
     let metadata = new.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
@@ -53,7 +53,7 @@ async fn create_conversation(
     let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
     let (session, _) = state.engine.start(&caller.scope, options).await?;
     if let Err(problem) = fill(&state, &caller, &session, incoming, &metadata).await {
-        erase_made(&state, &caller.scope, &session).await;
+        erase_created(&state, &caller.scope, &session).await;
         return Err(problem);
     }
     show(&state, &caller, &session).await
@@ -84,9 +84,9 @@ async fn fill(
 async fn get_conversation(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Conversation>> {
-    state.note_read(&caller, &session).await?;
+    state.audit_read(&caller, &session).await?;
     show(&state, &caller, &session).await
 }
 
@@ -96,7 +96,7 @@ async fn get_conversation(
 async fn update_conversation(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Body(patch): Body<wire::ConversationPatch>,
 ) -> Result<Json<wire::Conversation>> {
     check_metadata(&patch.metadata)?;
@@ -112,7 +112,7 @@ async fn update_conversation(
 async fn delete_conversation(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Deleted>> {
     state.engine.erase(&caller.scope, &session).await?;
     let (id, object) = (session.to_string(), "conversation.deleted".to_owned());

@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::conversations::show;
 use crate::auth::Caller;
-use crate::extract::{At, Body, Params, header_text};
+use crate::extract::{Body, Params, PathParams, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::State;
@@ -43,7 +43,7 @@ pub fn routes() -> OpenApiRouter<State> {
 async fn create_items(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     headers: HeaderMap,
     Body(new): Body<wire::NewItems>,
 ) -> Result<Json<wire::ItemList>> {
@@ -89,7 +89,7 @@ async fn read_appended(
 async fn list_items(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(session): At<SessionId>,
+    PathParams(session): PathParams<SessionId>,
     Params(query): Params<wire::ListItems>,
 ) -> Result<Json<wire::ItemList>> {
     let all = path_items(&state, &caller, &session).await?;
@@ -103,7 +103,7 @@ async fn list_items(
 async fn get_item(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, item)): At<(SessionId, String)>,
+    PathParams((session, item)): PathParams<(SessionId, String)>,
 ) -> Result<Json<Value>> {
     let all = path_items(&state, &caller, &session).await?;
     let found = find_item(&all.list, &session, &item)?.clone();
@@ -117,7 +117,7 @@ async fn get_item(
 async fn delete_item(
     Shared(state): Shared<State>,
     caller: Caller,
-    At((session, item)): At<(SessionId, String)>,
+    PathParams((session, item)): PathParams<(SessionId, String)>,
 ) -> Result<Json<wire::Conversation>> {
     let (engine, scope) = (&state.engine, &caller.scope);
     engine.check_right(scope, &session, sapwood::core::Right::Write).await?;
@@ -172,7 +172,7 @@ pub async fn store_blobs(state: &State, caller: &Caller, blobs: Vec<Vec<u8>>) ->
 }
 
 async fn path_items(state: &State, caller: &Caller, session: &SessionId) -> Result<Items> {
-    state.note_read(caller, session).await?;
+    state.audit_read(caller, session).await?;
     let mut items = Items::default();
     state.engine.path(&caller.scope, session, None).await?.iter().for_each(|entry| items.apply(entry));
     Ok(items)
@@ -229,7 +229,7 @@ pub async fn embed_page(
     page: Vec<Item>,
     has_more: bool,
 ) -> Result<wire::ItemList> {
-    let (asked, mut bytes, mut values) = (page.len(), 0, Vec::new());
+    let (requested, mut bytes, mut values) = (page.len(), 0, Vec::new());
     for item in page {
         let embedded = embed_all(state, caller, vec![item]).await?;
         bytes += embedded.iter().map(media_bytes).sum::<usize>();
@@ -238,7 +238,7 @@ pub async fn embed_page(
             break;
         }
     }
-    let is_cut = values.len() < asked;
+    let is_cut = values.len() < requested;
     Ok(list_of(values, has_more || is_cut))
 }
 

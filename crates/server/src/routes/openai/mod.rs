@@ -41,7 +41,7 @@ pub fn is_openai(path: &str) -> bool {
 }
 
 /// Converts a problem response to OpenAI's error format.
-pub fn dress_problem(response: Response) -> Response {
+pub fn to_openai_error(response: Response) -> Response {
     let Some(problem) = response.extensions().get::<Problem>() else { return response };
     let (error, (mut head, _)) = (error_of(problem), response.into_parts());
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

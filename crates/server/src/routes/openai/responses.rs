@@ -13,21 +13,21 @@ use sapwood::engine::turn::{OnWait, Opening, Running};
 use sapwood::formats::responses::ResponseId;
 use sapwood::formats::responses::items::{Item, Items, output_of};
 use sapwood::formats::responses::read::read_input;
-use sapwood::formats::responses::response::{Mark, deletion, response_of};
+use sapwood::formats::responses::response::{RequestParams, deletion, response_of};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::check_metadata;
-use super::follow::{Telling, answer_whole, look};
+use super::follow::{ResponseStream, read_response, respond_when_complete};
 use super::items::{embed_page, page_of, store_blobs};
-use super::target::{AGENT, Passing, ResponseTarget, find_response};
+use super::target::{AGENT, ResponseTarget, UnstoredSession, find_response};
 use crate::auth::Caller;
-use crate::extract::{At, Body, Params};
+use crate::extract::{Body, Params, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
-use crate::sse::Flow;
+use crate::sse::SessionStream;
 use crate::state::{Inner, State};
 use crate::wire::openai as wire;
 
@@ -35,7 +35,7 @@ use crate::wire::openai as wire;
 const TOOLS_MAX: usize = 128;
 /// Maximum time that a cancel request waits for the end of the turn, and its polling interval.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(5);
-const CANCEL_LOOK: Duration = Duration::from_millis(25);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -62,68 +62,69 @@ async fn create_response(
     if is_background && !is_stored {
         return Err(Problem::invalid("a background response must be stored"));
     }
-    let place = ResponseTarget::find(&state, &caller, &new).await?;
+    let target = ResponseTarget::find(&state, &caller, &new).await?;
     let stored = store_blobs(&state, &caller, blobs).await;
-    place.keep_if(&state, &caller, stored).await?;
-    let (flow, running) = begin(&state, &caller, place, opening).await?;
+    target.erase_on_error(&state, &caller, stored).await?;
+    let (source, running) = begin(&state, &caller, target, opening).await?;
     let id = ResponseId { turn: running.turn, session: running.session.clone() };
-    let (tell, ended) = oneshot::channel();
-    let kept = state.keep_running(running);
-    let kept = tokio::spawn(async move {
-        let _ = kept.await;
-        let _ = tell.send(());
+    let (notify_ended, ended) = oneshot::channel();
+    let tracked = state.track_turn(running);
+    let tracked = tokio::spawn(async move {
+        let _ = tracked.await;
+        let _ = notify_ended.send(());
     });
-    let is_passing = !is_stored && new.conversation.is_none();
-    let passing = is_passing.then(|| Passing::new(&state, &caller.scope, &id.session, kept));
+    let is_unstored = !is_stored && new.conversation.is_none();
+    let unstored = is_unstored.then(|| UnstoredSession::new(&state, &caller.scope, &id.session, tracked));
     if new.stream.unwrap_or(false) {
-        let telling = Telling::on(flow, &state, &caller, &id, None).await?.keeping(passing);
-        return Ok(telling.into_response(id.turn));
+        let response_stream =
+            ResponseStream::on(source, &state, &caller, &id, None).await?.with_unstored(unstored);
+        return Ok(response_stream.into_response(id.turn));
     }
     if is_background {
-        return Ok(Json(look(&state, &caller, &id).await?).into_response());
+        return Ok(Json(read_response(&state, &caller, &id).await?).into_response());
     }
-    drop(flow);
-    answer_whole(&state, &caller, id, ended, passing).await
+    drop(source);
+    respond_when_complete(&state, &caller, id, ended, unstored).await
 }
 
 /// Starts the turn. Falls back to a fork if a concurrent request continues from the same entry.
 async fn begin(
     state: &State,
     caller: &Caller,
-    place: ResponseTarget,
+    target: ResponseTarget,
     opening: Opening,
-) -> Result<(Flow, Running)> {
-    match begin_at(state, caller, &place, opening.clone()).await {
-        Err(problem) if place.can_fork() && matches!(problem.code, "session.conflict" | "turn.running") => {
-            let fork = place.forked(state, caller).await?;
+) -> Result<(SessionStream, Running)> {
+    match begin_at(state, caller, &target, opening.clone()).await {
+        Err(problem) if target.can_fork() && matches!(problem.code, "session.conflict" | "turn.running") => {
+            let fork = target.forked(state, caller).await?;
             begin_at(state, caller, &fork, opening).await
         }
-        begun => begun,
+        started => started,
     }
 }
 
 async fn begin_at(
     state: &State,
     caller: &Caller,
-    place: &ResponseTarget,
+    target: &ResponseTarget,
     opening: Opening,
-) -> Result<(Flow, Running)> {
-    let begun = try_begin_at(state, caller, place, opening).await;
-    place.keep_if(state, caller, begun).await
+) -> Result<(SessionStream, Running)> {
+    let started = try_begin_at(state, caller, target, opening).await;
+    target.erase_on_error(state, caller, started).await
 }
 
 async fn try_begin_at(
     state: &State,
     caller: &Caller,
-    place: &ResponseTarget,
+    target: &ResponseTarget,
     opening: Opening,
-) -> Result<(Flow, Running)> {
+) -> Result<(SessionStream, Running)> {
     // Subscribe first, so that no fragment is missed.
-    let head = state.engine.summary(&caller.scope, &place.session).await?.head.seq;
-    let flow = Flow::open(state, caller, &place.session, head).await?;
-    let opening = Opening { expected_leaf: place.expected_leaf, ..opening };
-    let running = state.engine.send_opening(&caller.scope, &place.session, opening, OnWait::Leave).await?;
-    Ok((flow, running))
+    let head = state.engine.summary(&caller.scope, &target.session).await?.head.seq;
+    let source = SessionStream::open(state, caller, &target.session, head).await?;
+    let opening = Opening { expected_leaf: target.expected_leaf, ..opening };
+    let running = state.engine.send_opening(&caller.scope, &target.session, opening, OnWait::Leave).await?;
+    Ok((source, running))
 }
 
 /// Converts the request to a turn's opening: its items, its settings, and the fields that the response echoes.
@@ -148,7 +149,7 @@ fn opening_of(state: &State, new: &wire::NewResponse) -> Result<(Opening, Vec<Ve
         output_tokens_max: new.max_output_tokens,
         tools: offered,
     };
-    let mark = Mark {
+    let mark = RequestParams {
         conversation: new.conversation.is_some(),
         previous_response_id: new.previous_response_id.clone(),
         store: new.store.unwrap_or(true),
@@ -250,19 +251,21 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
 /// Returns the model to call. A name without a provider, as OpenAI's clients send it, selects OpenAI's model if OpenAI
 /// is configured, and otherwise the session's model. The response contains the name of the model that answered. The
 /// name of a scripted model may be a file path, so clients can choose only listed scripted models.
-fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
-    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(None) };
+fn choose_model(state: &State, requested: Option<&str>) -> Result<Option<String>> {
+    let Some(requested) = requested.filter(|requested| !requested.is_empty()) else { return Ok(None) };
     let names = state.engine.models()?;
-    if names.iter().any(|name| name == asked) {
-        return Ok(Some(asked.to_owned()));
+    if names.iter().any(|name| name == requested) {
+        return Ok(Some(requested.to_owned()));
     }
     let is_offered = |provider: &str| {
         names.iter().any(|name| name.split_once('/').is_some_and(|(known, _)| known == provider))
     };
-    match asked.split_once('/') {
-        Some((provider, _)) if is_offered(provider) && provider != "scripted" => Ok(Some(asked.to_owned())),
-        Some(_) => Err(Problem::new("model.not_found", format!("no model `{asked:.80}` on this server"))),
-        None if is_offered("openai") => Ok(Some(format!("openai/{asked}"))),
+    match requested.split_once('/') {
+        Some((provider, _)) if is_offered(provider) && provider != "scripted" => {
+            Ok(Some(requested.to_owned()))
+        }
+        Some(_) => Err(Problem::new("model.not_found", format!("no model `{requested:.80}` on this server"))),
+        None if is_offered("openai") => Ok(Some(format!("openai/{requested}"))),
         None => Ok(None),
     }
 }
@@ -274,18 +277,18 @@ fn choose_model(state: &State, asked: Option<&str>) -> Result<Option<String>> {
 async fn get_response(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(response): At<String>,
+    PathParams(response): PathParams<String>,
     Params(query): Params<wire::GetResponse>,
 ) -> Result<Response> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
-    state.note_read(&caller, &id.session).await?;
+    state.audit_read(&caller, &id.session).await?;
     if !query.stream.unwrap_or(false) {
         return Ok(Json(response_of(&id, &entries)).into_response());
     }
     let first = entries.first().map_or(0, |entry| entry.meta.seq.0);
     let from = Seq(first.saturating_sub(1));
-    let telling = Telling::open(&state, &caller, &id, from, query.starting_after).await?;
-    Ok(telling.into_response(id.turn))
+    let response_stream = ResponseStream::open(&state, &caller, &id, from, query.starting_after).await?;
+    Ok(response_stream.into_response(id.turn))
 }
 
 /// Delete a response. A standalone response is erased. A response among others is hidden, because the log is
@@ -295,12 +298,12 @@ async fn get_response(
 async fn delete_response(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(response): At<String>,
+    PathParams(response): PathParams<String>,
 ) -> Result<Json<wire::Deleted>> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
     let summary = state.engine.summary(&caller.scope, &id.session).await?;
-    let is_alone = summary.agent.as_deref() == Some(AGENT) && summary.turns == 1;
-    if is_alone && !Mark::of(&entries).conversation {
+    let is_standalone = summary.agent.as_deref() == Some(AGENT) && summary.turns == 1;
+    if is_standalone && !RequestParams::of(&entries).conversation {
         state.engine.erase(&caller.scope, &id.session).await?;
     } else {
         let what = "response deleted";
@@ -315,7 +318,7 @@ async fn delete_response(
 async fn cancel_response(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(response): At<String>,
+    PathParams(response): PathParams<String>,
 ) -> Result<Json<Value>> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
     state.engine.check_right(&caller.scope, &id.session, sapwood::core::Right::Write).await?;
@@ -323,17 +326,19 @@ async fn cancel_response(
         return Ok(Json(response_of(&id, &entries)));
     }
     match state.engine.cancel_turn(&caller.scope, &id.session, id.turn).await {
-        Err(error) if error.code() == "turn.ended" => return Ok(Json(look(&state, &caller, &id).await?)),
-        asked => asked?,
+        Err(error) if error.code() == "turn.ended" => {
+            return Ok(Json(read_response(&state, &caller, &id).await?));
+        }
+        requested => requested?,
     }
-    Inner::resume_later(&state, caller.scope.clone(), id.session.clone());
+    Inner::spawn_resume(&state, caller.scope.clone(), id.session.clone());
     let until = tokio::time::Instant::now() + CANCEL_TIME_MAX;
     loop {
-        let shown = look(&state, &caller, &id).await?;
+        let shown = read_response(&state, &caller, &id).await?;
         if shown["status"] != "in_progress" || tokio::time::Instant::now() > until {
             return Ok(Json(shown));
         }
-        tokio::time::sleep(CANCEL_LOOK).await;
+        tokio::time::sleep(CANCEL_POLL_INTERVAL).await;
     }
 }
 
@@ -343,11 +348,11 @@ async fn cancel_response(
 async fn list_input_items(
     Shared(state): Shared<State>,
     caller: Caller,
-    At(response): At<String>,
+    PathParams(response): PathParams<String>,
     Params(query): Params<wire::ListItems>,
 ) -> Result<Json<wire::ItemList>> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
-    state.note_read(&caller, &id.session).await?;
+    state.audit_read(&caller, &id.session).await?;
     let mut items = Items::default();
     entries.iter().filter(|entry| output_of(entry).is_none()).for_each(|entry| items.apply(entry));
     let (page, has_more): (Vec<Item>, bool) = page_of(items.list, &query)?;

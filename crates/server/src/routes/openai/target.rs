@@ -9,7 +9,7 @@ use sapwood::core::{Entry, Right};
 use sapwood::engine::turn::StartOptions;
 use sapwood::engine::write::ForkAt;
 use sapwood::formats::responses::ResponseId;
-use sapwood::formats::responses::response::{Mark, is_deleted};
+use sapwood::formats::responses::response::{RequestParams, is_deleted};
 use sapwood::{OpenOptions, Scope, Seq, SessionId};
 use tokio::task::JoinHandle;
 
@@ -24,17 +24,17 @@ pub const AGENT: &str = "response";
 
 /// Whether the session existed before the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Made {
-    Before,
+pub enum SessionOrigin {
+    Existing,
     /// Created by this request, and erased if the request fails.
-    Now,
+    Created,
 }
 
 /// The starting point of a response.
 pub struct ResponseTarget {
     pub session: SessionId,
     pub expected_leaf: Option<Seq>,
-    made: Made,
+    origin: SessionOrigin,
     /// The entry to fork at if another request continues first.
     fork_at: Option<Seq>,
 }
@@ -49,34 +49,40 @@ impl ResponseTarget {
                 let session: SessionId = conversation.id().parse()?;
                 // Check the right to write before blobs are stored.
                 state.engine.check_right(&caller.scope, &session, Right::Write).await?;
-                Ok(Self { session, expected_leaf: None, made: Made::Before, fork_at: None })
+                Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Existing, fork_at: None })
             }
-            (None, Some(previous)) => Self::behind(state, caller, previous, new.store.unwrap_or(true)).await,
+            (None, Some(previous)) => {
+                Self::after_response(state, caller, previous, new.store.unwrap_or(true)).await
+            }
             (None, None) => {
                 let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
                 let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
                 let (session, _) = state.engine.start(&caller.scope, options).await?;
-                Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
+                Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Created, fork_at: None })
             }
         }
     }
 
-    async fn behind(state: &State, caller: &Caller, previous: &str, store: bool) -> Result<Self> {
+    async fn after_response(state: &State, caller: &Caller, previous: &str, store: bool) -> Result<Self> {
         let (id, entries) = find_response(state, caller, previous).await?;
         if !entries.iter().any(|entry| entry.meta.kind == sapwood::core::Kind::TurnEnded) {
             return Err(Problem::new("turn.running", "the previous response has not ended yet"));
         }
         let in_tree = entries.iter().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
         let last = in_tree.map(|entry| entry.meta.seq).max().unwrap_or(Seq::ZERO);
-        let place =
-            Self { session: id.session, expected_leaf: Some(last), made: Made::Before, fork_at: Some(last) };
-        let head = state.engine.summary(&caller.scope, &place.session).await?.head;
+        let target = Self {
+            session: id.session,
+            expected_leaf: Some(last),
+            origin: SessionOrigin::Existing,
+            fork_at: Some(last),
+        };
+        let head = state.engine.summary(&caller.scope, &target.session).await?.head;
         // Responses after a conversation's response must not extend the conversation. An unstored response needs a
         // separate session, which can be erased.
-        if head.leaf != Some(last) || Mark::of(&entries).conversation || !store {
-            return place.forked(state, caller).await;
+        if head.leaf != Some(last) || RequestParams::of(&entries).conversation || !store {
+            return target.forked(state, caller).await;
         }
-        Ok(place)
+        Ok(target)
     }
 
     /// Forks the session at the target's entry. Fails if this target cannot fork.
@@ -87,15 +93,15 @@ impl ResponseTarget {
         let open =
             OpenOptions { id: Some(mint_id()?), agent: Some(AGENT.to_owned()), ..OpenOptions::default() };
         let session = state.engine.fork(&caller.scope, &self.session, ForkAt::Entry(at), open).await?;
-        Ok(Self { session, expected_leaf: None, made: Made::Now, fork_at: None })
+        Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Created, fork_at: None })
     }
 
-    /// Returns `done`. If it is an error, erases the session that was created for the response.
-    pub async fn keep_if<T>(&self, state: &State, caller: &Caller, done: Result<T>) -> Result<T> {
-        if done.is_err() && self.made == Made::Now {
-            erase_made(state, &caller.scope, &self.session).await;
+    /// Returns `result`. If it is an error, erases the session that was created for the response.
+    pub async fn erase_on_error<T>(&self, state: &State, caller: &Caller, result: Result<T>) -> Result<T> {
+        if result.is_err() && self.origin == SessionOrigin::Created {
+            erase_created(state, &caller.scope, &self.session).await;
         }
-        done
+        result
     }
 
     pub fn can_fork(&self) -> bool {
@@ -105,7 +111,7 @@ impl ResponseTarget {
 
 /// Erases a session that was created for a failed request. Errors are only logged, because the client needs the
 /// original error.
-pub async fn erase_made(state: &State, scope: &Scope, session: &SessionId) {
+pub async fn erase_created(state: &State, scope: &Scope, session: &SessionId) {
     if let Err(error) = state.engine.erase(scope, session).await {
         tracing::warn!(%session, %error, "failed to erase the session of a failed request");
     }
@@ -120,7 +126,7 @@ pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(
         Err(error) if error.code() == "session.not_found" => return Err(unknown()),
         entries => entries?,
     };
-    if entries.is_empty() || is_deleted(&entries) || !Mark::of(&entries).store {
+    if entries.is_empty() || is_deleted(&entries) || !RequestParams::of(&entries).store {
         return Err(unknown());
     }
     Ok((id, entries))
@@ -128,23 +134,23 @@ pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(
 
 /// The session of an unstored response. Erased when the last reference is dropped and the turn has ended.
 #[derive(Clone)]
-pub struct Passing(#[allow(dead_code)] Arc<Erased>);
+pub struct UnstoredSession(#[allow(dead_code)] Arc<EraseOnDrop>);
 
-struct Erased {
+struct EraseOnDrop {
     state: State,
     scope: Scope,
     session: SessionId,
     ended: Option<JoinHandle<()>>,
 }
 
-impl Passing {
+impl UnstoredSession {
     pub fn new(state: &State, scope: &Scope, session: &SessionId, ended: JoinHandle<()>) -> Self {
         let (state, scope, session) = (state.clone(), scope.clone(), session.clone());
-        Self(Arc::new(Erased { state, scope, session, ended: Some(ended) }))
+        Self(Arc::new(EraseOnDrop { state, scope, session, ended: Some(ended) }))
     }
 }
 
-impl Drop for Erased {
+impl Drop for EraseOnDrop {
     fn drop(&mut self) {
         let (state, scope, session) = (self.state.clone(), self.scope.clone(), self.session.clone());
         let ended = self.ended.take();

@@ -12,20 +12,20 @@ use super::Segment;
 /// Builds a segment from a batch of texts.
 type Job = Box<dyn FnOnce() -> Segment + Send>;
 
-/// Maximum number of batches in flight: the batch in progress, and a queued batch, so that the
-/// thread does not wait for the writer.
-const AHEAD_MAX: usize = 2;
+/// Maximum number of batches in flight: the batch in progress, and a queued batch so that the
+/// thread never waits for the writer.
+const IN_FLIGHT_MAX: usize = 2;
 
 pub(in crate::sqlite) struct Indexer {
     jobs: Option<Sender<Job>>,
     segments: Receiver<Segment>,
-    under_way: usize,
+    in_flight: usize,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The state of the oldest batch.
-pub(in crate::sqlite) enum Came {
-    /// There is no batch.
+/// The state of the oldest batch in flight.
+pub(in crate::sqlite) enum SegmentPoll {
+    /// No batch is in flight.
     Idle,
     /// The thread is still working on it.
     Busy,
@@ -37,7 +37,7 @@ impl Indexer {
         let (jobs, waiting) = channel::<Job>();
         let (ready, segments) = channel();
         let serve = move || {
-            // Ends when the writer drops its sender.
+            // The loop ends when the writer drops its sender.
             while let Ok(job) = waiting.recv() {
                 if ready.send(job()).is_err() {
                     return;
@@ -47,46 +47,46 @@ impl Indexer {
         let failed = |source| StoreError::Io { place: place.to_owned(), source };
         let thread = std::thread::Builder::new().name("sapwood-indexer".to_owned());
         let thread = thread.spawn(serve).map_err(failed)?;
-        Ok(Self { jobs: Some(jobs), segments, under_way: 0, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), segments, in_flight: 0, thread: Some(thread) })
     }
 
-    /// Polls the oldest batch.
-    pub fn look(&mut self) -> Came {
-        if self.under_way == 0 {
-            return Came::Idle;
+    /// Returns the state of the oldest batch without blocking.
+    pub fn poll(&mut self) -> SegmentPoll {
+        if self.in_flight == 0 {
+            return SegmentPoll::Idle;
         }
         match self.segments.try_recv() {
             Ok(segment) => {
-                self.under_way -= 1;
-                Came::Ready(segment)
+                self.in_flight -= 1;
+                SegmentPoll::Ready(segment)
             }
-            Err(TryRecvError::Empty) => Came::Busy,
+            Err(TryRecvError::Empty) => SegmentPoll::Busy,
             // Without the thread, the writer builds segments itself before a search.
-            Err(TryRecvError::Disconnected) => Came::Idle,
+            Err(TryRecvError::Disconnected) => SegmentPoll::Idle,
         }
     }
 
-    /// Like [`Indexer::look`], but waits until the batch is done.
-    pub fn wait(&mut self) -> Came {
-        if self.under_way == 0 {
-            return Came::Idle;
+    /// Like [`Indexer::poll`], but blocks until the batch is done.
+    pub fn wait(&mut self) -> SegmentPoll {
+        if self.in_flight == 0 {
+            return SegmentPoll::Idle;
         }
-        self.under_way -= 1;
-        self.segments.recv().map_or(Came::Idle, Came::Ready)
+        self.in_flight -= 1;
+        self.segments.recv().map_or(SegmentPoll::Idle, SegmentPoll::Ready)
     }
 
     pub fn is_idle(&self) -> bool {
-        self.under_way == 0
+        self.in_flight == 0
     }
 
-    pub fn has_room(&self) -> bool {
-        self.under_way < AHEAD_MAX
+    pub fn has_capacity(&self) -> bool {
+        self.in_flight < IN_FLIGHT_MAX
     }
 
-    /// Passes a batch to the thread. The indexer must have room.
-    pub fn give(&mut self, job: Job) {
+    /// Passes a batch to the thread. Call it only if [`Indexer::has_capacity`].
+    pub fn submit(&mut self, job: Job) {
         if self.jobs.as_ref().is_some_and(|sender| sender.send(job).is_ok()) {
-            self.under_way += 1;
+            self.in_flight += 1;
         }
     }
 }

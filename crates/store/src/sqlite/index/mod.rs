@@ -15,8 +15,8 @@ use sapwood_core::port::store::Result;
 
 use super::connection::StoreConnection;
 use super::error::AtPath;
-pub(super) use segment::{Builder, Segment, WORD_BYTES_MAX, cut};
-use segment::{Garbled, blocks_of, check as check_bytes, find_in, merge};
+use segment::{CorruptSegment, blocks_of, check as check_bytes, find_in, merge};
+pub(super) use segment::{Segment, SegmentBuilder, WORD_BYTES_MAX, truncate_word};
 
 /// The number of segments in a size class that are merged into a segment of the next class.
 const FAN_IN: usize = 8;
@@ -24,9 +24,9 @@ const FAN_IN: usize = 8;
 const SIZES: [u32; 4] = [4, 32, 256, 2_048];
 /// A segment of this many blocks (8 MB) is not merged either, because merging happens in memory.
 const BLOCKS_MAX: i64 = 2_048;
-/// Number of newest segments that are considered after an insert: more than can accumulate before a
-/// merge.
-const GATHERED_MAX: usize = SIZES.len() * FAN_IN * 2;
+/// Number of newest segments that are considered for a merge after an insert. It is larger than the
+/// number that can accumulate before a merge.
+const MERGE_CANDIDATES_MAX: usize = SIZES.len() * FAN_IN * 2;
 
 /// A term that a text must contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) enum TermQuery {
 }
 
 /// A segment's row without its blocks.
-struct Row {
+struct SegmentRow {
     first: i64,
     last: i64,
     texts: u32,
@@ -51,7 +51,7 @@ struct Row {
 pub(super) fn add(db: &StoreConnection, segment: &Segment) -> Result<()> {
     if segment.texts > 0 {
         insert(db, segment)?;
-        merge_gathered(db)?;
+        merge_newest(db)?;
     }
     Ok(())
 }
@@ -74,47 +74,49 @@ fn insert(db: &StoreConnection, segment: &Segment) -> Result<()> {
     Ok(())
 }
 
-fn delete(db: &StoreConnection, row: &Row) -> Result<()> {
+fn delete(db: &StoreConnection, row: &SegmentRow) -> Result<()> {
     let range = [row.block_from, row.block_from + row.block_count];
     db.prepare("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2")?.execute(range).at(&db.path)?;
     db.prepare("DELETE FROM segments WHERE first = ?1")?.execute([row.first]).at(&db.path)?;
     Ok(())
 }
 
-/// Merges the newest segments if there are enough of one size.
-fn merge_gathered(db: &StoreConnection) -> Result<()> {
-    let newest = rows(db, &format!("ORDER BY first DESC LIMIT {GATHERED_MAX}"))?;
-    let sizes: Vec<usize> = newest.iter().map(size_of).collect();
-    let Some(count) = (0..SIZES.len()).rev().find_map(|size| gathered(&sizes, size)) else { return Ok(()) };
+/// Merges the newest segments if enough of them are of one size class.
+fn merge_newest(db: &StoreConnection) -> Result<()> {
+    let newest = rows(db, &format!("ORDER BY first DESC LIMIT {MERGE_CANDIDATES_MAX}"))?;
+    let sizes: Vec<usize> = newest.iter().map(size_class).collect();
+    let Some(count) = (0..SIZES.len()).rev().find_map(|size| merge_count(&sizes, size)) else {
+        return Ok(());
+    };
     let mut parts = Vec::with_capacity(count);
     for row in newest[..count].iter().rev() {
         parts.push(load(db, row)?);
     }
-    let merged = merge(&parts, |_| true).map_err(|garbled| damaged(db, garbled))?;
+    let merged = merge(&parts, |_| true).map_err(|corrupt| damaged(db, corrupt))?;
     for row in &newest[..count] {
         delete(db, row)?;
     }
     insert(db, &merged)
 }
 
-fn size_of(row: &Row) -> usize {
+fn size_class(row: &SegmentRow) -> usize {
     let is_of = |end: &u32| row.texts < *end && row.block_count < BLOCKS_MAX;
     SIZES.iter().position(is_of).unwrap_or(SIZES.len())
 }
 
-/// Returns how many of the newest segments are no larger than a size, if enough of them have
-/// exactly that size.
-fn gathered(sizes: &[usize], size: usize) -> Option<usize> {
+/// Returns how many of the newest segments are at most of size class `size`, if enough of them are
+/// exactly of that class to be merged.
+fn merge_count(sizes: &[usize], size: usize) -> Option<usize> {
     let count = sizes.iter().take_while(|other| **other <= size).count();
     let alike = sizes[..count].iter().filter(|other| **other == size).count();
     (alike >= FAN_IN).then_some(count)
 }
 
-fn rows(db: &StoreConnection, which: &str) -> Result<Vec<Row>> {
+fn rows(db: &StoreConnection, which: &str) -> Result<Vec<SegmentRow>> {
     let sql = format!("SELECT first, last, texts, block_from, block_count FROM segments {which}");
     let mut select = db.prepare(&sql)?;
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(Row {
+        Ok(SegmentRow {
             first: row.get(0)?,
             last: row.get(1)?,
             texts: row.get(2)?,
@@ -125,34 +127,35 @@ fn rows(db: &StoreConnection, which: &str) -> Result<Vec<Row>> {
     select.query_map([], read).and_then(Iterator::collect).at(&db.path)
 }
 
-fn load(db: &StoreConnection, row: &Row) -> Result<Segment> {
+fn load(db: &StoreConnection, row: &SegmentRow) -> Result<Segment> {
     let mut select = db.prepare("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk")?;
     let range = [row.block_from, row.block_from + row.block_count];
     let blocks = select.query_map(range, |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
     Ok(Segment { first: row.first, last: row.last, texts: row.texts, directory: directory(db, row)?, blocks })
 }
 
-fn directory(db: &StoreConnection, row: &Row) -> Result<Vec<u8>> {
+fn directory(db: &StoreConnection, row: &SegmentRow) -> Result<Vec<u8>> {
     let mut select = db.prepare("SELECT directory FROM segments WHERE first = ?1")?;
     select.query_row([row.first], |row| row.get(0)).at(&db.path)
 }
 
-fn damaged(db: &StoreConnection, _: Garbled) -> sapwood_core::StoreError {
+fn damaged(db: &StoreConnection, _: CorruptSegment) -> sapwood_core::StoreError {
     db.damaged("the search index is damaged; run `sapwood doctor --repair` to rebuild it".to_owned())
 }
 
-/// Removes texts without leaving a trace of them.
-pub(super) fn forget(db: &StoreConnection, gone: &HashSet<i64>) -> Result<()> {
+/// Removes texts by rewriting the segments that contain them, so that no trace of the texts is
+/// left.
+pub(super) fn remove_texts(db: &StoreConnection, removed: &HashSet<i64>) -> Result<()> {
     for row in rows(db, "ORDER BY first")? {
-        if !gone.iter().any(|number| (row.first..=row.last).contains(number)) {
+        if !removed.iter().any(|number| (row.first..=row.last).contains(number)) {
             continue;
         }
         let segment = load(db, &row)?;
-        let left = merge(&[segment], |number| !gone.contains(&number));
-        let left = left.map_err(|garbled| damaged(db, garbled))?;
+        let remaining = merge(&[segment], |number| !removed.contains(&number));
+        let remaining = remaining.map_err(|corrupt| damaged(db, corrupt))?;
         delete(db, &row)?;
-        if left.texts > 0 {
-            insert(db, &left)?;
+        if remaining.texts > 0 {
+            insert(db, &remaining)?;
         }
     }
     Ok(())
@@ -164,7 +167,7 @@ pub(super) fn clear(db: &StoreConnection) -> Result<()> {
 }
 
 /// Returns whether every segment is readable.
-pub(super) fn is_sound(db: &StoreConnection) -> Result<bool> {
+pub(super) fn is_readable(db: &StoreConnection) -> Result<bool> {
     for row in rows(db, "ORDER BY first")? {
         if check_bytes(&load(db, &row)?).is_err() {
             return Ok(false);
@@ -176,19 +179,19 @@ pub(super) fn is_sound(db: &StoreConnection) -> Result<bool> {
 /// Iterates over the numbers of texts that match all terms, newest first, below `before`.
 pub(super) struct TermMatches<'d> {
     db: &'d StoreConnection,
-    wanted: Vec<TermQuery>,
+    terms: Vec<TermQuery>,
     before: i64,
     /// Segments that have not been searched yet, newest last.
-    rows: Vec<Row>,
+    rows: Vec<SegmentRow>,
     /// Matches in the current segment, newest last.
     found: Vec<i64>,
 }
 
 impl<'d> TermMatches<'d> {
-    pub fn new(db: &'d StoreConnection, wanted: Vec<TermQuery>, before: i64) -> Result<Self> {
+    pub fn new(db: &'d StoreConnection, terms: Vec<TermQuery>, before: i64) -> Result<Self> {
         let mut rows = rows(db, "ORDER BY first")?;
         rows.retain(|row| row.first < before);
-        Ok(Self { db, wanted, before, rows, found: Vec::new() })
+        Ok(Self { db, terms, before, rows, found: Vec::new() })
     }
 
     pub fn next(&mut self) -> Result<Option<i64>> {
@@ -197,23 +200,23 @@ impl<'d> TermMatches<'d> {
                 return Ok(Some(number));
             }
             let Some(row) = self.rows.pop() else { return Ok(None) };
-            self.look_into(&row)?;
+            self.search_segment(&row)?;
         }
     }
 
-    fn look_into(&mut self, row: &Row) -> Result<()> {
+    fn search_segment(&mut self, row: &SegmentRow) -> Result<()> {
         let directory = directory(self.db, row)?;
         let mut common: Option<Vec<u64>> = None;
-        for wanted in &self.wanted {
-            let found = self.holding(row, &directory, wanted)?;
-            let left = match common {
+        for term in &self.terms {
+            let found = self.texts_matching(row, &directory, term)?;
+            let remaining = match common {
                 None => found,
-                Some(common) => in_both(&common, &found),
+                Some(common) => intersect(&common, &found),
             };
-            if left.is_empty() {
+            if remaining.is_empty() {
                 return Ok(());
             }
-            common = Some(left);
+            common = Some(remaining);
         }
         let numbers = common.unwrap_or_default().into_iter().filter_map(|number| i64::try_from(number).ok());
         let numbers = numbers.map(|number| row.first.saturating_add(number));
@@ -222,9 +225,9 @@ impl<'d> TermMatches<'d> {
     }
 
     /// Returns the texts of a segment that match this term, in order.
-    fn holding(&self, row: &Row, directory: &[u8], wanted: &TermQuery) -> Result<Vec<u64>> {
+    fn texts_matching(&self, row: &SegmentRow, directory: &[u8], term: &TermQuery) -> Result<Vec<u64>> {
         let mut found = Vec::new();
-        match wanted {
+        match term {
             TermQuery::Word(word) => self.read_blocks(row, directory, word, false, &mut found)?,
             TermQuery::Prefix(word) => self.read_blocks(row, directory, word, true, &mut found)?,
             TermQuery::OneOf(words) => {
@@ -233,7 +236,7 @@ impl<'d> TermMatches<'d> {
                 }
             }
         }
-        if !matches!(wanted, TermQuery::Word(_)) {
+        if !matches!(term, TermQuery::Word(_)) {
             found.sort_unstable();
             found.dedup();
         }
@@ -242,23 +245,23 @@ impl<'d> TermMatches<'d> {
 
     fn read_blocks(
         &self,
-        row: &Row,
+        row: &SegmentRow,
         directory: &[u8],
         word: &str,
         is_prefix: bool,
         found: &mut Vec<u64>,
     ) -> Result<()> {
-        let garbled = |garbled| damaged(self.db, garbled);
-        let (start, count) = blocks_of(directory, word, is_prefix).map_err(garbled)?;
+        let corrupt = |corrupt| damaged(self.db, corrupt);
+        let (start, count) = blocks_of(directory, word, is_prefix).map_err(corrupt)?;
         let mut select = self.db.prepare("SELECT bytes FROM blocks WHERE pk = ?1")?;
         for number in start..start + count {
             let pk = row.block_from + i64::try_from(number).unwrap_or(i64::MAX);
             let mut blocks = select.query([pk]).at(&self.db.path)?;
             let Some(block) = blocks.next().at(&self.db.path)? else {
-                return Err(damaged(self.db, Garbled));
+                return Err(damaged(self.db, CorruptSegment));
             };
-            let bytes = block.get_ref(0).at(&self.db.path)?.as_blob().map_err(|_| garbled(Garbled))?;
-            find_in(bytes, word, is_prefix, found).map_err(garbled)?;
+            let bytes = block.get_ref(0).at(&self.db.path)?.as_blob().map_err(|_| corrupt(CorruptSegment))?;
+            find_in(bytes, word, is_prefix, found).map_err(corrupt)?;
         }
         Ok(())
     }
@@ -266,7 +269,7 @@ impl<'d> TermMatches<'d> {
 
 /// Intersects two sorted lists. Iterates over the shorter one, because queries usually combine a
 /// rare and a common word.
-fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
+fn intersect(one: &[u64], other: &[u64]) -> Vec<u64> {
     let (short, mut long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let mut both = Vec::with_capacity(short.len());
     for number in short {

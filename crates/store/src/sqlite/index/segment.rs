@@ -21,46 +21,46 @@ pub(in crate::sqlite) const WORD_BYTES_MAX: usize = 256;
 pub(in crate::sqlite) struct Segment {
     /// The base that the texts' numbers are relative to.
     pub first: i64,
-    /// The last number it covers, with or without a text.
+    /// The last number in the range, even if that entry has no text.
     pub last: i64,
     pub texts: u32,
     pub directory: Vec<u8>,
     pub blocks: Vec<Vec<u8>>,
 }
 
-/// Stored bytes could not be decoded.
+/// The error for stored bytes that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sqlite) struct Garbled;
+pub(in crate::sqlite) struct CorruptSegment;
 
-/// Initial capacity of the hash table of words.
-const WORD_PLACES: usize = 1 << 12;
+/// Initial number of slots in the hash table of words.
+const WORD_SLOTS: usize = 1 << 12;
 
 /// Collects the words of a range of texts, one text after the other, in ascending order of their
 /// numbers.
-pub(in crate::sqlite) struct Builder {
+pub(in crate::sqlite) struct SegmentBuilder {
     hash: WordHash,
     first: i64,
     texts: u32,
-    /// The current text, relative to the first.
+    /// The number of the current text, relative to `first`.
     number: u64,
-    /// All words, concatenated.
+    /// The bytes of all words, concatenated.
     letters: Vec<u8>,
-    words: Vec<Word>,
+    words: Vec<WordEntry>,
     /// Hash table with open addressing, at most half full. A slot contains the word's index plus
     /// one; zero is an empty slot.
-    places: Vec<u32>,
+    slots: Vec<u32>,
 }
 
-struct Word {
+struct WordEntry {
     hash: u64,
     letters: Range<usize>,
     numbers: Numbers,
 }
 
-impl Builder {
+impl SegmentBuilder {
     pub fn new(first: i64, hash: WordHash) -> Self {
         let (letters, words) = (Vec::new(), Vec::new());
-        Self { hash, first, texts: 0, number: 0, letters, words, places: vec![0; WORD_PLACES] }
+        Self { hash, first, texts: 0, number: 0, letters, words, slots: vec![0; WORD_SLOTS] }
     }
 
     pub fn begin_text(&mut self, number: i64) {
@@ -70,58 +70,58 @@ impl Builder {
 
     /// Adds a word of the current text with its hash. Repeated words are allowed.
     pub fn add(&mut self, word: &str, hash: u64) {
-        let (word, hash) = match cut(word) {
+        let (word, hash) = match truncate_word(word) {
             kept if kept.len() < word.len() => (kept, self.hash.of(kept)),
             _ => (word, hash),
         };
-        let last = self.places.len() - 1;
-        let mut place = hash as usize >> 1 & last;
-        while let Some(index) = self.places[place].checked_sub(1) {
-            let known = &mut self.words[index as usize];
-            if known.hash == hash {
-                // A collision of 64-bit secret hashes within one text is negligible.
-                if known.numbers.end_with(self.number) {
+        let last = self.slots.len() - 1;
+        let mut slot = hash as usize >> 1 & last;
+        while let Some(index) = self.slots[slot].checked_sub(1) {
+            let entry = &mut self.words[index as usize];
+            if entry.hash == hash {
+                // A collision of randomly seeded 64-bit hashes within one text is negligible.
+                if entry.numbers.end_with(self.number) {
                     return;
                 }
-                if self.letters[known.letters.clone()] == *word.as_bytes() {
-                    return known.numbers.push(self.number);
+                if self.letters[entry.letters.clone()] == *word.as_bytes() {
+                    return entry.numbers.push(self.number);
                 }
             }
-            place = (place + 1) & last;
+            slot = (slot + 1) & last;
         }
-        self.add_new(word, hash, place);
+        self.add_new(word, hash, slot);
     }
 
-    fn add_new(&mut self, word: &str, hash: u64, place: usize) {
+    fn add_new(&mut self, word: &str, hash: u64, slot: usize) {
         let start = self.letters.len();
         self.letters.extend_from_slice(word.as_bytes());
         let mut numbers = Numbers::default();
         numbers.push(self.number);
-        self.words.push(Word { hash, letters: start..self.letters.len(), numbers });
-        self.places[place] = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
-        if self.words.len() * 2 > self.places.len() {
+        self.words.push(WordEntry { hash, letters: start..self.letters.len(), numbers });
+        self.slots[slot] = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
+        if self.words.len() * 2 > self.slots.len() {
             self.grow();
         }
     }
 
     fn grow(&mut self) {
-        self.places = vec![0; self.places.len() * 4];
-        let last = self.places.len() - 1;
+        self.slots = vec![0; self.slots.len() * 4];
+        let last = self.slots.len() - 1;
         for (index, word) in (1..).zip(&self.words) {
-            let mut place = word.hash as usize >> 1 & last;
-            while self.places[place] != 0 {
-                place = (place + 1) & last;
+            let mut slot = word.hash as usize >> 1 & last;
+            while self.slots[slot] != 0 {
+                slot = (slot + 1) & last;
             }
-            self.places[place] = index;
+            self.slots[slot] = index;
         }
     }
 
-    /// Builds the segment. `last` is the last number it covers, with or without a text.
+    /// Builds the segment. `last` is the last number in the range, even if that entry has no text.
     pub fn finish(self, last: i64) -> Segment {
-        let letters_of = |word: &Word| &self.letters[word.letters.clone()];
-        let mut sorted: Vec<&Word> = self.words.iter().collect();
+        let letters_of = |word: &WordEntry| &self.letters[word.letters.clone()];
+        let mut sorted: Vec<&WordEntry> = self.words.iter().collect();
         sorted.sort_unstable_by_key(|word| letters_of(word));
-        let mut writer = Writer::default();
+        let mut writer = SegmentWriter::default();
         for word in sorted {
             writer.add(letters_of(word), &word.numbers.bytes);
         }
@@ -130,22 +130,25 @@ impl Builder {
 }
 
 /// Truncates a word to the length that the index stores.
-pub(in crate::sqlite) fn cut(word: &str) -> &str {
+pub(in crate::sqlite) fn truncate_word(word: &str) -> &str {
     &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
 }
 
-/// Merges consecutive segments into one, without the texts that `keeps` rejects.
-pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -> Result<Segment, Garbled> {
+/// Merges consecutive segments into one. Leaves out the texts for which `keeps` returns false.
+pub(in crate::sqlite) fn merge(
+    parts: &[Segment],
+    keeps: impl Fn(i64) -> bool,
+) -> Result<Segment, CorruptSegment> {
     let first = parts.first().map_or(0, |part| part.first);
     let last = parts.last().map_or(0, |part| part.last);
     let mut streams = Vec::with_capacity(parts.len());
     for part in parts {
-        streams.push(Stream::open(part)?);
+        streams.push(SegmentWords::open(part)?);
     }
-    let mut writer = Writer::default();
-    let mut gone = HashSet::new();
+    let mut writer = SegmentWriter::default();
+    let mut removed = HashSet::new();
     let mut word = Vec::new();
-    while let Some(next) = streams.iter().filter_map(Stream::word).min() {
+    while let Some(next) = streams.iter().filter_map(SegmentWords::word).min() {
         word.clear();
         word.extend_from_slice(next);
         let mut numbers = Numbers::default();
@@ -155,11 +158,11 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
             }
             for number in numbers_in(stream.numbers) {
                 let number = i64::try_from(number?).ok().and_then(|number| stream.first.checked_add(number));
-                let number = number.ok_or(Garbled)?;
+                let number = number.ok_or(CorruptSegment)?;
                 if keeps(number) {
-                    numbers.push(u64::try_from(number - first).map_err(|_| Garbled)?);
+                    numbers.push(u64::try_from(number - first).map_err(|_| CorruptSegment)?);
                 } else {
-                    gone.insert(number);
+                    removed.insert(number);
                 }
             }
             stream.advance()?;
@@ -170,17 +173,17 @@ pub(in crate::sqlite) fn merge(parts: &[Segment], keeps: impl Fn(i64) -> bool) -
     }
     // Each text has at least its marker words, so every removed text was visited.
     let texts = parts.iter().map(|part| part.texts).fold(0, u32::saturating_add);
-    let gone = u32::try_from(gone.len()).unwrap_or(u32::MAX);
-    Ok(writer.finish(first, last, texts.saturating_sub(gone)))
+    let removed = u32::try_from(removed.len()).unwrap_or(u32::MAX);
+    Ok(writer.finish(first, last, texts.saturating_sub(removed)))
 }
 
-/// Returns the blocks that may contain `from` or words that begin with it: the first block, and how
-/// many.
+/// Returns the range of blocks that may contain `from`, or words that begin with it, as the first
+/// block and the number of blocks.
 pub(in crate::sqlite) fn blocks_of(
     directory: &[u8],
     from: &str,
     is_prefix: bool,
-) -> Result<(usize, usize), Garbled> {
+) -> Result<(usize, usize), CorruptSegment> {
     let (mut rest, mut number) = (directory, 0);
     let (mut start, mut end) = (0, 0);
     while !rest.is_empty() {
@@ -197,52 +200,54 @@ pub(in crate::sqlite) fn blocks_of(
     Ok((start, end - start))
 }
 
-/// Returns the texts in a block that contain the word, or a word that begins with it, relative to
-/// the segment's first text.
+/// Adds the numbers of the texts in a block that contain the word, or a word that begins with it,
+/// to `found`. The numbers are relative to the segment's `first`.
 pub(in crate::sqlite) fn find_in(
     block: &[u8],
     wanted: &str,
     is_prefix: bool,
     found: &mut Vec<u64>,
-) -> Result<(), Garbled> {
-    let mut entries = Entries::of(block);
-    while entries.advance()? {
-        let is_it = match is_prefix {
-            true => entries.word.starts_with(wanted.as_bytes()),
-            false => entries.word == wanted.as_bytes(),
+) -> Result<(), CorruptSegment> {
+    let mut words = BlockWords::of(block);
+    while words.advance()? {
+        let is_match = match is_prefix {
+            true => words.word.starts_with(wanted.as_bytes()),
+            false => words.word == wanted.as_bytes(),
         };
-        if is_it {
-            for number in numbers_in(entries.numbers) {
+        if is_match {
+            for number in numbers_in(words.numbers) {
                 found.push(number?);
             }
-        } else if entries.word.as_slice() > wanted.as_bytes() {
+        } else if words.word.as_slice() > wanted.as_bytes() {
             break;
         }
     }
     Ok(())
 }
 
-/// Validates the bytes: words are sorted, and each has texts of this segment.
-pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), Garbled> {
-    let mut stream = Stream::open(segment)?;
-    let span = u64::try_from(segment.last - segment.first).map_err(|_| Garbled)?;
-    let mut before: Vec<u8> = Vec::new();
+/// Validates the bytes of a segment: words are sorted, and each word has ascending numbers within
+/// the segment's range.
+pub(in crate::sqlite) fn check(segment: &Segment) -> Result<(), CorruptSegment> {
+    let mut stream = SegmentWords::open(segment)?;
+    let span = u64::try_from(segment.last - segment.first).map_err(|_| CorruptSegment)?;
+    let mut previous: Vec<u8> = Vec::new();
     while let Some(word) = stream.word() {
-        if word <= &before[..] {
-            return Err(Garbled);
+        if word <= &previous[..] {
+            return Err(CorruptSegment);
         }
-        before = word.to_vec();
-        let numbers = numbers_in(stream.numbers).collect::<Result<Vec<u64>, Garbled>>()?;
+        previous = word.to_vec();
+        let numbers = numbers_in(stream.numbers).collect::<Result<Vec<u64>, CorruptSegment>>()?;
         let grows = numbers.windows(2).all(|pair| pair[0] < pair[1]);
         if numbers.is_empty() || !grows || numbers.last().is_some_and(|last| *last > span) {
-            return Err(Garbled);
+            return Err(CorruptSegment);
         }
         stream.advance()?;
     }
     Ok(())
 }
 
-/// Ascending numbers, stored as deltas. The first is stored plus one, so that no delta is zero.
+/// Ascending numbers, stored as deltas. Each number is increased by one first, so that no delta is
+/// zero.
 #[derive(Debug, Default)]
 struct Numbers {
     last: u64,
@@ -263,31 +268,31 @@ impl Numbers {
 }
 
 /// Decodes the numbers. Stops after the first error.
-fn numbers_in(mut bytes: &[u8]) -> impl Iterator<Item = Result<u64, Garbled>> {
+fn numbers_in(mut bytes: &[u8]) -> impl Iterator<Item = Result<u64, CorruptSegment>> {
     let mut last = 0_u64;
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
         }
-        let distance = take_number(&mut bytes);
-        let number = distance.and_then(|distance| last.checked_add(distance).ok_or(Garbled));
+        let delta = take_number(&mut bytes);
+        let number = delta.and_then(|delta| last.checked_add(delta).ok_or(CorruptSegment));
         match number {
             Ok(number) => last = number,
-            Err(Garbled) => bytes = &[],
+            Err(CorruptSegment) => bytes = &[],
         }
-        Some(number.and_then(|number| number.checked_sub(1).ok_or(Garbled)))
+        Some(number.and_then(|number| number.checked_sub(1).ok_or(CorruptSegment)))
     })
 }
 
 #[derive(Default)]
-struct Writer {
+struct SegmentWriter {
     directory: Vec<u8>,
     blocks: Vec<Vec<u8>>,
     block: Vec<u8>,
-    before: Vec<u8>,
+    previous: Vec<u8>,
 }
 
-impl Writer {
+impl SegmentWriter {
     fn add(&mut self, word: &[u8], numbers: &[u8]) {
         if self.block.len() >= BLOCK_BYTES {
             self.blocks.push(std::mem::take(&mut self.block));
@@ -295,16 +300,16 @@ impl Writer {
         if self.block.is_empty() {
             put_number(&mut self.directory, word.len() as u64);
             self.directory.extend_from_slice(word);
-            self.before.clear();
+            self.previous.clear();
         }
-        let shared = self.before.iter().zip(word).take_while(|(before, now)| before == now).count();
+        let shared = self.previous.iter().zip(word).take_while(|(previous, now)| previous == now).count();
         put_number(&mut self.block, shared as u64);
         put_number(&mut self.block, (word.len() - shared) as u64);
         self.block.extend_from_slice(&word[shared..]);
         put_number(&mut self.block, numbers.len() as u64);
         self.block.extend_from_slice(numbers);
-        self.before.truncate(shared);
-        self.before.extend_from_slice(&word[shared..]);
+        self.previous.truncate(shared);
+        self.previous.extend_from_slice(&word[shared..]);
     }
 
     fn finish(mut self, first: i64, last: i64, texts: u32) -> Segment {
@@ -316,26 +321,26 @@ impl Writer {
 }
 
 /// Iterates over the words of one block.
-struct Entries<'b> {
+struct BlockWords<'b> {
     rest: &'b [u8],
     word: Vec<u8>,
     numbers: &'b [u8],
 }
 
-impl<'b> Entries<'b> {
+impl<'b> BlockWords<'b> {
     fn of(block: &'b [u8]) -> Self {
         Self { rest: block, word: Vec::new(), numbers: &[] }
     }
 
     /// Moves to the next word, if there is one.
-    fn advance(&mut self) -> Result<bool, Garbled> {
+    fn advance(&mut self) -> Result<bool, CorruptSegment> {
         if self.rest.is_empty() {
             return Ok(false);
         }
         let shared = take_length(&mut self.rest)?;
         let length = take_length(&mut self.rest)?;
         if shared > self.word.len() {
-            return Err(Garbled);
+            return Err(CorruptSegment);
         }
         self.word.truncate(shared);
         self.word.extend_from_slice(take(&mut self.rest, length)?);
@@ -346,40 +351,40 @@ impl<'b> Entries<'b> {
 }
 
 /// Iterates over the words of a whole segment.
-struct Stream<'s> {
+struct SegmentWords<'s> {
     first: i64,
     blocks: std::slice::Iter<'s, Vec<u8>>,
-    entries: Option<Entries<'s>>,
+    words: Option<BlockWords<'s>>,
     numbers: &'s [u8],
 }
 
-impl<'s> Stream<'s> {
-    fn open(segment: &'s Segment) -> Result<Self, Garbled> {
+impl<'s> SegmentWords<'s> {
+    fn open(segment: &'s Segment) -> Result<Self, CorruptSegment> {
         let mut stream =
-            Self { first: segment.first, blocks: segment.blocks.iter(), entries: None, numbers: &[] };
-        stream.entries = stream.blocks.next().map(|block| Entries::of(block));
+            Self { first: segment.first, blocks: segment.blocks.iter(), words: None, numbers: &[] };
+        stream.words = stream.blocks.next().map(|block| BlockWords::of(block));
         stream.advance()?;
         Ok(stream)
     }
 
     fn word(&self) -> Option<&[u8]> {
-        self.entries.as_ref().map(|entries| entries.word.as_slice())
+        self.words.as_ref().map(|words| words.word.as_slice())
     }
 
-    fn advance(&mut self) -> Result<(), Garbled> {
-        while let Some(entries) = &mut self.entries {
-            if entries.advance()? {
-                self.numbers = entries.numbers;
+    fn advance(&mut self) -> Result<(), CorruptSegment> {
+        while let Some(words) = &mut self.words {
+            if words.advance()? {
+                self.numbers = words.numbers;
                 return Ok(());
             }
-            self.entries = self.blocks.next().map(|block| Entries::of(block));
+            self.words = self.blocks.next().map(|block| BlockWords::of(block));
         }
         Ok(())
     }
 }
 
-/// Variable-length integer: seven bits per byte, lowest first; the highest bit marks that more
-/// bytes follow.
+/// Writes a variable-length integer: seven bits per byte, lowest first. The highest bit is set if
+/// more bytes follow.
 fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -388,25 +393,25 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take_number(bytes: &mut &[u8]) -> Result<u64, Garbled> {
+fn take_number(bytes: &mut &[u8]) -> Result<u64, CorruptSegment> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first().ok_or(Garbled)?;
+        let (byte, rest) = bytes.split_first().ok_or(CorruptSegment)?;
         *bytes = rest;
         number |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Ok(number);
         }
     }
-    Err(Garbled)
+    Err(CorruptSegment)
 }
 
-fn take_length(bytes: &mut &[u8]) -> Result<usize, Garbled> {
-    usize::try_from(take_number(bytes)?).map_err(|_| Garbled)
+fn take_length(bytes: &mut &[u8]) -> Result<usize, CorruptSegment> {
+    usize::try_from(take_number(bytes)?).map_err(|_| CorruptSegment)
 }
 
-fn take<'b>(bytes: &mut &'b [u8], length: usize) -> Result<&'b [u8], Garbled> {
-    let (taken, rest) = bytes.split_at_checked(length).ok_or(Garbled)?;
+fn take<'b>(bytes: &mut &'b [u8], length: usize) -> Result<&'b [u8], CorruptSegment> {
+    let (taken, rest) = bytes.split_at_checked(length).ok_or(CorruptSegment)?;
     *bytes = rest;
     Ok(taken)
 }
@@ -418,15 +423,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tokenize::Cutter;
+    use crate::tokenize::Tokenizer;
 
     fn build(first: i64, last: i64, texts: &[(i64, Option<String>)]) -> Segment {
-        let mut cutter = Cutter::default();
-        let mut builder = Builder::new(first, cutter.hash);
+        let mut tokenizer = Tokenizer::default();
+        let mut builder = SegmentBuilder::new(first, tokenizer.hash);
         for (number, text) in texts {
             let Some(text) = text else { continue };
             builder.begin_text(*number);
-            cutter.cut(text, |word, hash| builder.add(word, hash));
+            tokenizer.tokenize(text, |word, hash| builder.add(word, hash));
         }
         builder.finish(last)
     }
@@ -451,9 +456,10 @@ mod tests {
 
     /// Returns the expected search result, computed by brute force.
     fn expected(texts: &[(i64, Option<String>)], wanted: &str, is_prefix: bool) -> BTreeSet<i64> {
-        let is_it = |word: &str| if is_prefix { word.starts_with(wanted) } else { word == wanted };
-        let holds = |text: &Option<String>| text.as_ref().is_some_and(|text| text.split(' ').any(is_it));
-        texts.iter().filter(|(_, text)| holds(text)).map(|(number, _)| *number).collect()
+        let is_match = |word: &str| if is_prefix { word.starts_with(wanted) } else { word == wanted };
+        let contains =
+            |text: &Option<String>| text.as_ref().is_some_and(|text| text.split(' ').any(is_match));
+        texts.iter().filter(|(_, text)| contains(text)).map(|(number, _)| *number).collect()
     }
 
     proptest! {
@@ -475,16 +481,16 @@ mod tests {
         }
 
         #[test]
-        fn removed_texts_leave_no_trace(texts in texts(), gone in proptest::collection::btree_set(10_i64..50, 0..30)) {
+        fn removed_texts_leave_no_trace(texts in texts(), removed in proptest::collection::btree_set(10_i64..50, 0..30)) {
             let last = texts.last().unwrap().0;
-            let keeps = |number: i64| !gone.contains(&number);
+            let keeps = |number: i64| !removed.contains(&number);
             let kept: Vec<_> = texts.iter().map(|(number, text)| (*number, text.clone().filter(|_| keeps(*number)))).collect();
-            let forgot = merge(&[build(10, last, &texts)], keeps).unwrap();
-            prop_assert_eq!(forgot.blocks, build(10, last, &kept).blocks);
+            let merged = merge(&[build(10, last, &texts)], keeps).unwrap();
+            prop_assert_eq!(merged.blocks, build(10, last, &kept).blocks);
         }
 
         #[test]
-        fn garbled_bytes_never_panic(texts in texts(), at in any::<usize>(), bit in 0_u32..8) {
+        fn corrupt_bytes_never_cause_a_panic(texts in texts(), at in any::<usize>(), bit in 0_u32..8) {
             let mut segment = build(10, texts.last().unwrap().0, &texts);
             prop_assume!(!segment.blocks.is_empty());
             let block = &mut segment.blocks[0];
@@ -512,12 +518,12 @@ mod tests {
             words.chunks(100).enumerate().map(|(at, words)| (at as i64, Some(words.join(" ")))).collect();
         let segment = build(0, 199, &texts);
         assert!(segment.blocks.len() > 20, "{}", segment.blocks.len());
-        let mut homes: BTreeMap<&str, i64> = BTreeMap::new();
+        let mut numbers: BTreeMap<&str, i64> = BTreeMap::new();
         for (number, chunk) in words.chunks(100).enumerate() {
-            homes.extend(chunk.iter().map(|word| (word.as_str(), number as i64)));
+            numbers.extend(chunk.iter().map(|word| (word.as_str(), number as i64)));
         }
-        for (word, home) in homes {
-            assert_eq!(find(&segment, word, false), BTreeSet::from([home]), "{word}");
+        for (word, number) in numbers {
+            assert_eq!(find(&segment, word, false), BTreeSet::from([number]), "{word}");
         }
         assert_eq!(find(&segment, "word", true).len(), 200);
         assert!(find(&segment, "nowhere", false).is_empty() && find(&segment, "a", true).is_empty());

@@ -1,4 +1,5 @@
-//! Layouts are created, migrated and rejected, also while other processes do the same.
+//! Tests that layouts are created, migrated and rejected, also while other processes access the
+//! file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +25,13 @@ fn count(conn: &Connection, sql: &str) -> i64 {
 }
 
 fn version(conn: &Connection) -> u32 {
-    let stamps = read_stamps(conn).unwrap();
-    assert_eq!(stamps.application, APPLICATION_ID);
-    stamps.version
+    let markers = read_markers(conn).unwrap();
+    assert_eq!(markers.application, APPLICATION_ID);
+    markers.version
 }
 
 /// Migrates the file through another connection, which does not wait for this one.
-fn bring_up_elsewhere(path: &Path, layout: Layout) -> Result<()> {
+fn migrate_elsewhere(path: &Path, layout: Layout) -> Result<()> {
     let other = Connection::open(path).at(path)?;
     other.busy_timeout(Duration::ZERO).at(path)?;
     other.execute_batch("BEGIN IMMEDIATE").at(path)?;
@@ -78,8 +79,8 @@ fn a_file_that_another_process_creates_while_its_markers_are_read_is_accepted() 
         before_reading(&mut conn, "sqlite_schema", move || {
             // With a rollback journal this connection blocks the other one's commit; with a
             // write-ahead log it does not.
-            let made = bring_up_elsewhere(&hooked, LAYOUT);
-            note.store(made.is_ok() || journal == "DELETE", Ordering::SeqCst);
+            let migrated = migrate_elsewhere(&hooked, LAYOUT);
+            note.store(migrated.is_ok() || journal == "DELETE", Ordering::SeqCst);
         });
         migrate(&conn, &path).unwrap_or_else(|error| panic!("{journal}: {error}"));
         assert!(reached.load(Ordering::SeqCst), "{journal}: the hook did not run");
@@ -93,10 +94,10 @@ fn a_file_that_a_newer_build_migrates_while_we_wait_for_the_lock_stays_newer() {
     const NEWER: Layout = Layout { newest: &[], steps: &[FIRST, NOTES, &["CREATE TABLE newer (x)"]] };
     let dir = tempfile::tempdir().unwrap();
     let (path, mut conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, OLD).unwrap();
     let hooked = path.clone();
-    before_writing(&mut conn, move || bring_up_elsewhere(&hooked, NEWER).unwrap());
-    let refused = bring_up(&conn, &path, NEXT).unwrap_err();
+    before_writing(&mut conn, move || migrate_elsewhere(&hooked, NEWER).unwrap());
+    let refused = migrate_to(&conn, &path, NEXT).unwrap_err();
     assert!(matches!(refused, StoreError::TooNew { found: 3, known: 2, .. }), "{refused}");
     assert_eq!(version(&conn), 3);
 }
@@ -105,10 +106,10 @@ fn a_file_that_a_newer_build_migrates_while_we_wait_for_the_lock_stays_newer() {
 fn an_older_file_is_migrated_once_and_keeps_its_rows() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, OLD).unwrap();
     conn.execute("INSERT INTO tenants (name) VALUES ('kept')", []).unwrap();
     for _ in 0..2 {
-        bring_up(&conn, &path, NOTED).unwrap();
+        migrate_to(&conn, &path, NOTED).unwrap();
     }
     assert_eq!(version(&conn), 2);
     assert_eq!(count(&conn, "SELECT count(*) FROM tenants WHERE name = 'kept'"), 1);
@@ -133,7 +134,7 @@ const OLD_ROWS: &str = "
 fn old_entries_are_numbered_in_text_order_and_indexed_again() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, OLD).unwrap();
     conn.execute_batch(OLD_ROWS).unwrap();
     migrate(&conn, &path).unwrap();
     let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM entries ORDER BY arrival").unwrap();
@@ -143,20 +144,20 @@ fn old_entries_are_numbered_in_text_order_and_indexed_again() {
     assert_eq!(count(&conn, "SELECT count(*) FROM segments"), 0, "the index is rebuilt later");
     let mut select = conn.prepare("SELECT CAST(body AS TEXT) FROM log ORDER BY key").unwrap();
     let bodies: Vec<String> = select.query_map([], |row| row.get(0)).and_then(Iterator::collect).unwrap();
-    assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each is found by its session and seq");
+    assert_eq!(bodies, ["a1", "a2", "a3", "b1", "b2"], "each entry is found by its session and seq");
     assert_eq!(count(&conn, "SELECT count(*) FROM audit WHERE key = (key >> 40) << 40 | line"), 5_001);
     assert_eq!(count(&conn, "SELECT count(*) FROM session_audit WHERE key >> 40 = 1"), 2_048);
     let last = count(&conn, "SELECT max(key) FROM session_audit");
-    assert_eq!(last, 1 << 40 | 4_095, "the rest is scanned");
+    assert_eq!(last, 1 << 40 | 4_095, "the lines after the last batch are not indexed");
 }
 
 #[test]
-fn blobs_of_the_layout_before_pieces_stay_where_they_are() {
+fn blobs_of_the_layout_before_chunks_stay_in_their_rows() {
     const SIX: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
-    bring_up(&conn, &path, SIX).unwrap();
+    migrate_to(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, SIX).unwrap();
     let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
         INSERT INTO blobs (pk, tenant, hash, packing, data) VALUES (1, 1, x'01', 0, 'small'), (2, 1, x'02', 0, zeroblob(3 << 20));";
     conn.execute_batch(rows).unwrap();
@@ -173,8 +174,8 @@ fn a_lease_of_the_layout_before_terms_is_kept_without_a_term() {
         Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH] };
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
-    bring_up(&conn, &path, EIGHT).unwrap();
+    migrate_to(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, EIGHT).unwrap();
     let rows = "INSERT INTO tenants (pk, name) VALUES (1, 'local');
         INSERT INTO sessions (pk, tenant, id, listed_at) VALUES (1, 1, 'a', 0);
         INSERT INTO leases VALUES (1, 'old', 7, 1900000000000);";
@@ -190,7 +191,7 @@ fn a_new_file_has_the_layout_that_the_steps_produce() {
     let objects = |layouts: &[Layout]| {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
-        layouts.iter().for_each(|layout| bring_up(&conn, &path, *layout).unwrap());
+        layouts.iter().for_each(|layout| migrate_to(&conn, &path, *layout).unwrap());
         let sql = "SELECT type, name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
         let mut select = conn.prepare(sql).unwrap();
         let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
@@ -203,8 +204,8 @@ fn a_new_file_has_the_layout_that_the_steps_produce() {
 fn a_step_that_fails_leaves_the_file_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
-    bring_up(&conn, &path, BROKEN).unwrap_err();
+    migrate_to(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, BROKEN).unwrap_err();
     assert_eq!(version(&conn), 1);
     assert_eq!(count(&conn, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'"), 0);
 }
@@ -213,8 +214,8 @@ fn a_step_that_fails_leaves_the_file_as_it_was() {
 fn a_newer_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
-    bring_up(&conn, &path, OLD).unwrap();
-    bring_up(&conn, &path, NOTED).unwrap();
-    let refused = bring_up(&conn, &path, OLD).unwrap_err();
+    migrate_to(&conn, &path, OLD).unwrap();
+    migrate_to(&conn, &path, NOTED).unwrap();
+    let refused = migrate_to(&conn, &path, OLD).unwrap_err();
     assert!(matches!(refused, StoreError::TooNew { found: 2, known: 1, .. }), "{refused}");
 }
