@@ -66,8 +66,9 @@ impl App {
         let options = OpenOptions { durability, key: key::find(&paths)? };
         let engine = sapwood::open_engine(&paths.url, options)?;
         let engine = hooks::install(engine, &paths.config, &scope)?;
-        let engine = engine.with_skills(Arc::new(paths.skills()));
-        let engine = engine.with_memory_config(providers::memory_care(&paths)?);
+        let engine = engine.configured(|config| config.skills = Some(Arc::new(paths.skills())));
+        let memory = providers::memory_care(&paths)?;
+        let engine = engine.configured(|config| config.memory = memory);
         Ok(Self {
             engine,
             scope,
@@ -88,11 +89,15 @@ impl App {
         self.model = Some(backends.model.clone());
         let thresholds = self.paths.config.pressure.unwrap_or_default();
         let defaults = self.session_defaults();
-        let engine = self.engine.clone().with_thresholds(thresholds).with_backends(backends);
-        self.engine = engine.with_session_defaults(defaults);
+        self.engine = self.engine.clone().configured(|config| {
+            config.thresholds = thresholds;
+            config.backends = Some(backends);
+            config.session_defaults = defaults;
+        });
         self.telemetry = telemetry::start(self.format(), self.log.take());
         if self.telemetry.is_some() {
-            self.engine = self.engine.clone().with_trace_ids(Arc::new(telemetry::trace_id_of));
+            let trace_ids = Arc::new(telemetry::trace_id_of);
+            self.engine = self.engine.clone().configured(|config| config.trace_ids = Some(trace_ids));
         }
         Ok(())
     }
@@ -117,7 +122,7 @@ impl App {
     }
 
     pub async fn session(&self, given: &str) -> Result<SessionId> {
-        match self.engine.find_session(&self.scope, given).await {
+        match self.engine.directory().find_session(&self.scope, given).await {
             Err(error) if error.code() == "session.not_found" => {
                 let suggestion = self.similar_session(given).await;
                 let failure = Failure::from(error);
@@ -134,7 +139,7 @@ impl App {
     /// The id of a recent session that is similar to a mistyped id.
     async fn similar_session(&self, given: &str) -> Option<String> {
         let filter = ListFilter { limit: SUGGESTION_CANDIDATES_MAX, ..ListFilter::default() };
-        let recent = self.engine.list(&self.scope, &filter).await.ok()?.items;
+        let recent = self.engine.directory().list(&self.scope, &filter).await.ok()?.items;
         nearest(given, recent.iter().map(|summary| summary.id.as_str())).map(str::to_owned)
     }
 
@@ -149,7 +154,7 @@ impl App {
     /// record, because a local user can access the files anyway. A server refuses such a read, because its audit log
     /// must be complete.
     pub async fn note_read(&self, session: &SessionId) -> Result<()> {
-        match self.engine.note_read(&self.scope, session).await {
+        match self.engine.directory().note_read(&self.scope, session).await {
             Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
             noted => Ok(noted?),
         }

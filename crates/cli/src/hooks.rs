@@ -12,7 +12,7 @@ use sapwood::effects::hook::command::DEPTH_VARIABLE;
 use sapwood::effects::hook::{CommandHook, HttpHook};
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::engine::hook::TIMEOUT_DEFAULT;
-use sapwood::{Engine, Hooks, InstalledHook, OnFailure, Scope};
+use sapwood::{Engine, HookRegistry, InstalledHook, OnFailure, Scope};
 use serde::Deserialize;
 
 use crate::config::Config;
@@ -77,7 +77,7 @@ pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine>
         return Ok(engine);
     }
     let secrets = find_secrets();
-    let mut hooks = Hooks::default();
+    let mut hooks = HookRegistry::default();
     for settings in &config.hooks {
         let mut installer = scope.clone();
         if let Some(tenant) = &settings.tenant {
@@ -95,7 +95,7 @@ pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine>
             hooks.install(installed).map_err(|error| invalid(settings, &error.to_string()))?;
         }
     }
-    Ok(engine.with_hooks(hooks))
+    Ok(engine.configured(|config| config.hooks = hooks))
 }
 
 fn invalid(settings: &HookSettings, why: &str) -> Failure {

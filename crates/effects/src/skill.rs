@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use sapwood_core::port::skill::{
-    SKILL_DESCRIPTION_CHARS_MAX, SkillCard, SkillError, SkillFault, SkillListing, Skills, is_skill_name,
+    SKILL_DESCRIPTION_CHARS_MAX, SkillCard, SkillCatalog, SkillError, SkillFault, SkillListing, is_skill_name,
 };
 use sapwood_core::port::tool::FsScope;
 use serde::Deserialize;
@@ -89,7 +89,7 @@ impl SkillFolders {
 }
 
 #[async_trait]
-impl Skills for SkillFolders {
+impl SkillCatalog for SkillFolders {
     async fn list(&self) -> SkillListing {
         let folders = self.clone();
         tokio::task::spawn_blocking(move || folders.list_blocking()).await.unwrap_or_default()

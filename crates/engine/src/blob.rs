@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, StoreError};
 use sapwood_core::{BlobHash, Scope, Store};
 
-use crate::{Engine, Result};
+use crate::Result;
+use crate::views::Views;
 
 /// Reads a blob, or a range of it, sequentially.
 pub struct BlobReader {
@@ -17,10 +18,10 @@ pub struct BlobReader {
     end: u64,
 }
 
-impl Engine {
+impl Views<'_> {
     /// Open a blob for chunked reading. Fails if the caller may not read it.
-    pub async fn open_blob(&self, scope: &Scope, blob: BlobHash) -> Result<BlobReader> {
-        BlobReader::open(&self.store, scope, blob).await
+    pub async fn open_blob(self, scope: &Scope, blob: BlobHash) -> Result<BlobReader> {
+        BlobReader::open(&self.engine.store, scope, blob).await
     }
 }
 

@@ -26,71 +26,70 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-impl Engine {
-    pub async fn diagnose(
-        &self,
-        scope: &Scope,
-        repair: Repair,
-        mut progress: impl FnMut(&Diagnosis),
-    ) -> Result<Diagnosis> {
-        let findings = self.store.check(scope, repair).await?;
-        let mut diagnosis = Diagnosis { findings, ..Diagnosis::default() };
-        let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
-        loop {
-            let page = self.store.list(scope, &filter).await?;
-            for summary in &page.items {
-                self.examine(scope, summary, &mut diagnosis).await?;
-                diagnosis.sessions += 1;
-                progress(&diagnosis);
-            }
-            match page.next {
-                Some(next) => filter.cursor = Some(next),
-                None => break,
-            }
+/// Check every session that the caller may see, and the audit if the caller sees all of it.
+pub async fn diagnose(
+    engine: &Engine,
+    scope: &Scope,
+    repair: Repair,
+    mut progress: impl FnMut(&Diagnosis),
+) -> Result<Diagnosis> {
+    let findings = engine.store.check(scope, repair).await?;
+    let mut diagnosis = Diagnosis { findings, ..Diagnosis::default() };
+    let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
+    loop {
+        let page = engine.store.list(scope, &filter).await?;
+        for summary in &page.items {
+            examine(engine, scope, summary, &mut diagnosis).await?;
+            diagnosis.sessions += 1;
+            progress(&diagnosis);
         }
-        // The chain can only be verified by a caller that sees all audit lines.
-        if scope.reach == Reach::Tenant {
-            self.examine_audit(scope, &mut diagnosis).await?;
+        match page.next {
+            Some(next) => filter.cursor = Some(next),
+            None => break,
         }
-        Ok(diagnosis)
     }
-
-    async fn examine(&self, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {
-        let mut examination = Examination::of(summary);
-        let visited =
-            self.each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.check_entry(&entry)).await;
-        match visited {
-            Ok(()) => examination.finish(),
-            Err(EngineError::Unreadable { source, .. }) => {
-                examination.report("readable", format!("after seq {}: {source}", examination.seq));
-            }
-            Err(EngineError::Store(error)) => {
-                examination.report("readable", format!("after seq {}: {error}", examination.seq));
-            }
-            Err(error) => return Err(error),
-        }
-        diagnosis.entries += u64::from(examination.seq.0);
-        diagnosis.findings.append(&mut examination.findings);
-        Ok(())
+    // The chain can only be verified by a caller that sees all audit lines.
+    if scope.reach == Reach::Tenant {
+        examine_audit(engine, scope, &mut diagnosis).await?;
     }
+    Ok(diagnosis)
+}
 
-    async fn examine_audit(&self, scope: &Scope, diagnosis: &mut Diagnosis) -> Result<()> {
-        let (mut after, mut hash) = (0, String::new());
-        loop {
-            let lines = self.store.read_audit(scope, None, after, PAGE_ROWS).await?;
-            for line in &lines {
-                if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
-                    let place = format!("audit line {}", line.number);
-                    let what = "its number or hash does not match the previous line".to_owned();
-                    diagnosis.findings.push(Finding { rule: "audit", place, what, repaired: false });
-                }
-                after = line.number;
-                hash.clone_from(&line.hash);
+async fn examine(engine: &Engine, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {
+    let mut examination = Examination::of(summary);
+    let visited =
+        engine.log().each_entry(scope, &summary.id, Seq::ZERO, |entry| examination.check_entry(&entry)).await;
+    match visited {
+        Ok(()) => examination.finish(),
+        Err(EngineError::Unreadable { source, .. }) => {
+            examination.report("readable", format!("after seq {}: {source}", examination.seq));
+        }
+        Err(EngineError::Store(error)) => {
+            examination.report("readable", format!("after seq {}: {error}", examination.seq));
+        }
+        Err(error) => return Err(error),
+    }
+    diagnosis.entries += u64::from(examination.seq.0);
+    diagnosis.findings.append(&mut examination.findings);
+    Ok(())
+}
+
+async fn examine_audit(engine: &Engine, scope: &Scope, diagnosis: &mut Diagnosis) -> Result<()> {
+    let (mut after, mut hash) = (0, String::new());
+    loop {
+        let lines = engine.store.read_audit(scope, None, after, PAGE_ROWS).await?;
+        for line in &lines {
+            if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
+                let place = format!("audit line {}", line.number);
+                let what = "its number or hash does not match the previous line".to_owned();
+                diagnosis.findings.push(Finding { rule: "audit", place, what, repaired: false });
             }
-            diagnosis.audit_lines += lines.len() as u64;
-            if lines.len() < PAGE_ROWS {
-                return Ok(());
-            }
+            after = line.number;
+            hash.clone_from(&line.hash);
+        }
+        diagnosis.audit_lines += lines.len() as u64;
+        if lines.len() < PAGE_ROWS {
+            return Ok(());
         }
     }
 }

@@ -9,7 +9,8 @@ use sapwood_core::{BlobHash, Part, Scope, SessionId};
 use sapwood_formats::export::{html, markdown, messages, role_files};
 use sapwood_formats::workflow;
 
-use crate::{Engine, EngineError, Result};
+use crate::views::Views;
+use crate::{EngineError, Result};
 
 /// Maximum number of media bytes embedded in one page or document.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
@@ -25,9 +26,9 @@ pub enum PageFormat {
     Workflow,
 }
 
-impl Engine {
+impl Views<'_> {
     /// Render a session as one page or document.
-    pub async fn export_page(&self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
+    pub async fn page(self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
         if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
             return self.export_messages(scope, &summary.id, format).await;
         }
@@ -46,12 +47,7 @@ impl Engine {
     }
 
     /// The messages that a model would receive.
-    async fn export_messages(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        format: PageFormat,
-    ) -> Result<String> {
+    async fn export_messages(self, scope: &Scope, session: &SessionId, format: PageFormat) -> Result<String> {
         let context = self.context(scope, session, None).await?;
         let parts = context.messages.iter().flat_map(|message| &message.parts);
         let media = parts.filter_map(|part| match part {
@@ -67,13 +63,13 @@ impl Engine {
     }
 
     /// The active path from its root, oldest first.
-    pub async fn whole_path(&self, scope: &Scope, session: &SessionId) -> Result<Vec<Entry>> {
-        Ok(self.store.read_path(scope, session, None, Until::Root).await?.entries)
+    pub async fn whole_path(self, scope: &Scope, session: &SessionId) -> Result<Vec<Entry>> {
+        Ok(self.engine.store.read_path(scope, session, None, Until::Root).await?.entries)
     }
 
     /// The media that entries refer to, up to a limit. Erased media and media over the limit are left out.
     pub async fn media_of(
-        &self,
+        self,
         scope: &Scope,
         blobs: impl IntoIterator<Item = BlobHash>,
     ) -> Result<HashMap<BlobHash, Vec<u8>>> {
@@ -82,10 +78,10 @@ impl Engine {
             if found.contains_key(&blob) {
                 continue;
             }
-            match self.store.blob_size(scope, blob).await {
+            match self.engine.store.blob_size(scope, blob).await {
                 Ok(size) if bytes + size <= MEDIA_BYTES_MAX as u64 => {
                     bytes += size;
-                    found.insert(blob, self.store.get_blob(scope, blob).await?);
+                    found.insert(blob, self.engine.store.get_blob(scope, blob).await?);
                 }
                 Ok(_) | Err(StoreError::NoBlob { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -96,16 +92,16 @@ impl Engine {
 
     /// Append an entry that notifies followers of the export. The entry is omitted if the caller lacks write access
     /// or the session is archived; the audit line is always written.
-    pub async fn mark_export(
-        &self,
+    pub async fn mark_exported(
+        self,
         scope: &Scope,
         session: &SessionId,
         format: &str,
         entries: u32,
     ) -> Result<()> {
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let draft = Draft::new(now, Exported { format: format.to_owned(), entries });
-        match self.append(scope, Append::new(session.clone(), now, vec![draft])).await {
+        match self.engine.log().append(scope, Append::new(session.clone(), now, vec![draft])).await {
             Ok(_) | Err(EngineError::Store(StoreError::Denied { .. } | StoreError::Archived { .. })) => {
                 Ok(())
             }

@@ -8,7 +8,7 @@ use sapwood_core::port::store::is_full_page;
 use sapwood_core::{Body, Principal, Record, Scope, Seq, SessionId};
 
 use crate::wakeups::{FollowerPage, SharedPage, Watch};
-use crate::{Engine, Result};
+use crate::{Engine, Result, service};
 
 /// Maximum number of records per read; the store limits their total size.
 const PAGE_RECORDS_MAX: usize = 256;
@@ -32,18 +32,24 @@ enum BufferedRecords {
     Shared(Arc<FollowerPage>),
 }
 
-impl Engine {
+service! {
+    /// Streams of a session's entries and fragments.
+    pub struct Events;
+    events
+}
+
+impl Events<'_> {
     /// Follow a session from after `cursor`. A cursor past the head is an error, because it belongs to a different
     /// log.
-    pub async fn follow(&self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
-        let watch = self.wakeups.watch(&self.store, &scope.tenant, session);
-        let head = self.store.summary(scope, session).await?.head;
+    pub async fn follow(self, scope: &Scope, session: &SessionId, cursor: Seq) -> Result<Follower> {
+        let watch = self.engine.wakeups.watch(&self.engine.store, &scope.tenant, session);
+        let head = self.engine.store.summary(scope, session).await?.head;
         if cursor > head.seq {
             let why = format!("{cursor} is past the end of the session at {}", head.seq);
             return Err(crate::EngineError::Invalid { what: "the cursor", why });
         }
         Ok(Follower {
-            engine: self.clone(),
+            engine: self.engine.clone(),
             scope: scope.clone(),
             session: session.clone(),
             cursor,
@@ -64,7 +70,7 @@ impl Follower {
     /// Whether this store's engine wrote the record, rather than an import.
     pub(crate) async fn is_own(&self, record: &Record) -> Result<bool> {
         let summary = self.engine.store.summary(&self.scope, &self.session).await?;
-        Ok(self.engine.authority_of(&self.scope, &summary).await?.is_own(record.meta.seq))
+        Ok(self.engine.configuration().authority_of(&self.scope, &summary).await?.is_own(record.meta.seq))
     }
 
     /// The next record, if one is available now.

@@ -3,21 +3,20 @@
 //! access to the source see only that a graft is withheld. After the source is erased, this applies to all
 //! readers.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+pub use crate::graft_cache::Grafted;
 
-use sapwood_core::content::BlobRef;
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Graft, GraftWhat, Record};
 use sapwood_core::port::store::{PathSlice, StoreError, Until};
 use sapwood_core::project::context::{Context, OpenTurn, build_context};
 use sapwood_core::project::rounds::{PathRound, digest, rounds_of, rounds_text};
-use sapwood_core::{
-    Draft, EntryId, Kind, Part, Principal, Scope, Seq, SessionId, TenantId, TimestampMs, TurnId,
-};
+use sapwood_core::{Draft, EntryId, Kind, Part, Principal, Scope, Seq, SessionId, TimestampMs, TurnId};
 use serde::Serialize;
 
-use crate::write::edit;
-use crate::{Engine, EngineError, Result};
+use crate::log::edit;
+use crate::{EngineError, Result, service};
 
 /// Maximum number of grafts per context whose content is shown; older grafts are only listed by name.
 const GRAFTS_SHOWN_MAX: usize = 32;
@@ -25,8 +24,6 @@ const GRAFTS_SHOWN_MAX: usize = 32;
 pub const GRAFT_CHARS_MAX: usize = 24_000;
 /// Maximum bytes read from an artifact: enough for [`GRAFT_CHARS_MAX`] characters in any script.
 const ARTIFACT_READ_BYTES_MAX: usize = GRAFT_CHARS_MAX * 4;
-/// Maximum number of resolved grafts in the cache.
-const GRAFTS_CACHED_MAX: usize = 64;
 
 /// One graft of a session, as visible to the caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,59 +46,28 @@ pub enum GraftState {
     Withheld,
 }
 
-/// The content of a graft.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Grafted {
-    /// The text shown to a model.
-    pub text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub artifact: Option<BlobRef>,
+service! {
+    /// Content of other sessions, included by reference.
+    pub struct Grafts;
+    grafts
 }
 
-/// Cache key of a resolved graft. The content is pinned, so it never becomes stale; access is checked on every use.
-type GraftKey = (TenantId, SessionId, EntryId, String);
-
-/// Cache of resolved grafts, so that building a context does not read the source's path each time.
-#[derive(Default)]
-pub(crate) struct GraftCache(Mutex<VecDeque<(GraftKey, Arc<Grafted>)>>);
-
-impl GraftCache {
-    fn get(&self, key: &GraftKey) -> Option<Arc<Grafted>> {
-        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.iter().find(|(cached_key, _)| cached_key == key).map(|(_, grafted)| Arc::clone(grafted))
-    }
-
-    fn put(&self, key: GraftKey, grafted: Arc<Grafted>) {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cached.len() >= GRAFTS_CACHED_MAX {
-            cached.pop_front();
-        }
-        cached.push_back((key, grafted));
-    }
-
-    /// Remove an erased session's content from the cache.
-    pub fn evict(&self, tenant: &TenantId, source: &SessionId) {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.retain(|((of, session, ..), _)| of != tenant || session != source);
-    }
-}
-
-impl Engine {
+impl Grafts<'_> {
     /// Graft content of another session into this session. The caller needs read access to the source, now and on
     /// every later read.
-    pub async fn graft(
-        &self,
+    pub async fn add(
+        self,
         scope: &Scope,
         session: &SessionId,
         source: &SessionId,
         what: GraftWhat,
     ) -> Result<GraftView> {
-        self.append_graft(scope, session, source, what, None).await
+        self.append(scope, session, source, what, None).await
     }
 
-    /// Like [`Engine::graft`], but within a turn and under its lease.
-    pub(crate) async fn append_graft(
-        &self,
+    /// Like [`Grafts::add`], but within a turn and under its lease.
+    pub(crate) async fn append(
+        self,
         scope: &Scope,
         session: &SessionId,
         source: &SessionId,
@@ -113,21 +79,21 @@ impl Engine {
             return Err(EngineError::Invalid { what: "the source", why });
         }
         let graft = self.pin(scope, source, what).await?;
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let mut draft = Draft::new(now, graft.clone());
         draft.turn = turn.map(|(turn, _)| turn);
         let mut append = sapwood_core::port::store::Append::new(session.clone(), now, vec![draft]);
         append.fence = turn.map(|(_, fence)| fence);
         append.audit = turn.is_none().then(|| edit(session, "graft"));
-        let appended = self.append(scope, append).await?;
+        let appended = self.engine.log().append(scope, append).await?;
         let (seq, id) = appended.entries.first().copied().unwrap_or((appended.head.seq, graft.upto));
         let by = scope.principal.clone();
         Ok(GraftView { seq, id, at: now, by, graft, state: GraftState::Readable })
     }
 
     /// Pin the source's current state to one of its entries, and check that there is content to show.
-    async fn pin(&self, scope: &Scope, source: &SessionId, what: GraftWhat) -> Result<Graft> {
-        let summary = self.store.summary(scope, source).await?;
+    async fn pin(self, scope: &Scope, source: &SessionId, what: GraftWhat) -> Result<Graft> {
+        let summary = self.engine.store.summary(scope, source).await?;
         let nothing = |why: String| EngineError::NothingToGraft { source_session: source.clone(), why };
         if let GraftWhat::Artifact { name } = &what {
             let put = self.artifact_entry(scope, source, name).await?;
@@ -135,7 +101,7 @@ impl Engine {
             return Ok(Graft { source: source.clone(), upto, what });
         }
         let leaf = summary.head.leaf.ok_or_else(|| nothing("it has no messages".to_owned()))?;
-        let upto = self.store.read_entry(scope, source, leaf).await?.meta.id;
+        let upto = self.engine.store.read_entry(scope, source, leaf).await?.meta.id;
         let graft = Graft { source: source.clone(), upto, what };
         let rounds = self.rounds_at(scope, &graft, leaf).await?;
         match graft.what {
@@ -151,34 +117,45 @@ impl Engine {
 
     /// The entry with the latest version of an artifact. Artifacts the session produced take precedence over its
     /// inputs.
-    async fn artifact_entry(&self, scope: &Scope, source: &SessionId, name: &str) -> Result<Option<EntryId>> {
+    async fn artifact_entry(self, scope: &Scope, source: &SessionId, name: &str) -> Result<Option<EntryId>> {
         let (mut produced, mut provided) = (None, None);
-        self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match &entry.body {
-            Body::ArtifactPut(put) if put.name == name => match put.usage {
-                ArtifactUse::Artifact => produced = Some(entry.meta.id),
-                ArtifactUse::Input => provided = Some(entry.meta.id),
-            },
-            _ => {}
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match &entry.body {
+                Body::ArtifactPut(put) if put.name == name => match put.usage {
+                    ArtifactUse::Artifact => produced = Some(entry.meta.id),
+                    ArtifactUse::Input => provided = Some(entry.meta.id),
+                },
+                _ => {}
+            })
+            .await?;
         Ok(produced.or(provided))
     }
 
     /// The grafts of a session, oldest first, and whether the caller may read each.
-    pub async fn grafts(&self, scope: &Scope, session: &SessionId) -> Result<Vec<GraftView>> {
+    pub async fn list(self, scope: &Scope, session: &SessionId) -> Result<Vec<GraftView>> {
         let mut views = Vec::new();
-        self.each_of_kinds(scope, session, &[Kind::Graft], |entry| {
-            if let Body::Graft(graft) = entry.body {
-                let (meta, state) = (entry.meta, GraftState::Withheld);
-                views.push(GraftView { seq: meta.seq, id: meta.id, at: meta.at, by: meta.by, graft, state });
-            }
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds(scope, session, &[Kind::Graft], |entry| {
+                if let Body::Graft(graft) = entry.body {
+                    let (meta, state) = (entry.meta, GraftState::Withheld);
+                    views.push(GraftView {
+                        seq: meta.seq,
+                        id: meta.id,
+                        at: meta.at,
+                        by: meta.by,
+                        graft,
+                        state,
+                    });
+                }
+            })
+            .await?;
         let mut states: HashMap<SessionId, bool> = HashMap::new();
         for view in &mut views {
             let source = &view.graft.source;
             if !states.contains_key(source) {
-                states.insert(source.clone(), self.exists(scope, source).await?);
+                states.insert(source.clone(), self.engine.directory().exists(scope, source).await?);
             }
             let is_readable =
                 states.get(source) == Some(&true) && self.pinned(scope, &view.graft).await?.is_some();
@@ -188,13 +165,13 @@ impl Engine {
     }
 
     /// Read one graft with its content. Fails if the content is withheld.
-    pub async fn read_graft(
-        &self,
+    pub async fn read(
+        self,
         scope: &Scope,
         session: &SessionId,
         seq: Seq,
     ) -> Result<(GraftView, Arc<Grafted>)> {
-        let record = self.store.read_entry(scope, session, seq).await?;
+        let record = self.engine.store.read_entry(scope, session, seq).await?;
         let entry = readable(session, record)?;
         let Body::Graft(graft) = entry.body else {
             let why = format!("entry {seq} is a {}, not a graft", entry.meta.kind.as_str());
@@ -208,16 +185,16 @@ impl Engine {
     }
 
     /// List the content that can be grafted from a session: its rounds with their artifacts.
-    pub async fn digest(&self, scope: &Scope, source: &SessionId) -> Result<Vec<PathRound>> {
-        let summary = self.store.summary(scope, source).await?;
+    pub async fn digest(self, scope: &Scope, source: &SessionId) -> Result<Vec<PathRound>> {
+        let summary = self.engine.store.summary(scope, source).await?;
         let Some(leaf) = summary.head.leaf else { return Ok(Vec::new()) };
-        let upto = self.store.read_entry(scope, source, leaf).await?.meta.id;
+        let upto = self.engine.store.read_entry(scope, source, leaf).await?.meta.id;
         let graft = Graft { source: source.clone(), upto, what: GraftWhat::Digest };
         self.rounds_at(scope, &graft, leaf).await
     }
 
     /// The context of this path, including the content of grafts that the caller may read.
-    pub(crate) async fn context_with_grafts(&self, scope: &Scope, slice: PathSlice) -> Result<Context> {
+    pub(crate) async fn context_with_grafts(self, scope: &Scope, slice: PathSlice) -> Result<Context> {
         let grafts = slice.entries.iter().rev().filter_map(|entry| match &entry.body {
             Body::Graft(graft) => Some((entry.meta.seq, graft.clone())),
             _ => None,
@@ -244,29 +221,29 @@ impl Engine {
     }
 
     /// Resolve a graft's content. Returns `None` if the caller may not read the source, or the source was erased.
-    async fn resolve(&self, scope: &Scope, graft: &Graft) -> Result<Option<Arc<Grafted>>> {
+    async fn resolve(self, scope: &Scope, graft: &Graft) -> Result<Option<Arc<Grafted>>> {
         // Check access before using the cache: it is shared by all callers.
         let Some(record) = self.pinned(scope, graft).await? else { return Ok(None) };
         let what = format!("{:?}", graft.what);
         let key = (scope.tenant.clone(), graft.source.clone(), graft.upto, what);
-        if let Some(cached) = self.graft_cache.get(&key) {
+        if let Some(cached) = self.engine.graft_cache.get(&key) {
             return Ok(Some(cached));
         }
         let grafted = Arc::new(self.read_source(scope, graft, record).await?);
-        self.graft_cache.put(key, Arc::clone(&grafted));
+        self.engine.graft_cache.put(key, Arc::clone(&grafted));
         Ok(Some(grafted))
     }
 
     /// The entry that a graft pins, if the caller may read it and it still exists.
-    async fn pinned(&self, scope: &Scope, graft: &Graft) -> Result<Option<Record>> {
-        match self.store.find_entries(scope, &graft.source, &graft.upto.to_string()).await {
+    async fn pinned(self, scope: &Scope, graft: &Graft) -> Result<Option<Record>> {
+        match self.engine.store.find_entries(scope, &graft.source, &graft.upto.to_string()).await {
             Ok(found) => Ok(found.into_iter().find(|record| record.meta.id == graft.upto)),
             Err(StoreError::NoSession { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn read_source(&self, scope: &Scope, graft: &Graft, pinned: Record) -> Result<Grafted> {
+    async fn read_source(self, scope: &Scope, graft: &Graft, pinned: Record) -> Result<Grafted> {
         let seq = pinned.meta.seq;
         if let Body::ArtifactPut(put) = readable(&graft.source, pinned)?.body {
             return self.read_artifact(scope, put).await;
@@ -283,10 +260,10 @@ impl Engine {
     }
 
     /// Show text up to the limit. Longer text and binary content get a reference for `read_output`.
-    async fn read_artifact(&self, scope: &Scope, put: ArtifactPut) -> Result<Grafted> {
+    async fn read_artifact(self, scope: &Scope, put: ArtifactPut) -> Result<Grafted> {
         let content = put.content;
         let head = format!("{} ({}, {} bytes)", put.name, content.mime, content.bytes);
-        let mut reader = self.open_blob(scope, content.blob).await?;
+        let mut reader = self.engine.views().open_blob(scope, content.blob).await?;
         let bytes = reader.next_up_to(ARTIFACT_READ_BYTES_MAX).await?;
         let text = match std::str::from_utf8(&bytes) {
             Ok(text) => Some(text),
@@ -313,17 +290,19 @@ impl Engine {
     }
 
     /// The rounds on the path to a pinned entry, with the artifacts that existed at that point.
-    async fn rounds_at(&self, scope: &Scope, graft: &Graft, seq: Seq) -> Result<Vec<PathRound>> {
+    async fn rounds_at(self, scope: &Scope, graft: &Graft, seq: Seq) -> Result<Vec<PathRound>> {
         let source = &graft.source;
-        let path = self.store.read_path(scope, source, Some(seq), Until::Root).await?;
+        let path = self.engine.store.read_path(scope, source, Some(seq), Until::Root).await?;
         let mut artifacts = Vec::new();
-        self.each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match entry.body {
-            Body::ArtifactPut(put) if put.usage == ArtifactUse::Artifact && entry.meta.seq <= seq => {
-                artifacts.push((entry.meta.seq, put.name));
-            }
-            _ => {}
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds(scope, source, &[Kind::ArtifactPut], |entry| match entry.body {
+                Body::ArtifactPut(put) if put.usage == ArtifactUse::Artifact && entry.meta.seq <= seq => {
+                    artifacts.push((entry.meta.seq, put.name));
+                }
+                _ => {}
+            })
+            .await?;
         Ok(rounds_of(&path.entries, &artifacts))
     }
 }

@@ -3,9 +3,10 @@
 
 use sapwood_core::entry::{Body, InputQueued, Queue};
 use sapwood_core::turn::Input;
-use sapwood_core::{EntryId, Kind, Record, Scope, Seq, SessionId, TurnId};
+use sapwood_core::{Kind, Record, Scope, Seq, SessionId, TurnId};
 
-use crate::{Engine, Follower, Result};
+use crate::follow::Follower;
+use crate::{Engine, Result};
 
 /// Reads entries that other callers append while the turn runs.
 pub(crate) struct Inbox {
@@ -21,7 +22,7 @@ impl Inbox {
         turn: TurnId,
         after: Seq,
     ) -> Result<Self> {
-        Ok(Self { follower: engine.follow(scope, session, after).await?, turn })
+        Ok(Self { follower: engine.events().follow(scope, session, after).await?, turn })
     }
 
     /// Wait for the next message to this turn. Entries that the turn itself wrote are skipped, and so are imported
@@ -58,24 +59,5 @@ impl Inbox {
             }
             _ => None,
         })
-    }
-}
-
-impl Engine {
-    /// Queued input that no turn has consumed yet, oldest first.
-    pub(crate) async fn queued(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-    ) -> Result<Vec<(EntryId, InputQueued)>> {
-        let kinds = [Kind::InputQueued, Kind::InputTaken];
-        let mut waiting: Vec<(EntryId, InputQueued)> = Vec::new();
-        self.each_own_of_kinds(scope, session, &kinds, Seq::ZERO, |entry| match entry.body {
-            Body::InputQueued(queued) => waiting.push((entry.meta.id, queued)),
-            Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
-            _ => {}
-        })
-        .await?;
-        Ok(waiting)
     }
 }

@@ -32,23 +32,30 @@ pub(crate) struct Hold {
     lost: watch::Receiver<bool>,
 }
 
-impl Engine {
+impl Hold {
     /// Take the lease, or fail with its current holder.
-    pub(crate) async fn take_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
-        let holder = format!("{:032x}", self.clock.random());
-        let lease = self.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
+    pub(crate) async fn take(engine: &Engine, scope: &Scope, session: &SessionId) -> Result<Self> {
+        let holder = format!("{:032x}", engine.clock.random());
+        let lease = engine.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
         let (lost_sender, lost) = watch::channel(false);
         let renewal =
-            tokio::spawn(renew(self.store.clone(), scope.clone(), session.clone(), holder, lost_sender));
-        Ok(Hold { fence: lease.fence, lease, scope: scope.clone(), store: self.store.clone(), renewal, lost })
+            tokio::spawn(renew(engine.store.clone(), scope.clone(), session.clone(), holder, lost_sender));
+        Ok(Self {
+            fence: lease.fence,
+            lease,
+            scope: scope.clone(),
+            store: engine.store.clone(),
+            renewal,
+            lost,
+        })
     }
 
     /// Wait for the lease. Gives up after slightly more than one TTL: by then the holder has renewed the lease and is
     /// alive.
-    pub(crate) async fn await_hold(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+    pub(crate) async fn wait(engine: &Engine, scope: &Scope, session: &SessionId) -> Result<Self> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
-            match self.take_hold(scope, session).await {
+            match Self::take(engine, scope, session).await {
                 Err(EngineError::Store(StoreError::Leased { .. })) if Instant::now() < deadline => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }

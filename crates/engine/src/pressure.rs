@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use sapwood_core::agent::Agent;
 use sapwood_core::compact::{CompactOptions, Detail, Method};
 use sapwood_core::entry::{CustomInfo, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
@@ -13,14 +14,19 @@ use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use crate::compact::{Compacted, Compacting, Writing};
-use crate::{Engine, EngineError, Result};
+use crate::backends::Backends;
+use crate::compact::{Compacted, Compacting, Compactions, Writing};
+use crate::summarise::ModelSummariser;
+use crate::{EngineError, Result};
 
 /// Maximum length of a tool result that is not shortened when the context is nearly full, in characters.
 const TIGHT_OUTPUT_CHARS: u32 = 8_000;
 /// Shares of the budget for recent messages and for the whole context when it is nearly full.
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
+
+/// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
+const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 
 /// Parameters for measuring a session's context and for compacting it.
 #[derive(Clone, Default)]
@@ -69,24 +75,24 @@ pub struct ReliefReport {
     pub warns: bool,
 }
 
-impl Engine {
+impl Compactions<'_> {
     /// Measure how much of its budget a session uses.
     pub async fn pressure(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         pressure_options: &PressureOptions,
     ) -> Result<Option<Pressure>> {
-        let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-        let context = self.context_with_grafts(scope, slice).await?;
-        let counter = self.tokens.counter(context.model.as_deref());
+        let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+        let context = self.engine.grafts().context_with_grafts(scope, slice).await?;
+        let counter = self.engine.tokens.counter(context.model.as_deref());
         let tools = counter.text(&pressure_options.tools);
         let used = count_in_use(&context, tools, &counter);
         Ok(Pressure::measure(used, pressure_options.budget_tokens, pressure_options.thresholds))
     }
 
-    pub fn count_context(&self, context: &Context) -> ContextTokens {
-        let counter = self.tokens.counter(context.model.as_deref());
+    pub fn count_context(self, context: &Context) -> ContextTokens {
+        let counter = self.engine.tokens.counter(context.model.as_deref());
         ContextTokens {
             system: context.system.as_deref().map_or(0, |system| counter.text(system)),
             messages: context.messages.iter().map(|message| counter.message(message)).collect(),
@@ -95,7 +101,7 @@ impl Engine {
 
     /// Measure the pressure, report a new level to followers, and compact if needed.
     pub async fn relieve(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         moment: Moment,
@@ -132,14 +138,14 @@ impl Engine {
     /// Compact as far as possible after the provider rejected the context as too large. If the result has no
     /// compaction, a retry would fail again.
     pub async fn relieve_overflow(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         pressure_options: &PressureOptions,
     ) -> Result<Compacted> {
         let used = match self.pressure(scope, session, pressure_options).await? {
             Some(pressure) => pressure.used_tokens.min(pressure.budget_tokens),
-            None => self.context(scope, session, None).await?.tokens,
+            None => self.engine.views().context(scope, session, None).await?.tokens,
         };
         let full = Pressure { level: Level::Red, used_tokens: used, budget_tokens: used.max(1) };
         let options = tight_options(&full, pressure_options);
@@ -148,7 +154,7 @@ impl Engine {
 
     /// If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
     async fn compact_automatically(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         options: CompactOptions,
@@ -174,18 +180,49 @@ impl Engine {
     }
 
     async fn append_note(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         note: CustomInfo,
         pressure_options: &PressureOptions,
     ) -> Result<()> {
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let draft = Draft { turn: pressure_options.turn, ..Draft::new(now, note) };
         let append =
             Append { fence: pressure_options.fence, ..Append::new(session.clone(), now, vec![draft]) };
-        self.append(scope, append).await?;
+        self.engine.log().append(scope, append).await?;
         Ok(())
+    }
+
+    /// A summariser that uses the named model, or else the session's model.
+    pub async fn summariser_of(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<ModelSummariser> {
+        let backends = self.engine.backends()?;
+        if let Some(model) = model {
+            self.engine.configuration().check_model(&model)?;
+            return Ok(ModelSummariser::new(backends.model, model));
+        }
+        let (_, chain) = self.engine.configuration().agent_and_chain(scope, session, &backends).await?;
+        let model = chain.first().map_or(backends.default_model.clone(), |link| link.model.clone());
+        Ok(ModelSummariser::new(backends.model, model))
+    }
+
+    /// The pressure for the model that would answer next, not counting the tools' schemas.
+    pub async fn pressure_of(self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
+        let backends = self.engine.backends()?;
+        let (agent, chain) =
+            match self.engine.configuration().agent_and_chain(scope, session, &backends).await {
+                Err(EngineError::ModelNotAllowed { .. }) => return Ok(None),
+                found => found?,
+            };
+        let budget_tokens = chain.first().and_then(|link| budget_tokens(&backends, &agent, &link.model));
+        let thresholds = agent.pressure.unwrap_or(self.engine.config.thresholds);
+        let options = PressureOptions { budget_tokens, thresholds, ..PressureOptions::default() };
+        self.pressure(scope, session, &options).await
     }
 }
 
@@ -205,4 +242,12 @@ fn tight_options(pressure: &Pressure, pressure_options: &PressureOptions) -> Com
         detail: Detail::WithoutLowValue,
         ..CompactOptions::default()
     }
+}
+
+pub(crate) fn budget_tokens(backends: &Backends, agent: &Agent, model: &str) -> Option<u64> {
+    let facts = backends.model.facts(model);
+    let window = facts.window_tokens?;
+    let output_max = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
+    let answer = output_max.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
+    Some(window - answer)
 }

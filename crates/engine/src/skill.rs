@@ -1,15 +1,13 @@
 //! The active skills of a session. The list is a setting of the active path: activating a skill appends an entry,
 //! and branching to before that entry undoes the activation. A skill's content is read from its folder on use.
 
-use std::sync::Arc;
-
 use sapwood_core::entry::{Body, SkillsChanged};
-use sapwood_core::port::skill::{SKILLS_ACTIVE_MAX, SkillCard, SkillError, SkillListing, Skills};
+use sapwood_core::port::skill::{SKILLS_ACTIVE_MAX, SkillCard, SkillError, SkillListing};
 use sapwood_core::port::store::{Appended, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Right, Scope, SessionId};
 
-use crate::{Engine, Result};
+use crate::{Result, service};
 
 /// Whether to activate or deactivate a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,45 +16,40 @@ pub enum Switch {
     Off,
 }
 
-impl Engine {
-    /// Add the skills that sessions can use.
-    pub fn with_skills(mut self, skills: Arc<dyn Skills>) -> Self {
-        self.skills = Some(skills);
-        self
-    }
+service! {
+    /// The active skills of a session.
+    pub struct Skills;
+    skills
+}
 
+impl Skills<'_> {
     /// List all available skills.
-    pub async fn list_skills(&self) -> SkillListing {
-        match &self.skills {
+    pub async fn list(self) -> SkillListing {
+        match &self.engine.config.skills {
             Some(skills) => skills.list().await,
             None => SkillListing::default(),
         }
     }
 
     /// The names of a session's active skills.
-    pub async fn active_skills(&self, scope: &Scope, session: &SessionId) -> Result<Vec<String>> {
-        Ok(self.settings(scope, session).await?.skills)
+    pub async fn active(self, scope: &Scope, session: &SessionId) -> Result<Vec<String>> {
+        Ok(self.engine.configuration().settings(scope, session).await?.skills)
     }
 
     /// Replace the list of active skills.
-    pub async fn set_skills(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        wanted: Vec<String>,
-    ) -> Result<Appended> {
-        self.change_skills(scope, session, |_| wanted.clone()).await
+    pub async fn set(self, scope: &Scope, session: &SessionId, wanted: Vec<String>) -> Result<Appended> {
+        self.change(scope, session, |_| wanted.clone()).await
     }
 
     /// Activate or deactivate one skill.
-    pub async fn switch_skill(
-        &self,
+    pub async fn switch(
+        self,
         scope: &Scope,
         session: &SessionId,
         name: &str,
         switch: Switch,
     ) -> Result<Appended> {
-        self.change_skills(scope, session, |mut active| {
+        self.change(scope, session, |mut active| {
             active.retain(|other| other != name);
             active.extend((switch == Switch::On).then(|| name.to_owned()));
             active
@@ -64,36 +57,38 @@ impl Engine {
         .await
     }
 
-    async fn change_skills(
-        &self,
+    async fn change(
+        self,
         scope: &Scope,
         session: &SessionId,
         change: impl Fn(Vec<String>) -> Vec<String>,
     ) -> Result<Appended> {
-        let listing = self.list_skills().await;
-        self.decide(scope, session, "skills", |engine, summary| {
-            let (change, listing) = (&change, &listing);
-            async move {
-                // Check access here: the store only checks appends, and an unchanged list appends nothing.
-                check_may_write(scope, &summary)?;
-                let before = engine.settings(scope, session).await?.skills;
-                let active = validated(change(before.clone()), &before, listing)?;
-                let is_unchanged = active == before;
-                Ok((!is_unchanged)
-                    .then_some(Body::SkillsChanged(SkillsChanged { active }))
-                    .into_iter()
-                    .collect())
-            }
-        })
-        .await
+        let listing = self.list().await;
+        self.engine
+            .log()
+            .decide(scope, session, "skills", |engine, summary| {
+                let (change, listing) = (&change, &listing);
+                async move {
+                    // Check access here: the store only checks appends, and an unchanged list appends nothing.
+                    check_may_write(scope, &summary)?;
+                    let before = engine.configuration().settings(scope, session).await?.skills;
+                    let active = validated(change(before.clone()), &before, listing)?;
+                    let is_unchanged = active == before;
+                    Ok((!is_unchanged)
+                        .then_some(Body::SkillsChanged(SkillsChanged { active }))
+                        .into_iter()
+                        .collect())
+                }
+            })
+            .await
     }
 
     /// The cards shown to the model for active skills that are available.
-    pub(crate) async fn cards_of(&self, session: &SessionId, active: &[String]) -> Vec<SkillCard> {
-        if active.is_empty() || self.skills.is_none() {
+    pub(crate) async fn cards_of(self, session: &SessionId, active: &[String]) -> Vec<SkillCard> {
+        if active.is_empty() || self.engine.config.skills.is_none() {
             return Vec::new();
         }
-        let listing = self.list_skills().await;
+        let listing = self.list().await;
         let found = active.iter().take(SKILLS_ACTIVE_MAX).filter_map(|name| {
             let card = listing.card(name).cloned();
             if card.is_none() {

@@ -8,8 +8,9 @@ use sapwood_core::{Record, Scope, Seq, SessionId};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
+use crate::Result;
+use crate::follow::{Events, Follower};
 use crate::fragments::Fragment;
-use crate::{Engine, Follower, Result};
 
 /// An event of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,10 +38,10 @@ impl Drop for Listener {
     }
 }
 
-impl Engine {
+impl Events<'_> {
     /// Subscribe from after a cursor. A cursor past the head is an error, because it belongs to a different log.
-    pub async fn subscribe(&self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
-        let fragments = self.fragments.watch(&scope.tenant, session);
+    pub async fn subscribe(self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
+        let fragments = self.engine.fragments.watch(&scope.tenant, session);
         let follower = self.follow(scope, session, after).await?;
         Ok(Subscription { follower, fragments, record: None, fragment: None, cursor: after })
     }
@@ -48,7 +49,7 @@ impl Engine {
     /// Call `listener` with every event after the cursor. A listener that panics is stopped; the session and
     /// other listeners are not affected.
     pub async fn listen(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         after: Seq,

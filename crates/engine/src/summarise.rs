@@ -15,6 +15,7 @@ use sapwood_core::port::summariser::{Summariser, SummariserError, SummaryRequest
 use sapwood_core::project::context::Role;
 use tracing::Instrument;
 
+use crate::Result;
 use crate::spans::{model_span, record_answer, record_failure, record_usage};
 
 /// Maximum number of tokens in a summary.

@@ -165,7 +165,7 @@ fn path_component(name: &str) -> String {
 impl Sapwood {
     /// Start a run of a flow. It continues even if no caller waits for it.
     pub async fn start_flow(&self, start: StartFlow) -> Result<RunningFlow> {
-        self.engine.start_flow(&self.scope, start).await
+        self.engine.flows().start(&self.scope, start).await
     }
 
     /// Run a flow until it ends or waits for answers.
@@ -176,7 +176,7 @@ impl Sapwood {
 
     /// Resume a run that was interrupted, is waiting, or failed; `None` if there is nothing to resume.
     pub async fn resume_flow(&self, run: &SessionId) -> Result<Option<FlowReport>> {
-        match self.engine.resume_flow(&self.scope, run).await? {
+        match self.engine.flows().resume(&self.scope, run).await? {
             Some(running) => Ok(Some(running.ended().await?)),
             None => Ok(None),
         }
@@ -185,18 +185,18 @@ impl Sapwood {
     /// Request cancellation of a run, even if another process executes it. If no process does, the run has
     /// ended when this call returns.
     pub async fn cancel_flow(&self, run: &SessionId) -> Result<()> {
-        if let Some(running) = self.engine.cancel_flow(&self.scope, run).await? {
+        if let Some(running) = self.engine.flows().cancel(&self.scope, run).await? {
             running.ended().await?;
         }
         Ok(())
     }
 
     pub async fn show_flow(&self, run: &SessionId) -> Result<RunView> {
-        self.engine.show_flow(&self.scope, run).await
+        self.engine.flows().show(&self.scope, run).await
     }
 
     pub async fn list_flows(&self, limit: usize) -> Result<RunList> {
-        self.engine.list_flows(&self.scope, limit, None).await
+        self.engine.flows().list(&self.scope, limit, None).await
     }
 }
 

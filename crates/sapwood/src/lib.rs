@@ -76,15 +76,14 @@ pub use sapwood_effects as effects;
 pub use sapwood_engine as engine;
 pub use sapwood_engine::compact::{Compacted, Compacting};
 pub use sapwood_engine::graft::{GraftState, GraftView, Grafted};
-pub use sapwood_engine::hook::{Hooks, InstalledHook, OnFailure};
+pub use sapwood_engine::hook::{HookRegistry, InstalledHook, OnFailure};
 pub use sapwood_engine::memory::{
     Learning, MemoryConfig, MemoryEdit, MemoryOutcome, RecalledMemory, Recollection, StoredMemory, UserMemory,
 };
-pub use sapwood_engine::read::{Ancestry, Snapshot};
-pub use sapwood_engine::turn::{
-    IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
-};
-pub use sapwood_engine::write::{ForkAt, OpenOptions};
+pub use sapwood_engine::sessions::StartOptions;
+pub use sapwood_engine::sessions::{ForkAt, OpenOptions};
+pub use sapwood_engine::turn::{IfRunning, OnWait, PendingApproval, Running, SendOptions, Sent, TurnReport};
+pub use sapwood_engine::views::{Ancestry, Snapshot};
 pub use sapwood_engine::{Backends, Engine, EngineError as Error, Listener, SessionEvent, Subscription};
 pub use sapwood_formats as formats;
 pub use sapwood_store as store;
@@ -92,8 +91,8 @@ pub use sapwood_store as store;
 use sapwood_core::TurnId;
 use sapwood_core::entry::UserMessage;
 use sapwood_effects::tokens::KnownTokenizers;
+use sapwood_engine::edits::InjectOptions;
 use sapwood_engine::hook::Closure;
-use sapwood_engine::write::InjectOptions;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -161,7 +160,7 @@ impl Sapwood {
         Fut: Future<Output = A> + Send + 'static,
         A: Into<HookAnswer> + 'static,
     {
-        let number = self.engine.hooks().iter().filter(|hook| hook.on == name).count() + 1;
+        let number = self.engine.config().hooks.iter().filter(|hook| hook.on == name).count() + 1;
         let hook = Arc::new(Closure(closure));
         let installed = InstalledHook::new(format!("closure-{number}"), name, hook, self.scope.clone());
         self.install(installed)
@@ -169,9 +168,9 @@ impl Sapwood {
 
     /// Install a hook with a name, priority and timeout.
     pub fn install(self, installed: InstalledHook) -> Result<Self> {
-        let mut hooks = self.engine.hooks();
+        let mut hooks = self.engine.config().hooks.clone();
         hooks.install(installed)?;
-        Ok(Self { engine: self.engine.with_hooks(hooks), scope: self.scope })
+        Ok(Self { engine: self.engine.configured(|config| config.hooks = hooks), scope: self.scope })
     }
 
     pub fn engine(&self) -> &Engine {
@@ -189,7 +188,7 @@ impl Sapwood {
 
     /// Start a session with an id, a title, a directory, variables, or fewer rights than the agent allows.
     pub async fn start_with(&self, options: StartOptions) -> Result<SessionId> {
-        Ok(self.engine.start(&self.scope, options).await?.0)
+        Ok(self.engine.sessions().start(&self.scope, options).await?.0)
     }
 
     /// Send a message and wait until the turn ends or waits for an answer: see [`TurnReport::waiting`].
@@ -208,21 +207,24 @@ impl Sapwood {
         parts: Vec<Part>,
         options: SendOptions,
     ) -> Result<Sent> {
-        self.engine.send(&self.scope, session, parts, options).await
+        self.engine.turns().send(&self.scope, session, parts, options).await
     }
 
     /// Get one answer without a session. The turn runs on a temporary in-memory store, and nothing is stored
     /// permanently.
     pub async fn ask(&self, agent: Agent, text: impl Into<String>) -> Result<TurnReport> {
         let engine = open_engine("memory:", store::OpenOptions::default())?;
-        let temporary = Self { engine: engine.with_backends_of(&self.engine)?, scope: self.scope.clone() };
+        let temporary = Self {
+            engine: engine.configured(|config| *config = self.engine.config().clone()),
+            scope: self.scope.clone(),
+        };
         let session = temporary.start(agent).await?;
         temporary.send(&session, text).await
     }
 
     /// Resume a turn that was interrupted or is waiting; `None` if there is nothing to resume.
     pub async fn resume(&self, session: &SessionId) -> Result<Option<TurnReport>> {
-        match self.engine.resume(&self.scope, session, OnWait::Leave).await? {
+        match self.engine.turns().resume(&self.scope, session, OnWait::Leave).await? {
             Some(running) => Ok(Some(running.ended().await?)),
             None => Ok(None),
         }
@@ -230,17 +232,17 @@ impl Sapwood {
 
     /// Request cancellation of the open turn, even if another process runs it.
     pub async fn cancel(&self, session: &SessionId) -> Result<TurnId> {
-        self.engine.cancel(&self.scope, session).await
+        self.engine.turn_control().cancel(&self.scope, session).await
     }
 
     /// Add a message to the running turn.
     pub async fn steer(&self, session: &SessionId, text: impl Into<String>) -> Result<EntryId> {
-        self.engine.steer(&self.scope, session, vec![Part::text(text)]).await
+        self.engine.turn_control().steer(&self.scope, session, vec![Part::text(text)]).await
     }
 
     /// The pending approvals of a session.
     pub async fn approvals(&self, session: &SessionId) -> Result<Vec<PendingApproval>> {
-        self.engine.approvals(&self.scope, session).await
+        self.engine.turn_control().approvals(&self.scope, session).await
     }
 
     pub async fn answer(
@@ -249,12 +251,12 @@ impl Sapwood {
         answer: ApprovalAnswer,
         reason: Option<String>,
     ) -> Result<SessionId> {
-        self.engine.answer(&self.scope, approval, answer, reason).await
+        self.engine.turn_control().answer(&self.scope, approval, answer, reason).await
     }
 
     /// Subscribe to all events after the cursor: first those in the log, once and in order, then live events.
     pub async fn subscribe(&self, session: &SessionId, after: Seq) -> Result<Subscription> {
-        self.engine.subscribe(&self.scope, session, after).await
+        self.engine.events().subscribe(&self.scope, session, after).await
     }
 
     /// Call a closure for every event after the cursor, until the listener is dropped.
@@ -264,33 +266,33 @@ impl Sapwood {
         after: Seq,
         listener: impl FnMut(SessionEvent) + Send + 'static,
     ) -> Result<Listener> {
-        self.engine.listen(&self.scope, session, after, listener).await
+        self.engine.events().listen(&self.scope, session, after, listener).await
     }
 
     /// Open a session. Idempotent: an existing id is opened unchanged.
     pub async fn open_session(&self, options: OpenOptions) -> Result<SessionId> {
-        Ok(self.engine.open(&self.scope, options).await?.0)
+        Ok(self.engine.sessions().open(&self.scope, options).await?.0)
     }
 
     pub async fn exists(&self, session: &SessionId) -> Result<bool> {
-        self.engine.exists(&self.scope, session).await
+        self.engine.directory().exists(&self.scope, session).await
     }
 
     pub async fn snapshot(&self, session: &SessionId) -> Result<Option<Snapshot>> {
-        self.engine.snapshot(&self.scope, session).await
+        self.engine.views().snapshot(&self.scope, session).await
     }
 
     pub async fn ancestry(&self, session: &SessionId) -> Result<Option<Ancestry>> {
-        self.engine.ancestry(&self.scope, session).await
+        self.engine.views().ancestry(&self.scope, session).await
     }
 
     pub async fn inject(&self, session: &SessionId, bodies: Vec<Body>) -> Result<()> {
-        self.engine.inject(&self.scope, session, bodies, InjectOptions::default()).await?;
+        self.engine.edits().inject(&self.scope, session, bodies, InjectOptions::default()).await?;
         Ok(())
     }
 
     pub async fn fork(&self, source: &SessionId, at: ForkAt, options: OpenOptions) -> Result<SessionId> {
-        self.engine.fork(&self.scope, source, at, options).await
+        self.engine.sessions().fork(&self.scope, source, at, options).await
     }
 
     /// Fork a session, sharing its first `keep_first` messages.
@@ -300,81 +302,81 @@ impl Sapwood {
 
     /// Remove all current messages from the context.
     pub async fn reset(&self, session: &SessionId) -> Result<()> {
-        self.engine.reset(&self.scope, session).await?;
+        self.engine.edits().reset(&self.scope, session).await?;
         Ok(())
     }
 
     /// Keep only the last `keep_last` messages in the context. Returns how many are left.
     pub async fn trim(&self, session: &SessionId, keep_last: usize) -> Result<usize> {
-        self.engine.trim(&self.scope, session, keep_last).await
+        self.engine.edits().trim(&self.scope, session, keep_last).await
     }
 
     pub async fn compact(&self, session: &SessionId, how: Compacting) -> Result<Compacted> {
-        self.engine.compact(&self.scope, session, how).await
+        self.engine.compaction().compact(&self.scope, session, how).await
     }
 
     pub async fn close(&self, session: &SessionId) -> Result<()> {
-        self.engine.close(&self.scope, session).await
+        self.engine.sessions().close(&self.scope, session).await
     }
 
     pub async fn archive(&self, session: &SessionId) -> Result<()> {
-        self.engine.archive(&self.scope, session).await
+        self.engine.sessions().archive(&self.scope, session).await
     }
 
     /// Store a fact for later sessions of this user. A known fact is strengthened; a contradicted fact is
     /// superseded.
     pub async fn remember(&self, text: impl Into<String>, kind: MemoryKind) -> Result<StoredMemory> {
         let written = UserMemory { text: text.into(), kind, belongs: None };
-        self.engine.remember(&self.scope, written).await
+        self.engine.memories().remember(&self.scope, written).await
     }
 
     /// This user's memories and the tenant's, newest first.
     pub async fn memories(&self) -> Result<Vec<Memory>> {
         let filter =
             MemoryFilter { whose: Whose::For(self.scope.principal.clone()), ..MemoryFilter::default() };
-        Ok(self.engine.memories(&self.scope, &filter).await?.items)
+        Ok(self.engine.memories().list(&self.scope, &filter).await?.items)
     }
 
     /// The memories that match a question, best first.
     pub async fn recollect(&self, question: &str, limit: usize) -> Result<Vec<RecalledMemory>> {
         let whose = Whose::For(self.scope.principal.clone());
-        Ok(self.engine.recollect(&self.scope, question, whose, limit).await?.found)
+        Ok(self.engine.memories().recollect(&self.scope, question, whose, limit).await?.found)
     }
 
     pub async fn edit_memory(&self, memory: MemoryId, edit: MemoryEdit) -> Result<Memory> {
-        self.engine.edit_memory(&self.scope, memory, edit).await
+        self.engine.memories().edit(&self.scope, memory, edit).await
     }
 
     /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
     pub async fn forget(&self, memory: MemoryId) -> Result<usize> {
-        self.engine.forget(&self.scope, memory).await
+        self.engine.memories().forget(&self.scope, memory).await
     }
 
     /// Extract memories from the new entries of a session. Closing or archiving a session does the same.
     pub async fn learn(&self, session: &SessionId) -> Result<Learning> {
-        self.engine.learn(&self.scope, session).await
+        self.engine.memories().learn(&self.scope, session).await
     }
 
     /// Graft an artifact, a digest or a range of rounds of another session, by reference.
     pub async fn graft(&self, session: &SessionId, source: &SessionId, what: GraftWhat) -> Result<GraftView> {
-        self.engine.graft(&self.scope, session, source, what).await
+        self.engine.grafts().add(&self.scope, session, source, what).await
     }
 
     pub async fn grafts(&self, session: &SessionId) -> Result<Vec<GraftView>> {
-        self.engine.grafts(&self.scope, session).await
+        self.engine.grafts().list(&self.scope, session).await
     }
 
     /// Read a graft's content. Fails if the content is withheld.
     pub async fn read_graft(&self, session: &SessionId, seq: Seq) -> Result<Arc<Grafted>> {
-        Ok(self.engine.read_graft(&self.scope, session, seq).await?.1)
+        Ok(self.engine.grafts().read(&self.scope, session, seq).await?.1)
     }
 
     pub async fn context(&self, session: &SessionId) -> Result<Context> {
-        self.engine.context(&self.scope, session, None).await
+        self.engine.views().context(&self.scope, session, None).await
     }
 
     /// Number of messages in the context.
     pub async fn length(&self, session: &SessionId) -> Result<usize> {
-        self.engine.length(&self.scope, session).await
+        self.engine.views().length(&self.scope, session).await
     }
 }

@@ -93,7 +93,7 @@ impl OpenedBlob {
         if first.len() < BLOB_CHUNK_BYTES_MAX {
             return Ok(Self { size: first.len() as u64, first, rest: None, request: caller.request });
         }
-        let reader = engine.open_blob(scope, blob).await?;
+        let reader = engine.views().open_blob(scope, blob).await?;
         Ok(Self { first, size: reader.remaining(), rest: Some(reader), request: caller.request })
     }
 

@@ -70,7 +70,7 @@ async fn check_store(engine: &Engine) -> Result<()> {
     // Runs first, because it returns the most precise error about the store's location.
     engine.store().check_writable().await?;
     let scope = Scope::operator(TenantId::local(), Principal::System);
-    engine.list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
+    engine.directory().list(&scope, &ListFilter { limit: 1, ..ListFilter::default() }).await?;
     Ok(())
 }
 

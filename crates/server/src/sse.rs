@@ -67,7 +67,7 @@ impl SessionStream {
         session: &SessionId,
         after: Seq,
     ) -> Result<Self> {
-        let subscription = state.engine.subscribe(&caller.scope, session, after).await?;
+        let subscription = state.engine.events().subscribe(&caller.scope, session, after).await?;
         let mut heartbeat = tokio::time::interval(state.settings.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();

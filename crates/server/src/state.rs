@@ -12,8 +12,8 @@ use sapwood::core::port::store::{AuditAction, AuditNote};
 use sapwood::core::port::tool::FsScope;
 use sapwood::core::project::summary::Summary;
 use sapwood::effects::secret::Secret;
+use sapwood::engine::directory::READ_AUDIT_WINDOW_MS;
 use sapwood::engine::flow::RunningFlow;
-use sapwood::engine::read::READ_AUDIT_WINDOW_MS;
 use sapwood::engine::turn::Running;
 use sapwood::{Engine, Principal, Scope, SessionId, SystemClock, TenantId};
 use tokio::sync::{Semaphore, watch};
@@ -182,11 +182,11 @@ impl State {
     /// Resumes the flow run in which this session is a role. Returns false if there is no such run, or another process
     /// runs it.
     async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
-        let run = match self.engine.run_of(scope, session).await {
+        let run = match self.engine.flows().run_of(scope, session).await {
             Ok(Some(run)) => run,
             Ok(None) | Err(_) => return false,
         };
-        match self.engine.resume_flow(scope, &run).await {
+        match self.engine.flows().resume(scope, &run).await {
             Ok(Some(running)) => {
                 self.track_flow(running);
                 true
@@ -262,9 +262,9 @@ impl Inner {
         if self.was_audited(&key) {
             return Ok(());
         }
-        if self.engine.summary(&caller.scope, session).await?.owner != caller.scope.principal {
+        if self.engine.directory().summary(&caller.scope, session).await?.owner != caller.scope.principal {
             let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
-            self.engine.write_audit(&caller.scope, note).await?;
+            self.engine.directory().write_audit(&caller.scope, note).await?;
         }
         let mut audited_reads = self.audited_reads.lock().unwrap_or_else(PoisonError::into_inner);
         if audited_reads.len() >= AUDITED_READS_MAX {
@@ -299,7 +299,7 @@ impl Inner {
             if state.resume_run_of(&scope, &session).await {
                 return;
             }
-            match state.engine.resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
+            match state.engine.turns().resume(&scope, &session, sapwood::engine::turn::OnWait::Leave).await {
                 Ok(Some(running)) => drop(state.track_turn(running)),
                 Ok(None) => {}
                 // Another process already runs the turn.

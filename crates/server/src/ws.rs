@@ -133,7 +133,7 @@ async fn replay(
     caller: &Caller,
     session: &SessionId,
 ) -> Result<Seq, SocketEnd> {
-    let follower = state.engine.follow(&caller.scope, session, Seq::ZERO).await;
+    let follower = state.engine.events().follow(&caller.scope, session, Seq::ZERO).await;
     let mut follower = follower.map_err(Problem::from)?;
     let (mut feed, mut last_seq, mut bytes) = (Feed::default(), Seq::ZERO, 0);
     while let Some(record) = follower.try_next().await.map_err(Problem::from)? {
@@ -234,16 +234,16 @@ async fn execute(
                 wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
                 wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
             };
-            let answered = engine.answer(scope, &approval, answer, reason).await?;
+            let answered = engine.turn_control().answer(scope, &approval, answer, reason).await?;
             Inner::spawn_resume(state, scope.clone(), answered);
             Ok(json!({ "approval": approval }))
         }
         ClientMessage::Steer { input } => {
-            let queued = engine.steer(scope, session, input_parts(&input)?).await?;
+            let queued = engine.turn_control().steer(scope, session, input_parts(&input)?).await?;
             Ok(json!({ "queued": queued }))
         }
         ClientMessage::Cancel => {
-            let turn: TurnId = engine.cancel(scope, session).await?;
+            let turn: TurnId = engine.turn_control().cancel(scope, session).await?;
             Inner::spawn_resume(state, scope.clone(), session.clone());
             Ok(json!({ "turn": turn }))
         }
@@ -266,7 +266,7 @@ pub async fn begin_turn(
         wire::IfRunning::Queue => sapwood::engine::turn::IfRunning::Queue,
     };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };
-    let sent = state.engine.send(&caller.scope, session, input_parts(input)?, options).await?;
+    let sent = state.engine.turns().send(&caller.scope, session, input_parts(input)?, options).await?;
     let accepted = wire::Accepted::of(session);
     Ok(match sent {
         Sent::Started(running) => {

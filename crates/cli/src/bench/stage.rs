@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sapwood::core::entry::{Compaction, Strategy, Trigger};
 use sapwood::core::port::store::SearchQuery;
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
 use sapwood::store::{Durability, OpenOptions as StoreOptions};
 use sapwood::{Body, Engine, EntryId, OpenOptions, Principal, Scope, SessionId, TenantId};
 
@@ -55,7 +55,7 @@ impl Stage {
 
     pub async fn session(&self, engine: &Engine, id: &str) -> anyhow::Result<SessionId> {
         let options = OpenOptions { id: Some(id.parse()?), ..OpenOptions::default() };
-        Ok(engine.open(&self.scope, options).await?.0)
+        Ok(engine.sessions().open(&self.scope, options).await?.0)
     }
 
     /// Append in one batch and return the ids.
@@ -65,7 +65,7 @@ impl Stage {
         session: &SessionId,
         bodies: Vec<Body>,
     ) -> anyhow::Result<Vec<EntryId>> {
-        let appended = engine.inject(&self.scope, session, bodies, InjectOptions::default()).await?;
+        let appended = engine.edits().inject(&self.scope, session, bodies, InjectOptions::default()).await?;
         Ok(appended.entries.into_iter().map(|(_, id)| id).collect())
     }
 
@@ -116,7 +116,7 @@ impl Stage {
         // The search index may lag. Update it now with a search, so that no axis measures the update.
         let start = std::time::Instant::now();
         let query = SearchQuery { text: "nothing".to_owned(), limit: 1, ..SearchQuery::default() };
-        engine.search(&self.scope, &query).await?;
+        engine.directory().search(&self.scope, &query).await?;
         let catch_up_ms = millis(start.elapsed());
         self.close("long.db", engine)?;
         let bytes_on_disk = file_bytes(self.scratch.path(), "long.db")?;

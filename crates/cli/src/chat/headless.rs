@@ -56,7 +56,7 @@ pub async fn follow(
 }
 
 async fn cancel(handle: &SessionHandle) -> Result<()> {
-    match handle.engine.cancel(&handle.scope, &handle.session).await {
+    match handle.engine.turn_control().cancel(&handle.scope, &handle.session).await {
         Err(sapwood::Error::NoTurn { .. }) => Ok(()),
         cancelled => Ok(cancelled.map(drop)?),
     }

@@ -136,7 +136,7 @@ impl<'a> Chat<'a> {
         let events = self.subscribe(&session).await?;
         let options = SendOptions { if_running: IfRunning::Queue, on_wait: OnWait::Stay };
         let parts = vec![Part::text(text.trim())];
-        match self.app.engine.send(&self.app.scope, &session, parts, options).await {
+        match self.app.engine.turns().send(&self.app.scope, &session, parts, options).await {
             Ok(Sent::Started(running)) => self.watch(&session, running, events, TurnOrigin::NewMessage).await,
             Ok(Sent::Queued(_)) => self.print_line(format!(
                 "{YELLOW}!{YELLOW:#} another process is running a turn in this session; your message is queued until it ends"
@@ -163,8 +163,8 @@ impl<'a> Chat<'a> {
     }
 
     async fn subscribe(&self, session: &SessionId) -> Result<Subscription> {
-        let head = self.app.engine.summary(&self.app.scope, session).await?.head.seq;
-        Ok(self.app.engine.subscribe(&self.app.scope, session, head).await?)
+        let head = self.app.engine.directory().summary(&self.app.scope, session).await?.head.seq;
+        Ok(self.app.engine.events().subscribe(&self.app.scope, session, head).await?)
     }
 
     async fn watch(
@@ -225,8 +225,8 @@ impl<'a> Chat<'a> {
     /// Open a session: show its last messages, and resume its interrupted turn, if any.
     async fn open_session(&mut self, session: SessionId) -> Result<()> {
         self.session = Some(session.clone());
-        let summary = self.app.engine.summary(&self.app.scope, &session).await?;
-        self.app.engine.note_open(&self.app.scope, &session).await?;
+        let summary = self.app.engine.directory().summary(&self.app.scope, &session).await?;
+        self.app.engine.sessions().note_open(&self.app.scope, &session).await?;
         self.show_last_messages(&session).await?;
         if summary.open_turn.is_some() {
             return self.resume_open_turn(&session).await;
@@ -237,7 +237,7 @@ impl<'a> Chat<'a> {
     async fn resume_open_turn(&mut self, session: &SessionId) -> Result<()> {
         let events = self.subscribe(session).await?;
         self.print_line(format!("{YELLOW}!{YELLOW:#} a turn was interrupted here and is resumed now"))?;
-        match self.app.engine.resume(&self.app.scope, session, OnWait::Stay).await {
+        match self.app.engine.turns().resume(&self.app.scope, session, OnWait::Stay).await {
             Ok(Some(running)) => self.watch(session, running, events, TurnOrigin::Resumed).await,
             Ok(None) => Ok(()),
             Err(error) if error.code() == "session.leased" => self.print_line(format!(
@@ -249,7 +249,7 @@ impl<'a> Chat<'a> {
 
     /// Show the last messages of a session for orientation.
     async fn show_last_messages(&mut self, session: &SessionId) -> Result<()> {
-        let context = self.app.engine.context(&self.app.scope, session, None).await?;
+        let context = self.app.engine.views().context(&self.app.scope, session, None).await?;
         let has_text = |message: &&Message| message.role != Role::Tool && !message.text().trim().is_empty();
         let messages: Vec<_> = context.messages.iter().filter(has_text).collect();
         let mut lines = Vec::new();
@@ -335,7 +335,7 @@ async fn skip_own_message(events: &mut Subscription) -> Result<()> {
 
 /// The tool calls of the last answer, which a resumed turn may still have to run.
 async fn open_calls(app: &App, session: &SessionId) -> Result<Vec<ToolCall>> {
-    let context = app.engine.context(&app.scope, session, None).await?;
+    let context = app.engine.views().context(&app.scope, session, None).await?;
     let last = context.messages.iter().rfind(|message| message.role == Role::Assistant);
     let parts = last.map(|message| message.parts.as_slice()).unwrap_or_default();
     Ok(parts.iter().filter_map(Part::as_tool_call).cloned().collect())

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use sapwood::core::agent::Agent;
 use sapwood::core::entry::{Body, ModelChanged};
 use sapwood::core::port::store::ListFilter;
-use sapwood::engine::turn::StartOptions;
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
+use sapwood::engine::sessions::StartOptions;
 use sapwood::{OpenOptions, SessionId};
 
 use crate::app::App;
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 pub async fn latest_here(app: &App) -> Result<SessionId> {
     let cwd = Some(directory(None)?);
     let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
-    let latest = app.engine.first_listed(&app.scope, filter).await?.into_iter().next();
+    let latest = app.engine.directory().first_listed(&app.scope, filter).await?.into_iter().next();
     latest.map(|summary| summary.id).ok_or_else(|| {
         Failure::new("session.not_found", "this directory has no session to resume").with_hint(
             "run `sapwood chat` to start one, or `sapwood ls` to list the sessions of other directories",
@@ -39,7 +39,7 @@ impl SessionTemplate {
         let open = OpenOptions { cwd: Some(directory(None)?), ..OpenOptions::default() };
         let (agent, variables) = (self.agent, self.variables);
         let options = StartOptions { open, agent, variables, ..StartOptions::default() };
-        Ok(app.engine.start(&app.scope, options).await?.0)
+        Ok(app.engine.sessions().start(&app.scope, options).await?.0)
     }
 }
 
@@ -47,6 +47,6 @@ impl SessionTemplate {
 pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
     let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
     let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
-    app.engine.inject(&app.scope, session, vec![changed], options).await?;
+    app.engine.edits().inject(&app.scope, session, vec![changed], options).await?;
     Ok(())
 }

@@ -80,13 +80,13 @@ impl Chat<'_> {
     /// Move the leaf to the entry before the last user message, and put the message's text in the prompt.
     async fn undo(&mut self) -> Result<()> {
         let session = self.current_session()?;
-        let path = self.app.engine.path(&self.app.scope, &session, None).await?;
+        let path = self.app.engine.views().path(&self.app.scope, &session, None).await?;
         let last_message = path.iter().rposition(|entry| entry.meta.kind == Kind::UserMessage);
         let at =
             last_message.ok_or_else(|| Failure::usage("there is nothing to undo", "send a message first"))?;
         match at.checked_sub(1).map(|before| path[before].meta.id) {
-            Some(before) => self.app.engine.branch(&self.app.scope, &session, before, None).await?,
-            None => self.app.engine.reset(&self.app.scope, &session).await?,
+            Some(before) => self.app.engine.edits().branch(&self.app.scope, &session, before, None).await?,
+            None => self.app.engine.edits().reset(&self.app.scope, &session).await?,
         };
         if let Body::UserMessage(message) = &path[at].body {
             self.typed = joined_text(&message.parts);
@@ -99,12 +99,13 @@ impl Chat<'_> {
     async fn fork(&mut self, at: Option<String>) -> Result<()> {
         let source = self.current_session()?;
         let at = match at {
-            Some(at) => {
-                ForkAt::Entry(self.app.engine.find_entry(&self.app.scope, &source, &at).await?.meta.seq)
-            }
+            Some(at) => ForkAt::Entry(
+                self.app.engine.directory().find_entry(&self.app.scope, &source, &at).await?.meta.seq,
+            ),
             None => ForkAt::Leaf,
         };
-        let fork = self.app.engine.fork(&self.app.scope, &source, at, OpenOptions::default()).await?;
+        let fork =
+            self.app.engine.sessions().fork(&self.app.scope, &source, at, OpenOptions::default()).await?;
         self.session = Some(fork.clone());
         self.print_line(format!("{GREEN}✓{GREEN:#} now in session {fork}  {DIM}forked from {source}{DIM:#}"))
     }
@@ -123,7 +124,7 @@ impl Chat<'_> {
 
     async fn show_agent(&mut self) -> Result<()> {
         let agent = match &self.session {
-            Some(session) => self.app.engine.agent_of(&self.app.scope, session).await?,
+            Some(session) => self.app.engine.configuration().agent_of(&self.app.scope, session).await?,
             None => self.template.agent.clone(),
         };
         let tools = if agent.tools.is_empty() { "none".to_owned() } else { agent.tools.join(", ") };

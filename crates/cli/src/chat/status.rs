@@ -14,7 +14,7 @@ use crate::render::{DIM, GREEN, RED, YELLOW, clean, cost};
 const GAUGE_CELLS: usize = 10;
 
 pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, took_ms: u64) -> Result<String> {
-    let summary = app.engine.summary(&app.scope, session).await?;
+    let summary = app.engine.directory().summary(&app.scope, session).await?;
     let model = model_of(app, session).await?;
     let usage = report.ended.as_ref().and_then(|ended| ended.usage);
     let tokens = usage.map(|usage| usage.input + usage.output + usage.cache_read + usage.cache_write);
@@ -22,17 +22,23 @@ pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, too
     let mut parts = vec![clean(&model).into_owned(), duration(took_ms)];
     parts.extend(tokens.map(|tokens| format!("{} tokens", thousands(tokens))));
     parts.extend(spent(&summary));
-    let pressure = app.engine.pressure_of(&app.scope, session).await?;
+    let pressure = app.engine.compaction().pressure_of(&app.scope, session).await?;
     let gauge = pressure.map(|pressure| gauge(&pressure)).unwrap_or_default();
     Ok(format!("  {DIM}{}{DIM:#}{gauge}", parts.join(" · ")))
 }
 
 /// The model for the next turn.
 pub async fn model_of(app: &App, session: &SessionId) -> Result<String> {
-    let summary = app.engine.summary(&app.scope, session).await?;
+    let summary = app.engine.directory().summary(&app.scope, session).await?;
     Ok(match summary.model {
         Some(model) => model,
-        None => app.engine.agent_of(&app.scope, session).await?.model.unwrap_or_else(|| app.default_model()),
+        None => app
+            .engine
+            .configuration()
+            .agent_of(&app.scope, session)
+            .await?
+            .model
+            .unwrap_or_else(|| app.default_model()),
     })
 }
 

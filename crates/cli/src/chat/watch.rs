@@ -295,10 +295,13 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         let SessionHandle { engine, scope, session } = &self.handle;
-        for pending in engine.approvals(scope, session).await? {
+        for pending in engine.turn_control().approvals(scope, session).await? {
             let prompt = ApprovalPrompt::new(pending);
             if prompt.tool().is_some_and(|tool| allowed_tools.contains(tool)) {
-                engine.answer(scope, &prompt.pending.approval, ApprovalAnswer::Approved, None).await?;
+                engine
+                    .turn_control()
+                    .answer(scope, &prompt.pending.approval, ApprovalAnswer::Approved, None)
+                    .await?;
                 continue;
             }
             if let Some(call) = &prompt.pending.call {
@@ -334,7 +337,7 @@ impl<'a> Watch<'a> {
         self.is_cancelling = true;
         self.prompt = None;
         self.view.set_waiting("cancelling");
-        match self.handle.engine.cancel(&self.handle.scope, &self.handle.session).await {
+        match self.handle.engine.turn_control().cancel(&self.handle.scope, &self.handle.session).await {
             // The turn ended before it was cancelled.
             Err(sapwood::Error::NoTurn { .. }) => Ok(()),
             cancelled => Ok(cancelled.map(drop)?),
@@ -380,7 +383,7 @@ impl<'a> Watch<'a> {
     ) -> Result<()> {
         let SessionHandle { engine, scope, .. } = &self.handle;
         let line = answer_line(prompt, answer, reason.as_deref());
-        match engine.answer(scope, &prompt.pending.approval, answer, reason).await {
+        match engine.turn_control().answer(scope, &prompt.pending.approval, answer, reason).await {
             // Already answered by another client.
             Err(sapwood::Error::NoApproval { .. }) => return Ok(()),
             answered => answered?,
@@ -397,7 +400,13 @@ impl<'a> Watch<'a> {
             KeyPress::Enter if is_command || self.typed.trim().is_empty() => Ok(()),
             KeyPress::Enter => {
                 let parts = vec![Part::text(self.typed.trim())];
-                match self.handle.engine.steer(&self.handle.scope, &self.handle.session, parts).await {
+                match self
+                    .handle
+                    .engine
+                    .turn_control()
+                    .steer(&self.handle.scope, &self.handle.session, parts)
+                    .await
+                {
                     Ok(input) => {
                         self.waiting.insert(input);
                         self.typed.clear();

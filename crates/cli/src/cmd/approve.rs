@@ -51,11 +51,11 @@ pub async fn deny(app: &mut App, args: DenyArgs) -> Result<()> {
 
 async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: Option<String>) -> Result<()> {
     app.open_backends()?;
-    let session = app.engine.answer(&app.scope, approval, answer, reason).await?;
-    let run = app.engine.run_of(&app.scope, &session).await?;
+    let session = app.engine.turn_control().answer(&app.scope, approval, answer, reason).await?;
+    let run = app.engine.flows().run_of(&app.scope, &session).await?;
     if let Some(run) = &run {
         // The turn belongs to a flow run: resume the run, which then continues with the next roles.
-        match app.engine.resume_flow(&app.scope, run).await {
+        match app.engine.flows().resume(&app.scope, run).await {
             Ok(Some(running)) => return super::flow::continue_run(app, running).await,
             Ok(None) => {}
             Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => {}
@@ -63,7 +63,7 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
         }
     }
     let turn = TurnSubscription::open(app, &session).await?;
-    match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
+    match app.engine.turns().resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => {
             deliver(app, turn.with(running), JsonOutput::Report).await?;
             resume_run(app, run).await
@@ -77,7 +77,7 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
 /// Resumes the flow run, because the process that ran it may have exited while this process ran the turn.
 async fn resume_run(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
     let Some(run) = run else { return Ok(()) };
-    match app.engine.resume_flow(&app.scope, &run).await {
+    match app.engine.flows().resume(&app.scope, &run).await {
         Ok(Some(running)) => super::flow::continue_run(app, running).await,
         Ok(None) => Ok(()),
         Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => Ok(()),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use sapwood::engine::read::Archive;
+use sapwood::engine::views::Archive;
 
 use crate::app::App;
 use crate::failure::Result;
@@ -22,7 +22,7 @@ pub struct ArchivesArgs {
 
 pub async fn run(app: &mut App, args: ArchivesArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
-    for archive in app.engine.archives(&app.scope, &session).await? {
+    for archive in app.engine.views().archives(&app.scope, &session).await? {
         if app.out.is_json() {
             app.out.json(&archive)?;
         } else {

@@ -66,7 +66,7 @@ pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
     let mut remaining = args.limit.map_or(usize::MAX, |limit| limit as usize);
     while remaining > 0 {
         let limit = remaining.min(PAGE_ROWS);
-        let lines = app.engine.audit(&app.scope, session.as_ref(), after, limit).await?;
+        let lines = app.engine.directory().audit(&app.scope, session.as_ref(), after, limit).await?;
         for line in &lines {
             print_line(app, line)?;
             after = line.number;
@@ -81,10 +81,10 @@ pub async fn run(app: &mut App, args: AuditArgs) -> Result<()> {
 
 /// Resolves a session. An erased session still has audit lines and is addressed by its full id.
 async fn resolve_session(app: &App, given: &str) -> Result<sapwood::SessionId> {
-    match app.engine.find_session(&app.scope, given).await {
+    match app.engine.directory().find_session(&app.scope, given).await {
         Err(error) if error.code() == "session.not_found" => {
             let id = given.parse().map_err(sapwood::Error::from)?;
-            let lines = app.engine.audit(&app.scope, Some(&id), 0, 1).await?;
+            let lines = app.engine.directory().audit(&app.scope, Some(&id), 0, 1).await?;
             if lines.is_empty() { Err(error.into()) } else { Ok(id) }
         }
         found => Ok(found?),
@@ -117,7 +117,7 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
     let (mut after, mut hash) = (0, String::new());
     let mut missing = from;
     loop {
-        let lines = app.engine.audit(&app.scope, None, after, PAGE_ROWS).await?;
+        let lines = app.engine.directory().audit(&app.scope, None, after, PAGE_ROWS).await?;
         for line in &lines {
             if line.number != after + 1 || line.hash != line.expected_hash(&hash) {
                 let message =

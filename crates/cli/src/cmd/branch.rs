@@ -24,8 +24,8 @@ pub struct BranchArgs {
 
 pub async fn run(app: &mut App, args: BranchArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let target = app.engine.find_entry(&app.scope, &session, &args.entry).await?.meta;
-    let appended = app.engine.branch(&app.scope, &session, target.id, args.summary).await?;
+    let target = app.engine.directory().find_entry(&app.scope, &session, &args.entry).await?.meta;
+    let appended = app.engine.edits().branch(&app.scope, &session, target.id, args.summary).await?;
     let leaf = appended.head.leaf.unwrap_or(target.seq);
     print_change(app, &appended, &format!("the next message will follow entry {leaf}"))
 }
@@ -42,6 +42,6 @@ pub struct ResetArgs {
 
 pub async fn reset(app: &mut App, args: ResetArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let appended = app.engine.reset(&app.scope, &session).await?;
+    let appended = app.engine.edits().reset(&app.scope, &session).await?;
     print_change(app, &appended, "the context is empty; the log keeps every entry")
 }

@@ -21,10 +21,10 @@ pub struct CancelArgs {
 
 pub async fn run(app: &mut App, args: CancelArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let turn = app.engine.cancel(&app.scope, &session).await?;
+    let turn = app.engine.turn_control().cancel(&app.scope, &session).await?;
     app.open_backends()?;
     // An abandoned turn is ended here. A turn that another process runs is ended by that process.
-    match app.engine.resume(&app.scope, &session, OnWait::Leave).await {
+    match app.engine.turns().resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => drop(running.ended().await?),
         Ok(None) => {}
         Err(error) if error.code() == "session.leased" => {}

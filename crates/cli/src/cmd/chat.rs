@@ -148,7 +148,7 @@ async fn send_prompt(
 ) -> Result<()> {
     let session = match session {
         Some(session) => {
-            app.engine.note_open(&app.scope, &session).await?;
+            app.engine.sessions().note_open(&app.scope, &session).await?;
             session
         }
         None => {
@@ -160,7 +160,7 @@ async fn send_prompt(
     };
     let turn = TurnSubscription::open(app, &session).await?;
     let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
-    match app.engine.send(&app.scope, &session, vec![Part::text(prompt)], options).await? {
+    match app.engine.turns().send(&app.scope, &session, vec![Part::text(prompt)], options).await? {
         Sent::Started(running) => deliver(app, turn.with(running), super::send::JsonOutput::Events).await,
         Sent::Queued(_) => Ok(()),
     }

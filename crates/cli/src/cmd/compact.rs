@@ -68,7 +68,7 @@ pub async fn run(app: &mut App, args: CompactArgs) -> Result<()> {
     let mut how = Compacting::new(options_of(&args)?, Trigger::Manual);
     how.summariser = summariser(app, &session, &how.options, args.model).await?;
     how.writing = if is_dry { Writing::DryRun } else { Writing::Write };
-    let done = app.engine.compact(&app.scope, &session, how).await?;
+    let done = app.engine.compaction().compact(&app.scope, &session, how).await?;
     print_compacted(app, &done, is_dry)
 }
 
@@ -111,7 +111,7 @@ async fn summariser(
         };
     }
     app.open_backends()?;
-    Ok(Some(Arc::new(app.engine.summariser_of(&app.scope, session, model).await?)))
+    Ok(Some(Arc::new(app.engine.compaction().summariser_of(&app.scope, session, model).await?)))
 }
 
 fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {

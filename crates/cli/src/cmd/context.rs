@@ -28,10 +28,10 @@ pub struct ContextArgs {
 pub async fn run(app: &mut App, args: ContextArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let at = match &args.at {
-        Some(at) => Some(app.engine.find_entry(&app.scope, &session, at).await?.meta.seq),
+        Some(at) => Some(app.engine.directory().find_entry(&app.scope, &session, at).await?.meta.seq),
         None => None,
     };
-    let context = app.engine.context(&app.scope, &session, at).await?;
+    let context = app.engine.views().context(&app.scope, &session, at).await?;
     if app.out.is_json() {
         return app.out.json(&context);
     }

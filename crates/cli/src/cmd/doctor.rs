@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use sapwood::core::port::store::{Finding, Repair};
-use sapwood::engine::doctor::Diagnosis;
+use sapwood::engine::doctor::{Diagnosis, diagnose};
 
 use crate::app::App;
 use crate::failure::{Failure, Result};
@@ -31,7 +31,7 @@ pub async fn run(app: &mut App, args: DoctorArgs) -> Result<()> {
     let progress = |seen: &Diagnosis| {
         bar.set_message(format!("{}, {}", plural(seen.sessions, "session"), plural(seen.entries, "entry")));
     };
-    let diagnosis = app.engine.diagnose(&app.scope, repair, progress).await;
+    let diagnosis = diagnose(&app.engine, &app.scope, repair, progress).await;
     bar.finish_and_clear();
     let diagnosis = diagnosis?;
     print_diagnosis(app, &diagnosis)?;

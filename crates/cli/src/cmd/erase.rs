@@ -27,10 +27,10 @@ pub struct EraseArgs {
 pub async fn run(app: &mut App, args: EraseArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     if !args.yes {
-        let summary = app.engine.summary(&app.scope, &session).await?;
+        let summary = app.engine.directory().summary(&app.scope, &session).await?;
         confirm(app, &describe(&summary))?;
     }
-    app.engine.erase(&app.scope, &session).await?;
+    app.engine.sessions().erase(&app.scope, &session).await?;
     if app.out.is_json() {
         return app.out.json(&json!({ "id": session, "erased": true }));
     }

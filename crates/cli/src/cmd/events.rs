@@ -32,7 +32,7 @@ pub struct EventsArgs {
 pub async fn run(app: &mut App, args: EventsArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let cursor = Seq(args.after.unwrap_or(0));
-    let mut follower = app.engine.follow(&app.scope, &session, cursor).await?;
+    let mut follower = app.engine.events().follow(&app.scope, &session, cursor).await?;
     // Events are always printed as JSON.
     app.out = Out::new(Format::Json);
     if args.follow {

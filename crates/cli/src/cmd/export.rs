@@ -85,7 +85,7 @@ pub struct ExportArgs {
 
 pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let summary = app.engine.summary(&app.scope, &session).await?;
+    let summary = app.engine.directory().summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
     if let Some(path) = file.as_ref().filter(|path| path.is_dir()) {
         return Err(Failure::usage(
@@ -98,7 +98,7 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
         return Err(Failure::usage(message, "use --force to overwrite it"));
     }
     // Record the export first: even an incomplete copy discloses data.
-    app.engine.record_export(&app.scope, &session, args.format.name()).await?;
+    app.engine.views().record_export(&app.scope, &session, args.format.name()).await?;
     match file {
         Some(path) => export_to_file(app, &summary, args.format, &path).await?,
         None => {
@@ -108,7 +108,10 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     }
     // Only workflow exports are recorded in the session's log. Recording other exports would change the next export.
     if args.format == ExportFormatArg::Workflow {
-        app.engine.mark_export(&app.scope, &session, args.format.name(), summary.head.seq.0).await?;
+        app.engine
+            .views()
+            .mark_exported(&app.scope, &session, args.format.name(), summary.head.seq.0)
+            .await?;
     }
     Ok(())
 }
@@ -214,7 +217,7 @@ async fn write_page<W: Write>(
     format: PageFormat,
     mut to: W,
 ) -> Result<W, ExportFailure> {
-    let text = app.engine.export_page(&app.scope, summary, format).await.map_err(Failure::from)?;
+    let text = app.engine.views().page(&app.scope, summary, format).await.map_err(Failure::from)?;
     to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(ExportError::Io)?;
     if let Some(why) = (format == PageFormat::Workflow).then(|| workflow::obstacle(&text)).flatten() {
         render::note(app.format(), &format!("`sapwood flow run` cannot run this file: {why}"));
@@ -245,7 +248,7 @@ async fn write_blob<W: Write>(
     blob: BlobHash,
     exporter: &mut jsonl::Exporter<W>,
 ) -> Result<(), ExportFailure> {
-    let mut reader = app.engine.open_blob(&app.scope, blob).await.map_err(Failure::from)?;
+    let mut reader = app.engine.views().open_blob(&app.scope, blob).await.map_err(Failure::from)?;
     let pieces = jsonl::chunk_count(reader.remaining());
     for piece in 1..=pieces {
         let bytes = reader.next_up_to(jsonl::CHUNK_BYTES_MAX).await.map_err(Failure::from)?;
@@ -266,7 +269,7 @@ async fn write_tree<W: Write>(
     while after < end {
         for record in next_page(app, summary, after, end).await? {
             let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
-            let media = app.engine.media_of(&app.scope, blobs).await.map_err(Failure::from)?;
+            let media = app.engine.views().media_of(&app.scope, blobs).await.map_err(Failure::from)?;
             exporter.line(&record, &media)?;
             after = record.meta.seq;
         }

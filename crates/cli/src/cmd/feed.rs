@@ -31,14 +31,14 @@ pub async fn run(app: &mut App, args: FeedArgs) -> Result<()> {
     if args.follow {
         return follow(app, &session).await;
     }
-    let items = app.engine.feed(&app.scope, &session).await?;
+    let items = app.engine.views().feed(&app.scope, &session).await?;
     items.iter().try_for_each(|item| print_item(&mut app.out, item))
 }
 
 /// Prints the current items, then every change. A single reader reads both, so no item is missed or repeated.
 async fn follow(app: &mut App, session: &SessionId) -> Result<()> {
     end_on_interrupt()?;
-    let mut follower = app.engine.follow(&app.scope, session, Seq::ZERO).await?;
+    let mut follower = app.engine.events().follow(&app.scope, session, Seq::ZERO).await?;
     let mut feed = Feed::default();
     while let Some(record) = follower.try_next().await? {
         feed.apply(&entry_of(session, record)?);

@@ -118,8 +118,8 @@ pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
         FlowCommand::Run(args) => start(app, args).await,
         FlowCommand::Check { file } => check(app, &file),
         FlowCommand::Show { run } => {
-            let run = app.engine.find_run(&app.scope, &run).await?;
-            let view = app.engine.show_flow(&app.scope, &run).await?;
+            let run = app.engine.flows().find(&app.scope, &run).await?;
+            let view = app.engine.flows().show(&app.scope, &run).await?;
             show(app, &view)
         }
         FlowCommand::Ls { limit } => list(app, limit as usize).await,
@@ -136,7 +136,7 @@ async fn start(app: &mut App, args: RunArgs) -> Result<()> {
     let run = id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
     let mirror = args.mirror.map(|dir| super::new::directory(Some(dir))).transpose()?;
     let start = StartFlow { flow, input: args.input, run, improve: args.improve, cwd, mirror };
-    let running = app.engine.start_flow(&app.scope, start).await?;
+    let running = app.engine.flows().start(&app.scope, start).await?;
     let mirror = mirror_of(app, &running.run, None).await?;
     deliver(app, running, mirror).await
 }
@@ -172,22 +172,22 @@ fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
 
 /// Starts writing the role files to the given directory, or else to the directory stored in the run, if any.
 async fn mirror_of(app: &App, run: &SessionId, given: Option<PathBuf>) -> Result<Option<Mirror>> {
-    let stored = app.engine.show_flow(&app.scope, run).await?.mirror.map(PathBuf::from);
+    let stored = app.engine.flows().show(&app.scope, run).await?.mirror.map(PathBuf::from);
     let dir = given.or(stored);
-    Ok(dir.map(|dir| app.engine.mirror_flow(&app.scope, run, Arc::new(RoleFiles::in_dir(dir)))))
+    Ok(dir.map(|dir| app.engine.flows().mirror(&app.scope, run, Arc::new(RoleFiles::in_dir(dir)))))
 }
 
 async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<()> {
     app.open_backends()?;
-    let run = app.engine.find_run(&app.scope, given).await?;
-    match app.engine.resume_flow(&app.scope, &run).await? {
+    let run = app.engine.flows().find(&app.scope, given).await?;
+    match app.engine.flows().resume(&app.scope, &run).await? {
         Some(running) => {
             let mirror = mirror_of(app, &run, mirror).await?;
             deliver(app, running, mirror).await
         }
         None => {
             note(app.format(), "nothing to resume: the run has ended");
-            let view = app.engine.show_flow(&app.scope, &run).await?;
+            let view = app.engine.flows().show(&app.scope, &run).await?;
             show(app, &view)
         }
     }
@@ -201,8 +201,8 @@ pub async fn continue_run(app: &mut App, running: RunningFlow) -> Result<()> {
 
 async fn cancel(app: &mut App, given: &str) -> Result<()> {
     app.open_backends()?;
-    let run = app.engine.find_run(&app.scope, given).await?;
-    if let Some(running) = app.engine.cancel_flow(&app.scope, &run).await? {
+    let run = app.engine.flows().find(&app.scope, given).await?;
+    if let Some(running) = app.engine.flows().cancel(&app.scope, &run).await? {
         running.ended().await?;
     }
     if app.out.is_json() {
@@ -220,14 +220,14 @@ async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>) ->
         mirror.finish().await;
     }
     let report = report?;
-    let view = app.engine.show_flow(&app.scope, &run).await?;
+    let view = app.engine.flows().show(&app.scope, &run).await?;
     show(app, &view)?;
     app.out.flush()?;
     outcome_of(&report)
 }
 
 async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
-    let mut follower = app.engine.follow(&app.scope, &running.run, Seq::ZERO).await?;
+    let mut follower = app.engine.events().follow(&app.scope, &running.run, Seq::ZERO).await?;
     let mut feed = Feed::default();
     let ended = running.ended();
     tokio::pin!(ended);
@@ -274,7 +274,7 @@ fn show(app: &mut App, view: &RunView) -> Result<()> {
 }
 
 async fn list(app: &mut App, limit: usize) -> Result<()> {
-    let list = app.engine.list_flows(&app.scope, limit, None).await?;
+    let list = app.engine.flows().list(&app.scope, limit, None).await?;
     if app.out.is_json() {
         return list.items.iter().try_for_each(|row| app.out.json(row));
     }

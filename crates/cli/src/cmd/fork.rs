@@ -38,12 +38,14 @@ pub async fn run(app: &mut App, args: ForkArgs) -> Result<()> {
     let source = app.session(&args.session).await?;
     let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
     let at = match (&args.at, args.keep_first) {
-        (Some(at), _) => ForkAt::Entry(app.engine.find_entry(&app.scope, &source, at).await?.meta.seq),
+        (Some(at), _) => {
+            ForkAt::Entry(app.engine.directory().find_entry(&app.scope, &source, at).await?.meta.seq)
+        }
         (None, Some(count)) => ForkAt::KeepFirst(count),
         (None, None) => ForkAt::Leaf,
     };
     let options = OpenOptions { id, title: args.title, ..OpenOptions::default() };
-    let id = app.engine.fork(&app.scope, &source, at, options).await?;
+    let id = app.engine.sessions().fork(&app.scope, &source, at, options).await?;
     if app.out.is_json() {
         return app.out.json(&json!({ "id": id }));
     }
@@ -62,7 +64,7 @@ pub struct AncestryArgs {
 
 pub async fn ancestry(app: &mut App, args: AncestryArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let found = app.engine.ancestry(&app.scope, &session).await?;
+    let found = app.engine.views().ancestry(&app.scope, &session).await?;
     let ancestry =
         found.ok_or_else(|| Failure::new("session.not_found", format!("no session `{session}`")))?;
     if app.out.is_json() {

@@ -99,7 +99,7 @@ async fn create(app: &mut App, args: GraftArgs) -> Result<()> {
         }
     };
     let (session, source) = (app.session(&session).await?, app.session(&from).await?);
-    let view = app.engine.graft(&app.scope, &session, &source, what).await?;
+    let view = app.engine.grafts().add(&app.scope, &session, &source, what).await?;
     print_graft(app, &view)
 }
 
@@ -112,7 +112,7 @@ fn parse_rounds(text: &str) -> Result<GraftWhat> {
 
 async fn list(app: &mut App, given: &str) -> Result<()> {
     let session = app.session_to_read(given).await?;
-    let grafts = app.engine.grafts(&app.scope, &session).await?;
+    let grafts = app.engine.grafts().list(&app.scope, &session).await?;
     if grafts.is_empty() {
         note(app.format(), "this session has no grafts");
     }
@@ -137,14 +137,14 @@ fn print_graft(app: &mut App, view: &GraftView) -> Result<()> {
 
 async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>) -> Result<()> {
     let session = app.session_to_read(session).await?;
-    let seq = app.engine.find_entry(&app.scope, &session, entry).await?.meta.seq;
-    let (view, grafted) = app.engine.read_graft(&app.scope, &session, seq).await?;
+    let seq = app.engine.directory().find_entry(&app.scope, &session, entry).await?.meta.seq;
+    let (view, grafted) = app.engine.grafts().read(&app.scope, &session, seq).await?;
     app.note_read(&view.graft.source).await?;
     if let Some(path) = output {
         let Some(content) = &grafted.artifact else {
             return Err(Failure::usage("--output works only for artifacts", "omit --output"));
         };
-        let mut reader = app.engine.open_blob(&app.scope, content.blob).await?;
+        let mut reader = app.engine.views().open_blob(&app.scope, content.blob).await?;
         let failed = |error| Failure::file(&path, &error);
         // Read the first chunk before creating the file, so that a failed read leaves an existing file unchanged.
         let first = reader.next().await?;
@@ -168,7 +168,7 @@ async fn get(app: &mut App, session: &str, entry: &str, output: Option<PathBuf>)
 
 async fn digest(app: &mut App, given: &str) -> Result<()> {
     let source = app.session_to_read(given).await?;
-    for round in app.engine.digest(&app.scope, &source).await? {
+    for round in app.engine.grafts().digest(&app.scope, &source).await? {
         if app.out.is_json() {
             app.out.json(&round)?;
         } else {

@@ -69,7 +69,7 @@ fn row_of(hook: &InstalledHook) -> Value {
 }
 
 fn list(app: &mut App) -> Result<()> {
-    let hooks = app.engine.hooks();
+    let hooks = &app.engine.config().hooks;
     if app.out.is_json() {
         return hooks.iter().try_for_each(|hook| app.out.json(&row_of(hook)));
     }
@@ -92,7 +92,7 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
         })?),
         None => None,
     };
-    let all = app.engine.hooks();
+    let all = &app.engine.config().hooks;
     let names: Vec<HookName> = match HookName::from_name(name) {
         Some(on) => vec![on],
         None => all.iter().filter(|hook| hook.name == name).map(|hook| hook.on).collect(),
@@ -103,7 +103,7 @@ async fn test(app: &mut App, name: &str, session: &SessionId, event: Option<Stri
     }
     for on in names {
         let data = given.clone().unwrap_or_else(|| on.sample());
-        let results = app.engine.dry_run_hooks(on, &app.scope, session, data).await;
+        let results = app.engine.hooks().dry_run(on, &app.scope, session, data).await;
         results.iter().try_for_each(|result| print_result(app, on, result))?;
         if results.is_empty() && !app.out.is_json() {
             writeln!(app.out, "{on}: no hooks installed")?;

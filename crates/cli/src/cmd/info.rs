@@ -26,11 +26,11 @@ pub struct InfoArgs {
 
 pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
-    let summary = app.engine.summary(&app.scope, &session).await?;
+    let summary = app.engine.directory().summary(&app.scope, &session).await?;
     // Load the context, which may be long, only if there is a compaction to show.
     let context = match summary.compactions {
         0 => None,
-        _ => state_of(&app.engine.context(&app.scope, &session, None).await?),
+        _ => state_of(&app.engine.views().context(&app.scope, &session, None).await?),
     };
     let shown = Info { summary, context };
     if app.out.is_json() {

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use sapwood::core::port::store::{APPEND_ENTRIES_MAX, Appended, BODY_BYTES_MAX};
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
 use sapwood::formats::read_message;
 use sapwood::{Body, EntryId, Seq, SessionId};
 use serde::Serialize;
@@ -237,7 +237,7 @@ impl BatchWriter {
             idempotency_key: key,
             ..InjectOptions::default()
         };
-        let appended = app.engine.inject(&app.scope, &self.session, bodies, options).await;
+        let appended = app.engine.edits().inject(&app.scope, &self.session, bodies, options).await;
         let appended = appended.map_err(|error| match first {
             0 => Failure::from(error),
             first => Failure::from(error).at(format!("from line {first} on")),

@@ -24,12 +24,12 @@ pub struct LabelArgs {
 
 pub async fn label(app: &mut App, args: LabelArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let target = app.engine.find_entry(&app.scope, &session, &args.entry).await?.meta;
+    let target = app.engine.directory().find_entry(&app.scope, &session, &args.entry).await?.meta;
     let text = match &args.text {
         Some(text) => format!("entry {} is now labelled {:?}", target.seq, text.trim()),
         None => format!("removed the label of entry {}", target.seq),
     };
-    let appended = app.engine.label(&app.scope, &session, target.id, args.text).await?;
+    let appended = app.engine.edits().label(&app.scope, &session, target.id, args.text).await?;
     print_change(app, &appended, &text)
 }
 
@@ -48,6 +48,6 @@ pub struct RenameArgs {
 
 pub async fn rename(app: &mut App, args: RenameArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let appended = app.engine.rename(&app.scope, &session, &args.title).await?;
+    let appended = app.engine.sessions().rename(&app.scope, &session, &args.title).await?;
     print_change(app, &appended, &format!("{session} is now titled {:?}", args.title.trim()))
 }

@@ -21,7 +21,7 @@ pub struct LedgerArgs {
 
 pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
-    let lines = app.engine.ledger(&app.scope, &session).await?;
+    let lines = app.engine.views().ledger(&app.scope, &session).await?;
     if app.out.is_json() {
         return lines.iter().try_for_each(|line| app.out.json(line));
     }

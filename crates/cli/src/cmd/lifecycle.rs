@@ -22,7 +22,7 @@ pub struct CloseArgs {
 pub async fn close(app: &mut App, args: CloseArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     app.open_backends_to_learn()?;
-    app.engine.close(&app.scope, &session).await?;
+    app.engine.sessions().close(&app.scope, &session).await?;
     print_state(app, &session).await
 }
 
@@ -43,16 +43,16 @@ pub struct ArchiveArgs {
 pub async fn archive(app: &mut App, args: ArchiveArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     if args.reopen {
-        app.engine.reopen(&app.scope, &session).await?;
+        app.engine.sessions().reopen(&app.scope, &session).await?;
     } else {
         app.open_backends_to_learn()?;
-        app.engine.archive(&app.scope, &session).await?;
+        app.engine.sessions().archive(&app.scope, &session).await?;
     }
     print_state(app, &session).await
 }
 
 async fn print_state(app: &mut App, session: &SessionId) -> Result<()> {
-    let state = app.engine.summary(&app.scope, session).await?.state;
+    let state = app.engine.directory().summary(&app.scope, session).await?.state;
     if app.out.is_json() {
         return app.out.json(&json!({ "id": session, "state": state }));
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{ListFilter, ListOrder, Page};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::read::parse_state;
+use sapwood::engine::directory::parse_state;
 use serde::Serialize;
 
 use super::share::member;
@@ -91,7 +91,7 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
     let (mut next, mut count) = (None, 0);
     while remaining > 0 {
         filter.limit = remaining.min(PAGE_ROWS);
-        let page = app.engine.list(&app.scope, &filter).await?;
+        let page = app.engine.directory().list(&app.scope, &filter).await?;
         remaining -= page.items.len().min(remaining);
         count += page.items.len();
         print_page(app, &page, remaining == 0)?;

@@ -177,8 +177,11 @@ pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
         }
         MemoryCommand::Add { text, kind, everybody } => {
             let belongs = everybody.then_some(Belongs::Tenant);
-            let kept =
-                app.engine.remember(&app.scope, UserMemory { text, kind: kind.kind(), belongs }).await?;
+            let kept = app
+                .engine
+                .memories()
+                .remember(&app.scope, UserMemory { text, kind: kind.kind(), belongs })
+                .await?;
             print_kept(app, &kept)
         }
         MemoryCommand::Show { id } => show(app, &id).await,
@@ -186,16 +189,16 @@ pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
             let own = private.then(|| Belongs::To(app.scope.principal.clone()));
             let belongs = everybody.then_some(Belongs::Tenant).or(own);
             let edit = MemoryEdit { text, kind: kind.map(KindArg::kind), belongs, expected: version };
-            let id = app.engine.find_memory(&app.scope, &id).await?;
-            let memory = app.engine.edit_memory(&app.scope, id, edit).await?;
+            let id = app.engine.memories().find(&app.scope, &id).await?;
+            let memory = app.engine.memories().edit(&app.scope, id, edit).await?;
             print_memory(app, &memory, json!({}))
         }
         MemoryCommand::Search { question, limit, words } => {
             search(app, question, limit as usize, words).await
         }
         MemoryCommand::Forget { id } => {
-            let id = app.engine.find_memory(&app.scope, &id).await?;
-            let forgotten = app.engine.forget(&app.scope, id).await?;
+            let id = app.engine.memories().find(&app.scope, &id).await?;
+            let forgotten = app.engine.memories().forget(&app.scope, id).await?;
             if app.out.is_json() {
                 return app.out.json(&json!({ "id": id, "forgotten": forgotten }));
             }
@@ -206,7 +209,7 @@ pub async fn run(app: &mut App, args: MemoryArgs) -> Result<()> {
 }
 
 async fn list(app: &mut App, filter: MemoryFilter) -> Result<()> {
-    let page = app.engine.memories(&app.scope, &filter).await?;
+    let page = app.engine.memories().list(&app.scope, &filter).await?;
     for (at, memory) in page.items.iter().enumerate() {
         let next = page.next.as_ref().filter(|_| at + 1 == page.items.len());
         print_memory(app, memory, next.map_or(json!({}), |next| json!({ "next": next })))?;
@@ -220,9 +223,9 @@ async fn list(app: &mut App, filter: MemoryFilter) -> Result<()> {
 }
 
 async fn show(app: &mut App, given: &str) -> Result<()> {
-    let id = app.engine.find_memory(&app.scope, given).await?;
-    let memory = app.engine.memory(&app.scope, id).await?;
-    let older = app.engine.superseded(&app.scope, &memory).await?;
+    let id = app.engine.memories().find(&app.scope, given).await?;
+    let memory = app.engine.memories().get(&app.scope, id).await?;
+    let older = app.engine.memories().superseded(&app.scope, &memory).await?;
     if app.out.is_json() {
         let ids: Vec<String> = older.iter().map(|older| older.id.to_string()).collect();
         return print_memory(app, &memory, json!({ "supersedes": ids }));
@@ -256,7 +259,7 @@ async fn search(app: &mut App, question: String, limit: usize, words: bool) -> R
     if words {
         return list(app, MemoryFilter { whose, text: question, limit, ..MemoryFilter::default() }).await;
     }
-    let recollection = app.engine.recollect(&app.scope, &question, whose, limit).await?;
+    let recollection = app.engine.memories().recollect(&app.scope, &question, whose, limit).await?;
     for found in &recollection.found {
         let score = (found.score * 1_000.0).round() / 1_000.0;
         let by = if recollection.by_embedding { "embedding" } else { "words" };
@@ -271,7 +274,7 @@ async fn search(app: &mut App, question: String, limit: usize, words: bool) -> R
 async fn extract(app: &mut App, given: &str) -> Result<()> {
     app.open_backends_to_learn()?;
     let session = app.session(given).await?;
-    let learning = app.engine.learn(&app.scope, &session).await?;
+    let learning = app.engine.memories().learn(&app.scope, &session).await?;
     if app.out.is_json() {
         let kept: Vec<Value> = learning.kept.iter().map(kept_json).collect();
         return app.out.json(&json!({

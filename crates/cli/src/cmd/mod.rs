@@ -71,7 +71,7 @@ pub async fn run(cli: Cli) -> Result<()> {
     let mut app = App::open(&global)?;
     // Box the future: the futures of the commands are large, and only one of them runs.
     let done = Box::pin(dispatch(&mut app, command)).await;
-    app.engine.hooks_settled().await;
+    app.engine.hooks().settled().await;
     done?;
     Ok(app.out.flush()?)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use sapwood::OpenOptions;
 use sapwood::core::agent::Agent;
-use sapwood::engine::turn::StartOptions;
+use sapwood::engine::sessions::StartOptions;
 use serde_json::json;
 
 use super::session_options::StartArgs;
@@ -46,13 +46,13 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
         Some(agent) => {
             let (agent, variables) = (args.start.narrow(agent)?, args.start.variables()?);
             let options = StartOptions { open, agent, variables, ..StartOptions::default() };
-            app.engine.start(&app.scope, options).await?
+            app.engine.sessions().start(&app.scope, options).await?
         }
         None if args.start.is_given() => {
             let hint = "choose one with --agent; run `sapwood agent ls` to list agents";
             return Err(Failure::usage("--var, --tools, --fs-scope and --approvals require an agent", hint));
         }
-        None => app.engine.open(&app.scope, open).await?,
+        None => app.engine.sessions().open(&app.scope, open).await?,
     };
     if app.out.is_json() {
         return app.out.json(&json!({ "id": id }));

@@ -47,7 +47,7 @@ pub async fn run(app: &mut App, args: PruneArgs) -> Result<()> {
     match &args.session {
         Some(given) => {
             let session = app.session(given).await?;
-            let pruned = app.engine.prune(&app.scope, &session, pruning).await?;
+            let pruned = app.engine.compaction().prune(&app.scope, &session, pruning).await?;
             print_pruned(app, &session, &pruned, args.dry_run)
         }
         None => prune_all(app, pruning, args.dry_run).await,
@@ -60,9 +60,9 @@ async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> 
     let (mut cursor, mut count) = (None, 0);
     loop {
         let filter = ListFilter { limit: PAGE_ROWS_MAX, cursor, ..ListFilter::default() };
-        let page = app.engine.list(&app.scope, &filter).await?;
+        let page = app.engine.directory().list(&app.scope, &filter).await?;
         for summary in page.items {
-            match app.engine.prune(&app.scope, &summary.id, pruning).await {
+            match app.engine.compaction().prune(&app.scope, &summary.id, pruning).await {
                 Ok(pruned) if pruned.removed == 0 => {}
                 Ok(pruned) => {
                     count += 1;

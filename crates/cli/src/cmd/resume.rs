@@ -24,9 +24,9 @@ pub async fn run(app: &mut App, args: ResumeArgs) -> Result<()> {
     app.open_backends()?;
     let session = app.session(&args.session).await?;
     let turn = TurnSubscription::open(app, &session).await?;
-    let mut running = app.engine.resume(&app.scope, &session, OnWait::Leave).await?;
+    let mut running = app.engine.turns().resume(&app.scope, &session, OnWait::Leave).await?;
     if running.is_none() {
-        running = app.engine.continue_imported(&app.scope, &session, OnWait::Leave).await?;
+        running = app.engine.turns().continue_imported(&app.scope, &session, OnWait::Leave).await?;
     }
     match running {
         Some(running) => deliver(app, turn.with(running), JsonOutput::Report).await,

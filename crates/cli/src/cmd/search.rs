@@ -61,7 +61,7 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
     let mut hits = Vec::new();
     while remaining > 0 {
         query.limit = remaining.min(PAGE_ROWS);
-        let page = app.engine.search(&app.scope, &query).await?;
+        let page = app.engine.directory().search(&app.scope, &query).await?;
         let found = page.items.len();
         remaining -= found.min(remaining);
         hits.extend(page.items);

@@ -42,14 +42,14 @@ pub async fn run(app: &mut App, args: SendArgs) -> Result<()> {
     app.open_backends()?;
     let session = app.session(&args.session).await?;
     // Do not change the model while a turn is open: the turn keeps its model, and sending fails below.
-    let is_free = app.engine.summary(&app.scope, &session).await?.open_turn.is_none();
+    let is_free = app.engine.directory().summary(&app.scope, &session).await?.open_turn.is_none();
     if let Some(model) = args.model.as_ref().filter(|_| is_free) {
         pick_session::change_model(app, &session, model).await?;
     }
     let turn = TurnSubscription::open(app, &session).await?;
     let if_running = if args.queue { IfRunning::Queue } else { IfRunning::Refuse };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };
-    match app.engine.send(&app.scope, &session, vec![Part::text(args.text)], options).await? {
+    match app.engine.turns().send(&app.scope, &session, vec![Part::text(args.text)], options).await? {
         Sent::Started(running) => deliver(app, turn.with(running), JsonOutput::Report).await,
         Sent::Queued(input) if app.out.is_json() => {
             app.out.json(&json!({ "session": session, "queued": input }))
@@ -81,8 +81,8 @@ pub struct RunningTurn {
 
 impl TurnSubscription {
     pub async fn open(app: &App, session: &SessionId) -> Result<Self> {
-        let head = app.engine.summary(&app.scope, session).await?.head.seq;
-        let events = app.engine.subscribe(&app.scope, session, head).await?;
+        let head = app.engine.directory().summary(&app.scope, session).await?.head.seq;
+        let events = app.engine.events().subscribe(&app.scope, session, head).await?;
         Ok(Self { session: session.clone(), events })
     }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
 use sapwood::engine::memory::IdleWindow;
+use sapwood::engine::turn::TakeoverTask;
 use sapwood::engine::{FileModels, SessionDefaults};
 use sapwood::{Engine, SystemClock};
 use sapwood_server::auth::Authenticator;
@@ -61,7 +62,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
     announce(app, &state, listening.addr).await?;
     // Resume the turns of processes that died.
-    let _keeper = app.engine.start_takeover_task()?;
+    let _keeper = TakeoverTask::start(&app.engine)?;
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;
@@ -80,7 +81,10 @@ fn restrict_engine(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     let models = named.chain([app.default_model()]).chain(memory).collect();
     let agent = app.paths.agents().choose(None, &app.paths.config).ok();
     let defaults = SessionDefaults { agent, cwd: None };
-    Ok(app.engine.clone().with_file_models(FileModels::Named(models)).with_session_defaults(defaults))
+    Ok(app.engine.clone().configured(|config| {
+        config.file_models = FileModels::Named(models);
+        config.session_defaults = defaults;
+    }))
 }
 
 /// Raises the soft limit on open files to the hard limit, because every connection needs a file descriptor. Returns the
@@ -136,7 +140,7 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
         let before = SystemClock.now().0 - idle_ms;
         let window = IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
         for tenant in engine.store().list_tenants().await.unwrap_or_default() {
-            if let Err(error) = engine.learn_from_idle(&tenant, window).await {
+            if let Err(error) = engine.memories().learn_from_idle(&tenant, window).await {
                 tracing::warn!(%tenant, %error, "failed to extract memories from idle sessions");
             }
         }

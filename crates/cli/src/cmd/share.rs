@@ -50,7 +50,7 @@ pub async fn run(app: &mut App, args: ShareArgs) -> Result<()> {
         Some(role) => format!("{member} is now a {} of {session}", role_name(role)),
         None => format!("{session} is no longer shared with {member}"),
     };
-    let appended = app.engine.share(&app.scope, &session, member, role).await?;
+    let appended = app.engine.sessions().share(&app.scope, &session, member, role).await?;
     print_change(app, &appended, &text)
 }
 
@@ -83,7 +83,7 @@ pub struct MembersArgs {
 
 pub async fn members(app: &mut App, args: MembersArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let summary = app.engine.summary(&app.scope, &session).await?;
+    let summary = app.engine.directory().summary(&app.scope, &session).await?;
     let owner = std::iter::once((&summary.owner, &Role::Owner));
     for (member, role) in owner.chain(&summary.members) {
         if app.out.is_json() {

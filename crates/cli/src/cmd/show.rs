@@ -55,8 +55,8 @@ struct EntryLine<'a> {
 
 pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
-    let labels = app.engine.labels(&app.scope, &session).await?;
-    let entries = app.engine.path(&app.scope, &session, None).await?;
+    let labels = app.engine.directory().labels(&app.scope, &session).await?;
+    let entries = app.engine.views().path(&app.scope, &session, None).await?;
     for (at, entry) in entries.iter().enumerate() {
         if app.out.is_json() {
             app.out.json(&line_of(entry, &labels))?;

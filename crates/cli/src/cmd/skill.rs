@@ -67,11 +67,11 @@ async fn list(app: &mut App, session: Option<String>) -> Result<()> {
     let active = match session {
         Some(given) => {
             let session = app.session(&given).await?;
-            app.engine.active_skills(&app.scope, &session).await?
+            app.engine.skills().active(&app.scope, &session).await?
         }
         None => Vec::new(),
     };
-    let listing = app.engine.list_skills().await;
+    let listing = app.engine.skills().list().await;
     for fault in &listing.faults {
         note(app.format(), &format!("skipped {}: {}", fault.place, fault.why));
     }
@@ -93,8 +93,8 @@ async fn list(app: &mut App, session: Option<String>) -> Result<()> {
 
 async fn switch(app: &mut App, session: &str, name: &str, switch: Switch) -> Result<()> {
     let session = app.session(session).await?;
-    app.engine.switch_skill(&app.scope, &session, name, switch).await?;
-    let active = app.engine.active_skills(&app.scope, &session).await?;
+    app.engine.skills().switch(&app.scope, &session, name, switch).await?;
+    let active = app.engine.skills().active(&app.scope, &session).await?;
     if app.out.is_json() {
         return app.out.json(&json!({ "session": session, "active": active }));
     }

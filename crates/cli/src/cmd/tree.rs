@@ -35,7 +35,7 @@ pub struct TreeArgs {
 
 pub async fn run(app: &mut App, args: TreeArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
-    let outline = app.engine.tree(&app.scope, &session).await?;
+    let outline = app.engine.views().tree(&app.scope, &session).await?;
     if app.out.is_json() {
         return app.out.json(&outline);
     }

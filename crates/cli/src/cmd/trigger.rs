@@ -65,7 +65,7 @@ async fn list(app: &mut App) -> Result<()> {
     let mut rows = Vec::new();
     for configured in triggers::read(app)? {
         let installed = configured.installed;
-        let state = app.engine.trigger_state(&installed).await?;
+        let state = app.engine.triggers().state(&installed).await?;
         let next = installed.next_at(now);
         if app.out.is_json() {
             app.out.json(&json!({
@@ -107,7 +107,7 @@ async fn fire(app: &mut App, name: &str, payload: Option<String>, key: Option<St
     let found = triggers::read(app)?.into_iter().find(|configured| configured.installed.trigger.name == name);
     let unknown = || Failure::new("trigger.not_found", format!("no trigger `{name}`"));
     let installed = found.ok_or_else(unknown)?.installed;
-    let firing = app.engine.fire_installed(&installed, key.as_deref(), payload).await?;
+    let firing = app.engine.triggers().fire_installed(&installed, key.as_deref(), payload).await?;
     let runner = TriggerRunner::new(&app.engine, installed.clone()).await?;
     match Box::pin(runner.drain()).await? {
         Drained::Elsewhere => print_firing(app, &installed, firing.0, "a server has it", None),

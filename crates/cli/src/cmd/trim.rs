@@ -24,7 +24,7 @@ pub struct TrimArgs {
 
 pub async fn run(app: &mut App, args: TrimArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let kept = app.engine.trim(&app.scope, &session, args.keep_last as usize).await?;
+    let kept = app.engine.edits().trim(&app.scope, &session, args.keep_last as usize).await?;
     if app.out.is_json() {
         return app.out.json(&json!({ "kept": kept }));
     }

@@ -26,10 +26,10 @@ pub struct UncompactArgs {
 pub async fn run(app: &mut App, args: UncompactArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let at = match &args.at {
-        Some(at) => Some(app.engine.find_entry(&app.scope, &session, at).await?.meta.seq),
+        Some(at) => Some(app.engine.directory().find_entry(&app.scope, &session, at).await?.meta.seq),
         None => None,
     };
-    let done = app.engine.uncompact(&app.scope, &session, at).await?;
+    let done = app.engine.compaction().uncompact(&app.scope, &session, at).await?;
     if app.out.is_json() {
         return app.out.json(&json!({
             "compaction": done.compaction, "leaf": done.leaf, "kept": done.kept, "left": done.left,

@@ -22,7 +22,7 @@ pub struct UsageArgs {
 
 pub async fn run(app: &mut App, args: UsageArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
-    let report = app.engine.usage(&app.scope, &session).await?;
+    let report = app.engine.views().usage(&app.scope, &session).await?;
     if app.out.is_json() {
         return app.out.json(&report);
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sapwood::core::port::store::Repair;
+use sapwood::engine::doctor::diagnose;
 use sapwood::store::OpenOptions;
 use sapwood::{Principal, Scope, TenantId};
 
@@ -26,9 +27,9 @@ pub fn inspect(url: &str, session: &str) -> Result<StoreContents, sapwood::Error
     runtime.block_on(async {
         let engine = sapwood::open_engine(url, OpenOptions::default())?;
         let scope = Scope::operator(TenantId::local(), Principal::System);
-        let diagnosis = engine.diagnose(&scope, Repair::No, |_| {}).await?;
+        let diagnosis = diagnose(&engine, &scope, Repair::No, |_| {}).await?;
         let findings = diagnosis.findings.into_iter().map(|found| (found.rule, format!("{found:?}")));
-        let context = engine.context(&scope, &session.parse().unwrap(), None).await?;
+        let context = engine.views().context(&scope, &session.parse().unwrap(), None).await?;
         let messages = context.messages.iter().map(|message| {
             let (seq, id) = message.entry.unwrap();
             LoggedMessage { ack: Ack { seq: u64::from(seq.0), id: id.to_string() }, text: message.text() }

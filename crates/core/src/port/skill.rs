@@ -62,7 +62,7 @@ impl SkillError {
 
 /// The source of skills. Every call reads the files again, so that edits take effect at once.
 #[async_trait]
-pub trait Skills: Send + Sync {
+pub trait SkillCatalog: Send + Sync {
     async fn list(&self) -> SkillListing;
     /// Read a skill's instructions with a list of its other files, or one of those files.
     async fn read(&self, name: &str, file: Option<&str>) -> Result<String, SkillError>;

@@ -24,18 +24,24 @@ use sapwood_core::flow::{RunEvent, RunState};
 use sapwood_core::{Entry, Kind, Scope, SessionId};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::{Engine, EngineError, Result};
+use crate::{EngineError, Result, service};
 
 /// Prefix of run ids.
 pub const RUN_PREFIX: &str = "flow-";
 /// Separator between the run and the role in the id of a role's session.
 pub const ROLE_SEPARATOR: &str = "__";
 
-impl Engine {
+service! {
+    /// Flows of roles.
+    pub struct Flows;
+    flows
+}
+
+impl Flows<'_> {
     /// The events of a run. A session without events is not a run.
-    pub(crate) async fn run_events(&self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
+    pub(crate) async fn run_events(self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
         let mut entries = Vec::new();
-        self.each_of_kinds(scope, run, &[Kind::CustomInfo], |entry| entries.push(entry)).await?;
+        self.engine.log().each_of_kinds(scope, run, &[Kind::CustomInfo], |entry| entries.push(entry)).await?;
         let decode = |entry: &Entry| RunEvent::of_body(&entry.body);
         let events: Vec<RunEvent> = run_blocking(|| entries.iter().filter_map(decode).collect());
         match events.first() {
@@ -45,13 +51,13 @@ impl Engine {
     }
 
     /// The current state of a run.
-    pub(crate) async fn run_state(&self, scope: &Scope, run: &SessionId) -> Result<RunState> {
+    pub(crate) async fn run_state(self, scope: &Scope, run: &SessionId) -> Result<RunState> {
         let events = self.run_events(scope, run).await?;
         Ok(run_blocking(|| RunState::fold(run.as_str(), &events)))
     }
 
     /// The run that a role's session belongs to. Answering a question in that session resumes the run.
-    pub async fn run_of(&self, scope: &Scope, session: &SessionId) -> Result<Option<SessionId>> {
+    pub async fn run_of(self, scope: &Scope, session: &SessionId) -> Result<Option<SessionId>> {
         let assignment = self.assignment_of(scope, session).await?;
         Ok(assignment.and_then(|assignment| assignment.run.parse().ok()))
     }

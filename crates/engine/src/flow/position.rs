@@ -5,32 +5,35 @@ use sapwood_core::flow::prompts::standing_facts;
 use sapwood_core::flow::{Assignment, Visit, VisitKey};
 use sapwood_core::{Entry, Kind, Scope, Seq, SessionId};
 
-use crate::{Engine, Result};
+use super::Flows;
+use crate::Result;
 
 /// Maximum bytes of the latest user text that are preserved verbatim.
 const USER_TEXT_BYTES_MAX: usize = 16 << 10;
 /// Number of entries in the first search for an assignment. Each further search covers eight times as many.
 const FIRST_SEARCH_ENTRIES: u32 = 256;
 
-impl Engine {
+impl Flows<'_> {
     /// The flow node that a session is working on, if any.
     pub(crate) async fn assignment_of(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
     ) -> Result<Option<Assignment>> {
         let mut latest = None;
-        self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
-            latest = Assignment::of_body(&entry.body).or(latest.take());
-        })
-        .await?;
+        self.engine
+            .configuration()
+            .each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
+                latest = Assignment::of_body(&entry.body).or(latest.take());
+            })
+            .await?;
         Ok(latest)
     }
 
     /// The entries of a visit, from the start of its first turn; `None` if it has not started. Only the run's
     /// latest visit in the session is checked, because nodes that share a session run one at a time.
     pub(crate) async fn visit_entries(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         run: &str,
@@ -48,34 +51,39 @@ impl Engine {
         // Exclude the start of the next visit's turn, which precedes its assignment.
         let before = end.map_or(Seq(u32::MAX), |end: Seq| Seq(end.0.saturating_sub(1)));
         let mut entries = Vec::new();
-        self.each_entry(scope, session, after, |entry| {
-            if entry.meta.seq < before {
-                entries.push(entry);
-            }
-        })
-        .await?;
-        self.retain_own(scope, session, &mut entries).await?;
+        self.engine
+            .log()
+            .each_entry(scope, session, after, |entry| {
+                if entry.meta.seq < before {
+                    entries.push(entry);
+                }
+            })
+            .await?;
+        self.engine.configuration().retain_own(scope, session, &mut entries).await?;
         Ok(Some((assignment, entries)))
     }
 
     /// The latest assignment of a run in a session, and later assignments of other runs. The search starts at the
     /// end, because a role may have visited thousands of nodes.
     async fn assignments_since(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         run: &str,
     ) -> Result<Vec<(Assignment, Seq)>> {
-        let head = self.summary(scope, session).await?.head.seq;
+        let head = self.engine.directory().summary(scope, session).await?.head.seq;
         let mut searched = FIRST_SEARCH_ENTRIES;
         loop {
             let after = Seq(head.0.saturating_sub(searched));
             let mut assignments = Vec::new();
-            self.each_own_of_kinds(scope, session, &[Kind::CustomInfo], after, |entry| {
-                assignments
-                    .extend(Assignment::of_body(&entry.body).map(|assignment| (assignment, entry.meta.seq)));
-            })
-            .await?;
+            self.engine
+                .configuration()
+                .each_own_of_kinds(scope, session, &[Kind::CustomInfo], after, |entry| {
+                    assignments.extend(
+                        Assignment::of_body(&entry.body).map(|assignment| (assignment, entry.meta.seq)),
+                    );
+                })
+                .await?;
             match assignments.iter().rposition(|(assignment, _)| assignment.run == run) {
                 Some(latest) => return Ok(assignments.split_off(latest)),
                 None if after == Seq::ZERO => return Ok(Vec::new()),
@@ -86,7 +94,7 @@ impl Engine {
 
     /// The progress of an assignment's visit.
     pub(crate) async fn visit_of(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         assignment: &Assignment,
@@ -98,11 +106,13 @@ impl Engine {
     }
 
     /// The facts that a compaction of a role's session preserves verbatim; `None` for other sessions.
-    pub(crate) async fn flow_facts(&self, scope: &Scope, session: &SessionId) -> Result<Option<String>> {
+    pub(crate) async fn flow_facts(self, scope: &Scope, session: &SessionId) -> Result<Option<String>> {
         let Some(assignment) = self.assignment_of(scope, session).await? else { return Ok(None) };
         let visit = self.visit_of(scope, session, &assignment).await?;
         let mut last_user_text = String::new();
-        self.each_of_kinds(scope, session, &[Kind::UserMessage], |entry| last_user_text = entry.body.text())
+        self.engine
+            .log()
+            .each_of_kinds(scope, session, &[Kind::UserMessage], |entry| last_user_text = entry.body.text())
             .await?;
         let end = last_user_text.floor_char_boundary(USER_TEXT_BYTES_MAX);
         Ok(Some(standing_facts(&assignment, &visit.handed, &last_user_text[..end])))

@@ -12,7 +12,8 @@ use sapwood_formats::export::role_files::{RoleAt, role_transcript};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::{Engine, Result};
+use super::Flows;
+use crate::Result;
 
 /// How often the sessions are checked for new entries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,17 +37,17 @@ impl Mirror {
     }
 }
 
-impl Engine {
+impl Flows<'_> {
     /// Keep the role files of a run up to date until [`Mirror::finish`] is called. Write failures are logged and have
     /// no other effect.
-    pub fn mirror_flow(&self, scope: &Scope, run: &SessionId, sink: Arc<dyn RoleFileSink>) -> Mirror {
-        let (engine, scope, run) = (self.clone(), scope.clone(), run.clone());
+    pub fn mirror(self, scope: &Scope, run: &SessionId, sink: Arc<dyn RoleFileSink>) -> Mirror {
+        let (engine, scope, run) = (self.engine.clone(), scope.clone(), run.clone());
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut seen: HashMap<String, Seq> = HashMap::new();
             let mut is_last = false;
             loop {
-                if let Err(error) = engine.write_role_files(&scope, &run, &*sink, &mut seen).await {
+                if let Err(error) = engine.flows().write_role_files(&scope, &run, &*sink, &mut seen).await {
                     tracing::warn!(%run, %error, "failed to write role files");
                 }
                 if is_last {
@@ -59,7 +60,7 @@ impl Engine {
     }
 
     async fn write_role_files(
-        &self,
+        self,
         scope: &Scope,
         run: &SessionId,
         sink: &dyn RoleFileSink,
@@ -70,18 +71,18 @@ impl Engine {
         let mut checked = HashSet::new();
         for node in nodes.filter(|node| node.kind == NodeKind::Agent) {
             let session: SessionId = state.session_of(node).parse()?;
-            if !checked.insert(session.clone()) || !self.exists(scope, &session).await? {
+            if !checked.insert(session.clone()) || !self.engine.directory().exists(scope, &session).await? {
                 continue;
             }
-            let summary = self.summary(scope, &session).await?;
+            let summary = self.engine.directory().summary(scope, &session).await?;
             let head = summary.head.seq;
             if seen.insert(session.to_string(), head) == Some(head) {
                 continue;
             }
-            let path = self.whole_path(scope, &session).await?;
+            let path = self.engine.views().whole_path(scope, &session).await?;
             let at = self.role_at(scope, &session, node.who()).await?;
             let transcript = format!("{:#}\n", role_transcript(&summary, &path, &at));
-            let feed = self.feed(scope, &session).await?;
+            let feed = self.engine.views().feed(scope, &session).await?;
             let feed = serde_json::to_string_pretty(&feed).unwrap_or_default();
             for (name, text) in [("transcript.json", transcript), ("feed.json", feed)] {
                 if let Err(error) = sink.write(&state.flow.id, run.as_str(), node.who(), name, &text) {
@@ -93,15 +94,17 @@ impl Engine {
         Ok(())
     }
 
-    async fn role_at(&self, scope: &Scope, session: &SessionId, role: &str) -> Result<RoleAt> {
+    async fn role_at(self, scope: &Scope, session: &SessionId, role: &str) -> Result<RoleAt> {
         let mut node = None;
-        self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
-            if let Some(assignment) = Assignment::of_body(&entry.body) {
-                node = Some((assignment.node, entry.meta.seq));
-            }
-        })
-        .await?;
-        let context_tokens = self.context(scope, session, None).await?.tokens;
+        self.engine
+            .log()
+            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+                if let Some(assignment) = Assignment::of_body(&entry.body) {
+                    node = Some((assignment.node, entry.meta.seq));
+                }
+            })
+            .await?;
+        let context_tokens = self.engine.views().context(scope, session, None).await?.tokens;
         Ok(RoleAt { role: role.to_owned(), node, context_tokens })
     }
 }

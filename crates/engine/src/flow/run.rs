@@ -16,11 +16,13 @@ use sapwood_core::{Agent, Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
 use super::visit::Visitor;
-use super::{ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
+use super::{Flows, ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
+use crate::follow::Follower;
 use crate::lease::Hold;
+use crate::log::edit;
+use crate::sessions::OpenOptions;
 use crate::turn::PendingApproval;
-use crate::write::{OpenOptions, edit};
-use crate::{Engine, EngineError, Follower, Result};
+use crate::{Engine, EngineError, Result};
 
 /// Options for starting a run.
 #[derive(Debug, Clone, Default)]
@@ -61,19 +63,19 @@ impl RunningFlow {
     }
 }
 
-impl Engine {
+impl Flows<'_> {
     /// Start a run. All errors in the flow are reported before anything is written.
-    pub async fn start_flow(&self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
-        self.backends()?;
+    pub async fn start(self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
+        self.engine.backends()?;
         let mistakes = run_blocking(|| start.flow.mistakes());
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
         }
         for model in start.flow.agents.values().flat_map(Agent::models) {
-            self.check_model(model)?;
+            self.engine.configuration().check_model(model)?;
         }
-        let now = self.clock.now();
-        let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.clock.random()));
+        let now = self.engine.clock.now();
+        let mint = || format!("{RUN_PREFIX}{}", SessionId::mint(now, self.engine.clock.random()));
         let run: SessionId = start.run.map_or_else(|| mint().parse(), Ok)?;
         if !run.as_str().starts_with(RUN_PREFIX) || run.as_str().contains(ROLE_SEPARATOR) {
             let why = format!("it must begin with {RUN_PREFIX} and must not contain {ROLE_SEPARATOR}");
@@ -81,13 +83,13 @@ impl Engine {
         }
         let title = fit_title(start.flow.title());
         let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
-        if self.open_any(scope, open).await?.1 == Created::Existed {
+        if self.engine.sessions().open_any(scope, open).await?.1 == Created::Existed {
             return Err(StoreError::Exists { session: run }.into());
         }
         for agent in start.flow.agents.values() {
-            self.record_models(scope, &run, agent).await?;
+            self.engine.configuration().record_models(scope, &run, agent).await?;
         }
-        let hold = self.take_hold(scope, &run).await?;
+        let hold = Hold::take(self.engine, scope, &run).await?;
         let started = RunEvent::Started {
             flow: Box::new(start.flow),
             input: start.input,
@@ -101,18 +103,18 @@ impl Engine {
 
     /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if the run has ended and
     /// cannot be resumed.
-    pub async fn resume_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
-        self.backends()?;
+    pub async fn resume(self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
+        self.engine.backends()?;
         // Read the events first, so that a session that is not a run is not leased.
         self.run_events(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
-        let hold = self.await_hold(scope, run).await?;
-        self.resume_flow_held(scope, run, hold).await
+        let hold = Hold::wait(self.engine, scope, run).await?;
+        self.resume_held(scope, run, hold).await
     }
 
-    /// Like [`Engine::resume_flow`], for a caller that already holds the run's lease.
-    pub(crate) async fn resume_flow_held(
-        &self,
+    /// Like [`Flows::resume`], for a caller that already holds the run's lease.
+    pub(crate) async fn resume_held(
+        self,
         scope: &Scope,
         run: &SessionId,
         hold: Hold,
@@ -136,30 +138,30 @@ impl Engine {
     }
 
     /// Refuse a run that contains imported entries.
-    async fn check_run_is_own(&self, scope: &Scope, run: &SessionId) -> Result<()> {
-        let summary = self.store.summary(scope, run).await?;
-        match self.authority_of(scope, &summary).await?.has_imports() {
+    async fn check_run_is_own(self, scope: &Scope, run: &SessionId) -> Result<()> {
+        let summary = self.engine.store.summary(scope, run).await?;
+        match self.engine.configuration().authority_of(scope, &summary).await?.has_imports() {
             true => Err(EngineError::FlowImported { run: run.clone() }),
             false => Ok(()),
         }
     }
 
-    async fn own_run_events(&self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
+    async fn own_run_events(self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
         self.check_run_is_own(scope, run).await?;
         self.run_events(scope, run).await
     }
 
     /// Request cancellation of a run. Its runner, in any process, ends the run; a run without a runner is ended by this
     /// call.
-    pub async fn cancel_flow(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
+    pub async fn cancel(self, scope: &Scope, run: &SessionId) -> Result<Option<RunningFlow>> {
         let state = self.run_state(scope, run).await?;
         self.check_run_is_own(scope, run).await?;
         if state.ended.is_some() {
             return Err(EngineError::FlowEnded { run: run.clone() });
         }
         let audit = Some(edit(run, "cancel"));
-        self.append_one(scope, run, RunEvent::CancelAsked.to_body(), audit).await?;
-        match self.resume_flow(scope, run).await {
+        self.engine.log().append_one(scope, run, RunEvent::CancelAsked.to_body(), audit).await?;
+        match self.resume(scope, run).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => Ok(None),
             resumed => resumed,
         }
@@ -167,17 +169,17 @@ impl Engine {
 
     /// Run the loop as a separate task. The first events are durable when this returns.
     async fn spawn_run(
-        &self,
+        self,
         scope: &Scope,
         run: SessionId,
         hold: Hold,
         machine: Machine,
         mut step: FlowStep,
     ) -> Result<RunningFlow> {
-        let head = self.store.summary(scope, &run).await?.head.seq;
-        let inbox = self.follow(scope, &run, head).await?;
+        let head = self.engine.store.summary(scope, &run).await?.head.seq;
+        let inbox = self.engine.events().follow(scope, &run, head).await?;
         let mut runner = FlowRunner {
-            engine: self.clone(),
+            engine: self.engine.clone(),
             scope: scope.clone(),
             run: run.clone(),
             hold,
@@ -265,7 +267,7 @@ impl FlowRunner {
         let state = self.machine.state();
         for node in state.open_nodes() {
             let session: SessionId = state.session_of(node).parse()?;
-            match self.engine.cancel(&self.scope, &session).await {
+            match self.engine.turn_control().cancel(&self.scope, &session).await {
                 Ok(_) | Err(EngineError::NoTurn { .. }) => {}
                 Err(EngineError::Store(StoreError::NoSession { .. })) => {}
                 Err(error) => return Err(error),
@@ -282,13 +284,13 @@ impl FlowRunner {
         let drafts = run_blocking(|| events.iter().map(|event| Draft::new(now, event.to_body())).collect());
         let mut append = Append::new(self.run.clone(), now, drafts);
         append.fence = Some(self.hold.fence);
-        self.engine.append(&self.scope, append).await?;
+        self.engine.log().append(&self.scope, append).await?;
         Ok(())
     }
 
     async fn report(&self) -> Result<FlowReport> {
         let state = self.machine.state();
-        let waiting = self.engine.run_approvals(&self.scope, state).await?;
+        let waiting = self.engine.flows().run_approvals(&self.scope, state).await?;
         Ok(FlowReport { run: self.run.clone(), ended: state.ended.clone(), waiting })
     }
 }

@@ -6,9 +6,9 @@ use sapwood_core::port::store::ListFilter;
 use sapwood_core::{Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
-use super::{ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
+use super::{Flows, ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
 use crate::turn::PendingApproval;
-use crate::{Engine, EngineError, Result};
+use crate::{EngineError, Result};
 
 /// Maximum number of sessions checked to fill one page of runs.
 const SESSIONS_CHECKED_MAX: usize = 5_000;
@@ -127,10 +127,10 @@ pub struct RunList {
     pub next: Option<String>,
 }
 
-impl Engine {
+impl Flows<'_> {
     /// A run with its graph and the state of each node.
-    pub async fn show_flow(&self, scope: &Scope, run: &SessionId) -> Result<RunView> {
-        let summary = self.summary(scope, run).await?;
+    pub async fn show(self, scope: &Scope, run: &SessionId) -> Result<RunView> {
+        let summary = self.engine.directory().summary(scope, run).await?;
         let state = self.run_state(scope, run).await?;
         let approvals = self.run_approvals(scope, &state).await?;
         let status = RunStatus::of(&state);
@@ -160,12 +160,12 @@ impl Engine {
         })
     }
 
-    pub(crate) async fn run_status(&self, scope: &Scope, run: &SessionId) -> Result<RunStatus> {
+    pub(crate) async fn run_status(self, scope: &Scope, run: &SessionId) -> Result<RunStatus> {
         Ok(RunStatus::of(&self.run_state(scope, run).await?))
     }
 
     /// The runs that the caller can see, newest first.
-    pub async fn list_flows(&self, scope: &Scope, limit: usize, cursor: Option<String>) -> Result<RunList> {
+    pub async fn list(self, scope: &Scope, limit: usize, cursor: Option<String>) -> Result<RunList> {
         let mut items = Vec::new();
         let mut filter = ListFilter {
             id_prefix: Some(RUN_PREFIX.to_owned()),
@@ -175,7 +175,7 @@ impl Engine {
         };
         let mut checked = 0;
         loop {
-            let page = self.store.list(scope, &filter).await?;
+            let page = self.engine.store.list(scope, &filter).await?;
             checked += page.items.len();
             for summary in page.items.iter().filter(|summary| !summary.id.as_str().contains(ROLE_SEPARATOR)) {
                 items.extend(self.run_row(scope, &summary.id).await?);
@@ -188,19 +188,19 @@ impl Engine {
     }
 
     /// Resolve a run by its id, with or without the common prefix, by a unique id prefix, or by `@last`.
-    pub async fn find_run(&self, scope: &Scope, given: &str) -> Result<SessionId> {
+    pub async fn find(self, scope: &Scope, given: &str) -> Result<SessionId> {
         if given == "@last" {
-            let newest = self.list_flows(scope, 1, None).await?.items.into_iter().next();
+            let newest = self.list(scope, 1, None).await?.items.into_iter().next();
             return newest.map(|row| row.run).ok_or(EngineError::NoSessions);
         }
         let full_id =
             if given.starts_with(RUN_PREFIX) { given.to_owned() } else { format!("{RUN_PREFIX}{given}") };
         let id: SessionId = full_id.parse()?;
-        if self.exists(scope, &id).await? {
+        if self.engine.directory().exists(scope, &id).await? {
             return Ok(id);
         }
         let filter = ListFilter { id_prefix: Some(full_id), limit: PAGE_ROWS, ..ListFilter::default() };
-        let listed = self.first_listed(scope, filter).await?;
+        let listed = self.engine.directory().first_listed(scope, filter).await?;
         let mut found =
             listed.into_iter().map(|row| row.id).filter(|id| !id.as_str().contains(ROLE_SEPARATOR));
         match (found.next(), found.next()) {
@@ -215,12 +215,12 @@ impl Engine {
         }
     }
 
-    async fn run_row(&self, scope: &Scope, run: &SessionId) -> Result<Option<RunRow>> {
+    async fn run_row(self, scope: &Scope, run: &SessionId) -> Result<Option<RunRow>> {
         let state = match self.run_state(scope, run).await {
             Err(EngineError::NoFlow { .. }) => return Ok(None),
             state => state?,
         };
-        let summary = self.summary(scope, run).await?;
+        let summary = self.engine.directory().summary(scope, run).await?;
         let work = state.flow.nodes.iter().filter(|node| node.kind == NodeKind::Agent);
         let is_done = |status| matches!(status, NodeStatus::Done | NodeStatus::Closed | NodeStatus::Skipped);
         Ok(Some(RunRow {
@@ -236,16 +236,12 @@ impl Engine {
     }
 
     /// The pending approvals of a run's roles.
-    pub(crate) async fn run_approvals(
-        &self,
-        scope: &Scope,
-        state: &RunState,
-    ) -> Result<Vec<PendingApproval>> {
+    pub(crate) async fn run_approvals(self, scope: &Scope, state: &RunState) -> Result<Vec<PendingApproval>> {
         let mut waiting = Vec::new();
         for node in state.open_nodes() {
             let session: SessionId = state.session_of(node).parse()?;
-            if self.exists(scope, &session).await? {
-                waiting.extend(self.approvals(scope, &session).await?);
+            if self.engine.directory().exists(scope, &session).await? {
+                waiting.extend(self.engine.turn_control().approvals(scope, &session).await?);
             }
         }
         Ok(waiting)

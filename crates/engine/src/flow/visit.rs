@@ -21,10 +21,11 @@ use sapwood_core::flow::{
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
-use super::ROLE_SEPARATOR;
+use crate::configuration::settings_of;
+use crate::flow::ROLE_SEPARATOR;
 use crate::lease::Hold;
-use crate::turn::{OnWait, Opening, Running, settings_of};
-use crate::write::{ForkAt, OpenOptions};
+use crate::sessions::{ForkAt, OpenOptions};
+use crate::turn::{OnWait, Opening, Running};
 use crate::{Engine, EngineError, Result};
 
 /// Maximum number of turns of one visit: the first turn, its repairs, and interrupted turns.
@@ -80,7 +81,7 @@ impl Visitor {
     async fn cancel_if_requested(&self, session: &SessionId) {
         if self.is_cancelled.load(Ordering::SeqCst) {
             // The turn may have ended by now, so ignore errors.
-            let _ = self.engine.cancel(&self.scope, session).await;
+            let _ = self.engine.turn_control().cancel(&self.scope, session).await;
         }
     }
 
@@ -88,7 +89,7 @@ impl Visitor {
     async fn await_lease(&self, session: &SessionId) -> Result<Hold> {
         let mut tries = 0;
         loop {
-            match self.engine.await_hold(&self.scope, session).await {
+            match Hold::wait(&self.engine, &self.scope, session).await {
                 Err(EngineError::Store(StoreError::Leased { .. }))
                     if tries < BUSY_TRIES_MAX && !self.is_cancelled.load(Ordering::SeqCst) =>
                 {
@@ -109,7 +110,7 @@ impl Visitor {
         hold: Hold,
     ) -> Result<VisitStep> {
         let run = &self.state.run;
-        let found = match self.engine.visit_entries(&self.scope, session, run, key).await {
+        let found = match self.engine.flows().visit_entries(&self.scope, session, run, key).await {
             Ok(found) => found,
             Err(error) => {
                 hold.release().await;
@@ -132,7 +133,11 @@ impl Visitor {
             }
             NextAction::Repair { why } => {
                 let opening = repair(assignment, &visit, why);
-                self.engine.begin_held(&self.scope, session, hold, opening).await.map(VisitStep::Running)
+                self.engine
+                    .turns()
+                    .begin_held(&self.scope, session, hold, opening)
+                    .await
+                    .map(VisitStep::Running)
             }
             over => {
                 hold.release().await;
@@ -142,27 +147,27 @@ impl Visitor {
     }
 
     async fn resume_turn(&self, session: &SessionId, hold: Hold) -> Result<VisitStep> {
-        let resumed = self.engine.resume_held(&self.scope, session, hold, OnWait::Leave).await?;
+        let resumed = self.engine.turns().resume_held(&self.scope, session, hold, OnWait::Leave).await?;
         resumed.map(VisitStep::Running).ok_or_else(|| EngineError::TurnLost { session: session.clone() })
     }
 
     /// Open the session, or the fork, that the node works in.
     async fn open_session(&self, node: &Node, session: &SessionId) -> Result<()> {
-        if self.engine.exists(&self.scope, session).await? {
+        if self.engine.directory().exists(&self.scope, session).await? {
             return Ok(());
         }
         let title = role_title(self.state.flow.title(), node.who());
         let agent = Some(self.state.flow.agent_of(node));
         let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
         if !session.as_str().starts_with(&format!("{}{ROLE_SEPARATOR}", self.state.run)) {
-            self.engine.check_id(&self.scope, Some(session)).await?;
+            self.engine.sessions().check_id(&self.scope, Some(session)).await?;
         }
         let Some(source) = &node.fork_from else {
-            self.engine.open_any(&self.scope, options).await?;
+            self.engine.sessions().open_any(&self.scope, options).await?;
             return Ok(());
         };
         let source = self.source_of(source)?;
-        match self.engine.fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
+        match self.engine.sessions().fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
             // Created by another process, or by this one before a crash.
             Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
             forked => forked.map(drop),
@@ -194,15 +199,15 @@ impl Visitor {
         };
         let bodies = vec![assignment.to_body(), note.into(), flow_message(prompt).into()];
         let opening = Opening { bodies, assignment: Some(assignment), ..Opening::default() };
-        self.engine.begin_held(&self.scope, session, hold, opening).await
+        self.engine.turns().begin_held(&self.scope, session, hold, opening).await
     }
 
     /// Write the role's settings once per run and session; the idempotency key makes repetitions harmless.
     async fn write_role_settings(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
-        let turns_before = self.engine.summary(&self.scope, session).await?.turns;
+        let turns_before = self.engine.directory().summary(&self.scope, session).await?.turns;
         let (agent, prompt) = self.role_agent(node, turns_before)?;
         let run: SessionId = self.state.run.parse()?;
-        self.engine.share_models(&self.scope, &run, session, &agent).await?;
+        self.engine.configuration().share_models(&self.scope, &run, session, &agent).await?;
         let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
@@ -214,7 +219,7 @@ impl Visitor {
         let mut append = Append::new(session.clone(), now, drafts);
         append.fence = Some(hold.fence);
         append.idempotency_key = Some(format!("flow:{}:prompt", self.state.run));
-        self.engine.append(&self.scope, append).await?;
+        self.engine.log().append(&self.scope, append).await?;
         Ok(())
     }
 
@@ -285,12 +290,12 @@ impl Visitor {
 
     /// An artifact as shown to the next role: its beginning, and a reference to the rest.
     async fn artifact(&self, session: &SessionId, name: &str, content: Option<&str>) -> Result<Artifact> {
-        let artifacts = self.engine.artifacts(&self.scope, session).await?;
+        let artifacts = self.engine.views().artifacts(&self.scope, session).await?;
         let blob = artifacts.named(name).map(|artifact| artifact.content.blob);
         let (text, bytes) = match (content, blob) {
             (Some(content), _) => (content.to_owned(), content.len() as u64),
             (None, Some(blob)) => {
-                let mut reader = self.engine.open_blob(&self.scope, blob).await?;
+                let mut reader = self.engine.views().open_blob(&self.scope, blob).await?;
                 let bytes = reader.remaining();
                 let beginning = reader.next_up_to(ARTIFACT_TEXT_BYTES_MAX + 1).await?;
                 (String::from_utf8_lossy(&beginning).into_owned(), bytes)
@@ -335,7 +340,7 @@ impl Visitor {
         let now = self.engine.clock.now();
         let mut append = Append::new(session.clone(), now, vec![Draft::new(now, put)]);
         append.idempotency_key = Some(key);
-        self.engine.append(&self.scope, append).await?;
+        self.engine.log().append(&self.scope, append).await?;
         Ok(())
     }
 }

@@ -8,10 +8,11 @@ use sapwood_core::port::hook::{HookAction, HookEvent, HookNote, HookResult};
 use sapwood_core::{Part, SessionId};
 use tokio::sync::watch;
 
-use super::{DEPTH_MAX, EventLocation, InstalledHook};
-use crate::turn::{IfRunning, OnWait, SendOptions, Sent, StartOptions};
-use crate::write::OpenOptions;
-use crate::{Engine, EngineError, Result};
+use super::registry::InstalledHook;
+use super::{DEPTH_MAX, EventLocation, Hooks};
+use crate::sessions::{OpenOptions, StartOptions};
+use crate::turn::{IfRunning, OnWait, SendOptions, Sent};
+use crate::{EngineError, Result};
 
 /// Maximum number of concurrent actions; further actions are dropped with a warning.
 const ACTIONS_MAX: usize = 64;
@@ -39,39 +40,41 @@ impl Drop for RunningAction {
     }
 }
 
-impl Engine {
+impl Hooks<'_> {
     /// Wait until all actions of hooks are done. Call this before the process exits.
-    pub async fn hooks_settled(&self) {
-        if let Some(hooks) = &self.hooks {
-            let _ = hooks.running_actions.subscribe().wait_for(|count| *count == 0).await;
-        }
+    pub async fn settled(self) {
+        let running = &self.engine.config.hooks.running_actions;
+        let _ = running.subscribe().wait_for(|count| *count == 0).await;
     }
 
     pub(super) fn spawn_actions(
-        &self,
+        self,
         event: &HookEvent,
         installed: &InstalledHook,
         actions: Vec<HookAction>,
     ) {
-        let Some(hooks) = self.hooks.as_ref().filter(|_| !actions.is_empty()) else { return };
-        let (engine, event, installed) = (self.clone(), event.clone(), installed.clone());
-        let Some(guard) = RunningAction::begin(&hooks.running_actions) else {
+        if actions.is_empty() {
+            return;
+        }
+        let (engine, event, installed) = (self.engine.clone(), event.clone(), installed.clone());
+        let Some(guard) = RunningAction::begin(&self.engine.config.hooks.running_actions) else {
             tracing::warn!(hook = %installed.name, "too many hook actions are running; this one is dropped");
             return;
         };
         // Not awaited: the target session may itself be waiting for this hook.
         tokio::spawn(async move {
             for action in actions {
-                engine.run_action(&event, &installed, action).await;
+                engine.hooks().run_action(&event, &installed, action).await;
             }
             drop(guard);
         });
     }
 
-    async fn run_action(&self, event: &HookEvent, installed: &InstalledHook, action: HookAction) {
-        let done = match self.depth < DEPTH_MAX {
+    async fn run_action(self, event: &HookEvent, installed: &InstalledHook, action: HookAction) {
+        let done = match self.engine.depth < DEPTH_MAX {
             true => {
-                Box::pin(self.clone().at_depth(self.depth + 1).perform_action(event, installed, action)).await
+                let engine = self.engine.clone().at_depth(self.engine.depth + 1);
+                Box::pin(engine.hooks().perform_action(event, installed, action)).await
             }
             false => Err(EngineError::HookDepth { limit: DEPTH_MAX }),
         };
@@ -89,7 +92,7 @@ impl Engine {
     }
 
     async fn perform_action(
-        &self,
+        self,
         event: &HookEvent,
         installed: &InstalledHook,
         action: HookAction,
@@ -102,10 +105,10 @@ impl Engine {
             }
             HookAction::Open { id, title, text } => {
                 // The new session uses the same agent and so has no additional rights.
-                let agent = self.agent_of(scope, &event.session).await?;
+                let agent = self.engine.configuration().agent_of(scope, &event.session).await?;
                 let open = OpenOptions { id, title, ..OpenOptions::default() };
                 let start = StartOptions { open, agent, ..StartOptions::default() };
-                let (session, _) = self.start(scope, start).await?;
+                let (session, _) = self.engine.sessions().start(scope, start).await?;
                 if let Some(text) = text {
                     self.run_turn(installed, &session, text).await?;
                 }
@@ -115,12 +118,12 @@ impl Engine {
     }
 
     /// Run a turn and wait for its end, so that the process does not exit earlier.
-    async fn run_turn(&self, installed: &InstalledHook, session: &SessionId, text: String) -> Result<()> {
+    async fn run_turn(self, installed: &InstalledHook, session: &SessionId, text: String) -> Result<()> {
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };
         let deadline = tokio::time::Instant::now() + BUSY_WAIT;
         let sent = loop {
             let parts = vec![Part::text(text.clone())];
-            match self.send(&installed.installer, session, parts, options).await {
+            match self.engine.turns().send(&installed.installer, session, parts, options).await {
                 Err(EngineError::TurnRunning { .. }) if tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }

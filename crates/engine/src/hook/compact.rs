@@ -12,7 +12,7 @@ use sapwood_core::{Scope, SessionId, TurnId};
 use serde_json::{Value, json};
 
 use super::{EventLocation, HookDecision, text_of};
-use crate::compact::{Compacting, Writing};
+use crate::compact::{Compacting, Compactions, Writing};
 use crate::{Engine, EngineError};
 
 struct HookedCompaction {
@@ -24,15 +24,16 @@ struct HookedCompaction {
     writing: Writing,
 }
 
-impl Engine {
+impl Compactions<'_> {
     /// Add the installed hooks to a compaction, unless the compaction already has a hook.
-    pub(crate) fn add_hooks(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
-        let listens = self.has_hooks(HookName::BeforeCompact) || self.has_hooks(HookName::AfterCompact);
+    pub(crate) fn add_hooks(self, scope: &Scope, session: &SessionId, how: Compacting) -> Compacting {
+        let listens = self.engine.hooks().has(HookName::BeforeCompact)
+            || self.engine.hooks().has(HookName::AfterCompact);
         if how.hook.is_some() || !listens {
             return how;
         }
         let hook = HookedCompaction {
-            engine: self.clone(),
+            engine: self.engine.clone(),
             scope: scope.clone(),
             session: session.clone(),
             turn: how.turn,
@@ -53,7 +54,7 @@ impl CompactHook for HookedCompaction {
         if self.writing == Writing::DryRun {
             return self.dry_run(data()).await;
         }
-        match self.engine.ask_hooks(HookName::BeforeCompact, at, data).await {
+        match self.engine.hooks().ask(HookName::BeforeCompact, at, data).await {
             Ok(HookDecision::Continue) => BeforeCompact::GoOn,
             Ok(HookDecision::Changed(data) | HookDecision::Supplied { data, .. }) => supplied(&data),
             Err(EngineError::HookRefused { hook, reason, .. }) => {
@@ -66,7 +67,7 @@ impl CompactHook for HookedCompaction {
     async fn after_compact(&self, compaction: &Compaction) {
         let (engine, turn) = (&self.engine, self.turn);
         let data = || compacted(compaction);
-        engine.fire(HookName::AfterCompact, &self.scope, &self.session, turn, data).await;
+        engine.hooks().fire(HookName::AfterCompact, &self.scope, &self.session, turn, data).await;
     }
 }
 
@@ -75,7 +76,7 @@ impl HookedCompaction {
     async fn dry_run(&self, data: Value) -> BeforeCompact {
         let name = HookName::BeforeCompact;
         let mut answer = BeforeCompact::GoOn;
-        for one in self.engine.dry_run_hooks(name, &self.scope, &self.session, data).await {
+        for one in self.engine.hooks().dry_run(name, &self.scope, &self.session, data).await {
             match one.verdict {
                 Some(Verdict::Refuse { reason }) => {
                     return BeforeCompact::Cancel { reason: format!("{}: {reason}", one.by) };

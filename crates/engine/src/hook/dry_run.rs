@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use sapwood_core::Scope;
-use sapwood_core::SessionId;
 use sapwood_core::port::hook::{HookAction, HookEvent, HookName, Verdict};
+use sapwood_core::{Scope, SessionId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{EventLocation, OnFailure, call_checked, merge_fields};
-use crate::Engine;
+use super::registry::OnFailure;
+use super::{EventLocation, Hooks, call_checked, merge_fields};
 
 /// The answer of one hook in a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,17 +26,17 @@ pub struct HookDryRun {
     pub goes_on: bool,
 }
 
-impl Engine {
+impl Hooks<'_> {
     /// Call the hooks for an event name with a simulated event. The hooks really run, because their answers cannot
     /// be predicted. A flag marks the event as simulated.
-    pub async fn dry_run_hooks(
-        &self,
+    pub async fn dry_run(
+        self,
         name: HookName,
         scope: &Scope,
         session: &SessionId,
         data: Value,
     ) -> Vec<HookDryRun> {
-        let hooks = self.hooks();
+        let hooks = &self.engine.config.hooks;
         let mut event =
             HookEvent { rehearsal: true, ..self.event(name, EventLocation::new(scope, session), data) };
         let mut answers = Vec::new();

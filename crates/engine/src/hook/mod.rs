@@ -9,9 +9,7 @@ mod registry;
 
 pub(crate) use compact::compacted;
 pub use dry_run::HookDryRun;
-pub use registry::{Closure, Hooks, InstalledHook, OnFailure, TIMEOUT_DEFAULT};
-
-use std::time::Duration;
+pub use registry::{Closure, HookRegistry, InstalledHook, OnFailure, TIMEOUT_DEFAULT};
 
 use sapwood_core::entry::Draft;
 use sapwood_core::port::hook::{
@@ -21,7 +19,7 @@ use sapwood_core::port::store::Append;
 use sapwood_core::{Scope, SessionId, TurnId};
 use serde_json::Value;
 
-use crate::{Engine, EngineError, Result};
+use crate::{EngineError, Result, service};
 
 /// Maximum nesting of hooks: a hook at this depth cannot run actions.
 pub const DEPTH_MAX: u8 = 3;
@@ -53,61 +51,49 @@ pub(crate) enum HookDecision {
     },
 }
 
-impl Engine {
-    /// Install hooks.
-    pub fn with_hooks(mut self, hooks: Hooks) -> Self {
-        self.hooks = (!hooks.is_empty()).then(|| std::sync::Arc::new(hooks));
-        self
-    }
+service! {
+    /// Calling the installed hooks.
+    pub struct Hooks;
+    hooks
+}
 
-    /// The installed hooks, in call order.
-    pub fn hooks(&self) -> Hooks {
-        self.hooks.as_deref().cloned().unwrap_or_default()
-    }
-
-    /// Set the hook nesting depth, for actions caused by hooks.
-    pub fn at_depth(mut self, depth: u8) -> Self {
-        self.depth = depth;
-        self
-    }
-
-    pub(crate) fn has_hooks(&self, name: HookName) -> bool {
-        self.hooks.as_ref().is_some_and(|hooks| hooks.listens(name))
+impl Hooks<'_> {
+    pub(crate) fn has(self, name: HookName) -> bool {
+        self.engine.config.hooks.listens(name)
     }
 
     /// Notify the hooks of an event. Failures do not affect the caller.
     pub async fn fire(
-        &self,
+        self,
         name: HookName,
         scope: &Scope,
         session: &SessionId,
         turn: Option<TurnId>,
         data: impl FnOnce() -> Value,
     ) {
-        if self.has_hooks(name) {
+        if self.has(name) {
             // A notified hook cannot refuse, so ignore errors.
             let _ = Box::pin(self.ask_each(name, EventLocation { scope, session, turn }, data())).await;
         }
     }
 
     /// Ask the hooks about an event. A refusal is returned as an error with the hook's reason.
-    pub(crate) async fn ask_hooks(
-        &self,
+    pub(crate) async fn ask(
+        self,
         name: HookName,
         at: EventLocation<'_>,
         data: impl FnOnce() -> Value,
     ) -> Result<HookDecision> {
-        if !self.has_hooks(name) {
+        if !self.has(name) {
             return Ok(HookDecision::Continue);
         }
         Box::pin(self.ask_each(name, at, data())).await
     }
 
-    async fn ask_each(&self, name: HookName, at: EventLocation<'_>, data: Value) -> Result<HookDecision> {
-        let Some(hooks) = self.hooks.clone() else { return Ok(HookDecision::Continue) };
+    async fn ask_each(self, name: HookName, at: EventLocation<'_>, data: Value) -> Result<HookDecision> {
         let mut event = self.event(name, at, data);
         let mut decision = HookDecision::Continue;
-        for installed in hooks.of(name) {
+        for installed in self.engine.config.hooks.of(name) {
             if !installed.listens_to(&event) {
                 continue;
             }
@@ -131,7 +117,7 @@ impl Engine {
 
     /// The answer of one hook; `None` if it failed and failures are ignored.
     async fn call_hook(
-        &self,
+        self,
         at: EventLocation<'_>,
         installed: &InstalledHook,
         event: &HookEvent,
@@ -149,7 +135,7 @@ impl Engine {
         }
     }
 
-    async fn note_verdict(&self, at: EventLocation<'_>, installed: &InstalledHook, verdict: &Verdict) {
+    async fn note_verdict(self, at: EventLocation<'_>, installed: &InstalledHook, verdict: &Verdict) {
         let (result, why, data) = match verdict {
             Verdict::GoOn => return,
             Verdict::Refuse { reason } => (HookResult::Refused, Some(shortened(reason)), None),
@@ -159,15 +145,15 @@ impl Engine {
         self.note(at, installed, result, why, data).await;
     }
 
-    fn event(&self, hook: HookName, at: EventLocation<'_>, data: Value) -> HookEvent {
+    fn event(self, hook: HookName, at: EventLocation<'_>, data: Value) -> HookEvent {
         HookEvent {
             hook,
             session: at.session.clone(),
             tenant: at.scope.tenant.clone(),
             by: at.scope.principal.clone(),
-            at: self.clock.now(),
+            at: self.engine.clock.now(),
             turn: at.turn,
-            depth: self.depth,
+            depth: self.engine.depth,
             rehearsal: false,
             data,
         }
@@ -176,7 +162,7 @@ impl Engine {
     /// Append a note about a hook's answer for followers of the session. If the session accepts no entries, the
     /// note is logged instead.
     async fn note(
-        &self,
+        self,
         at: EventLocation<'_>,
         installed: &InstalledHook,
         result: HookResult,
@@ -187,10 +173,11 @@ impl Engine {
         self.write_note(at, &note).await;
     }
 
-    pub(crate) async fn write_note(&self, at: EventLocation<'_>, note: &HookNote) {
-        let now = self.clock.now();
+    pub(crate) async fn write_note(self, at: EventLocation<'_>, note: &HookNote) {
+        let now = self.engine.clock.now();
         let draft = Draft { turn: at.turn, ..Draft::new(now, note.to_info()) };
-        let appended = self.append(at.scope, Append::new(at.session.clone(), now, vec![draft])).await;
+        let appended =
+            self.engine.log().append(at.scope, Append::new(at.session.clone(), now, vec![draft])).await;
         if let Err(error) = appended {
             tracing::debug!(session = %at.session, %note, %error, "failed to append a hook note to the session");
         }
@@ -225,6 +212,3 @@ fn merge_fields(data: &mut Value, change: Value) {
 pub(crate) fn text_of(data: &Value, field: &str) -> Option<String> {
     data[field].as_str().map(str::to_owned)
 }
-
-/// Upper limit for hook timeouts.
-pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(300);

@@ -12,11 +12,12 @@ use sapwood_core::scope::Reach;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::TIMEOUT_MAX;
 use crate::{EngineError, Result};
 
 /// Default timeout of a hook.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// Upper limit for hook timeouts.
+const TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Maximum number of hooks per event name.
 const HOOKS_MAX: usize = 16;
 /// Longest hook name, in bytes.
@@ -72,7 +73,7 @@ impl InstalledHook {
         }
     }
 
-    /// Whether the hook receives an event. Hooks never cross tenants, and a non-operator's hook only receives
+    /// Whether the hook receives an event. HookRegistry never cross tenants, and a non-operator's hook only receives
     /// events of that user.
     pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
         let is_visible = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
@@ -105,19 +106,19 @@ impl InstalledHook {
 
 /// All hooks of an engine.
 #[derive(Clone)]
-pub struct Hooks {
+pub struct HookRegistry {
     installed: Vec<InstalledHook>,
     /// Number of running actions, shared with clones of this registry.
     pub(super) running_actions: Arc<watch::Sender<usize>>,
 }
 
-impl Default for Hooks {
+impl Default for HookRegistry {
     fn default() -> Self {
         Self { installed: Vec::new(), running_actions: Arc::new(watch::Sender::new(0)) }
     }
 }
 
-impl Hooks {
+impl HookRegistry {
     pub fn is_empty(&self) -> bool {
         self.installed.is_empty()
     }

@@ -9,6 +9,8 @@
 
 mod own;
 
+pub use own::{OwnIntake, OwnIntakeResult};
+
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -32,11 +34,9 @@ use sapwood_formats::import::reconcile::Reconciler;
 use sapwood_formats::import::steps::StepBatch;
 use sapwood_formats::import::{Format, Problem, ProblemKind};
 
-pub use own::{OwnIntake, OwnIntakeResult};
-
-use crate::read::check_role;
-use crate::write::note;
-use crate::{Engine, EngineError, Result};
+use crate::directory::check_role;
+use crate::log::note;
+use crate::{Engine, EngineError, Result, service};
 
 /// Entries per append of an import.
 pub const BATCH_ENTRIES: usize = 1_000;
@@ -67,12 +67,18 @@ pub struct Import {
 
 type PendingAppend = MaybeDone<BoxFuture<'static, Result<Appended>>>;
 
-impl Engine {
+service! {
+    /// Imports of sessions.
+    pub struct Imports;
+    imports
+}
+
+impl Imports<'_> {
     /// Start an import. An existing session is extended if the caller owns it and its head matches `expect`.
-    pub async fn begin_import(&self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
+    pub async fn begin(self, scope: &Scope, new: NewSession, expect: Expect) -> Result<Import> {
         let session = new.id.clone();
         check_imported_id(scope, &session)?;
-        let (new, head) = match self.store.summary(scope, &session).await {
+        let (new, head) = match self.engine.store.summary(scope, &session).await {
             Ok(summary) => {
                 check_role(scope, &summary, Right::Own)?;
                 (None, summary.head.seq)
@@ -86,7 +92,7 @@ impl Engine {
             return Err(StoreError::Conflict { expected, actual: head }.into());
         }
         Ok(Import {
-            engine: self.clone(),
+            engine: self.engine.clone(),
             scope: scope.clone(),
             session,
             new,
@@ -97,6 +103,20 @@ impl Engine {
             writing: None,
             added: 0,
         })
+    }
+
+    pub fn begin_intake(self, scope: &Scope, format: Format, mode: Mode) -> Intake {
+        Intake {
+            engine: self.engine.clone(),
+            scope: scope.clone(),
+            format,
+            mode,
+            reconciler: Reconciler::new(format.agent()),
+            target: Target::Unknown,
+            drafts: Vec::new(),
+            read_upto: Seq::ZERO,
+            siblings: None,
+        }
     }
 }
 
@@ -143,7 +163,7 @@ impl Import {
         self.created = self.engine.store.create(&self.scope, new).await?;
         if self.created == Created::Existed {
             // Another process created the session and may have shared it.
-            self.engine.check_right(&self.scope, &self.session, Right::Own).await?;
+            self.engine.directory().check_right(&self.scope, &self.session, Right::Own).await?;
         }
         Ok(())
     }
@@ -183,7 +203,7 @@ impl Import {
         let source = Source::Imported;
         let append = Append { expect, audit, source, ..Append::new(self.session.clone(), now, drafts) };
         let (engine, scope) = (self.engine.clone(), self.scope.clone());
-        let mut next = maybe_done(async move { engine.append(&scope, append).await }.boxed());
+        let mut next = maybe_done(async move { engine.log().append(&scope, append).await }.boxed());
         if !self.engine.store.keeps_order() {
             self.writing = Some(next);
             return self.await_append().await;
@@ -353,22 +373,6 @@ pub struct IntakeResult {
     pub is_stored: bool,
 }
 
-impl Engine {
-    pub fn begin_intake(&self, scope: &Scope, format: Format, mode: Mode) -> Intake {
-        Intake {
-            engine: self.clone(),
-            scope: scope.clone(),
-            format,
-            mode,
-            reconciler: Reconciler::new(format.agent()),
-            target: Target::Unknown,
-            drafts: Vec::new(),
-            read_upto: Seq::ZERO,
-            siblings: None,
-        }
-    }
-}
-
 impl Intake {
     /// Share the session index with the other imports of a batch.
     pub fn with_siblings(mut self, siblings: &SiblingSessions) -> Self {
@@ -456,7 +460,7 @@ impl Intake {
         let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
         let reconciler = &mut self.reconciler;
         let learn = |entry: Entry| reconciler.register_elsewhere(entry.meta.id, &entry.body);
-        match self.engine.each_of_kinds(&self.scope, other, &kinds, learn).await {
+        match self.engine.log().each_of_kinds(&self.scope, other, &kinds, learn).await {
             // The session was never written, or was erased since it was listed.
             Err(error) if error.code() == "session.not_found" => Ok(()),
             read => read,
@@ -511,7 +515,7 @@ impl Intake {
             && !self.drafts.is_empty()
             && let Some(session) = unchecked.take()
         {
-            self.engine.check_right(&self.scope, &session, Right::Own).await?;
+            self.engine.directory().check_right(&self.scope, &session, Right::Own).await?;
         }
         Ok(())
     }
@@ -524,7 +528,7 @@ impl Intake {
                 siblings.add(new);
             }
             let expect = Expect::Head(self.read_upto);
-            let import = self.engine.begin_import(&self.scope, (**new).clone(), expect).await?;
+            let import = self.engine.imports().begin(&self.scope, (**new).clone(), expect).await?;
             self.target = Target::Import(Box::new(import));
         }
         self.check_extend_right().await?;

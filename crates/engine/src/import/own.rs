@@ -9,7 +9,7 @@ use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq};
 use sapwood_formats::header::Header;
 use sapwood_formats::import::sapwood::Importer;
 
-use super::{Import, Mode, PAGE_RECORDS};
+use super::{Import, Imports, Mode, PAGE_RECORDS};
 use crate::{Engine, Result};
 
 /// A Sapwood session that is being imported unchanged.
@@ -60,10 +60,10 @@ pub struct OwnIntakeResult {
     pub differs_at: Option<Seq>,
 }
 
-impl Engine {
-    pub fn begin_own_intake(&self, scope: &Scope, mode: Mode) -> OwnIntake {
+impl Imports<'_> {
+    pub fn begin_own_intake(self, scope: &Scope, mode: Mode) -> OwnIntake {
         OwnIntake {
-            engine: self.clone(),
+            engine: self.engine.clone(),
             scope: scope.clone(),
             mode,
             target: Target::Unknown,
@@ -125,7 +125,7 @@ impl OwnIntake {
     }
 
     async fn open(&mut self, header: &Header) -> Result<()> {
-        let exists = self.engine.exists(&self.scope, &header.id).await?;
+        let exists = self.engine.directory().exists(&self.scope, &header.id).await?;
         let (header, page) = (Box::new(header.clone()), VecDeque::new());
         let comparison = LogComparison { header, exists, compared: Seq::ZERO, after: Seq::ZERO, page };
         self.target = Target::Comparing(comparison);
@@ -168,11 +168,14 @@ impl OwnIntake {
         self.target = match self.mode {
             Mode::Write => {
                 let (new, expect) = (comparison.header.new_session(), Expect::Head(comparison.compared));
-                Target::Import(Box::new(self.engine.begin_import(&self.scope, new, expect).await?))
+                Target::Import(Box::new(self.engine.imports().begin(&self.scope, new, expect).await?))
             }
             Mode::DryRun => {
                 if comparison.exists {
-                    self.engine.check_right(&self.scope, &comparison.header.id, Right::Own).await?;
+                    self.engine
+                        .directory()
+                        .check_right(&self.scope, &comparison.header.id, Right::Own)
+                        .await?;
                 }
                 Target::Counted
             }

@@ -16,8 +16,9 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{BlobHash, Draft, Kind, Principal, Right, Scope, Seq, SessionId, TenantId, TimestampMs};
 use serde::Serialize;
 
-use super::write::{NewMemory, StoredMemory};
-use super::{AtEnd, MemoryOutcome};
+use super::Memories;
+use super::config::AtEnd;
+use super::write::{MemoryOutcome, NewMemory, StoredMemory};
 use crate::summarise::ModelSummariser;
 use crate::{Engine, EngineError, Result};
 
@@ -56,15 +57,15 @@ struct UnprocessedEntries {
     upto: Seq,
 }
 
-impl Engine {
+impl Memories<'_> {
     /// Learn from the new entries of a session. The caller must be its owner.
-    pub async fn learn(&self, scope: &Scope, session: &SessionId) -> Result<Learning> {
-        self.check_right(scope, session, Right::Own).await?;
+    pub async fn learn(self, scope: &Scope, session: &SessionId) -> Result<Learning> {
+        self.engine.directory().check_right(scope, session, Right::Own).await?;
         let unprocessed = self.unprocessed_entries(scope, session).await?;
         let (candidates, how, fell_back) = self.candidates(&unprocessed).await;
         let kept = self.store_candidates(scope, &unprocessed, candidates, &how).await?;
         for one in kept.iter().filter(|one| one.outcome != MemoryOutcome::Known) {
-            self.fire(HookName::OnMemory, scope, session, None, || memory_event(one)).await;
+            self.engine.hooks().fire(HookName::OnMemory, scope, session, None, || memory_event(one)).await;
         }
         let learned = kept.iter().filter(|kept| kept.outcome != MemoryOutcome::Known).count();
         let asked_model = how != Learned::ByRules || fell_back.is_some();
@@ -78,14 +79,14 @@ impl Engine {
                 how: how.clone(),
                 fell_back: fell_back.clone(),
             };
-            self.append_mark(scope, &unprocessed, &mark).await?;
+            append_mark(self.engine, scope, &unprocessed, &mark).await?;
         }
         Ok(Learning { session: session.clone(), kept, how, fell_back, entries: unprocessed.entries.len() })
     }
 
     /// Learn as the system before a session ends. A failure must not prevent the session from ending.
-    pub(crate) async fn learn_at_end(&self, tenant: &TenantId, session: &SessionId) {
-        if self.memory_config.at_end == AtEnd::Leave {
+    pub(crate) async fn learn_at_end(self, tenant: &TenantId, session: &SessionId) {
+        if self.engine.config.memory.at_end == AtEnd::Leave {
             return;
         }
         if let Err(error) = self.learn_if_enabled(tenant, session).await {
@@ -95,12 +96,12 @@ impl Engine {
 
     /// Learn from the sessions of a tenant that were last used in this time range. Returns how many sessions
     /// yielded memories.
-    pub async fn learn_from_idle(&self, tenant: &TenantId, window: IdleWindow) -> Result<usize> {
+    pub async fn learn_from_idle(self, tenant: &TenantId, window: IdleWindow) -> Result<usize> {
         let scope = system_scope(tenant);
         let mut filter = ListFilter { limit: IDLE_ROWS, ..ListFilter::default() };
         let mut sessions_learned = 0;
         for _ in 0..IDLE_PAGES_MAX {
-            let page = self.store.list(&scope, &filter).await?;
+            let page = self.engine.store.list(&scope, &filter).await?;
             let is_past = page.items.last().is_none_or(|last| last.updated_at <= window.after);
             let idle = page.items.into_iter().filter(|summary| is_idle(summary, window));
             for summary in idle {
@@ -122,9 +123,9 @@ impl Engine {
         Ok(sessions_learned)
     }
 
-    async fn learn_if_enabled(&self, tenant: &TenantId, session: &SessionId) -> Result<Option<Learning>> {
+    async fn learn_if_enabled(self, tenant: &TenantId, session: &SessionId) -> Result<Option<Learning>> {
         let scope = system_scope(tenant);
-        let agent: Agent = self.agent_of(&scope, session).await?;
+        let agent: Agent = self.engine.configuration().agent_of(&scope, session).await?;
         if agent.memory.unwrap_or_default().learn == Learn::No {
             return Ok(None);
         }
@@ -133,18 +134,20 @@ impl Engine {
 
     /// The entries on the path since the latest mark, without inherited entries. Inherited entries are processed in
     /// the fork's source.
-    async fn unprocessed_entries(&self, scope: &Scope, session: &SessionId) -> Result<UnprocessedEntries> {
-        let summary = self.store.summary(scope, session).await?;
+    async fn unprocessed_entries(self, scope: &Scope, session: &SessionId) -> Result<UnprocessedEntries> {
+        let summary = self.engine.store.summary(scope, session).await?;
         if summary.state == SessionState::Archived {
             return Err(StoreError::Archived { session: session.clone() }.into());
         }
         let mut after = Seq(summary.inherited);
-        self.each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
-            after = MemoryCheckpoint::of(&entry.body).map_or(after, |mark| after.max(mark.upto));
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+                after = MemoryCheckpoint::of(&entry.body).map_or(after, |mark| after.max(mark.upto));
+            })
+            .await?;
         let new = summary.head.seq.0.saturating_sub(after.0).min(ENTRIES_MAX);
-        let slice = self.store.read_path(scope, session, None, Until::Entries(new)).await?;
+        let slice = self.engine.store.read_path(scope, session, None, Until::Entries(new)).await?;
         let upto = slice.head.seq;
         let entries = slice.entries.into_iter().filter(|entry| entry.meta.seq > after).collect();
         Ok(UnprocessedEntries { summary, entries, upto })
@@ -152,16 +155,15 @@ impl Engine {
 
     /// Extract candidates with the model. Falls back to rules, with the reason, if there is no model or its
     /// answer is invalid.
-    async fn candidates(
-        &self,
-        unprocessed: &UnprocessedEntries,
-    ) -> (Vec<Candidate>, Learned, Option<String>) {
+    async fn candidates(self, unprocessed: &UnprocessedEntries) -> (Vec<Candidate>, Learned, Option<String>) {
         let by_rules = || rules::extract(&unprocessed.entries, &unprocessed.summary.owner);
-        let Some(name) = &self.memory_config.model else { return (by_rules(), Learned::ByRules, None) };
+        let Some(name) = &self.engine.config.memory.model else {
+            return (by_rules(), Learned::ByRules, None);
+        };
         let Some(shown) = llm_extract::number_lines(&unprocessed.entries, &unprocessed.summary.owner) else {
             return (by_rules(), Learned::ByRules, None);
         };
-        match self.ask_model(name, &shown).await {
+        match ask_model(self.engine, name, &shown).await {
             Ok(found) => (found, Learned::ByModel(name.clone()), None),
             Err(why) => {
                 tracing::warn!(session = %unprocessed.summary.id, why, "falling back to rules for learning memories");
@@ -170,21 +172,8 @@ impl Engine {
         }
     }
 
-    async fn ask_model(
-        &self,
-        name: &str,
-        shown: &llm_extract::NumberedTranscript,
-    ) -> Result<Vec<Candidate>, String> {
-        let backends = self.backends().map_err(|error| error.to_string())?;
-        let model = ModelSummariser::new(backends.model, name);
-        let request = SummaryRequest { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
-        let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
-        let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;
-        llm_extract::parse_answer(shown, &answer.map_err(|error| error.to_string())?.text)
-    }
-
     async fn store_candidates(
-        &self,
+        self,
         scope: &Scope,
         unprocessed: &UnprocessedEntries,
         candidates: Vec<Candidate>,
@@ -195,7 +184,7 @@ impl Engine {
         }
         let belongs = Belongs::To(unprocessed.summary.owner.clone());
         let whose = || Whose::Only(belongs.clone());
-        let mut known = self.all_memories(scope, whose(), Standing::Current).await?;
+        let mut known = self.all(scope, whose(), Standing::Current).await?;
         let mut kept = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let new = unprocessed.new_memory(&candidate, belongs.clone(), how.clone());
@@ -205,29 +194,13 @@ impl Engine {
                     // Another server is learning from the same session, or a user edited a memory: retry.
                     Err(EngineError::Store(StoreError::MemoryConflict { .. })) if tries < TRIES_MAX => {
                         tries += 1;
-                        known = self.all_memories(scope, whose(), Standing::Current).await?;
+                        known = self.all(scope, whose(), Standing::Current).await?;
                     }
                     written => break written?,
                 }
             });
         }
         Ok(kept)
-    }
-
-    /// Append the mark outside the tree, dated at the session's last use, because learning does not count as
-    /// use.
-    async fn append_mark(
-        &self,
-        scope: &Scope,
-        unprocessed: &UnprocessedEntries,
-        mark: &MemoryCheckpoint,
-    ) -> Result<()> {
-        let session = &unprocessed.summary.id;
-        let draft = Draft::new(unprocessed.summary.updated_at, mark.to_body());
-        let mut append = Append::new(session.clone(), self.clock.now(), vec![draft]);
-        append.idempotency_key = Some(format!("sapwood.memory:{}", mark.upto));
-        self.append(scope, append).await?;
-        Ok(())
     }
 }
 
@@ -251,6 +224,35 @@ impl UnprocessedEntries {
             source: Some(MemorySource { session, entries: candidate.entries.clone() }),
         }
     }
+}
+
+async fn ask_model(
+    engine: &Engine,
+    name: &str,
+    shown: &llm_extract::NumberedTranscript,
+) -> Result<Vec<Candidate>, String> {
+    let backends = engine.backends().map_err(|error| error.to_string())?;
+    let model = ModelSummariser::new(backends.model, name);
+    let request = SummaryRequest { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
+    let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
+    let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;
+    llm_extract::parse_answer(shown, &answer.map_err(|error| error.to_string())?.text)
+}
+
+/// Append the mark outside the tree, dated at the session's last use, because learning does not count as
+/// use.
+async fn append_mark(
+    engine: &Engine,
+    scope: &Scope,
+    unprocessed: &UnprocessedEntries,
+    mark: &MemoryCheckpoint,
+) -> Result<()> {
+    let session = &unprocessed.summary.id;
+    let draft = Draft::new(unprocessed.summary.updated_at, mark.to_body());
+    let mut append = Append::new(session.clone(), engine.clock.now(), vec![draft]);
+    append.idempotency_key = Some(format!("sapwood.memory:{}", mark.upto));
+    engine.log().append(scope, append).await?;
+    Ok(())
 }
 
 /// The data of a memory event for hooks.

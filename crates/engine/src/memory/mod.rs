@@ -5,51 +5,38 @@
 //! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the
 //! tenant, and it is never added to a session that other users can read: see [`Engine::allowed_memories`](Engine).
 
+mod config;
 mod learn;
 mod recall;
 mod write;
 
-use std::sync::Arc;
-
-use sapwood_core::Scope;
-use sapwood_core::port::embedder::Embedder;
-use sapwood_core::port::memory::{MEMORIES_MAX, Memory, MemoryFilter, Standing, Whose};
-use sapwood_core::port::store::PAGE_ROWS_MAX;
-
+pub use config::{AtEnd, MemoryConfig};
 pub use learn::{IdleWindow, Learning};
 pub use recall::{MemoryView, RecalledMemory, Recollection};
 pub use write::{MemoryEdit, MemoryOutcome, StoredMemory, UserMemory};
 
-use crate::{Engine, Result};
+use sapwood_core::Scope;
+use sapwood_core::port::memory::{MEMORIES_MAX, Memory, MemoryFilter, Standing, Whose};
+use sapwood_core::port::store::PAGE_ROWS_MAX;
 
-/// Whether to learn from sessions when they are closed or archived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AtEnd {
-    #[default]
-    Learn,
-    Leave,
-}
-
-/// How memories are extracted and searched.
-#[derive(Clone, Default)]
-pub struct MemoryConfig {
-    /// The model that extracts memories, `PROVIDER/NAME`; rules if `None`.
-    pub model: Option<String>,
-    /// Finds memories by meaning. If `None`, only memories with matching words are found.
-    pub embedder: Option<Arc<dyn Embedder>>,
-    pub at_end: AtEnd,
-}
+use crate::{Result, service};
 
 /// Maximum number of pages read: the pages of an owner's memories and of the tenant's.
 const PAGES_MAX: usize = 2 * MEMORIES_MAX.div_ceil(PAGE_ROWS_MAX) + 1;
 
-impl Engine {
+service! {
+    /// Facts learned from sessions.
+    pub struct Memories;
+    memories
+}
+
+impl Memories<'_> {
     /// All memories that match, newest first.
-    async fn all_memories(&self, scope: &Scope, whose: Whose, standing: Standing) -> Result<Vec<Memory>> {
+    async fn all(self, scope: &Scope, whose: Whose, standing: Standing) -> Result<Vec<Memory>> {
         let mut filter = MemoryFilter { whose, standing, limit: PAGE_ROWS_MAX, ..MemoryFilter::default() };
         let mut memories = Vec::new();
         for _ in 0..PAGES_MAX {
-            let page = self.store.list_memories(scope, &filter).await?;
+            let page = self.engine.store.list_memories(scope, &filter).await?;
             memories.extend(page.items);
             filter.cursor = page.next;
             if filter.cursor.is_none() {

@@ -12,7 +12,8 @@ use sapwood_core::project::summary::Summary;
 use sapwood_core::{Principal, Scope, SessionId, TimestampMs};
 use serde::Serialize;
 
-use crate::{Engine, EngineError, Result};
+use super::Memories;
+use crate::{EngineError, Result};
 
 /// Maximum number of memories per search.
 pub const FOUND_MAX: usize = 100;
@@ -32,17 +33,17 @@ pub struct Recollection {
     pub by_embedding: bool,
 }
 
-impl Engine {
+impl Memories<'_> {
     /// The memories that match a question, best first.
     pub async fn recollect(
-        &self,
+        self,
         scope: &Scope,
         question: &str,
         whose: Whose,
         limit: usize,
     ) -> Result<Recollection> {
-        let mut memories = self.all_memories(scope, whose, Standing::Current).await?;
-        let question_embedding = self.embed_one(question).await;
+        let mut memories = self.all(scope, whose, Standing::Current).await?;
+        let question_embedding = self.embed(question).await;
         if let Some(question_embedding) = &question_embedding {
             self.embed_more(scope, question_embedding, &mut memories).await;
         }
@@ -56,8 +57,8 @@ impl Engine {
     }
 
     /// Add embeddings to memories that were stored without embeddings, a few per search.
-    async fn embed_more(&self, scope: &Scope, question: &Embedding, memories: &mut [Memory]) {
-        let Some(embedder) = &self.memory_config.embedder else { return };
+    async fn embed_more(self, scope: &Scope, question: &Embedding, memories: &mut [Memory]) {
+        let Some(embedder) = &self.engine.config.memory.embedder else { return };
         let lacks = |memory: &&mut Memory| {
             memory.embedding.as_ref().is_none_or(|known| known.model != question.model)
                 && memory.may_be_changed_by(scope)
@@ -72,7 +73,7 @@ impl Engine {
             let embedding = Embedding { model: question.model.clone(), numbers: quantise(&vector) };
             let version = memory.version;
             let embedded = Memory { embedding: Some(embedding), ..memory.clone() };
-            match self.write_memory(scope, embedded, version).await {
+            match self.write(scope, embedded, version).await {
                 Ok(written) => *memory = written,
                 // The memory was changed concurrently; the next search tries again.
                 Err(error) => tracing::debug!(%error, "failed to store a memory's embedding"),
@@ -81,11 +82,11 @@ impl Engine {
     }
 
     /// Resolve a memory by its id or a unique id prefix.
-    pub async fn find_memory(&self, scope: &Scope, given: &str) -> Result<MemoryId> {
+    pub async fn find(self, scope: &Scope, given: &str) -> Result<MemoryId> {
         if let Ok(id) = given.parse() {
             return Ok(id);
         }
-        let all = self.all_memories(scope, Whose::Any, Standing::Any).await?;
+        let all = self.all(scope, Whose::Any, Standing::Any).await?;
         let prefix = given.to_ascii_lowercase();
         let mut matches = all.iter().map(|memory| memory.id).filter(|id| id.to_string().starts_with(&prefix));
         match (matches.next(), matches.next()) {
@@ -102,13 +103,13 @@ impl Engine {
 
     /// The memory text for a new session, as configured by its agent. A failure must not prevent the session from
     /// starting.
-    pub(crate) async fn memory_prompt(&self, scope: &Scope, agent: &Agent) -> Option<String> {
+    pub(crate) async fn memory_prompt(self, scope: &Scope, agent: &Agent) -> Option<String> {
         let tokens = agent.memory.unwrap_or_default().tokens;
         if tokens == 0 {
             return None;
         }
         let whose = Whose::For(scope.principal.clone());
-        match self.all_memories(scope, whose, Standing::Current).await {
+        match self.all(scope, whose, Standing::Current).await {
             Ok(memories) => memory_section(&memories, tokens),
             Err(error) => {
                 tracing::warn!(%error, "failed to read memories; the session starts without them");
@@ -119,7 +120,7 @@ impl Engine {
 
     /// Which memories may be put into a session: the owner's if only the owner can read the session, else the
     /// tenant's. Memories become part of the session's log, which all members can read.
-    pub(crate) fn allowed_memories(&self, scope: &Scope, summary: &Summary) -> Whose {
+    pub(crate) fn allowed_memories(self, scope: &Scope, summary: &Summary) -> Whose {
         let is_private = summary.members.is_empty() && summary.owner == scope.principal;
         match is_private {
             true => Whose::For(scope.principal.clone()),
@@ -128,8 +129,8 @@ impl Engine {
     }
 
     /// Whether all readers of `into` may also read `from`, so that quoting does not leak content.
-    pub(crate) async fn may_quote(&self, scope: &Scope, into: &Summary, from: &SessionId) -> bool {
-        let Ok(from) = self.store.summary(scope, from).await else { return false };
+    pub(crate) async fn may_quote(self, scope: &Scope, into: &Summary, from: &SessionId) -> bool {
+        let Ok(from) = self.engine.store.summary(scope, from).await else { return false };
         let may_read = |reader: &Principal| from.owner == *reader || from.members.contains_key(reader);
         std::iter::once(&into.owner).chain(into.members.keys()).all(may_read)
     }

@@ -12,7 +12,8 @@ use sapwood_core::port::store::{Page, StoreError};
 use sapwood_core::{Principal, Scope, TimestampMs};
 use serde::Serialize;
 
-use crate::{Engine, EngineError, Result};
+use super::Memories;
+use crate::{EngineError, Result};
 
 /// Maximum number of attempts under concurrent writes.
 const TRIES_MAX: u32 = 16;
@@ -60,21 +61,21 @@ pub struct StoredMemory {
     pub outcome: MemoryOutcome,
 }
 
-impl Engine {
+impl Memories<'_> {
     /// Store a memory written by a user.
-    pub async fn remember(&self, scope: &Scope, written: UserMemory) -> Result<StoredMemory> {
+    pub async fn remember(self, scope: &Scope, written: UserMemory) -> Result<StoredMemory> {
         let belongs = written.belongs.unwrap_or_else(|| Belongs::To(scope.principal.clone()));
         let text = checked_text(&written.text)?;
         let candidate = Candidate { kind: written.kind, text, entries: Vec::new(), tone: Tone::Plain };
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let new = NewMemory {
-            id: MemoryId::mint(now, self.clock.random()),
+            id: MemoryId::mint(now, self.engine.clock.random()),
             belongs: belongs.clone(),
             learned: Learned::ByHand,
             source: None,
         };
         for _ in 0..TRIES_MAX {
-            let mut known = self.all_memories(scope, Whose::Only(belongs.clone()), Standing::Current).await?;
+            let mut known = self.all(scope, Whose::Only(belongs.clone()), Standing::Current).await?;
             match self.store_candidate(scope, &candidate, &new, &mut known).await {
                 Err(EngineError::Store(StoreError::MemoryConflict { .. })) => continue,
                 kept => return kept,
@@ -83,26 +84,26 @@ impl Engine {
         Err(contended(new.id))
     }
 
-    pub async fn memory(&self, scope: &Scope, id: MemoryId) -> Result<Memory> {
-        Ok(self.store.get_memory(scope, id).await?)
+    pub async fn get(self, scope: &Scope, id: MemoryId) -> Result<Memory> {
+        Ok(self.engine.store.get_memory(scope, id).await?)
     }
 
     /// One page of memories, newest first. With search words, only memories that contain all of the words.
-    pub async fn memories(&self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
-        Ok(self.store.list_memories(scope, filter).await?)
+    pub async fn list(self, scope: &Scope, filter: &MemoryFilter) -> Result<Page<Memory>> {
+        Ok(self.engine.store.list_memories(scope, filter).await?)
     }
 
     /// The memories that this memory supersedes, newest first.
-    pub async fn superseded(&self, scope: &Scope, memory: &Memory) -> Result<Vec<Memory>> {
-        let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
+    pub async fn superseded(self, scope: &Scope, memory: &Memory) -> Result<Vec<Memory>> {
+        let all = self.all(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         Ok(all.into_iter().filter(|other| other.superseded_by == Some(memory.id)).collect())
     }
 
     /// Change a memory. Its author stays the same.
-    pub async fn edit_memory(&self, scope: &Scope, id: MemoryId, edit: MemoryEdit) -> Result<Memory> {
+    pub async fn edit(self, scope: &Scope, id: MemoryId, edit: MemoryEdit) -> Result<Memory> {
         let text = edit.text.as_deref().map(checked_text).transpose()?;
         for _ in 0..TRIES_MAX {
-            let known = self.store.get_memory(scope, id).await?;
+            let known = self.engine.store.get_memory(scope, id).await?;
             let version = edit.expected.unwrap_or(known.version);
             let mut edited = known.clone();
             edited.kind = edit.kind.unwrap_or(known.kind);
@@ -110,7 +111,7 @@ impl Engine {
             if let Some(text) = text.clone().filter(|text| *text != known.text) {
                 edited = Memory { text, embedding: None, ..edited };
             }
-            match self.write_memory(scope, edited, version).await {
+            match self.write(scope, edited, version).await {
                 Err(EngineError::Store(StoreError::MemoryConflict { .. })) if edit.expected.is_none() => {}
                 written => return written,
             }
@@ -119,13 +120,13 @@ impl Engine {
     }
 
     /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
-    pub async fn forget(&self, scope: &Scope, id: MemoryId) -> Result<usize> {
-        let memory = self.store.get_memory(scope, id).await?;
+    pub async fn forget(self, scope: &Scope, id: MemoryId) -> Result<usize> {
+        let memory = self.engine.store.get_memory(scope, id).await?;
         if !memory.may_be_changed_by(scope) {
             let principal = scope.principal.clone();
             return Err(StoreError::MemoryDenied { memory: id, principal }.into());
         }
-        let all = self.all_memories(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
+        let all = self.all(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         let mut to_delete = vec![id];
         // The list grows while it is iterated. Each memory is superseded by at most one other memory, so the loop ends.
         let mut next = 0;
@@ -137,9 +138,9 @@ impl Engine {
             to_delete.extend(older);
             next += 1;
         }
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         for id in to_delete.iter().rev() {
-            match self.store.forget_memory(scope, *id, now).await {
+            match self.engine.store.forget_memory(scope, *id, now).await {
                 Ok(()) | Err(StoreError::NoMemory { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -149,7 +150,7 @@ impl Engine {
 
     /// Store a candidate in relation to the known memories, and update `known`.
     pub(super) async fn store_candidate(
-        &self,
+        self,
         scope: &Scope,
         candidate: &Candidate,
         new: &NewMemory,
@@ -158,12 +159,12 @@ impl Engine {
         match relate(candidate, known.iter().filter(|memory| memory.is_current())) {
             Relation::Strengthens(id) => self.strengthen(scope, id, new, known).await,
             Relation::New => {
-                let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
+                let memory = self.write(scope, new.memory(candidate), 0).await?;
                 known.push(memory.clone());
                 Ok(StoredMemory { memory, outcome: MemoryOutcome::Learned })
             }
             Relation::Supersedes(old) => {
-                let memory = self.write_memory(scope, new.memory(candidate), 0).await?;
+                let memory = self.write(scope, new.memory(candidate), 0).await?;
                 self.supersede(scope, old, memory.id, known).await?;
                 known.push(memory.clone());
                 Ok(StoredMemory { memory, outcome: MemoryOutcome::Superseded { old } })
@@ -172,7 +173,7 @@ impl Engine {
     }
 
     async fn strengthen(
-        &self,
+        self,
         scope: &Scope,
         id: MemoryId,
         new: &NewMemory,
@@ -186,40 +187,29 @@ impl Engine {
             return Ok(StoredMemory { memory: stronger, outcome: MemoryOutcome::Known });
         }
         let version = stronger.version;
-        *stored = self.write_memory(scope, stronger, version).await?;
+        *stored = self.write(scope, stronger, version).await?;
         Ok(StoredMemory { memory: stored.clone(), outcome: MemoryOutcome::Strengthened })
     }
 
-    async fn supersede(
-        &self,
-        scope: &Scope,
-        old: MemoryId,
-        by: MemoryId,
-        known: &mut [Memory],
-    ) -> Result<()> {
+    async fn supersede(self, scope: &Scope, old: MemoryId, by: MemoryId, known: &mut [Memory]) -> Result<()> {
         let Some(stored) = known.iter_mut().find(|memory| memory.id == old) else { return Ok(()) };
         let version = stored.version;
         let superseded = Memory { superseded_by: Some(by), ..stored.clone() };
-        *stored = self.write_memory(scope, superseded, version).await?;
+        *stored = self.write(scope, superseded, version).await?;
         Ok(())
     }
 
     /// Write a memory. All memory writes use this function.
-    pub(super) async fn write_memory(
-        &self,
-        scope: &Scope,
-        mut memory: Memory,
-        expected: u64,
-    ) -> Result<Memory> {
+    pub(super) async fn write(self, scope: &Scope, mut memory: Memory, expected: u64) -> Result<Memory> {
         if memory.embedding.is_none() {
-            memory.embedding = self.embed_one(&memory.text).await;
+            memory.embedding = self.embed(&memory.text).await;
         }
-        Ok(self.store.put_memory(scope, memory, expected, self.clock.now()).await?)
+        Ok(self.engine.store.put_memory(scope, memory, expected, self.engine.clock.now()).await?)
     }
 
     /// The embedding of a text. Without an embedder, or if it fails, search uses words only.
-    pub(super) async fn embed_one(&self, text: &str) -> Option<Embedding> {
-        let embedder = self.memory_config.embedder.as_ref()?;
+    pub(super) async fn embed(self, text: &str) -> Option<Embedding> {
+        let embedder = self.engine.config.memory.embedder.as_ref()?;
         match embedder.embed(&[text.to_owned()]).await {
             Ok(vectors) => {
                 let numbers = quantise(vectors.first()?);

@@ -10,8 +10,8 @@ use sapwood_core::trigger::{Missed, TriggerCursor, TriggerNote, TriggerState};
 use sapwood_core::{Record, Seq, SessionId, TimestampMs};
 use serde_json::{Value, json};
 
-use super::{InstalledTrigger, NoteConditions, TriggerSource};
-use crate::{Engine, EngineError, Result};
+use super::{InstalledTrigger, NoteConditions, TriggerSource, Triggers};
+use crate::{EngineError, Result};
 
 /// Maximum number of missed times counted per check. A calendar with very frequent times may have missed more.
 const MISSED_MAX: usize = 10_000;
@@ -28,10 +28,10 @@ const FILES_LISTED_MAX: usize = 100;
 /// How long a file must be unchanged before a change counts.
 const SETTLE_MS: u64 = 100;
 
-impl Engine {
+impl Triggers<'_> {
     /// Check once. Returns the milliseconds until the next check, or `None` if none is needed.
     pub(super) async fn detect(
-        &self,
+        self,
         installed: &InstalledTrigger,
         log: &SessionId,
         state: &TriggerState,
@@ -44,7 +44,7 @@ impl Engine {
         match &installed.source {
             TriggerSource::Webhook => Ok(None),
             TriggerSource::Cron { calendar, missed } => {
-                let now = self.clock.now();
+                let now = self.engine.clock.now();
                 let since = mark.time.unwrap_or(now);
                 let CalendarCheck { note, pause_ms } = check_calendar(calendar.as_ref(), *missed, since, now);
                 if let Some(note) = note {
@@ -74,31 +74,31 @@ impl Engine {
     /// Append a note at the head that was read. On a conflict another server was faster, and the log is read
     /// again.
     async fn note_at_head(
-        &self,
+        self,
         installed: &InstalledTrigger,
         log: &SessionId,
         state: &TriggerState,
         note: &TriggerNote,
     ) -> Result<()> {
         let conditions = NoteConditions { head: Some(state.head), ..NoteConditions::default() };
-        match self.append_trigger_note(&installed.scope, log, note, conditions).await {
+        match self.append_note(&installed.scope, log, note, conditions).await {
             Ok(_) | Err(EngineError::Store(StoreError::Conflict { .. })) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    async fn first_mark(&self, installed: &InstalledTrigger) -> Result<TriggerCursor> {
+    async fn first_mark(self, installed: &InstalledTrigger) -> Result<TriggerCursor> {
         Ok(match &installed.source {
             TriggerSource::Webhook => TriggerCursor::default(),
             TriggerSource::Cron { .. } => {
-                TriggerCursor { time: Some(self.clock.now()), ..TriggerCursor::default() }
+                TriggerCursor { time: Some(self.engine.clock.now()), ..TriggerCursor::default() }
             }
             TriggerSource::Watch { watcher, .. } => {
                 let files = watcher.fingerprints().await.map_err(unwatchable)?;
                 TriggerCursor { files: Some(files), ..TriggerCursor::default() }
             }
             TriggerSource::Event { session, .. } => {
-                let seq = match self.store.summary(&installed.scope, session).await {
+                let seq = match self.engine.store.summary(&installed.scope, session).await {
                     Ok(summary) => summary.head.seq,
                     Err(StoreError::NoSession { .. }) => Seq::ZERO,
                     Err(error) => return Err(error.into()),
@@ -110,13 +110,13 @@ impl Engine {
 
     /// Find the next matching event.
     async fn check_events(
-        &self,
+        self,
         installed: &InstalledTrigger,
         session: &SessionId,
         types: &[String],
         after: Seq,
     ) -> Result<EventCheck> {
-        let records = match self.store.read_after(&installed.scope, session, after, EVENTS_MAX).await {
+        let records = match self.engine.store.read_after(&installed.scope, session, after, EVENTS_MAX).await {
             Err(StoreError::NoSession { .. }) => return Ok(EventCheck::NoEntries),
             records => records?,
         };

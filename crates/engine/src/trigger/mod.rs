@@ -8,6 +8,8 @@
 mod detect;
 mod run;
 
+pub use run::{Drained, TriggerRunner};
+
 use std::sync::Arc;
 
 use sapwood_core::agent::Agent;
@@ -19,12 +21,9 @@ use sapwood_core::trigger::{Missed, PAYLOAD_BYTES_MAX, Trigger, TriggerNote, Tri
 use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 use serde_json::Value;
 
-use crate::read::check_role;
-use crate::turn::StartOptions;
-use crate::write::OpenOptions;
-use crate::{Engine, EngineError, Result};
-
-pub use run::{Drained, TriggerRunner};
+use crate::directory::check_role;
+use crate::sessions::{OpenOptions, StartOptions};
+use crate::{EngineError, Result, service};
 
 /// The event source of a trigger.
 #[derive(Clone)]
@@ -91,33 +90,33 @@ impl InstalledTrigger {
     }
 }
 
-impl Engine {
+service! {
+    /// Starting turns on events and schedules.
+    pub struct Triggers;
+    triggers
+}
+
+impl Triggers<'_> {
     /// Open a trigger's log. Refuses a log with another owner, because that owner could fire the trigger at
     /// will.
-    async fn open_trigger_log(&self, installed: &InstalledTrigger) -> Result<SessionId> {
+    async fn open_log(self, installed: &InstalledTrigger) -> Result<SessionId> {
         let id = installed.log_id()?;
         let title = Some(format!("trigger {}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, ..OpenOptions::default() };
-        self.create(&installed.scope, open).await?;
-        let summary = self.store.summary(&installed.scope, &id).await?;
+        self.engine.sessions().create(&installed.scope, open).await?;
+        let summary = self.engine.store.summary(&installed.scope, &id).await?;
         let owner = summary.owner.clone();
         if owner != installed.scope.principal {
             return Err(EngineError::TriggerTaken { session: id, owner });
         }
-        if self.authority_of(&installed.scope, &summary).await?.has_imports() {
+        if self.engine.configuration().authority_of(&installed.scope, &summary).await?.has_imports() {
             return Err(EngineError::TriggerImported { session: id });
         }
         Ok(id)
     }
 
     /// Fire a trigger by name. The caller needs write access to its log. The same key fires only once.
-    pub async fn fire_trigger(
-        &self,
-        scope: &Scope,
-        name: &str,
-        key: Option<&str>,
-        payload: Value,
-    ) -> Result<Seq> {
+    pub async fn fire(self, scope: &Scope, name: &str, key: Option<&str>, payload: Value) -> Result<Seq> {
         if payload.to_string().len() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::TooLarge { what: "the payload", limit: PAYLOAD_BYTES_MAX }.into());
         }
@@ -126,7 +125,7 @@ impl Engine {
         let key = key.map(|key| format!("fire:{key}"));
         let due = TriggerNote::Due { payload, mark: None };
         let appended = match self
-            .append_trigger_note(scope, &session, &due, NoteConditions { key, ..NoteConditions::default() })
+            .append_note(scope, &session, &due, NoteConditions { key, ..NoteConditions::default() })
             .await
         {
             Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
@@ -137,19 +136,21 @@ impl Engine {
 
     /// Open a trigger's log if necessary, and fire the trigger.
     pub async fn fire_installed(
-        &self,
+        self,
         installed: &InstalledTrigger,
         key: Option<&str>,
         payload: Value,
     ) -> Result<Seq> {
-        self.open_trigger_log(installed).await?;
-        self.fire_trigger(&installed.scope, &installed.trigger.name, key, payload).await
+        self.open_log(installed).await?;
+        self.fire(&installed.scope, &installed.trigger.name, key, payload).await
     }
 
     /// The state of a trigger from its log; empty if it never ran.
-    pub async fn trigger_state(&self, installed: &InstalledTrigger) -> Result<TriggerState> {
+    pub async fn state(self, installed: &InstalledTrigger) -> Result<TriggerState> {
         let mut state = TriggerState::default();
         match self
+            .engine
+            .log()
             .each_entry(&installed.scope, &installed.log_id()?, Seq::ZERO, |entry| state.apply(&entry))
             .await
         {
@@ -158,29 +159,29 @@ impl Engine {
         }
     }
 
-    async fn append_trigger_note(
-        &self,
+    async fn append_note(
+        self,
         scope: &Scope,
         log: &SessionId,
         note: &TriggerNote,
         conditions: NoteConditions,
     ) -> Result<Appended> {
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let mut append = Append::new(log.clone(), now, vec![Draft::new(now, note.to_info())]);
         append.expect = conditions.head.map_or(Expect::Any, Expect::Head);
         append.fence = conditions.fence;
         append.idempotency_key = conditions.key;
-        self.append(scope, append).await
+        self.engine.log().append(scope, append).await
     }
 
     /// The target session of a firing, created if necessary.
-    async fn open_target(&self, installed: &InstalledTrigger, firing: Seq) -> Result<SessionId> {
+    async fn open_target(self, installed: &InstalledTrigger, firing: Seq) -> Result<SessionId> {
         let id: SessionId = installed.trigger.target_of(firing).parse()?;
         self.check_target(installed, &id).await?;
         let title = Some(format!("{} {firing}", installed.trigger.name));
         let open = OpenOptions { id: Some(id.clone()), title, cwd: installed.cwd.clone(), agent: None };
         let start = StartOptions { open, agent: installed.agent.clone(), ..StartOptions::default() };
-        match self.start_any(&installed.scope, start).await {
+        match self.engine.sessions().start_any(&installed.scope, start).await {
             Err(EngineError::Store(StoreError::Exists { session })) => {
                 Err(EngineError::TriggerTarget { session, owner: installed.scope.principal.clone() })
             }
@@ -191,9 +192,9 @@ impl Engine {
     /// Check that an existing target session belongs to the trigger's owner, or is shared with them for
     /// writing. An operator's reach is not enough: the owner of that session would receive the trigger's
     /// text.
-    async fn check_target(&self, installed: &InstalledTrigger, session: &SessionId) -> Result<()> {
+    async fn check_target(self, installed: &InstalledTrigger, session: &SessionId) -> Result<()> {
         let scope = Scope { reach: Reach::Own, ..installed.scope.clone() };
-        let summary = match self.store.summary(&installed.scope, session).await {
+        let summary = match self.engine.store.summary(&installed.scope, session).await {
             Err(StoreError::NoSession { .. }) => return Ok(()),
             summary => summary?,
         };

@@ -50,8 +50,8 @@ pub struct TriggerRunner {
 
 impl TriggerRunner {
     pub async fn new(engine: &Engine, installed: InstalledTrigger) -> Result<Self> {
-        let log = engine.open_trigger_log(&installed).await?;
-        let follower = engine.follow(&installed.scope, &log, Seq::ZERO).await?;
+        let log = engine.triggers().open_log(&installed).await?;
+        let follower = engine.events().follow(&installed.scope, &log, Seq::ZERO).await?;
         Ok(Self {
             engine: engine.clone(),
             installed: Arc::new(installed),
@@ -135,7 +135,8 @@ impl TriggerRunner {
         let mut pause_ms = PAUSE_MS_MAX;
         if detection == Detection::On {
             let (installed, log) = (self.installed.clone(), self.log.clone());
-            let next_check_ms = self.engine.detect(&installed, &log, &self.state, &mut self.seen).await?;
+            let next_check_ms =
+                self.engine.triggers().detect(&installed, &log, &self.state, &mut self.seen).await?;
             pause_ms = next_check_ms.unwrap_or(pause_ms);
             self.catch_up().await?;
         }
@@ -174,7 +175,7 @@ impl TriggerRunner {
         if self.hold.is_some() {
             return Ok(true);
         }
-        match self.engine.take_hold(&self.installed.scope, &self.log).await {
+        match Hold::take(&self.engine, &self.installed.scope, &self.log).await {
             Ok(hold) => self.hold = Some(hold),
             Err(EngineError::Store(StoreError::Leased { .. })) => return Ok(false),
             Err(error) => return Err(error),
@@ -192,7 +193,7 @@ impl TriggerRunner {
     async fn note(&mut self, note: TriggerNote) -> Result<()> {
         let conditions =
             NoteConditions { fence: self.hold.as_ref().map(|hold| hold.fence), ..NoteConditions::default() };
-        self.engine.append_trigger_note(&self.installed.scope, &self.log, &note, conditions).await?;
+        self.engine.triggers().append_note(&self.installed.scope, &self.log, &note, conditions).await?;
         self.catch_up().await
     }
 
@@ -289,13 +290,13 @@ fn key_of(installed: &InstalledTrigger, firing: Seq) -> String {
 
 /// Queue the text. Idempotent: repeated calls return the same entry.
 async fn queue_text(engine: &Engine, installed: &InstalledTrigger, firing: &Firing) -> Result<SentTo> {
-    let session = engine.open_target(installed, firing.seq).await?;
+    let session = engine.triggers().open_target(installed, firing.seq).await?;
     let now = engine.clock.now();
     let queued =
         InputQueued { queue: Queue::Next, parts: vec![Part::text(installed.trigger.render_prompt(firing))] };
     let mut append = Append::new(session.clone(), now, vec![Draft::new(now, queued)]);
     append.idempotency_key = Some(key_of(installed, firing.seq));
-    let appended = engine.append(&installed.scope, append).await?;
+    let appended = engine.log().append(&installed.scope, append).await?;
     let lost = EngineError::TurnLost { session: session.clone() };
     let input = appended.entries.first().map(|(_, id)| *id).ok_or(lost)?;
     Ok(SentTo { session, input })
@@ -314,7 +315,7 @@ async fn await_result(
             FiringStatus::Waiting => return Ok(("waiting".to_owned(), None)),
             FiringStatus::Pending => {}
         }
-        match engine.resume(&installed.scope, session, OnWait::Leave).await {
+        match engine.turns().resume(&installed.scope, session, OnWait::Leave).await {
             Ok(Some(running)) => {
                 // An earlier turn of the session waits for an answer, so this input has to wait.
                 if running.ended().await?.ended.is_none() {
@@ -345,6 +346,7 @@ async fn status_of(
     let kinds = [Kind::InputTaken, Kind::TurnEnded];
     let (mut turn, mut found): (Option<TurnId>, FiringStatus) = (None, FiringStatus::Pending);
     engine
+        .log()
         .each_of_kinds(&installed.scope, session, &kinds, |entry| match entry.body {
             Body::InputTaken(taken) if taken.input == input => turn = entry.meta.turn,
             Body::TurnEnded(ended) if turn.is_some() && entry.meta.turn == turn => {
@@ -354,7 +356,7 @@ async fn status_of(
         })
         .await?;
     if let (Some(_), FiringStatus::Pending) = (turn, &found)
-        && !engine.approvals(&installed.scope, session).await?.is_empty()
+        && !engine.turn_control().approvals(&installed.scope, session).await?.is_empty()
     {
         return Ok(FiringStatus::Waiting);
     }

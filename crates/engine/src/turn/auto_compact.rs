@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use sapwood_core::agent::Agent;
 use sapwood_core::entry::Trigger;
 use sapwood_core::pressure::{Moment, Pressure, PressureAction};
 use sapwood_core::project::context::Context;
@@ -12,14 +11,10 @@ use sapwood_core::turn::Input;
 
 use super::TurnContext;
 use crate::Result;
-use crate::backends::Backends;
 use crate::compact::Writing;
 use crate::fragments::FragmentKind;
-use crate::pressure::PressureOptions;
+use crate::pressure::{PressureOptions, budget_tokens};
 use crate::summarise::ModelSummariser;
-
-/// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
-const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 
 impl TurnContext {
     /// Whether to compact before calling the model. Checked once per answer: a compaction that gained nothing
@@ -50,10 +45,11 @@ impl TurnContext {
         let pressure_options = self.pressure_options(Writing::DryRun);
         let (engine, scope, session) = (&self.engine, &self.scope, &self.session);
         if trigger == Trigger::Overflow {
-            let done = engine.relieve_overflow(scope, session, &pressure_options).await?;
+            let done = engine.compaction().relieve_overflow(scope, session, &pressure_options).await?;
             return Ok(Input::Compacted { trigger, compaction: done.compaction });
         }
-        let relieved = engine.relieve(scope, session, Moment::BeforeCall, &pressure_options).await?;
+        let relieved =
+            engine.compaction().relieve(scope, session, Moment::BeforeCall, &pressure_options).await?;
         let compaction = relieved.compacted.and_then(|done| done.compaction);
         Ok(Input::Compacted { trigger, compaction })
     }
@@ -61,8 +57,11 @@ impl TurnContext {
     /// Compact after the turn, while the lease is still held. A failure here does not fail the turn.
     pub(super) async fn compact_after_turn(&self) {
         let pressure_options = self.pressure_options(Writing::Write);
-        let done =
-            self.engine.relieve(&self.scope, &self.session, Moment::AfterTurn, &pressure_options).await;
+        let done = self
+            .engine
+            .compaction()
+            .relieve(&self.scope, &self.session, Moment::AfterTurn, &pressure_options)
+            .await;
         match done {
             Ok(relieved) => {
                 if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
@@ -91,7 +90,7 @@ impl TurnContext {
     }
 
     fn thresholds(&self) -> sapwood_core::pressure::Thresholds {
-        self.agent.pressure.unwrap_or(self.engine.thresholds)
+        self.agent.pressure.unwrap_or(self.engine.config.thresholds)
     }
 
     /// The window minus the tokens reserved for the answer; `None` if the window is unknown.
@@ -102,12 +101,4 @@ impl TurnContext {
     fn schemas(&self) -> String {
         self.specs.iter().map(|spec| spec.input_schema.get()).collect()
     }
-}
-
-pub(super) fn budget_tokens(backends: &Backends, agent: &Agent, model: &str) -> Option<u64> {
-    let facts = backends.model.facts(model);
-    let window = facts.window_tokens?;
-    let output_max = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
-    let answer = output_max.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
-    Some(window - answer)
 }

@@ -41,7 +41,7 @@ impl TurnContext {
         let slice =
             self.engine.store.read_path(&self.scope, &self.session, None, Until::ContextStart).await?;
         let leaf = slice.entries.last().map(|entry| entry.meta.id);
-        let context = self.engine.context_with_grafts(&self.scope, slice).await?;
+        let context = self.engine.grafts().context_with_grafts(&self.scope, slice).await?;
         if let Some(over) = self.check_budget(&context).await? {
             return Ok(over);
         }

@@ -45,7 +45,7 @@ impl TurnContext {
             (Err(why), _) => return Ok(ToolOutput::error(why)),
             (Ok(_), None) => return Ok(ToolOutput::error("this session is not working on a flow node")),
         };
-        let mut visit = self.engine.visit_of(&self.scope, &self.session, assignment).await?;
+        let mut visit = self.engine.flows().visit_of(&self.scope, &self.session, assignment).await?;
         if visit.faults >= REPAIRS_MAX {
             return Ok(ToolOutput::error(format!(
                 "The node has failed after {REPAIRS_MAX} invalid handoffs."
@@ -72,7 +72,7 @@ impl TurnContext {
             self.put_artifact(PutArtifact { name: artifact.clone(), content, mime: None }).await?;
             return Ok(None);
         }
-        let artifacts = self.engine.artifacts(&self.scope, &self.session).await?;
+        let artifacts = self.engine.views().artifacts(&self.scope, &self.session).await?;
         let exists = artifacts.named(artifact).is_some();
         Ok((!exists).then(|| {
             format!("No artifact `{artifact}` to hand to {node}: pass its text as content, or put it first.")

@@ -17,8 +17,9 @@ use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
 use serde_json::{Value, json};
 
 use super::TurnContext;
+use super::send::Turns;
 use crate::hook::{EventLocation, HookDecision, text_of};
-use crate::{Engine, EngineError, Result};
+use crate::{EngineError, Result};
 
 /// The approval kind for answers with low confidence.
 const CONFIDENCE: &str = "confidence";
@@ -29,21 +30,22 @@ pub(super) enum HookGate<P, D> {
     Done(D),
 }
 
-impl Engine {
+impl Turns<'_> {
     /// Ask the hooks about the input, and return it with their changes.
     pub(super) async fn ask_before_send(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         parts: Vec<Part>,
     ) -> Result<Vec<Part>> {
-        if !self.has_hooks(HookName::BeforeSend) {
+        if !self.engine.hooks().has(HookName::BeforeSend) {
             return Ok(parts);
         }
         // Check that the session exists before any hook is called.
-        self.store.summary(scope, session).await?;
+        self.engine.store.summary(scope, session).await?;
         let about = || json!({"text": joined_text(&parts)});
-        match self.ask_hooks(HookName::BeforeSend, EventLocation::new(scope, session), about).await? {
+        match self.engine.hooks().ask(HookName::BeforeSend, EventLocation::new(scope, session), about).await?
+        {
             HookDecision::Changed(data) => {
                 let rest = parts.into_iter().filter(|part| !matches!(part, Part::Text(_)));
                 Ok(text_of(&data, "text").map(Part::text).into_iter().chain(rest).collect())
@@ -59,12 +61,12 @@ impl TurnContext {
     }
 
     async fn notify_hooks(&self, name: HookName, data: impl FnOnce() -> Value) {
-        self.engine.fire(name, &self.scope, &self.session, Some(self.turn), data).await;
+        self.engine.hooks().fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
     /// Mark the turn as new, so that its hooks are called.
     pub(super) fn set_initial_input(&self, parts: &[Part]) {
-        if self.engine.has_hooks(HookName::BeforeTurn) {
+        if self.engine.hooks().has(HookName::BeforeTurn) {
             self.with_progress(|progress| progress.initial_input = Some(joined_text(parts)));
         }
     }
@@ -85,7 +87,7 @@ impl TurnContext {
             return Ok(None);
         };
         let about = || json!({"text": event_text(&input), "agent": self.agent.id});
-        match self.engine.ask_hooks(HookName::BeforeTurn, self.location(), about).await {
+        match self.engine.hooks().ask(HookName::BeforeTurn, self.location(), about).await {
             Ok(_) => Ok(None),
             Err(error) => Ok(Some(refusal(error)?)),
         }
@@ -100,7 +102,7 @@ impl TurnContext {
         let system = self.system(context);
         let model = self.chain.first().map(|link| link.model.as_str());
         let about = || json!({"model": model, "system": system, "messages": context.messages.len()});
-        match self.engine.ask_hooks(HookName::BeforeModel, self.location(), about).await {
+        match self.engine.hooks().ask(HookName::BeforeModel, self.location(), about).await {
             Ok(HookDecision::Continue) => Ok(HookGate::Pass(system)),
             Ok(HookDecision::Changed(data)) => Ok(HookGate::Pass(text_of(&data, "system"))),
             Ok(HookDecision::Supplied { by, data }) => {
@@ -118,7 +120,7 @@ impl TurnContext {
         call: &'a ToolCall,
     ) -> Result<HookGate<Cow<'a, ToolCall>, ToolOutput>> {
         let about = || json!({"tool": call.name, "call_id": call.call_id, "input": call.input.to_value()});
-        match self.engine.ask_hooks(HookName::BeforeTool, self.location(), about).await {
+        match self.engine.hooks().ask(HookName::BeforeTool, self.location(), about).await {
             Ok(HookDecision::Continue) => Ok(HookGate::Pass(Cow::Borrowed(call))),
             Ok(HookDecision::Changed(data)) if self.runs_without_approval(&call.name) => {
                 let input = Json::from_value(&data["input"]);
@@ -188,7 +190,7 @@ impl TurnContext {
 
     /// The hook events for these entries, sent once the entries are durable.
     pub(super) fn hook_events_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
-        let listens = |name| self.engine.has_hooks(name);
+        let listens = |name| self.engine.hooks().has(name);
         if !listens(HookName::AfterCompact) && !listens(HookName::OnLowConfidence) {
             return Vec::new();
         }

@@ -1,26 +1,24 @@
 //! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`]
-//! contains the operations that start, resume and message a turn. [`call_model`] and [`run_tool`] perform the
+//! starts and resumes turns, [`control`] reaches them from any process. [`call_model`] and [`run_tool`] perform the
 //! effects; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
 mod auto_compact;
 mod builtin_tools;
 mod call_model;
+mod control;
 mod handoff;
 mod hooks;
 mod request;
 mod run;
 mod run_tool;
 mod send;
-mod status;
 mod take_over;
 mod turn_context;
 
-pub use send::{
-    IfRunning, OnWait, Opening, PendingApproval, Running, SendOptions, Sent, StartOptions, TurnReport,
-};
-pub use status::TurnSnapshot;
+pub use control::{PendingApproval, TurnControl, TurnSnapshot};
+pub use run::OnWait;
+pub use send::{IfRunning, Opening, Running, SendOptions, Sent, TurnReport, Turns};
 pub use take_over::TakeoverTask;
-pub(crate) use turn_context::settings_of;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,9 +35,6 @@ use sapwood_core::{Body, EntryId, Scope, Seq, SessionId, TurnId};
 use crate::Engine;
 use crate::backends::Backends;
 use crate::fragments::{Fragment, FragmentKind};
-
-/// Default number of attempts per model.
-const ATTEMPTS_DEFAULT: u32 = 3;
 
 /// Shared state of a running turn, used by its concurrent tasks.
 pub(crate) struct TurnContext {

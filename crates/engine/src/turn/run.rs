@@ -13,11 +13,20 @@ use sapwood_core::turn::{Effect, Input, Machine, TurnStep};
 use sapwood_core::{Draft, Kind, Principal, TimestampMs};
 
 use super::TurnContext;
-use super::send::OnWait;
 use crate::fragments::FragmentKind;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::{EngineError, Result};
+
+/// What a turn does while it waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnWait {
+    /// Keep running and keep the session's lease.
+    #[default]
+    Stay,
+    /// Stop; answering and resuming continues the turn in any process.
+    Leave,
+}
 
 /// The recorded author of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +134,7 @@ impl TurnContext {
         let drafts = bodies.into_iter().zip(senders).map(draft).collect();
         let mut append = Append::new(self.session.clone(), now, drafts);
         (append.fence, append.audit) = (Some(self.fence), audit);
-        let appended = self.engine.append(&self.scope, append).await?;
+        let appended = self.engine.log().append(&self.scope, append).await?;
         self.record_append(&appended, answer_at);
         self.notify_events(events).await;
         Ok(())

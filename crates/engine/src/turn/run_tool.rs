@@ -1,13 +1,12 @@
 //! Run one tool call: check its input, run it, and store its output. Large output is stored in a blob; the model
 //! receives its head, its tail and instructions to read the rest.
 
-use tokio::time::Instant;
-
 use sapwood_core::Part;
 use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::entry::ToolResult;
 use sapwood_core::port::tool::{OutputPart, ToolOutput, ToolSpec, Touch};
 use sapwood_core::turn::Input;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::TurnContext;

@@ -1,43 +1,28 @@
 //! The turn operations: start a session with an agent, send it input, and cancel, steer, answer or resume a turn
 //! from any process. A turn runs as a separate task and does not depend on its sender.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sapwood_core::agent::{Agent, Narrowing};
-use sapwood_core::content::ToolCall;
-use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
-    UserMessage,
-};
+use sapwood_core::entry::{Body, CustomInfo, Queue, TurnEnded, UserMessage};
 use sapwood_core::flow::Assignment;
-use sapwood_core::port::store::{Append, Appended, AuditNote, Created, Expect, StoreError};
+use sapwood_core::port::store::{AuditNote, StoreError};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::turn::{Input, Machine, Terms, TurnState, TurnStep, continuation};
-use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
+use sapwood_core::turn::{Input, Machine, Terms, TurnStep, continuation};
+use sapwood_core::{EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
 use sapwood_formats::import::role_files::role_is_active;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::TurnContext;
-use super::run::{Author, run_turn};
-use super::turn_context::{TurnParameters, check_limits, check_variables, settings_of};
+use super::control::PendingApproval;
+use super::run::{Author, OnWait, run_turn};
+use super::turn_context::{TurnParameters, check_limits};
 use crate::backends::Backends;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
+use crate::log::edit_by_other;
 use crate::spans::{record_end, record_failure};
-use crate::write::{OpenOptions, TRIES_MAX, edit, edit_by_other};
-use crate::{Engine, EngineError, Result};
-
-/// Options for starting a session with an agent.
-#[derive(Debug, Clone, Default)]
-pub struct StartOptions {
-    pub open: OpenOptions,
-    pub agent: Agent,
-    pub narrowing: Narrowing,
-    /// Plain text for the model, never secrets: values that look like a key are refused.
-    pub variables: BTreeMap<String, String>,
-}
+use crate::{EngineError, Result, service};
 
 /// What to do with input that is sent while a turn runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,16 +31,6 @@ pub enum IfRunning {
     Refuse,
     /// Queue the input durably; it becomes the next turn.
     Queue,
-}
-
-/// What a turn does while it waits for an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnWait {
-    /// Keep running and keep the session's lease.
-    #[default]
-    Stay,
-    /// Stop; answering and resuming continues the turn in any process.
-    Leave,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,19 +75,6 @@ pub enum Sent {
     Queued(EntryId),
 }
 
-/// A question that is waiting for an answer.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct PendingApproval {
-    pub approval: String,
-    pub session: SessionId,
-    pub question: String,
-    /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
-    pub kind: String,
-    /// The call that needs approval, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub call: Option<ToolCall>,
-}
-
 /// The result of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnReport {
@@ -144,56 +106,16 @@ impl Running {
     }
 }
 
-impl Engine {
-    /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its agent.
-    pub async fn start(&self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
-        self.check_id(scope, options.open.id.as_ref()).await?;
-        self.start_any(scope, options).await
-    }
+service! {
+    /// Starting and resuming turns.
+    pub struct Turns;
+    turns
+}
 
-    /// Like [`Engine::start`], but also accepts reserved ids.
-    pub(crate) async fn start_any(
-        &self,
-        scope: &Scope,
-        options: StartOptions,
-    ) -> Result<(SessionId, Created)> {
-        let agent = options.agent.narrowed(&options.narrowing)?;
-        if let Some(mistake) = agent.mistakes().into_iter().next() {
-            return Err(mistake.into());
-        }
-        check_variables(&agent, &options.variables)?;
-        let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
-        let cwd = open.cwd.clone();
-        let (title, id) = (open.title.clone(), open.agent.clone());
-        let (session, created) = self.create(scope, open).await?;
-        if created == Created::New || self.is_unfinished(scope, &session, &agent).await? {
-            let memories = self.memory_prompt(scope, &agent).await;
-            let bodies = settings_of(&agent, cwd, options.variables, memories);
-            let now = self.clock.now();
-            let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
-            let expect = Expect::Head(Seq::ZERO);
-            match self.append(scope, Append { expect, ..Append::new(session.clone(), now, drafts) }).await {
-                // Another process finished the setup, or wrote to the session first.
-                Err(EngineError::Store(StoreError::Conflict { .. })) => return Ok((session, created)),
-                appended => appended?,
-            };
-            self.notify_start(scope, &session, title, id).await;
-        }
-        if created == Created::Existed {
-            self.note_open(scope, &session).await?;
-        }
-        Ok((session, created))
-    }
-
-    /// Whether a process created this session for this agent and died before it wrote the agent.
-    async fn is_unfinished(&self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<bool> {
-        let summary = self.store.summary(scope, session).await?;
-        Ok(summary.head.seq == Seq::ZERO && summary.agent.as_deref() == Some(agent.id.as_str()))
-    }
-
+impl Turns<'_> {
     /// Send input to a session and run the turn that it starts.
     pub async fn send(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         parts: Vec<Part>,
@@ -202,7 +124,7 @@ impl Engine {
         if parts.is_empty() {
             return Err(EngineError::Invalid { what: "the input", why: "it is empty".to_owned() });
         }
-        self.backends()?;
+        self.engine.backends()?;
         let parts = self.ask_before_send(scope, session, parts).await?;
         let hold = match self.hold_to_send(scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. })) => {
@@ -218,7 +140,7 @@ impl Engine {
     /// Run a turn that starts with more than user input. Refused while another turn runs: only user input can
     /// be queued.
     pub async fn send_opening(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         mut opening: Opening,
@@ -243,7 +165,7 @@ impl Engine {
     }
 
     async fn begin_turn(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         hold: Hold,
@@ -261,19 +183,19 @@ impl Engine {
 
     /// Take the lease for a new turn. A lease without an open turn belongs to a turn that is starting, has just
     /// ended, or whose process died: wait for its release.
-    pub(crate) async fn hold_to_send(&self, scope: &Scope, session: &SessionId) -> Result<Hold> {
-        match self.take_hold(scope, session).await {
+    pub(crate) async fn hold_to_send(self, scope: &Scope, session: &SessionId) -> Result<Hold> {
+        match Hold::take(self.engine, scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. }))
-                if self.store.summary(scope, session).await?.open_turn.is_none() =>
+                if self.engine.store.summary(scope, session).await?.open_turn.is_none() =>
             {
-                self.await_hold(scope, session).await
+                Hold::wait(self.engine, scope, session).await
             }
             hold => hold,
         }
     }
 
     async fn queue_or_refuse(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         parts: Vec<Part>,
@@ -282,23 +204,11 @@ impl Engine {
         if if_running == IfRunning::Refuse {
             return Err(EngineError::TurnRunning { session: session.clone() });
         }
-        Ok(Sent::Queued(self.queue(scope, session, Queue::Next, parts).await?))
-    }
-
-    async fn queue(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        queue: Queue,
-        parts: Vec<Part>,
-    ) -> Result<EntryId> {
-        let audit = edit_by_other(scope, &self.store.summary(scope, session).await?, "turn");
-        let appended = self.append_one(scope, session, InputQueued { queue, parts }, audit).await?;
-        appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
+        Ok(Sent::Queued(self.engine.turn_control().queue(scope, session, Queue::Next, parts).await?))
     }
 
     async fn prepare_send(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         hold: &Hold,
@@ -313,10 +223,11 @@ impl Engine {
             let actual = summary.head.leaf.unwrap_or(Seq::ZERO);
             return Err(StoreError::Conflict { expected, actual }.into());
         }
-        let turn = TurnId::mint(self.clock.now(), self.clock.random());
+        let turn = TurnId::mint(self.engine.clock.now(), self.engine.clock.random());
         let (terms, assignment) = (opening.terms.clone(), opening.assignment.clone());
         let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment };
-        let context = self.build_turn_context(scope, &summary, self.backends()?, parameters).await?;
+        let context =
+            TurnContext::build(self.engine, scope, &summary, self.engine.backends()?, parameters).await?;
         check_limits(&summary, &context.agent)?;
         opening.user_parts().into_iter().for_each(|parts| context.set_initial_input(parts));
         let bodies = context.changes.iter().cloned().chain(opening.into_bodies()).collect();
@@ -335,44 +246,46 @@ impl Engine {
     /// Resume a turn whose process died or stopped, or start a turn from queued input. Returns `None` if there is
     /// neither.
     pub async fn resume(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        self.backends()?;
-        let hold = self.await_hold(scope, session).await?;
+        self.engine.backends()?;
+        let hold = Hold::wait(self.engine, scope, session).await?;
         self.resume_held(scope, session, hold, on_wait).await
     }
 
     /// Continue an imported session whose latest turn was unfinished, with a new turn under the caller's
     /// configuration. Returns `None` if there is no such turn, or if a local turn followed.
     pub async fn continue_imported(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
         let summary = self.settled_summary(scope, session).await?;
-        let authority = self.authority_of(scope, &summary).await?;
+        let authority = self.engine.configuration().authority_of(scope, &summary).await?;
         if !authority.has_imports() {
             return Ok(None);
         }
         let (mut turn, mut is_unfinished) = (None, false);
         let kinds = [Kind::TurnStarted, Kind::TurnEnded, Kind::CustomInfo];
-        self.each_of_kinds(scope, session, &kinds, |entry| match &entry.body {
-            Body::TurnStarted(_) => {
-                turn = entry.meta.turn;
-                is_unfinished = !authority.is_own(entry.meta.seq);
-            }
-            Body::TurnEnded(_) if entry.meta.turn == turn => is_unfinished = false,
-            // Role files have no turns, but record whether the role was active.
-            Body::CustomInfo(info) if !authority.is_own(entry.meta.seq) => {
-                is_unfinished = role_is_active(info).unwrap_or(is_unfinished);
-            }
-            _ => {}
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds(scope, session, &kinds, |entry| match &entry.body {
+                Body::TurnStarted(_) => {
+                    turn = entry.meta.turn;
+                    is_unfinished = !authority.is_own(entry.meta.seq);
+                }
+                Body::TurnEnded(_) if entry.meta.turn == turn => is_unfinished = false,
+                // Role files have no turns, but record whether the role was active.
+                Body::CustomInfo(info) if !authority.is_own(entry.meta.seq) => {
+                    is_unfinished = role_is_active(info).unwrap_or(is_unfinished);
+                }
+                _ => {}
+            })
+            .await?;
         if !is_unfinished {
             return Ok(None);
         }
@@ -382,24 +295,24 @@ impl Engine {
 
     /// Return the summary. If an earlier version of the store left the authority unset, compute the authority first,
     /// because an imported turn must not count as open.
-    pub(super) async fn settled_summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        let summary = self.store.summary(scope, session).await?;
+    pub(super) async fn settled_summary(self, scope: &Scope, session: &SessionId) -> Result<Summary> {
+        let summary = self.engine.store.summary(scope, session).await?;
         if summary.authority.is_some() {
             return Ok(summary);
         }
-        self.store.settle_authority(scope, session).await?;
-        Ok(self.store.summary(scope, session).await?)
+        self.engine.store.settle_authority(scope, session).await?;
+        Ok(self.engine.store.summary(scope, session).await?)
     }
 
-    /// Like [`Engine::resume`], for a caller that already holds the session's lease.
+    /// Like [`Turns::resume`], for a caller that already holds the session's lease.
     pub(crate) async fn resume_held(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         hold: Hold,
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
-        let prepared = match self.backends() {
+        let prepared = match self.engine.backends() {
             Ok(backends) => self.prepare_resume(scope, session, backends, &hold).await,
             Err(error) => Err(error),
         };
@@ -418,7 +331,7 @@ impl Engine {
 
     /// Start a flow turn in a held session. Its first entries identify the visit.
     pub(crate) async fn begin_held(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         hold: Hold,
@@ -428,7 +341,7 @@ impl Engine {
     }
 
     async fn prepare_resume(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         backends: Backends,
@@ -438,18 +351,18 @@ impl Engine {
         let Some(turn) = summary.open_turn else {
             return self.prepare_queued(scope, &summary, backends, hold.fence).await;
         };
-        let entries = self.turn_entries(scope, session, turn).await?;
+        let entries = self.engine.turn_control().turn_entries(scope, session, turn).await?;
         let last = entries.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
-        let before = self.entry_before(scope, session, &entries).await?;
+        let before = self.engine.turn_control().entry_before(scope, session, &entries).await?;
         let bodies = entries.iter().map(|entry| &entry.body);
         let terms = Terms::of(bodies.clone());
         let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment: None };
-        let context = self.build_turn_context(scope, &summary, backends, parameters).await?;
+        let context = TurnContext::build(self.engine, scope, &summary, backends, parameters).await?;
         context.restore_initial_input(&entries);
         let (mut machine, mut step) =
             Machine::recover(context.rules(), bodies, context.agent.on_interrupt, before);
         step.entries.splice(..0, context.changes.iter().cloned());
-        let steered = self.queued(scope, session).await?.into_iter();
+        let steered = self.engine.turn_control().queued(scope, session).await?.into_iter();
         for (input, queued) in steered.filter(|(_, queued)| queued.queue == Queue::Steer) {
             machine.advance(Input::Steered { input, parts: queued.parts });
         }
@@ -459,18 +372,20 @@ impl Engine {
 
     /// Prepare the next queued input as a turn.
     async fn prepare_queued(
-        &self,
+        self,
         scope: &Scope,
         summary: &Summary,
         backends: Backends,
         fence: u64,
     ) -> Result<Option<PreparedTurn>> {
-        let Some((id, queued)) = self.queued(scope, &summary.id).await?.into_iter().next() else {
+        let Some((id, queued)) =
+            self.engine.turn_control().queued(scope, &summary.id).await?.into_iter().next()
+        else {
             return Ok(None);
         };
-        let turn = TurnId::mint(self.clock.now(), self.clock.random());
+        let turn = TurnId::mint(self.engine.clock.now(), self.engine.clock.random());
         let parameters = TurnParameters { fence, turn, terms: &Terms::default(), assignment: None };
-        let context = self.build_turn_context(scope, summary, backends, parameters).await?;
+        let context = TurnContext::build(self.engine, scope, summary, backends, parameters).await?;
         check_limits(summary, &context.agent)?;
         context.set_initial_input(&queued.parts);
         let message = UserMessage { parts: queued.parts, origin: None };
@@ -481,191 +396,22 @@ impl Engine {
         Ok(Some(PreparedTurn::new(context, machine, step, summary.head.seq, first_entries).await?))
     }
 
-    /// All entries of a turn and the messages to it, in order; empty for an unknown turn. Imported entries that
-    /// claim to belong to a local turn are left out.
-    pub async fn turn_entries(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
-        let mut after = Seq::ZERO;
-        self.each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
-            if entry.meta.turn == Some(turn) {
-                after = Seq(entry.meta.seq.0.saturating_sub(1));
-            }
-        })
-        .await?;
-        let mut entries = Vec::new();
-        self.each_entry(scope, session, after, |entry| {
-            if entry.meta.turn == Some(turn) {
-                entries.push(entry);
-            }
-        })
-        .await?;
-        self.retain_own(scope, session, &mut entries).await?;
-        Ok(entries)
-    }
-
-    /// The parent of the turn's first message.
-    async fn entry_before(
-        &self,
+    async fn prepare_next(
+        self,
         scope: &Scope,
         session: &SessionId,
-        entries: &[Entry],
-    ) -> Result<Option<EntryId>> {
-        let first = entries.iter().find(|entry| entry.meta.kind == Kind::UserMessage);
-        let Some(parent) = first.and_then(|entry| entry.meta.parent) else { return Ok(None) };
-        Ok(Some(self.store.read_entry(scope, session, parent).await?.meta.id))
-    }
-
-    /// Append a note to a turn, even after it has ended. `what` names the operation in the audit.
-    pub async fn note_in_turn(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-        info: CustomInfo,
-        what: &'static str,
-    ) -> Result<()> {
-        self.append_to_turn(scope, session, turn, info.into(), Some(edit(session, what))).await
-    }
-
-    /// Request cancellation of the open turn. The process that runs the turn ends it; a turn without a process ends when
-    /// it is resumed.
-    pub async fn cancel(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
-        let summary = self.store.summary(scope, session).await?;
-        let turn = summary.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })?;
-        let audit = edit_by_other(scope, &summary, "cancel");
-        self.append_to_turn(scope, session, turn, CancelAsked { turn }.into(), audit).await?;
-        Ok(turn)
-    }
-
-    /// Add input to the running turn; the model sees it in its next call.
-    pub async fn steer(&self, scope: &Scope, session: &SessionId, parts: Vec<Part>) -> Result<EntryId> {
-        self.open_turn(scope, session).await?;
-        let parts = self.ask_before_send(scope, session, parts).await?;
-        self.queue(scope, session, Queue::Steer, parts).await
-    }
-
-    /// Request cancellation of this turn only, even if another turn is open by now.
-    pub async fn cancel_turn(&self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
-        let now = self.clock.now();
-        let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
-        self.append_while_open(scope, session, turn, "cancel", draft).await.map(|_| ())
-    }
-
-    /// Add input to this turn only, even if another turn is open by now.
-    pub async fn steer_turn(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-        parts: Vec<Part>,
-    ) -> Result<EntryId> {
-        let parts = self.ask_before_send(scope, session, parts).await?;
-        let draft = Draft::new(self.clock.now(), InputQueued { queue: Queue::Steer, parts });
-        let appended = self.append_while_open(scope, session, turn, "turn", draft).await?;
-        appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
-    }
-
-    /// Append only while the turn is open: on a conflict, check again and retry.
-    async fn append_while_open(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-        what: &'static str,
-        draft: Draft,
-    ) -> Result<Appended> {
-        for _ in 0..TRIES_MAX {
-            let summary = self.store.summary(scope, session).await?;
-            if summary.open_turn != Some(turn) {
-                return Err(EngineError::TurnEnded { session: session.clone(), turn });
-            }
-            let append = Append {
-                expect: Expect::Head(summary.head.seq),
-                audit: edit_by_other(scope, &summary, what),
-                ..Append::new(session.clone(), self.clock.now(), vec![draft.clone()])
-            };
-            match self.append(scope, append).await {
-                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
-                answer => return answer,
+        backends: &Backends,
+        fence: u64,
+    ) -> Option<PreparedTurn> {
+        let summary = self.engine.store.summary(scope, session).await.ok()?;
+        match self.prepare_queued(scope, &summary, backends.clone(), fence).await {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::warn!(%session, %error, "failed to start queued input; it stays queued");
+                None
             }
         }
-        Err(EngineError::Contended { session: session.clone(), tries: TRIES_MAX })
     }
-
-    async fn open_turn(&self, scope: &Scope, session: &SessionId) -> Result<TurnId> {
-        let summary = self.store.summary(scope, session).await?;
-        summary.open_turn.ok_or_else(|| EngineError::NoTurn { session: session.clone() })
-    }
-
-    async fn append_to_turn(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        turn: TurnId,
-        body: Body,
-        audit: Option<AuditNote>,
-    ) -> Result<()> {
-        let now = self.clock.now();
-        let drafts = vec![Draft::new(now, body).in_turn(turn)];
-        self.append(scope, Append { audit, ..Append::new(session.clone(), now, drafts) }).await?;
-        Ok(())
-    }
-
-    /// Answer a pending approval. The first answer counts.
-    pub async fn answer(
-        &self,
-        scope: &Scope,
-        approval: &str,
-        answer: ApprovalAnswer,
-        reason: Option<String>,
-    ) -> Result<SessionId> {
-        let unknown = || EngineError::NoApproval { approval: approval.to_owned() };
-        let session: SessionId =
-            approval.rsplit_once('~').and_then(|(session, _)| session.parse().ok()).ok_or_else(unknown)?;
-        let waiting = match self.approvals(scope, &session).await {
-            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
-            waiting => waiting?,
-        };
-        if !waiting.iter().any(|pending| pending.approval == approval) {
-            return Err(unknown());
-        }
-        let summary = self.store.summary(scope, &session).await?;
-        let turn = summary.open_turn.ok_or_else(unknown)?;
-        let audit = edit_by_other(scope, &summary, "answer");
-        let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
-        self.append_to_turn(scope, &session, turn, answered.into(), audit).await?;
-        Ok(session)
-    }
-
-    /// The pending approvals of a session.
-    pub async fn approvals(&self, scope: &Scope, session: &SessionId) -> Result<Vec<PendingApproval>> {
-        let summary = self.store.summary(scope, session).await?;
-        let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
-        let entries = self.turn_entries(scope, session, turn).await?;
-        Ok(pending_of(session, &entries))
-    }
-}
-
-pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
-    let state = TurnState::fold(entries.iter().map(|entry| &entry.body));
-    let asked = entries.iter().filter_map(|entry| match &entry.body {
-        Body::ApprovalAsked(asked) => Some(asked),
-        _ => None,
-    });
-    let waiting = state.waiting_for();
-    asked
-        .filter(|asked| waiting.contains(&asked.approval.as_str()))
-        .map(|asked| PendingApproval {
-            approval: asked.approval.clone(),
-            session: session.clone(),
-            question: asked.question.clone(),
-            kind: asked.kind(),
-            call: state
-                .calls
-                .iter()
-                .find(|call| Some(&call.call.call_id) == asked.call_id.as_ref())
-                .map(|call| call.call.clone()),
-        })
-        .collect()
 }
 
 /// A turn that is ready to run.
@@ -712,7 +458,7 @@ impl PreparedTurn {
                 let report = prepared.run(&mut hold, on_wait).instrument(span).await;
                 let has_ended = matches!(&report, Ok(report) if report.ended.is_some());
                 if has_ended {
-                    next = engine.prepare_next(&scope, &session, &backends, hold.fence).await;
+                    next = engine.turns().prepare_next(&scope, &session, &backends, hold.fence).await;
                 }
                 if next.is_none() {
                     // Release the session before reporting the end, so that the caller can continue
@@ -745,28 +491,9 @@ impl PreparedTurn {
             context.compact_after_turn().await;
             context.notify_end(ended).await;
         }
-        let waiting = context.engine.approvals(&context.scope, &context.session).await?;
+        let waiting = context.engine.turn_control().approvals(&context.scope, &context.session).await?;
         let text = context.with_progress(|progress| progress.latest_text.clone());
         let notice = context.notice.clone();
         Ok(TurnReport { turn: context.turn, ended, waiting, text, notice })
-    }
-}
-
-impl Engine {
-    async fn prepare_next(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        backends: &Backends,
-        fence: u64,
-    ) -> Option<PreparedTurn> {
-        let summary = self.store.summary(scope, session).await.ok()?;
-        match self.prepare_queued(scope, &summary, backends.clone(), fence).await {
-            Ok(next) => next,
-            Err(error) => {
-                tracing::warn!(%session, %error, "failed to start queued input; it stays queued");
-                None
-            }
-        }
     }
 }

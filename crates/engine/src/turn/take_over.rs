@@ -15,8 +15,10 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{Kind, Principal, Scope, SessionId, TenantId};
 use tokio::task::JoinHandle;
 
-use super::OnWait;
+use super::control::pending_of;
+use super::run::OnWait;
 use crate::flow::RunStatus;
+use crate::lease::Hold;
 use crate::{Engine, EngineError, Result};
 
 /// Search interval. After a server dies, its turns pause for this interval plus the lease TTL.
@@ -60,43 +62,52 @@ impl AttemptCounts {
     }
 }
 
-impl Engine {
-    /// Start searching for abandoned turns and runs.
-    pub fn start_takeover_task(&self) -> Result<TakeoverTask> {
-        self.backends()?;
-        let engine = self.clone();
-        Ok(TakeoverTask(tokio::spawn(async move {
-            let mut attempts = AttemptCounts::default();
-            for search in 0_u64.. {
-                let mut result = engine.take_over_turns(&mut attempts).await;
-                if search.is_multiple_of(TURN_SEARCHES_PER_RUN_SEARCH) {
-                    result = result.and(engine.take_over_runs(&mut attempts).await);
-                }
-                if let Err(error) = result {
-                    tracing::warn!(%error, "failed to search for abandoned turns");
-                }
-                tokio::time::sleep(SEARCH_INTERVAL).await;
+impl TakeoverTask {
+    /// Start searching for abandoned turns and runs. Fails if the engine has no models and tools.
+    pub fn start(engine: &Engine) -> Result<Self> {
+        engine.backends()?;
+        let mut search = AbandonedSearch { engine: engine.clone(), attempts: AttemptCounts::default() };
+        Ok(Self(tokio::spawn(async move { search.run().await })))
+    }
+}
+
+/// The search for abandoned turns and runs.
+struct AbandonedSearch {
+    engine: Engine,
+    attempts: AttemptCounts,
+}
+
+impl AbandonedSearch {
+    async fn run(&mut self) {
+        for search in 0_u64.. {
+            let mut result = self.take_over_turns().await;
+            if search.is_multiple_of(TURN_SEARCHES_PER_RUN_SEARCH) {
+                result = result.and(self.take_over_runs().await);
             }
-        })))
+            if let Err(error) = result {
+                tracing::warn!(%error, "failed to search for abandoned turns");
+            }
+            tokio::time::sleep(SEARCH_INTERVAL).await;
+        }
     }
 
-    async fn take_over_turns(&self, attempts: &mut AttemptCounts) -> Result<()> {
+    async fn take_over_turns(&mut self) -> Result<()> {
         for (tenant, session) in self.abandoned_turns().await?.into_iter().take(TURNS_TAKEN_OVER_MAX) {
-            report(&session, self.take_over_turn(&tenant, &session, attempts).await);
+            report(&session, self.take_over_turn(&tenant, &session).await);
         }
         Ok(())
     }
 
     /// Take over open runs that no process holds.
-    async fn take_over_runs(&self, attempts: &mut AttemptCounts) -> Result<()> {
-        for tenant in self.store.list_tenants().await? {
+    async fn take_over_runs(&mut self) -> Result<()> {
+        for tenant in self.engine.store.list_tenants().await? {
             let operator = Scope::operator(tenant.clone(), Principal::System);
-            let runs = self.list_flows(&operator, RUNS_MAX, None).await?.items;
+            let runs = self.engine.flows().list(&operator, RUNS_MAX, None).await?.items;
             for row in runs.into_iter().filter(|row| row.status == RunStatus::Open).take(TURNS_TAKEN_OVER_MAX)
             {
-                let owner = self.store.summary(&operator, &row.run).await.map(|summary| summary.owner);
+                let owner = self.engine.store.summary(&operator, &row.run).await.map(|summary| summary.owner);
                 let takeover = match owner {
-                    Ok(owner) => self.take_over_run(&scope_of(&tenant, owner), &row.run, attempts).await,
+                    Ok(owner) => self.take_over_run(&scope_of(&tenant, owner), &row.run).await,
                     Err(error) => Err(error.into()),
                 };
                 report(&row.run, takeover);
@@ -107,64 +118,54 @@ impl Engine {
 
     /// Sessions with an open turn that no process holds. Without store support, held sessions are included.
     async fn abandoned_turns(&self) -> Result<Vec<(TenantId, SessionId)>> {
-        if let Some(found) = self.store.abandoned_turns(TURNS_TAKEN_OVER_MAX).await? {
+        if let Some(found) = self.engine.store.abandoned_turns(TURNS_TAKEN_OVER_MAX).await? {
             return Ok(found);
         }
         let mut found = Vec::new();
-        for tenant in self.store.list_tenants().await? {
+        for tenant in self.engine.store.list_tenants().await? {
             let scope = Scope::operator(tenant.clone(), Principal::System);
             let filter = ListFilter { limit: SESSIONS_CHECKED_MAX, ..ListFilter::default() };
-            let sessions = self.store.list(&scope, &filter).await?.items;
+            let sessions = self.engine.store.list(&scope, &filter).await?.items;
             let open = sessions.into_iter().filter(|summary| summary.open_turn.is_some());
             found.extend(open.map(|summary| (tenant.clone(), summary.id)));
         }
         Ok(found)
     }
 
-    async fn take_over_turn(
-        &self,
-        tenant: &TenantId,
-        session: &SessionId,
-        attempts: &mut AttemptCounts,
-    ) -> Result<Takeover> {
+    async fn take_over_turn(&mut self, tenant: &TenantId, session: &SessionId) -> Result<Takeover> {
         let operator = Scope::operator(tenant.clone(), Principal::System);
-        let summary = self.settled_summary(&operator, session).await?;
-        let Some(turn) = summary.open_turn.filter(|turn| attempts.has_left(turn)) else {
+        let summary = self.engine.turns().settled_summary(&operator, session).await?;
+        let Some(turn) = summary.open_turn.filter(|turn| self.attempts.has_left(turn)) else {
             return Ok(Takeover::Skipped);
         };
-        let entries = self.turn_entries(&operator, session, turn).await?;
+        let entries = self.engine.turn_control().turn_entries(&operator, session, turn).await?;
         let Some(began) = entries.iter().find(|entry| entry.meta.kind == Kind::TurnStarted) else {
             return Ok(Takeover::Skipped);
         };
-        if !super::send::pending_of(session, &entries).is_empty() {
+        if !pending_of(session, &entries).is_empty() {
             return Ok(Takeover::Skipped);
         }
         let scope = scope_of(tenant, began.meta.by.clone());
-        if let Some(run) = self.run_of(&operator, session).await?
-            && self.run_status(&scope, &run).await? == RunStatus::Open
-            && self.take_over_run(&scope, &run, attempts).await? == Takeover::Done
+        if let Some(run) = self.engine.flows().run_of(&operator, session).await?
+            && self.engine.flows().run_status(&scope, &run).await? == RunStatus::Open
+            && self.take_over_run(&scope, &run).await? == Takeover::Done
         {
             return Ok(Takeover::Done);
         }
-        let hold = self.take_hold(&scope, session).await?;
-        attempts.count(turn);
-        let running = self.resume_held(&scope, session, hold, OnWait::Stay).await?;
+        let hold = Hold::take(&self.engine, &scope, session).await?;
+        self.attempts.count(turn);
+        let running = self.engine.turns().resume_held(&scope, session, hold, OnWait::Stay).await?;
         Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 
     /// Take over an open run.
-    async fn take_over_run(
-        &self,
-        scope: &Scope,
-        run: &SessionId,
-        attempts: &mut AttemptCounts,
-    ) -> Result<Takeover> {
-        if !attempts.has_left(run) {
+    async fn take_over_run(&mut self, scope: &Scope, run: &SessionId) -> Result<Takeover> {
+        if !self.attempts.has_left(run) {
             return Ok(Takeover::Skipped);
         }
-        let hold = self.take_hold(scope, run).await?;
-        attempts.count(run);
-        let running = self.resume_flow_held(scope, run, hold).await?;
+        let hold = Hold::take(&self.engine, scope, run).await?;
+        self.attempts.count(run);
+        let running = self.engine.flows().resume_held(scope, run, hold).await?;
         Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 }

@@ -64,7 +64,7 @@ fn compacting(method: Method) -> Compacting {
 }
 
 async fn compact(sapwood: &Sapwood, session: &SessionId, how: Compacting) -> Compacted {
-    sapwood.engine().compact(sapwood.scope(), session, how).await.unwrap()
+    sapwood.engine().compaction().compact(sapwood.scope(), session, how).await.unwrap()
 }
 
 fn summary_of(context: &Context) -> String {
@@ -153,13 +153,17 @@ async fn an_empty_summary_falls_back_to_truncate_and_records_it() {
 #[tokio::test]
 async fn a_failing_model_leaves_the_session_unchanged() {
     let (sapwood, session) = chat(20).await;
-    let before = sapwood.engine().summary(sapwood.scope(), &session).await.unwrap();
+    let before = sapwood.engine().directory().summary(sapwood.scope(), &session).await.unwrap();
     let how = Compacting { summariser: Some(ScriptedSummariser::answering(&[])), ..compacting(Method::Llm) };
-    let error = sapwood.engine().compact(sapwood.scope(), &session, how).await.unwrap_err();
+    let error = sapwood.engine().compaction().compact(sapwood.scope(), &session, how).await.unwrap_err();
     assert_eq!(error.code(), "compact.failed");
-    assert_eq!(sapwood.engine().summary(sapwood.scope(), &session).await.unwrap(), before);
-    let error =
-        sapwood.engine().compact(sapwood.scope(), &session, compacting(Method::Llm)).await.unwrap_err();
+    assert_eq!(sapwood.engine().directory().summary(sapwood.scope(), &session).await.unwrap(), before);
+    let error = sapwood
+        .engine()
+        .compaction()
+        .compact(sapwood.scope(), &session, compacting(Method::Llm))
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), "compact.no_model");
 }
 
@@ -193,7 +197,8 @@ impl Compactor for FixedCompactor {
 async fn a_custom_compactor_writes_the_summary() {
     let (sapwood, session) = chat(20).await;
     let mut how = compacting(Method::Custom);
-    let error = sapwood.engine().compact(sapwood.scope(), &session, how.clone()).await.unwrap_err();
+    let error =
+        sapwood.engine().compaction().compact(sapwood.scope(), &session, how.clone()).await.unwrap_err();
     assert!(error.to_string().contains("compact_strategy"), "{error}");
     how.custom_compactor = Some(Arc::new(FixedCompactor("# messages, in my words")));
     let done = compact(&sapwood, &session, how).await;
@@ -278,15 +283,20 @@ async fn pressure_compacts_when_needed_and_not_twice_without_new_messages() {
     sapwood.inject(&session, vec![answer.into()]).await.unwrap();
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
     let unknown = PressureOptions::default();
-    assert_eq!(engine.relieve(scope, &session, Moment::AfterTurn, &unknown).await.unwrap().compacted, None);
+    assert_eq!(
+        engine.compaction().relieve(scope, &session, Moment::AfterTurn, &unknown).await.unwrap().compacted,
+        None
+    );
     let pressure_options = PressureOptions { budget_tokens: Some(10_000), ..PressureOptions::default() };
-    let before = engine.relieve(scope, &session, Moment::BeforeCall, &pressure_options).await.unwrap();
+    let before =
+        engine.compaction().relieve(scope, &session, Moment::BeforeCall, &pressure_options).await.unwrap();
     assert_eq!((before.pressure.unwrap().level, before.compacted), (Level::Orange, None));
-    let after = engine.relieve(scope, &session, Moment::AfterTurn, &pressure_options).await.unwrap();
+    let after =
+        engine.compaction().relieve(scope, &session, Moment::AfterTurn, &pressure_options).await.unwrap();
     assert!(after.compacted.unwrap().entry.is_some());
-    let again = engine.pressure(scope, &session, &pressure_options).await.unwrap().unwrap();
+    let again = engine.compaction().pressure(scope, &session, &pressure_options).await.unwrap().unwrap();
     assert_eq!(again.level, Level::Green, "{again}");
-    let feed = engine.feed(scope, &session).await.unwrap();
+    let feed = engine.views().feed(scope, &session).await.unwrap();
     assert!(feed.iter().any(|item| item.label == "pressure" && item.text.starts_with("orange")), "{feed:?}");
     let how = Compacting::new(options(Method::Truncate), Trigger::Pressure);
     assert_eq!(compact(&sapwood, &session, how).await.entry, None, "no new messages");
@@ -298,12 +308,25 @@ async fn an_overflow_compacts_and_reports_whether_it_helped() {
     let pressure_options = PressureOptions { budget_tokens: Some(1_500), ..PressureOptions::default() };
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
     let dry = PressureOptions { writing: Writing::DryRun, ..pressure_options.clone() };
-    let planned = engine.relieve_overflow(scope, &session, &dry).await.unwrap();
+    let planned = engine.compaction().relieve_overflow(scope, &session, &dry).await.unwrap();
     assert!(planned.compaction.is_some() && planned.entry.is_none(), "a dry run writes no entry");
-    assert!(engine.relieve_overflow(scope, &session, &pressure_options).await.unwrap().entry.is_some());
+    assert!(
+        engine
+            .compaction()
+            .relieve_overflow(scope, &session, &pressure_options)
+            .await
+            .unwrap()
+            .entry
+            .is_some()
+    );
     assert!(sapwood.context(&session).await.unwrap().tokens <= 750);
     let (sapwood, session) = chat(1).await;
-    let done = sapwood.engine().relieve_overflow(sapwood.scope(), &session, &pressure_options).await.unwrap();
+    let done = sapwood
+        .engine()
+        .compaction()
+        .relieve_overflow(sapwood.scope(), &session, &pressure_options)
+        .await
+        .unwrap();
     assert_eq!((done.compaction, done.entry), (None, None));
 }
 

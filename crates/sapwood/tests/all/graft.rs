@@ -25,7 +25,11 @@ fn as_user(operator: &Sapwood, tenant: &str, name: &str) -> Sapwood {
 async fn deliver(sapwood: &Sapwood, session: &SessionId, name: &str, content: &str) {
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
     let bytes = content.as_bytes().to_vec();
-    engine.put_artifact(scope, session, name, ArtifactUse::Artifact, "text/plain", bytes).await.unwrap();
+    engine
+        .edits()
+        .put_artifact(scope, session, name, ArtifactUse::Artifact, "text/plain", bytes)
+        .await
+        .unwrap();
 }
 
 /// A session with three rounds and an artifact.
@@ -72,6 +76,7 @@ async fn a_graft_shows_its_content_in_the_context() {
     // The graft is a reference: the session's log has no copy of the content.
     let mut log = String::new();
     ana.engine()
+        .log()
         .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
         .await
         .unwrap();
@@ -116,7 +121,7 @@ async fn access_is_checked_when_grafting_and_on_every_read() {
     }
     let share = async |role: Option<Role>| {
         let bob_principal = bob.scope().principal.clone();
-        ana.engine().share(ana.scope(), &source, bob_principal, role).await.unwrap();
+        ana.engine().sessions().share(ana.scope(), &source, bob_principal, role).await.unwrap();
     };
     share(Some(Role::Reader)).await;
     let session = bob.open_session(Default::default()).await.unwrap();
@@ -144,6 +149,7 @@ async fn other_readers_of_the_session_cannot_read_through_its_grafts() {
     let session = ana.open_session(Default::default()).await.unwrap();
     ana.graft(&session, &source, GraftWhat::Digest).await.unwrap();
     ana.engine()
+        .sessions()
         .share(ana.scope(), &session, bob.scope().principal.clone(), Some(Role::Collaborator))
         .await
         .unwrap();
@@ -161,7 +167,7 @@ async fn erasing_the_source_withholds_the_graft_permanently() {
     let session = ana.open_session(Default::default()).await.unwrap();
     let view = ana.graft(&session, &source, artifact("report.md")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("the first report"));
-    ana.engine().erase(ana.scope(), &source).await.unwrap();
+    ana.engine().sessions().erase(ana.scope(), &source).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("withheld"));
     // A new session with the same id is not the source.
     let options = sapwood::OpenOptions { id: Some(source.clone()), ..Default::default() };
@@ -208,6 +214,7 @@ async fn the_graft_tool_includes_content_by_reference() {
     assert!(model.last_messages().contains("the first report"), "{}", model.last_messages());
     let mut log = String::new();
     ana.engine()
+        .log()
         .each_entry(ana.scope(), &session, sapwood::Seq::ZERO, |entry| log += &format!("{entry:?}"))
         .await
         .unwrap();
@@ -229,7 +236,7 @@ async fn a_model_cannot_graft_content_that_some_readers_may_not_read() {
         Agent { tools: vec!["graft".to_owned()], approvals, ..Agent::default_with(Some("actor".into())) };
     let session = ana.start(agent).await.unwrap();
     let bob = as_user(&operator, "acme", "bob").scope().principal.clone();
-    ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+    ana.engine().sessions().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
     ana.send(&session, "get it").await.unwrap();
     assert!(model.last_messages().contains("Not all readers of this session"), "{}", model.last_messages());
     assert!(ana.grafts(&session).await.unwrap().is_empty());
@@ -249,10 +256,10 @@ async fn a_large_artifact_shows_its_beginning_and_a_reference() {
     let (engine, scope) = (ana.engine(), ana.scope());
     let bytes = [b"plain at first ".repeat(10_000), vec![0xff; 9]].concat();
     let usage = ArtifactUse::Artifact;
-    engine.put_artifact(scope, &source, "mixed", usage, "text/plain", bytes).await.unwrap();
+    engine.edits().put_artifact(scope, &source, "mixed", usage, "text/plain", bytes).await.unwrap();
     ana.graft(&session, &source, artifact("mixed")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("plain at first"), "the part that is read is text");
-    engine.put_artifact(scope, &source, "odd", usage, "text/plain", vec![0xff; 9]).await.unwrap();
+    engine.edits().put_artifact(scope, &source, "odd", usage, "text/plain", vec![0xff; 9]).await.unwrap();
     ana.graft(&session, &source, artifact("odd")).await.unwrap();
     assert!(last_text(&ana, &session).await.contains("[binary content; output"));
 }

@@ -106,7 +106,7 @@ impl Fixture {
     }
 
     async fn feed(&self) -> String {
-        let feed = self.sapwood.engine().feed(self.sapwood.scope(), &self.session).await.unwrap();
+        let feed = self.sapwood.engine().views().feed(self.sapwood.scope(), &self.session).await.unwrap();
         feed.iter().map(|item| format!("{}: {}\n", item.label, item.text)).collect()
     }
 
@@ -123,7 +123,14 @@ impl Fixture {
     }
 
     async fn leaf_id(&self) -> sapwood::EntryId {
-        self.sapwood.engine().summary(self.sapwood.scope(), &self.session).await.unwrap().last_id.unwrap()
+        self.sapwood
+            .engine()
+            .directory()
+            .summary(self.sapwood.scope(), &self.session)
+            .await
+            .unwrap()
+            .last_id
+            .unwrap()
     }
 }
 
@@ -170,10 +177,22 @@ async fn tree_operations_call_their_hooks() {
     let fixture = fixture(Vec::new()).await;
     fixture.fill().await;
     let to = fixture.leaf_id().await;
-    fixture.sapwood.engine().branch(fixture.sapwood.scope(), &fixture.session, to, None).await.unwrap();
+    fixture
+        .sapwood
+        .engine()
+        .edits()
+        .branch(fixture.sapwood.scope(), &fixture.session, to, None)
+        .await
+        .unwrap();
     fixture.sapwood.fork(&fixture.session, ForkAt::Leaf, OpenOptions::default()).await.unwrap();
     assert!(fixture.compact().await.compaction.is_some());
-    fixture.sapwood.engine().record_export(fixture.sapwood.scope(), &fixture.session, "pi").await.unwrap();
+    fixture
+        .sapwood
+        .engine()
+        .views()
+        .record_export(fixture.sapwood.scope(), &fixture.session, "pi")
+        .await
+        .unwrap();
     fixture.sapwood.close(&fixture.session).await.unwrap();
     fixture.sapwood.archive(&fixture.session).await.unwrap();
     let expected = [
@@ -266,10 +285,10 @@ async fn hooks_are_asked_about_queued_input_when_its_turn_starts() {
         queue: sapwood::core::entry::Queue::Next,
         parts: vec![Part::text("later")],
     };
-    engine.inject(scope, &fixture.session, vec![queued.into()], Default::default()).await.unwrap();
-    let running = engine.resume(scope, &fixture.session, OnWait::Leave).await.unwrap().unwrap();
+    engine.edits().inject(scope, &fixture.session, vec![queued.into()], Default::default()).await.unwrap();
+    let running = engine.turns().resume(scope, &fixture.session, OnWait::Leave).await.unwrap().unwrap();
     assert_eq!(running.ended().await.unwrap().ended.unwrap().code.as_deref(), Some("hook.refused"));
-    assert!(engine.resume(scope, &fixture.session, OnWait::Leave).await.unwrap().is_none());
+    assert!(engine.turns().resume(scope, &fixture.session, OnWait::Leave).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -292,7 +311,7 @@ async fn compactions_branches_forks_and_exports_can_be_refused() {
     let fixture = refusing(HookName::BeforeBranch, Vec::new()).await;
     fixture.fill().await;
     let (engine, scope, to) = (fixture.sapwood.engine(), fixture.sapwood.scope(), fixture.leaf_id().await);
-    assert!(is_refused(&engine.branch(scope, &fixture.session, to, None).await.unwrap_err()));
+    assert!(is_refused(&engine.edits().branch(scope, &fixture.session, to, None).await.unwrap_err()));
 
     let fixture = refusing(HookName::BeforeFork, Vec::new()).await;
     let id: SessionId = "copy".parse().unwrap();
@@ -302,7 +321,7 @@ async fn compactions_branches_forks_and_exports_can_be_refused() {
 
     let fixture = refusing(HookName::BeforeExport, Vec::new()).await;
     let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
-    assert!(is_refused(&engine.record_export(scope, &fixture.session, "pi").await.unwrap_err()));
+    assert!(is_refused(&engine.views().record_export(scope, &fixture.session, "pi").await.unwrap_err()));
 }
 
 #[tokio::test]
@@ -340,7 +359,7 @@ async fn a_hook_can_change_input_prompts_and_summaries() {
         fixture_with(HookName::BeforeBranch, change(json!({"summary": "A dead end."})), vec![]).await;
     fixture.fill().await;
     let (engine, scope, to) = (fixture.sapwood.engine(), fixture.sapwood.scope(), fixture.leaf_id().await);
-    engine.branch(scope, &fixture.session, to, None).await.unwrap();
+    engine.edits().branch(scope, &fixture.session, to, None).await.unwrap();
     assert!(
         fixture
             .sapwood
@@ -394,8 +413,14 @@ async fn a_hook_can_supply_answers_results_and_summaries() {
         fixture_with(HookName::BeforeModel, supply(json!({"text": "from the cache"})), vec![]).await;
     let report = fixture.send("hello").await;
     assert_eq!((report.text.as_str(), fixture.model.call_count()), ("from the cache", 0));
-    let usage =
-        fixture.sapwood.engine().summary(fixture.sapwood.scope(), &fixture.session).await.unwrap().spend;
+    let usage = fixture
+        .sapwood
+        .engine()
+        .directory()
+        .summary(fixture.sapwood.scope(), &fixture.session)
+        .await
+        .unwrap()
+        .spend;
     assert_eq!(usage.total().cost_nano_usd, 0);
 
     let replies = vec![calls(&[("1", "look", "{}")]), text("seen")];
@@ -523,7 +548,7 @@ async fn a_hook_can_open_and_message_another_session() {
     };
     let fixture = fixture_of(agent(), vec![text("one"), text("two")], respond).await;
     fixture.send("hi").await;
-    fixture.sapwood.engine().hooks_settled().await;
+    fixture.sapwood.engine().hooks().settled().await;
     let there = fixture.sapwood.context(&id).await.unwrap();
     assert_eq!(there.messages.iter().map(|m| m.text()).collect::<Vec<_>>(), ["go on there", "two"]);
     let note = fixture.notes().await.remove(0);
@@ -543,7 +568,7 @@ async fn recursive_hooks_are_stopped() {
     let replies = (0..20).map(|n| text(&format!("answer {n}"))).collect();
     let fixture = fixture_of(agent(), replies, respond).await;
     fixture.send("hi").await;
-    fixture.sapwood.engine().hooks_settled().await;
+    fixture.sapwood.engine().hooks().settled().await;
     assert_eq!(fixture.model.call_count(), usize::from(DEPTH_MAX) + 1);
     let last = fixture.notes().await.pop().unwrap();
     assert!(fixture.notes().await.iter().any(|note| note.result == HookResult::Failed), "{last}");
@@ -563,7 +588,7 @@ async fn a_hook_acts_with_the_rights_of_its_installer() {
     let sapwood = base.with_scope(Scope::user(TenantId::local(), bob)).on(HookName::AfterTurn, hook).unwrap();
     let session = sapwood.start(Agent::default()).await.unwrap();
     sapwood.send(&session, "hi").await.unwrap();
-    sapwood.engine().hooks_settled().await;
+    sapwood.engine().hooks().settled().await;
     assert_eq!(base.length(&ana_session).await.unwrap(), 0, "bob's hook cannot write to ana's session");
     let note = notes_of(&sapwood, &session).await.pop().unwrap();
     assert!(note.why.unwrap().contains("no session"));
@@ -601,12 +626,12 @@ async fn a_dry_run_reports_the_verdicts_and_writes_nothing() {
     let fixture = fixture_of(agent(), Vec::new(), respond).await;
     let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     let sample = HookName::BeforeTool.sample();
-    let answers = engine.dry_run_hooks(HookName::BeforeTool, scope, &fixture.session, sample).await;
+    let answers = engine.hooks().dry_run(HookName::BeforeTool, scope, &fixture.session, sample).await;
     assert_eq!((answers.len(), answers[0].goes_on, answers[0].actions.len()), (1, false, 1));
-    engine.hooks_settled().await;
+    engine.hooks().settled().await;
     assert!(fixture.notes().await.is_empty());
     let filter = sapwood::core::port::store::ListFilter { limit: 10, ..Default::default() };
-    assert_eq!(engine.list(scope, &filter).await.unwrap().items.len(), 1);
+    assert_eq!(engine.directory().list(scope, &filter).await.unwrap().items.len(), 1);
 }
 
 #[tokio::test]
@@ -619,7 +644,7 @@ async fn hooks_are_asked_about_steering_input() {
     let (engine, scope) = (fixture.sapwood.engine(), fixture.sapwood.scope());
     let parts = vec![Part::text("begin")];
     let Sent::Started(running) =
-        engine.send(scope, &fixture.session, parts, SendOptions::default()).await.unwrap()
+        engine.turns().send(scope, &fixture.session, parts, SendOptions::default()).await.unwrap()
     else {
         panic!("the input was queued instead of starting a turn")
     };

@@ -3,8 +3,8 @@
 use sapwood::core::entry::UserMessage;
 use sapwood::core::port::store::{Expect, NewSession};
 use sapwood::core::{Draft, EntryId, Part, TimestampMs};
+use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::import::{BATCH_ENTRIES, Intake, Mode};
-use sapwood::engine::write::InjectOptions;
 use sapwood::formats::import::steps::StepBatch;
 use sapwood::formats::import::{Format, Reader, reader};
 use sapwood::store::OpenOptions;
@@ -39,12 +39,12 @@ async fn import_interrupted(url: &str) -> (Vec<String>, String) {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
     let new = NewSession::new(session.clone(), TimestampMs(1));
-    let mut import = engine.begin_import(&scope, new, Expect::Any).await.unwrap();
+    let mut import = engine.imports().begin(&scope, new, Expect::Any).await.unwrap();
     for number in 0..BATCH_ENTRIES * 2 + 10 {
         import.push(draft(number)).await.unwrap();
     }
     let options = InjectOptions::default();
-    engine.inject(&scope, &session, vec![text("another writer")], options).await.unwrap();
+    engine.edits().inject(&scope, &session, vec![text("another writer")], options).await.unwrap();
     for number in BATCH_ENTRIES * 2 + 10..BATCH_ENTRIES * 5 {
         if let Err(error) = import.push(draft(number)).await {
             return (read_texts(&engine, &scope, &session).await, error.code().to_owned());
@@ -73,7 +73,8 @@ async fn an_import_in_many_batches_is_complete_and_in_order() {
     let scope = Scope::operator(TenantId::local(), Principal::System);
     let session: SessionId = "imported".parse().unwrap();
     let mut import = engine
-        .begin_import(&scope, NewSession::new(session.clone(), TimestampMs(1)), Expect::Any)
+        .imports()
+        .begin(&scope, NewSession::new(session.clone(), TimestampMs(1)), Expect::Any)
         .await
         .unwrap();
     let count = BATCH_ENTRIES * 4 + 3;
@@ -94,7 +95,7 @@ struct FileImport {
 
 impl FileImport {
     fn begin(engine: &Engine, scope: &Scope) -> Self {
-        let intake = engine.begin_intake(scope, Format::Messages, Mode::Write);
+        let intake = engine.imports().begin_intake(scope, Format::Messages, Mode::Write);
         Self { reader: reader(Format::Messages, "talk").unwrap(), batch: StepBatch::default(), intake }
     }
 
@@ -121,7 +122,7 @@ async fn tree_of(
     let node = |record: &sapwood::core::Record| {
         (record.decode().unwrap().text(), record.meta.parent.map(|parent| parent.0))
     };
-    let leaf = engine.summary(scope, session).await.unwrap().head.leaf.map(|leaf| leaf.0);
+    let leaf = engine.directory().summary(scope, session).await.unwrap().head.leaf.map(|leaf| leaf.0);
     (records.iter().map(node).collect(), leaf)
 }
 
@@ -138,7 +139,11 @@ async fn messages_added_while_a_file_is_read_count_as_added_before() {
 
         let mut grown = FileImport::begin(&engine, &scope);
         grown.take(0..pause_after).await;
-        engine.inject(&scope, &session, vec![text("in between")], InjectOptions::default()).await.unwrap();
+        engine
+            .edits()
+            .inject(&scope, &session, vec![text("in between")], InjectOptions::default())
+            .await
+            .unwrap();
         grown.take(pause_after..9).await;
         assert_eq!(grown.finish().await.unwrap(), 5, "three messages and two leaf moves");
         trees.push(tree_of(&engine, &scope, &session).await);

@@ -111,7 +111,7 @@ async fn a_repetition_strengthens_and_a_contradiction_supersedes() {
     assert_eq!(outcomes[1].memory.strength(), 2);
     assert_eq!(texts(&ana).await, ["Our staging database is osprey"]);
     let newer = &outcomes[2].memory;
-    let linked = ana.engine().superseded(ana.scope(), newer).await.unwrap();
+    let linked = ana.engine().memories().superseded(ana.scope(), newer).await.unwrap();
     assert_eq!((linked.len(), linked[0].id, linked[0].superseded_by), (1, old, Some(newer.id)));
     // Deleting a memory also deletes the memory that it superseded.
     assert_eq!(ana.forget(newer.id).await.unwrap(), 2);
@@ -129,11 +129,11 @@ async fn erasing_a_session_erases_memories_with_no_other_source() {
         ana.learn(session).await.unwrap();
     }
     assert_eq!(texts(&ana).await.len(), 2);
-    ana.engine().erase(ana.scope(), &first).await.unwrap();
+    ana.engine().sessions().erase(ana.scope(), &first).await.unwrap();
     let left = ana.memories().await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].text.as_str(), left[0].sources.len()), ("I prefer tea", 1));
-    ana.engine().erase(ana.scope(), &second).await.unwrap();
+    ana.engine().sessions().erase(ana.scope(), &second).await.unwrap();
     assert!(texts(&ana).await.is_empty());
 }
 
@@ -155,7 +155,11 @@ async fn only_the_owners_own_messages_are_learned() {
     let (ana, bob) = (as_user(&operator, "ana"), as_user(&operator, "bob"));
     let session = session_with(&ana, &["I prefer tea."]).await;
     let bob_principal = bob.scope().principal.clone();
-    ana.engine().share(ana.scope(), &session, bob_principal, Some(Role::Collaborator)).await.unwrap();
+    ana.engine()
+        .sessions()
+        .share(ana.scope(), &session, bob_principal, Some(Role::Collaborator))
+        .await
+        .unwrap();
     bob.inject(&session, vec![user_text("I prefer coffee.")]).await.unwrap();
     assert_eq!(bob.learn(&session).await.unwrap_err().code(), "session.denied");
     // Memories belong to the owner, regardless of which member ends the session.
@@ -216,7 +220,10 @@ fn with_model(replies: Vec<ScriptedReply>) -> (Sapwood, Arc<ScriptedModel>) {
     let engine =
         operator().engine().clone().with_backends(backends(&model, &Arc::new(RecordingTools::default())));
     let config = MemoryConfig { model: Some("actor".into()), ..MemoryConfig::default() };
-    (Sapwood::with_engine(engine.with_memory_config(config)).with_scope(scope("ana")), model)
+    (
+        Sapwood::with_engine(engine.configured(|settings| settings.memory = config)).with_scope(scope("ana")),
+        model,
+    )
 }
 
 #[tokio::test]
@@ -266,7 +273,7 @@ async fn the_recall_tool_keeps_private_memories_out_of_shared_sessions() {
         let session = ana.start(agent).await.unwrap();
         if is_shared {
             let bob = scope("bob").principal;
-            ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+            ana.engine().sessions().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
         }
         ana.send(&session, "where?").await.unwrap();
         let messages = model.last_messages();
@@ -314,23 +321,23 @@ async fn learning_from_idle_sessions_does_not_change_their_list_order() {
     let operator = operator();
     let ana = as_user(&operator, "ana");
     let session = session_with(&ana, &["I prefer tea."]).await;
-    let used = ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at;
+    let used = ana.engine().directory().summary(ana.scope(), &session).await.unwrap().updated_at;
     let tenant = TenantId::local();
     let engine: &Engine = ana.engine();
     let window =
         |after: i64, before: i64| IdleWindow { after: TimestampMs(after), before: TimestampMs(before) };
     assert_eq!(
-        engine.learn_from_idle(&tenant, window(used.0, used.0 + 1)).await.unwrap(),
+        engine.memories().learn_from_idle(&tenant, window(used.0, used.0 + 1)).await.unwrap(),
         0,
         "the session was not last used in this range"
     );
-    assert_eq!(engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 1);
+    assert_eq!(engine.memories().learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(), 1);
     assert_eq!(
-        engine.learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(),
+        engine.memories().learn_from_idle(&tenant, window(used.0 - 1, used.0 + 1)).await.unwrap(),
         0,
         "learned twice"
     );
-    assert_eq!(ana.engine().summary(ana.scope(), &session).await.unwrap().updated_at, used);
+    assert_eq!(ana.engine().directory().summary(ana.scope(), &session).await.unwrap().updated_at, used);
     assert_eq!(texts(&ana).await, ["I prefer tea"]);
 }
 
@@ -356,8 +363,8 @@ async fn an_embedder_finds_memories_by_meaning_and_embeds_older_ones() {
     plain.remember("Lunch is at noon", MemoryKind::Fact).await.unwrap();
     assert!(plain.recollect("feline", 5).await.unwrap().is_empty());
     let config = MemoryConfig { embedder: Some(Arc::new(Animals)), ..MemoryConfig::default() };
-    let ana =
-        Sapwood::with_engine(operator.engine().clone().with_memory_config(config)).with_scope(scope("ana"));
+    let ana = Sapwood::with_engine(operator.engine().clone().configured(|settings| settings.memory = config))
+        .with_scope(scope("ana"));
     let found = ana.recollect("feline", 5).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].memory.text, "Bruno is a hound");
@@ -390,7 +397,7 @@ async fn a_shared_session_delegates_without_private_memories() {
         let session = ana.start(agent).await.unwrap();
         if is_shared {
             let bob = scope("bob").principal;
-            ana.engine().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
+            ana.engine().sessions().share(ana.scope(), &session, bob, Some(Role::Reader)).await.unwrap();
         }
         ana.send(&session, "go").await.unwrap();
         let requests = model.requests.lock().unwrap();

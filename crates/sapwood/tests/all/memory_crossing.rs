@@ -116,7 +116,7 @@ impl TestUsers {
                 let session = self.session(who, session).await;
                 let member = self.users[with].scope().principal.clone();
                 let (engine, scope) = (self.users[who].engine(), self.users[who].scope());
-                let _ = engine.share(scope, &session, member, Some(Role::Collaborator)).await;
+                let _ = engine.sessions().share(scope, &session, member, Some(Role::Collaborator)).await;
             }
             Action::Close { who, session } => {
                 for owner in 0..USERS.len() {
@@ -142,7 +142,7 @@ impl TestUsers {
             Action::Erase { who, session } => {
                 if let Some(session) = self.sessions.remove(&(who, session)) {
                     let (engine, scope) = (self.users[who].engine(), self.users[who].scope());
-                    engine.erase(scope, &session).await.unwrap();
+                    engine.sessions().erase(scope, &session).await.unwrap();
                 }
             }
         }
@@ -165,13 +165,13 @@ impl TestUsers {
             [Whose::Any, Whose::For(self.users[0].scope().principal.clone()), Whose::Only(Belongs::Tenant)]
         {
             let filter = MemoryFilter { whose, standing: Standing::Any, ..MemoryFilter::default() };
-            visible += &format!("{:?}", engine.memories(scope, &filter).await.unwrap());
+            visible += &format!("{:?}", engine.memories().list(scope, &filter).await.unwrap());
         }
         visible +=
             &format!("{:?}", user.recollect("which bird is it today, and the fish?", 50).await.unwrap());
         let session = user.start(Agent::default()).await.unwrap();
         visible += &user.context(&session).await.unwrap().system.unwrap_or_default();
-        engine.erase(scope, &session).await.unwrap();
+        engine.sessions().erase(scope, &session).await.unwrap();
         visible
     }
 
@@ -183,7 +183,7 @@ impl TestUsers {
             standing: Standing::Any,
             ..MemoryFilter::default()
         };
-        let page = owner.engine().memories(owner.scope(), &filter).await.unwrap();
+        let page = owner.engine().memories().list(owner.scope(), &filter).await.unwrap();
         page.items.iter().any(|memory| memory.text.contains(&format!("canary{canary}end")))
     }
 

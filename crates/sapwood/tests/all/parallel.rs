@@ -119,7 +119,11 @@ async fn run_session(sapwood: &Sapwood, number: usize) -> (SessionId, TurnReport
     let session = sapwood.start(agent(number)).await.unwrap();
     let (engine, scope) = (sapwood.engine(), sapwood.scope());
     let given = own.clone().into_bytes();
-    engine.put_artifact(scope, &session, "given.txt", ArtifactUse::Input, "text/plain", given).await.unwrap();
+    engine
+        .edits()
+        .put_artifact(scope, &session, "given.txt", ArtifactUse::Input, "text/plain", given)
+        .await
+        .unwrap();
     let report = sapwood.send(&session, format!("You are {own}.")).await.unwrap();
     (session, report)
 }
@@ -133,7 +137,7 @@ async fn check(
 ) {
     let (engine, scope, own) = (sapwood.engine(), sapwood.scope(), marker(number));
     let ended = report.ended.as_ref().unwrap();
-    let spent = engine.summary(scope, session).await.unwrap().spend.total().cost_nano_usd;
+    let spent = engine.directory().summary(scope, session).await.unwrap().spend.total().cost_nano_usd;
     if has_no_budget(number) {
         assert_eq!((ended.outcome, ended.code.as_deref()), (Outcome::Limited, Some("budget_exceeded")));
         assert_eq!(spent, 0);
@@ -152,7 +156,7 @@ async fn check(
         let body = String::from_utf8(record.body).unwrap();
         assert!(markers_in(&body).iter().all(|found| *found == own), "{own}: {body}");
     }
-    let artifacts = engine.artifacts(scope, session).await.unwrap();
+    let artifacts = engine.views().artifacts(scope, session).await.unwrap();
     for put in artifacts.by_name.values() {
         let bytes = engine.store().get_blob(scope, put.content.blob).await.unwrap();
         assert_eq!(String::from_utf8(bytes).unwrap(), own);
@@ -169,9 +173,9 @@ async fn fifty_concurrent_sessions_stay_separate() {
     let (model, base) = (Arc::new(MarkerModel::default()), dir.path().join("scratch"));
     let tools = Arc::new(Host::new(Settings::new(&base)));
     let backends = Backends { model: model.clone(), tools, default_model: "player".to_owned() };
-    let engine = engine
-        .with_backends(backends)
-        .with_skills(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])));
+    let engine = engine.with_backends(backends).configured(|config| {
+        config.skills = Some(Arc::new(SkillFolders::new(vec![dir.path().join("skills")])))
+    });
     // A hook receives events of all sessions, each with only its own data.
     let mixed = Arc::new(Mutex::new(Vec::new()));
     let recorded = mixed.clone();

@@ -24,7 +24,9 @@ use sapwood::core::port::tool::{
 use sapwood::core::project::context::Role;
 use sapwood::core::{Entry, Kind, Record, TimestampMs};
 use sapwood::engine::Backends;
-use sapwood::engine::turn::{OnWait, SendOptions, Sent, StartOptions, TakeoverTask};
+use sapwood::engine::doctor::diagnose;
+use sapwood::engine::sessions::StartOptions;
+use sapwood::engine::turn::{OnWait, SendOptions, Sent, TakeoverTask};
 use sapwood::store::in_memory::MemoryStore;
 use sapwood::store::lease::{ClockReading, LeaseClock};
 use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
@@ -206,7 +208,7 @@ impl Sim {
         let model = Arc::new(SimModel { injector: injector.clone() });
         let backends = Backends { model, tools: Arc::new(tools), default_model: "sim".to_owned() };
         let engine = Engine::new(store, clock.clone()).with_backends(backends);
-        let _takeover = engine.start_takeover_task().unwrap();
+        let _takeover = TakeoverTask::start(&engine).unwrap();
         Process { engine, injector, clock, _takeover }
     }
 
@@ -219,7 +221,7 @@ impl Sim {
         };
         let mut options = StartOptions { agent, ..StartOptions::default() };
         options.open.id = Some(format!("s{number}").parse().unwrap());
-        engine.start(&self.scope, options).await.unwrap().0
+        engine.sessions().start(&self.scope, options).await.unwrap().0
     }
 
     async fn log(&self, session: &SessionId) -> Vec<Record> {
@@ -251,13 +253,17 @@ async fn client(sim: Arc<Sim>, processes: Arc<Vec<Mutex<Process>>>, session: Ses
         let engine = processes[at].lock().unwrap().engine.clone();
         let text = format!("{session}-{number}");
         number += 1;
-        let sent = engine.send(&sim.scope, &session, vec![Part::text(&text)], SendOptions::default());
+        let sent = engine.turns().send(&sim.scope, &session, vec![Part::text(&text)], SendOptions::default());
         // A frozen or dead process does not answer, so try another process.
         if let Ok(Ok(Sent::Started(_))) = tokio::time::timeout(Duration::from_secs(8), sent).await {
             acknowledged.push(text);
         }
         if sim.rng.below(4) == 0 {
-            let _ = tokio::time::timeout(Duration::from_secs(2), engine.cancel(&sim.scope, &session)).await;
+            let _ = tokio::time::timeout(
+                Duration::from_secs(2),
+                engine.turn_control().cancel(&sim.scope, &session),
+            )
+            .await;
         }
         tokio::time::sleep(Duration::from_millis(sim.rng.below(6_000))).await;
     }
@@ -320,7 +326,7 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> RunTrace {
     check_fences(&sim.written.lock().unwrap());
     let ran = sim.ran.lock().unwrap().clone();
     assert_eq!(ran.iter().collect::<HashSet<_>>().len(), ran.len(), "a tool ran twice: {ran:?}");
-    let diagnosis = healthy.engine.diagnose(&sim.scope, Repair::No, |_| ()).await.unwrap();
+    let diagnosis = diagnose(&healthy.engine, &sim.scope, Repair::No, |_| ()).await.unwrap();
     assert!(diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
     sim.trace(&sessions).await
 }
@@ -329,9 +335,10 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> RunTrace {
 async fn finish_open_turns(sim: &Sim, healthy: &Process, sessions: &[SessionId]) {
     let until = tokio::time::Instant::now() + RECOVERY_TIME_MAX;
     for session in sessions {
-        while healthy.engine.summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
+        while healthy.engine.directory().summary(&sim.scope, session).await.unwrap().open_turn.is_some() {
             assert!(tokio::time::Instant::now() < until, "{session}: a turn has no end");
-            if let Ok(Some(running)) = healthy.engine.resume(&sim.scope, session, OnWait::Leave).await {
+            if let Ok(Some(running)) = healthy.engine.turns().resume(&sim.scope, session, OnWait::Leave).await
+            {
                 let _ = running.ended().await;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;

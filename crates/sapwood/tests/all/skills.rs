@@ -25,14 +25,15 @@ fn fixture(replies: Vec<ScriptedReply>) -> Fixture {
     }
     let (model, tools) = (ScriptedModel::with_replies(replies), Arc::new(RecordingTools::default()));
     let engine = Sapwood::open("memory:").unwrap().engine().clone().with_backends(backends(&model, &tools));
-    let engine = engine.with_skills(Arc::new(SkillFolders::new(vec![dir.path().to_owned()])));
+    let engine = engine
+        .configured(|config| config.skills = Some(Arc::new(SkillFolders::new(vec![dir.path().to_owned()]))));
     Fixture { sapwood: Sapwood::with_engine(engine), model, dir }
 }
 
 impl Fixture {
     async fn switch(&self, session: &SessionId, name: &str, switch: Switch) -> Result<(), sapwood::Error> {
         let (engine, scope) = (self.sapwood.engine(), self.sapwood.scope());
-        engine.switch_skill(scope, session, name, switch).await.map(drop)
+        engine.skills().switch(scope, session, name, switch).await.map(drop)
     }
 
     fn last_system(&self) -> String {
@@ -98,8 +99,8 @@ async fn branching_back_undoes_an_activation() {
     let records = engine.store().read_after(scope, &session, Seq::ZERO, 100).await.unwrap();
     let changes = records.iter().filter(|record| matches!(record.decode(), Ok(Body::SkillsChanged(_))));
     assert_eq!(changes.count(), 1, "an active skill is not written again");
-    engine.branch(scope, &session, records[0].meta.id, None).await.unwrap();
-    assert!(engine.active_skills(scope, &session).await.unwrap().is_empty());
+    engine.edits().branch(scope, &session, records[0].meta.id, None).await.unwrap();
+    assert!(engine.skills().active(scope, &session).await.unwrap().is_empty());
 }
 
 #[tokio::test]

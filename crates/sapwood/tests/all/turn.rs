@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sapwood::core::agent::{Agent, Budget, ChainLink, Narrowing, OnExceed};
-use sapwood::core::entry::{ApprovalAnswer, Outcome, Stop};
+use sapwood::core::entry::{
+    ApprovalAnswer, ApprovalAnswered, CancelAsked, InputQueued, Outcome, Queue, Stop,
+};
 use sapwood::core::policy::ApprovalMode;
 use sapwood::core::port::model::{ModelError, ReplyEvent};
+use sapwood::core::port::store::{Expect, NewSession};
 use sapwood::core::project::context::Role;
-use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, StartOptions, TurnReport};
+use sapwood::core::{Draft, TimestampMs, TurnId};
+use sapwood::engine::sessions::StartOptions;
+use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, TurnReport};
 use sapwood::engine::{FragmentKind, SessionEvent};
-use sapwood::{Engine, Part, Sapwood, Scope, Seq, SessionId};
+use sapwood::{Body, Engine, Part, Sapwood, Scope, Seq, SessionId};
 
 use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
@@ -37,14 +42,14 @@ async fn fixture_of(agent: Agent, model: Arc<ScriptedModel>) -> Fixture {
     let engine = sapwood.engine().clone().with_backends(backends(&model, &tools));
     let scope = sapwood.scope().clone();
     let options = StartOptions { agent, ..StartOptions::default() };
-    let (session, _) = engine.start(&scope, options).await.unwrap();
+    let (session, _) = engine.sessions().start(&scope, options).await.unwrap();
     Fixture { engine, scope, session, model, tools }
 }
 
 impl Fixture {
     async fn begin(&self, text: &str, options: SendOptions) -> Running {
         let parts = vec![Part::text(text)];
-        match self.engine.send(&self.scope, &self.session, parts, options).await.unwrap() {
+        match self.engine.turns().send(&self.scope, &self.session, parts, options).await.unwrap() {
             Sent::Started(running) => running,
             Sent::Queued(_) => panic!("the input was queued instead of starting a turn"),
         }
@@ -56,12 +61,12 @@ impl Fixture {
     }
 
     async fn resume(&self) -> TurnReport {
-        let running = self.engine.resume(&self.scope, &self.session, OnWait::Leave).await.unwrap();
+        let running = self.engine.turns().resume(&self.scope, &self.session, OnWait::Leave).await.unwrap();
         running.expect("a turn is open").ended().await.unwrap()
     }
 
     async fn roles(&self) -> Vec<Role> {
-        let context = self.engine.context(&self.scope, &self.session, None).await.unwrap();
+        let context = self.engine.views().context(&self.scope, &self.session, None).await.unwrap();
         context.messages.iter().map(|message| message.role).collect()
     }
 
@@ -70,7 +75,7 @@ impl Fixture {
     }
 
     async fn wait_until(&self, mut is_match: impl FnMut(&SessionEvent) -> bool) {
-        let mut events = self.engine.subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
+        let mut events = self.engine.events().subscribe(&self.scope, &self.session, Seq::ZERO).await.unwrap();
         let found = async { while !is_match(&events.next().await.unwrap()) {} };
         tokio::time::timeout(Duration::from_secs(120), found)
             .await
@@ -98,7 +103,7 @@ async fn a_tool_runs_and_the_model_receives_its_result() {
     assert_eq!(fixture.ran(), ["1"]);
     assert!(fixture.model.last_messages().contains("look done"));
     assert_eq!(fixture.roles().await, [Role::User, Role::Assistant, Role::Tool, Role::Assistant]);
-    let ledger = fixture.engine.ledger(&fixture.scope, &fixture.session).await.unwrap();
+    let ledger = fixture.engine.views().ledger(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(ledger.len(), 2);
     assert!(ledger.iter().all(|line| line.result.is_some() && line.trace_id.is_some()));
 }
@@ -117,12 +122,17 @@ async fn an_approval_survives_the_process_that_requested_it() {
     let report = fixture.send("act").await;
     assert!(report.ended.is_none() && fixture.ran().is_empty());
     let approval = report.waiting[0].approval.clone();
-    let answered =
-        fixture.engine.answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None).await.unwrap();
+    let answered = fixture
+        .engine
+        .turn_control()
+        .answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None)
+        .await
+        .unwrap();
     assert_eq!(answered, fixture.session);
     let report = fixture.resume().await;
     assert_eq!((fixture.ran(), report.text.as_str()), (vec!["1".to_owned()], "acted"));
-    let again = fixture.engine.answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None).await;
+    let again =
+        fixture.engine.turn_control().answer(&fixture.scope, &approval, ApprovalAnswer::Approved, None).await;
     assert_eq!(again.unwrap_err().code(), "approval.not_found");
 }
 
@@ -136,16 +146,63 @@ async fn a_waiting_turn_continues_when_it_is_answered() {
             |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
         )
         .await;
-    let pending = fixture.engine.approvals(&fixture.scope, &fixture.session).await.unwrap();
+    let pending = fixture.engine.turn_control().approvals(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!((pending[0].question.as_str(), pending[0].kind.as_str()), ("which?", "question"));
     let reason = Some("the left one".to_owned());
     fixture
         .engine
+        .turn_control()
         .answer(&fixture.scope, &pending[0].approval, ApprovalAnswer::Approved, reason)
         .await
         .unwrap();
     assert_eq!(running.ended().await.unwrap().text, "ok");
     assert!(fixture.model.last_messages().contains("the left one"));
+}
+
+/// Append entries to a session as an import does.
+async fn import_into(fixture: &Fixture, turn: TurnId, bodies: Vec<Body>) {
+    let now = TimestampMs(i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap());
+    let new = NewSession::new(fixture.session.clone(), now);
+    let mut import = fixture.engine.imports().begin(&fixture.scope, new, Expect::Any).await.unwrap();
+    for body in bodies {
+        import.push(Draft::new(now, body).in_turn(turn)).await.unwrap();
+    }
+    import.finish().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_import_cannot_answer_cancel_or_steer_a_running_turn() {
+    let question = calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]);
+    let fixture = fixture(agent(), vec![question, text("ok")]).await;
+    let running = fixture.begin("ask me", SendOptions::default()).await;
+    fixture
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
+        )
+        .await;
+    let pending = fixture.engine.turn_control().approvals(&fixture.scope, &fixture.session).await.unwrap();
+    let approval = pending[0].approval.clone();
+    let imported = "from the import".to_owned();
+    let answered = ApprovalAnswered {
+        approval: approval.clone(),
+        answer: ApprovalAnswer::Denied,
+        reason: Some(imported.clone()),
+    };
+    let steered = InputQueued { queue: Queue::Steer, parts: vec![Part::text(&imported)] };
+    let cancelled = CancelAsked { turn: running.turn };
+    import_into(&fixture, running.turn, vec![answered.into(), steered.into(), cancelled.into()]).await;
+    // The inbox reads in order, so an import that took effect would end the turn before this answer.
+    let reason = Some("the left one".to_owned());
+    fixture
+        .engine
+        .turn_control()
+        .answer(&fixture.scope, &approval, ApprovalAnswer::Approved, reason)
+        .await
+        .unwrap();
+    let report = running.ended().await.unwrap();
+    assert_eq!((report.text.as_str(), outcome(&report)), ("ok", (Outcome::Completed, None)));
+    let messages = fixture.model.last_messages();
+    assert!(messages.contains("the left one") && !messages.contains(&imported), "{messages}");
 }
 
 #[tokio::test]
@@ -155,7 +212,7 @@ async fn cancelling_keeps_the_partial_answer_and_the_session_continues() {
     let fixture = fixture(agent(), vec![half, text("whole")]).await;
     let running = fixture.begin("talk", SendOptions::default()).await;
     fixture.wait_until(|event| matches!(event, SessionEvent::Fragment(f) if f.kind == FragmentKind::Token { text: "sentence".into() })).await;
-    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
+    fixture.engine.turn_control().cancel(&fixture.scope, &fixture.session).await.unwrap();
     let report = running.ended().await.unwrap();
     assert_eq!((report.text.as_str(), outcome(&report)), ("half a sentence", (Outcome::Cancelled, None)));
     assert_eq!(fixture.send("again").await.text, "whole");
@@ -171,7 +228,7 @@ async fn cancelling_stops_a_running_tool() {
             |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::ToolRunning { .. })),
         )
         .await;
-    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
+    fixture.engine.turn_control().cancel(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(outcome(&running.ended().await.unwrap()), (Outcome::Cancelled, None));
     assert_eq!(fixture.roles().await, [Role::User, Role::Assistant, Role::Tool]);
 }
@@ -188,12 +245,12 @@ async fn a_second_send_is_refused_or_queued_as_the_next_turn() {
         .await;
     let parts = || vec![Part::text("next")];
     let refused =
-        fixture.engine.send(&fixture.scope, &fixture.session, parts(), SendOptions::default()).await;
+        fixture.engine.turns().send(&fixture.scope, &fixture.session, parts(), SendOptions::default()).await;
     assert_eq!(refused.err().unwrap().code(), "turn.running");
     let queue = SendOptions { if_running: IfRunning::Queue, ..SendOptions::default() };
-    let sent = fixture.engine.send(&fixture.scope, &fixture.session, parts(), queue).await.unwrap();
+    let sent = fixture.engine.turns().send(&fixture.scope, &fixture.session, parts(), queue).await.unwrap();
     assert!(matches!(sent, Sent::Queued(_)));
-    fixture.engine.cancel(&fixture.scope, &fixture.session).await.unwrap();
+    fixture.engine.turn_control().cancel(&fixture.scope, &fixture.session).await.unwrap();
     running.ended().await.unwrap();
     let second = "second".to_owned();
     let is_second = |event: &SessionEvent| matches!(event, SessionEvent::Entry(record) if record.decode().unwrap().text() == second);
@@ -210,10 +267,16 @@ async fn steering_input_reaches_the_running_turn() {
             |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
         )
         .await;
-    fixture.engine.steer(&fixture.scope, &fixture.session, vec![Part::text("gently")]).await.unwrap();
-    let pending = fixture.engine.approvals(&fixture.scope, &fixture.session).await.unwrap();
     fixture
         .engine
+        .turn_control()
+        .steer(&fixture.scope, &fixture.session, vec![Part::text("gently")])
+        .await
+        .unwrap();
+    let pending = fixture.engine.turn_control().approvals(&fixture.scope, &fixture.session).await.unwrap();
+    fixture
+        .engine
+        .turn_control()
         .answer(&fixture.scope, &pending[0].approval, ApprovalAnswer::Approved, None)
         .await
         .unwrap();
@@ -235,13 +298,13 @@ async fn a_temporary_failure_is_retried_and_then_the_next_model_is_called() {
     let models: Vec<String> =
         fixture.model.requests.lock().unwrap().iter().map(|request| request.model.clone()).collect();
     assert_eq!(models, ["actor", "actor", "actor", "other"]);
-    let usage = fixture.engine.usage(&fixture.scope, &fixture.session).await.unwrap();
+    let usage = fixture.engine.views().usage(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(
         usage.models.models.keys().collect::<Vec<_>>(),
         ["other"],
         "the entry names the model that answered"
     );
-    let context = fixture.engine.context(&fixture.scope, &fixture.session, None).await.unwrap();
+    let context = fixture.engine.views().context(&fixture.scope, &fixture.session, None).await.unwrap();
     assert_eq!(context.model.as_deref(), Some("other"));
     fixture.send("once more").await;
     assert_eq!(
@@ -279,7 +342,8 @@ async fn no_model_is_called_beyond_the_turn_limit() {
     let fixture = fixture(few, vec![text("one"), text("two")]).await;
     fixture.send("hi").await;
     let parts = vec![Part::text("more")];
-    let refused = fixture.engine.send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
+    let refused =
+        fixture.engine.turns().send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
     assert_eq!((refused.err().unwrap().code(), fixture.model.call_count()), ("turn_limit", 1));
 }
 
@@ -298,7 +362,12 @@ async fn a_call_that_could_exceed_the_budget_is_not_made() {
     let report = fixture.send("hi").await;
     assert_eq!((report.waiting[0].kind.as_str(), fixture.model.call_count()), ("budget", 0));
     let approval = &report.waiting[0].approval;
-    fixture.engine.answer(&fixture.scope, approval, ApprovalAnswer::Approved, None).await.unwrap();
+    fixture
+        .engine
+        .turn_control()
+        .answer(&fixture.scope, approval, ApprovalAnswer::Approved, None)
+        .await
+        .unwrap();
     assert_eq!(fixture.resume().await.text, "dear");
     let fixture = fixture_of(budget(OnExceed::Warn), model()).await;
     assert_eq!(fixture.send("hi").await.text, "dear");
@@ -311,10 +380,10 @@ async fn totals_equal_the_sums_of_the_log() {
     let fixture = fixture_of(agent(), model).await;
     fixture.send("one").await;
     let report = fixture.send("two").await;
-    let usage = fixture.engine.usage(&fixture.scope, &fixture.session).await.unwrap();
+    let usage = fixture.engine.views().usage(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!((usage.total.calls, usage.total.cost_nano_usd), (3, 3 * 220));
     assert_eq!(report.ended.unwrap().cost_nano_usd, Some(220));
-    let ledger = fixture.engine.ledger(&fixture.scope, &fixture.session).await.unwrap();
+    let ledger = fixture.engine.views().ledger(&fixture.scope, &fixture.session).await.unwrap();
     let costs: u64 = ledger.iter().filter_map(|line| line.result.as_ref()?.cost_nano_usd).sum();
     assert_eq!(costs, usage.total.cost_nano_usd);
 }
@@ -323,7 +392,7 @@ async fn totals_equal_the_sums_of_the_log() {
 async fn large_output_goes_to_a_blob_and_can_be_read_in_parts() {
     let fixture = fixture(agent(), vec![calls(&[("1", "big", "{}")]), text("much")]).await;
     fixture.send("go").await;
-    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
+    let path = fixture.engine.views().path(&fixture.scope, &fixture.session, None).await.unwrap();
     let result = path.iter().find_map(|entry| match &entry.body {
         sapwood::Body::ToolResult(result) => Some(result.clone()),
         _ => None,
@@ -348,7 +417,7 @@ async fn an_output_of_several_megabytes_is_read_line_by_line() {
     let fixture = fixture(agent(), vec![read_calls, text("read")]).await;
     fixture.engine.store().put_blob(&fixture.scope, text_of.into_bytes()).await.unwrap();
     fixture.send("go").await;
-    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
+    let path = fixture.engine.views().path(&fixture.scope, &fixture.session, None).await.unwrap();
     let results = path.iter().filter_map(|entry| match &entry.body {
         sapwood::Body::ToolResult(result) => result.parts[0].as_text().map(str::to_owned),
         _ => None,
@@ -364,7 +433,7 @@ async fn an_artifact_is_delivered_and_a_task_can_be_delegated() {
     let fixture = fixture(agent(), vec![artifact, delegate, text("forty-two"), text("done")]).await;
     assert_eq!(fixture.send("go").await.text, "done");
     assert!(fixture.model.last_messages().contains("forty-two"));
-    let artifacts = fixture.engine.artifacts(&fixture.scope, &fixture.session).await.unwrap();
+    let artifacts = fixture.engine.views().artifacts(&fixture.scope, &fixture.session).await.unwrap();
     assert!(format!("{artifacts:?}").contains("a.txt"));
 }
 
@@ -377,10 +446,11 @@ async fn a_session_and_its_fork_keep_the_agent_it_was_started_with() {
     assert_eq!(fixture.model.requests.lock().unwrap()[0].system.as_deref(), Some("Be brief."));
     let fork = fixture
         .engine
+        .sessions()
         .fork(&fixture.scope, &fixture.session, Default::default(), Default::default())
         .await
         .unwrap();
-    let frozen = fixture.engine.agent_of(&fixture.scope, &fork).await.unwrap();
+    let frozen = fixture.engine.configuration().agent_of(&fixture.scope, &fork).await.unwrap();
     assert_eq!(frozen.system_prompt.as_deref(), Some("Be brief."));
 }
 
@@ -389,11 +459,11 @@ async fn a_session_cannot_exceed_its_agents_rights_or_have_a_key_as_variable() {
     let sapwood = Sapwood::open("memory:").unwrap();
     let wider = Narrowing { approvals: Some(ApprovalMode::Auto), ..Narrowing::default() };
     let options = StartOptions { narrowing: wider, ..StartOptions::default() };
-    let refused = sapwood.engine().start(sapwood.scope(), options).await;
+    let refused = sapwood.engine().sessions().start(sapwood.scope(), options).await;
     assert_eq!(refused.unwrap_err().code(), "agent.invalid");
     let key = format!("sk-{}", "a1B2c3D4e5F6g7H8".repeat(3));
     let options = StartOptions { variables: [("token".to_owned(), key)].into(), ..StartOptions::default() };
-    let refused = sapwood.engine().start(sapwood.scope(), options).await;
+    let refused = sapwood.engine().sessions().start(sapwood.scope(), options).await;
     assert_eq!(refused.unwrap_err().code(), "input.invalid");
 }
 
@@ -410,7 +480,7 @@ async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let parts = vec![Part::text("hi")];
-            engine.send(&scope, &session, parts, SendOptions::default()).await.unwrap();
+            engine.turns().send(&scope, &session, parts, SendOptions::default()).await.unwrap();
             // Wait until the model was called: its next scripted answer is for the other engine.
             while model.call_count() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -421,7 +491,8 @@ async fn an_interrupted_turn_is_resumed_without_repeating_unsafe_calls() {
     .join()
     .unwrap();
     let parts = vec![Part::text("hello?")];
-    let refused = fixture.engine.send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
+    let refused =
+        fixture.engine.turns().send(&fixture.scope, &fixture.session, parts, SendOptions::default()).await;
     assert!(matches!(refused.err().unwrap().code(), "turn.running" | "turn.interrupted"));
     assert_eq!(fixture.resume().await.text, "whole");
     assert!(fixture.model.last_messages().contains("interrupted"));
@@ -432,12 +503,14 @@ async fn a_panicking_listener_does_not_affect_others() {
     let fixture = fixture(agent(), vec![text("hello")]).await;
     let _bad = fixture
         .engine
+        .events()
         .listen(&fixture.scope, &fixture.session, Seq::ZERO, |_| panic!("a listener that panics"))
         .await
         .unwrap();
     let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
     let _good = fixture
         .engine
+        .events()
         .listen(&fixture.scope, &fixture.session, Seq::ZERO, move |event| {
             let _ = sender.send(event);
         })
@@ -456,7 +529,8 @@ async fn a_panicking_listener_does_not_affect_others() {
 #[tokio::test]
 async fn fragments_are_ordered_among_the_entries() {
     let fixture = fixture(agent(), vec![text("hello")]).await;
-    let mut events = fixture.engine.subscribe(&fixture.scope, &fixture.session, Seq::ZERO).await.unwrap();
+    let mut events =
+        fixture.engine.events().subscribe(&fixture.scope, &fixture.session, Seq::ZERO).await.unwrap();
     fixture.send("hi").await;
     let mut order = Vec::new();
     while let Some(event) = events.try_next().await.unwrap() {
@@ -476,7 +550,7 @@ async fn a_filtered_or_truncated_answer_is_marked() {
     let events = vec![ReplyEvent::Text("part".into()), ReplyEvent::Stop(Stop::Length)];
     let fixture = fixture(agent(), vec![ScriptedReply::Stream(events)]).await;
     fixture.send("hi").await;
-    let path = fixture.engine.path(&fixture.scope, &fixture.session, None).await.unwrap();
+    let path = fixture.engine.views().path(&fixture.scope, &fixture.session, None).await.unwrap();
     assert!(
         path.iter()
             .any(|entry| matches!(&entry.body, sapwood::Body::AssistantMessage(m) if m.stop == Stop::Length))
@@ -488,14 +562,14 @@ async fn a_session_whose_creator_died_is_completed_by_the_next_start() {
     let fixture = fixture(agent(), Vec::new()).await;
     let id: SessionId = "half".parse().unwrap();
     let open = sapwood::OpenOptions { id: Some(id.clone()), agent: Some(agent().id), ..Default::default() };
-    fixture.engine.open(&fixture.scope, open.clone()).await.unwrap();
+    fixture.engine.sessions().open(&fixture.scope, open.clone()).await.unwrap();
     let start = || StartOptions { open: open.clone(), agent: agent(), ..StartOptions::default() };
-    fixture.engine.start(&fixture.scope, start()).await.unwrap();
-    assert_eq!(fixture.engine.agent_of(&fixture.scope, &id).await.unwrap(), agent());
-    let head = fixture.engine.summary(&fixture.scope, &id).await.unwrap().head.seq;
-    fixture.engine.start(&fixture.scope, start()).await.unwrap();
+    fixture.engine.sessions().start(&fixture.scope, start()).await.unwrap();
+    assert_eq!(fixture.engine.configuration().agent_of(&fixture.scope, &id).await.unwrap(), agent());
+    let head = fixture.engine.directory().summary(&fixture.scope, &id).await.unwrap().head.seq;
+    fixture.engine.sessions().start(&fixture.scope, start()).await.unwrap();
     assert_eq!(
-        fixture.engine.summary(&fixture.scope, &id).await.unwrap().head.seq,
+        fixture.engine.directory().summary(&fixture.scope, &id).await.unwrap().head.seq,
         head,
         "the session was completed twice"
     );

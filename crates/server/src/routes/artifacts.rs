@@ -127,7 +127,7 @@ async fn download_blob(
     AuditedPath((session, blob)): AuditedPath<(SessionId, String)>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    state.engine.summary(&caller.scope, &session).await?;
+    state.engine.directory().summary(&caller.scope, &session).await?;
     let not_found = |_| Problem::new("blob.not_found", "no such blob");
     let hash: BlobHash = blob.parse().map_err(not_found)?;
     serve_blob(&state, &caller, BlobDownload { blob: hash, mime: "", name: &blob }, &headers).await
@@ -139,7 +139,7 @@ async fn list(
     session: &SessionId,
     usage: ArtifactUse,
 ) -> Result<Json<Items<Artifact>>> {
-    let artifacts = state.engine.artifacts(&caller.scope, session).await?;
+    let artifacts = state.engine.views().artifacts(&caller.scope, session).await?;
     let items = artifacts.by_name.into_values().filter(|artifact| artifact.usage == usage).collect();
     Ok(Json(Items { items }))
 }
@@ -154,7 +154,7 @@ async fn upload(
 ) -> Result<(StatusCode, Json<Artifact>)> {
     check_name(&name)?;
     // Check the right to write before the body is read.
-    state.engine.check_right(&caller.scope, session, Right::Write).await?;
+    state.engine.directory().check_right(&caller.scope, session, Right::Write).await?;
     let declared = header_text(request.headers(), "content-type")?.unwrap_or_default().to_owned();
     let incoming = IncomingBody::of(request, "an upload", state.settings.upload_bytes_max).await?;
     let share = state.admission.share_of(caller);
@@ -163,9 +163,9 @@ async fn upload(
     let permits = tokio::time::timeout(state.settings.request_time_max, permits).await;
     let permits = permits.map_err(|_| Problem::late(state.settings.request_time_max))?;
     let content = store_upload(state, caller, incoming, &declared, &name).await?;
-    state.engine.name_artifact(&caller.scope, session, usage, content).await?;
+    state.engine.edits().name_artifact(&caller.scope, session, usage, content).await?;
     drop(permits);
-    let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
+    let mut artifacts = state.engine.views().artifacts(&caller.scope, session).await?;
     let artifact =
         artifacts.by_name.remove(&(usage, name.clone())).ok_or_else(|| not_found(session, &name))?;
     Ok((StatusCode::CREATED, Json(artifact)))
@@ -211,7 +211,7 @@ async fn download(
     name: &str,
     headers: &HeaderMap,
 ) -> Result<Response> {
-    let mut artifacts = state.engine.artifacts(&caller.scope, session).await?;
+    let mut artifacts = state.engine.views().artifacts(&caller.scope, session).await?;
     let artifact = artifacts.by_name.remove(&(usage, name.to_owned()));
     let content = artifact.ok_or_else(|| not_found(session, name))?.content;
     serve_blob(state, caller, BlobDownload { blob: content.blob, mime: &content.mime, name }, headers).await

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode};
 use sapwood::core::Record;
 use sapwood::core::entry::Meta;
 use sapwood::core::port::store::is_full_page;
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
 use sapwood::formats::read_message;
 use sapwood::{Seq, SessionId};
 use serde::Serialize;
@@ -96,7 +96,7 @@ async fn inject_entries(
         idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
         audited: Some("inject"),
     };
-    let done = state.engine.inject(&caller.scope, &session, bodies, options).await?;
+    let done = state.engine.edits().inject(&caller.scope, &session, bodies, options).await?;
     Ok((StatusCode::CREATED, Json(appended(&done))))
 }
 

@@ -45,9 +45,9 @@ async fn export_session(
     Body(request): Body<wire::Export>,
 ) -> Result<Response> {
     let (engine, scope) = (&state.engine, &caller.scope);
-    let summary = engine.summary(scope, &session).await?;
+    let summary = engine.directory().summary(scope, &session).await?;
     let (name, kind, shape) = format_info(request.format);
-    engine.record_export(scope, &session, name).await?;
+    engine.views().record_export(scope, &session, name).await?;
     let body = match shape {
         ExportShape::Log => {
             let exporter = |output| Exporter::Log(jsonl::Exporter::new(output));
@@ -58,9 +58,9 @@ async fn export_session(
             HttpBody::from_stream(stream_lines(LineExport::new(&state, &caller, summary, exporter)))
         }
         ExportShape::Page(page) => {
-            let text = engine.export_page(scope, &summary, page).await?;
+            let text = engine.views().page(scope, &summary, page).await?;
             if page == PageFormat::Workflow {
-                engine.mark_export(scope, &session, name, summary.head.seq.0).await?;
+                engine.views().mark_exported(scope, &session, name, summary.head.seq.0).await?;
             }
             HttpBody::from(text)
         }
@@ -155,7 +155,7 @@ impl Exporter {
             Self::Log(exporter) => exporter.line(record).map_err(export_problem),
             Self::Tree(exporter) => {
                 let blobs = record.decode().map(|body| body.blobs()).unwrap_or_default();
-                let media = engine.media_of(scope, blobs).await?;
+                let media = engine.views().media_of(scope, blobs).await?;
                 exporter.line(record, &media).map_err(export_problem)
             }
         }
@@ -180,7 +180,7 @@ struct BlobExport {
 
 impl BlobExport {
     async fn begin(engine: &Engine, scope: &Scope, blob: BlobHash) -> Result<Self> {
-        let reader = engine.open_blob(scope, blob).await?;
+        let reader = engine.views().open_blob(scope, blob).await?;
         Ok(Self { blob, chunks: jsonl::chunk_count(reader.remaining()), reader, chunk: 0 })
     }
 

@@ -42,7 +42,7 @@ async fn get_feed(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Response> {
-    let end = state.engine.summary(&caller.scope, &session).await?.head.seq;
+    let end = state.engine.directory().summary(&caller.scope, &session).await?.head.seq;
     let mut document = FeedDocument::new(&state, caller, session, end);
     // An error in the first chunk can still be sent as a problem response.
     let first = document.next().await?.unwrap_or_default();

@@ -42,7 +42,7 @@ async fn list_flows(
     Params(query): Params<wire::ListFlows>,
 ) -> Result<Json<RunList>> {
     let limit = rows(query.limit, ROWS_MAX)?;
-    Ok(Json(state.engine.list_flows(&caller.scope, limit, query.cursor).await?))
+    Ok(Json(state.engine.flows().list(&caller.scope, limit, query.cursor).await?))
 }
 
 /// Start a flow run. The flow is validated completely before anything runs, and the run continues if the client
@@ -71,7 +71,7 @@ async fn start_flow(
         cwd: new.cwd,
         mirror: None,
     };
-    let running = state.engine.start_flow(&caller.scope, start).await?;
+    let running = state.engine.flows().start(&caller.scope, start).await?;
     let accepted = accepted(&running.run);
     state.track_flow(running);
     Ok((StatusCode::ACCEPTED, Json(accepted)))
@@ -103,7 +103,7 @@ async fn get_flow(
     caller: Caller,
     AuditedPath(run): AuditedPath<SessionId>,
 ) -> Result<Json<RunView>> {
-    Ok(Json(state.engine.show_flow(&caller.scope, &run).await?))
+    Ok(Json(state.engine.flows().show(&caller.scope, &run).await?))
 }
 
 /// Resume a flow run that was interrupted, is waiting, or failed.
@@ -114,7 +114,7 @@ async fn resume_flow(
     caller: Caller,
     PathParams(run): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
-    if let Some(running) = state.engine.resume_flow(&caller.scope, &run).await? {
+    if let Some(running) = state.engine.flows().resume(&caller.scope, &run).await? {
         state.track_flow(running);
     }
     Ok((StatusCode::ACCEPTED, Json(accepted(&run))))
@@ -128,7 +128,7 @@ async fn cancel_flow(
     caller: Caller,
     PathParams(run): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::FlowAccepted>)> {
-    if let Some(running) = state.engine.cancel_flow(&caller.scope, &run).await? {
+    if let Some(running) = state.engine.flows().cancel(&caller.scope, &run).await? {
         state.track_flow(running);
     }
     Ok((StatusCode::ACCEPTED, Json(accepted(&run))))

@@ -45,7 +45,7 @@ async fn list_grafts(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<GraftView>>> {
-    Ok(Json(Items { items: state.engine.grafts(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.grafts().list(&caller.scope, &session).await? }))
 }
 
 /// Graft an artifact, rounds or a digest of another session. You need read access to that session.
@@ -57,7 +57,7 @@ async fn make_graft(
     PathParams(session): PathParams<SessionId>,
     Body(new): Body<wire::NewGraft>,
 ) -> Result<(StatusCode, Json<GraftView>)> {
-    state.engine.check_right(&caller.scope, &session, Right::Write).await?;
+    state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
     let source = session_id(&new.source)?;
     let what = match (new.artifact, new.rounds) {
         (Some(name), None) => GraftWhat::Artifact { name },
@@ -70,7 +70,7 @@ async fn make_graft(
         }
     };
     state.audit_read(&caller, &source).await?;
-    let view = state.engine.graft(&caller.scope, &session, &source, what).await?;
+    let view = state.engine.grafts().add(&caller.scope, &session, &source, what).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
 
@@ -83,8 +83,8 @@ async fn get_graft(
     caller: Caller,
     AuditedPath((session, graft)): AuditedPath<(SessionId, String)>,
 ) -> Result<Json<GraftContent>> {
-    let seq = state.engine.find_entry(&caller.scope, &session, &graft).await?.meta.seq;
-    let (graft, grafted) = state.engine.read_graft(&caller.scope, &session, seq).await?;
+    let seq = state.engine.directory().find_entry(&caller.scope, &session, &graft).await?.meta.seq;
+    let (graft, grafted) = state.engine.grafts().read(&caller.scope, &session, seq).await?;
     state.audit_read(&caller, &graft.graft.source).await?;
     let (text, content) = (grafted.text.clone(), grafted.artifact.clone());
     Ok(Json(GraftContent { graft, text, content }))
@@ -98,5 +98,5 @@ async fn get_digest(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<PathRound>>> {
-    Ok(Json(Items { items: state.engine.digest(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.grafts().digest(&caller.scope, &session).await? }))
 }

@@ -119,7 +119,7 @@ impl ImportRequest<'_> {
     }
 
     fn begin_own(&self) -> OwnIntake {
-        self.state.engine.begin_own_intake(&self.caller.scope, self.mode)
+        self.state.engine.imports().begin_own_intake(&self.caller.scope, self.mode)
     }
 
     /// Removes the directory unless the caller is an operator.
@@ -158,7 +158,7 @@ impl<'a> ForeignImport<'a> {
         let Some(reader) = reader(format, name) else {
             return Err(Problem::invalid("no importer for this format"));
         };
-        let intake = request.state.engine.begin_intake(&request.caller.scope, format, request.mode);
+        let intake = request.state.engine.imports().begin_intake(&request.caller.scope, format, request.mode);
         let (reader, batch, deferred) = (Some(reader), StepBatch::default(), Vec::new());
         Ok(Self { request, format, reader, batch, intake, deferred })
     }

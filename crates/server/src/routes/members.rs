@@ -26,7 +26,7 @@ async fn list_members(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::Members>> {
-    Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
+    Ok(Json(members_of(&state.engine.directory().summary(&caller.scope, &session).await?)))
 }
 
 /// Set or remove a member's role.
@@ -42,8 +42,8 @@ async fn share_session(
         wire::ShareRole::Reader => Role::Reader,
         wire::ShareRole::Collaborator => Role::Collaborator,
     });
-    state.engine.share(&caller.scope, &session, parse_member(&share.member)?, role).await?;
-    Ok(Json(members_of(&state.engine.summary(&caller.scope, &session).await?)))
+    state.engine.sessions().share(&caller.scope, &session, parse_member(&share.member)?, role).await?;
+    Ok(Json(members_of(&state.engine.directory().summary(&caller.scope, &session).await?)))
 }
 
 /// Parses a member. A name without a prefix is a user.

@@ -49,7 +49,7 @@ async fn list_memories(
     let limit = rows(query.limit, ROWS_MAX)?;
     let whose = Whose::For(caller.scope.principal.clone());
     if let Some(question) = &query.q {
-        let recollection = state.engine.recollect(&caller.scope, question, whose, limit).await?;
+        let recollection = state.engine.memories().recollect(&caller.scope, question, whose, limit).await?;
         let found = recollection.found.iter();
         let items = found
             .map(|found| ScoredMemory { memory: MemoryView::from(&found.memory), score: Some(found.score) });
@@ -64,7 +64,7 @@ async fn list_memories(
         limit,
         cursor: query.cursor,
     };
-    let page = state.engine.memories(&caller.scope, &filter).await?;
+    let page = state.engine.memories().list(&caller.scope, &filter).await?;
     let items =
         page.items.iter().map(|memory| ScoredMemory { memory: MemoryView::from(memory), score: None });
     Ok(Json(ListPage { items: items.collect(), next: page.next }))
@@ -80,7 +80,8 @@ async fn add_memory(
 ) -> Result<(StatusCode, Json<wire::KeptMemory>)> {
     let kind = new.kind.as_deref().map(kind_of).transpose()?.unwrap_or(MemoryKind::Fact);
     let belongs = new.everybody.then_some(Belongs::Tenant);
-    let kept = state.engine.remember(&caller.scope, UserMemory { text: new.text, kind, belongs }).await?;
+    let kept =
+        state.engine.memories().remember(&caller.scope, UserMemory { text: new.text, kind, belongs }).await?;
     Ok((StatusCode::CREATED, Json(kept_of(&kept))))
 }
 
@@ -92,7 +93,7 @@ async fn get_memory(
     caller: Caller,
     PathParams(memory): PathParams<String>,
 ) -> Result<Json<MemoryView>> {
-    let memory = state.engine.memory(&caller.scope, memory_id(&memory)?).await?;
+    let memory = state.engine.memories().get(&caller.scope, memory_id(&memory)?).await?;
     Ok(Json(MemoryView::from(&memory)))
 }
 
@@ -111,7 +112,7 @@ async fn edit_memory(
     });
     let kind = patch.kind.as_deref().map(kind_of).transpose()?;
     let edit = MemoryEdit { text: patch.text, kind, belongs, expected: patch.expected_version };
-    let edited = state.engine.edit_memory(&caller.scope, memory_id(&memory)?, edit).await?;
+    let edited = state.engine.memories().edit(&caller.scope, memory_id(&memory)?, edit).await?;
     Ok(Json(MemoryView::from(&edited)))
 }
 
@@ -123,7 +124,7 @@ async fn forget_memory(
     caller: Caller,
     PathParams(memory): PathParams<String>,
 ) -> Result<StatusCode> {
-    state.engine.forget(&caller.scope, memory_id(&memory)?).await?;
+    state.engine.memories().forget(&caller.scope, memory_id(&memory)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -135,7 +136,7 @@ async fn learn_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Learning>> {
-    let learning = state.engine.learn(&caller.scope, &session).await?;
+    let learning = state.engine.memories().learn(&caller.scope, &session).await?;
     Ok(Json(wire::Learning {
         session: session.to_string(),
         how: serde_json::to_value(&learning.how).unwrap_or_default(),

@@ -6,7 +6,7 @@ use sapwood::core::project::ledger::LedgerLine;
 use sapwood::core::project::outline::Outline;
 use sapwood::core::project::timeline::TimelinePoint;
 use sapwood::engine::pressure::ContextTokens;
-use sapwood::engine::read::{Ancestry, Archive, UsageReport};
+use sapwood::engine::views::{Ancestry, Archive, UsageReport};
 use sapwood::{Context, SessionId};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -47,11 +47,11 @@ async fn get_context(
     Params(query): Params<wire::ContextAt>,
 ) -> Result<Json<CountedContext>> {
     let at = match &query.at {
-        Some(at) => Some(state.engine.find_entry(&caller.scope, &session, at).await?.meta.seq),
+        Some(at) => Some(state.engine.directory().find_entry(&caller.scope, &session, at).await?.meta.seq),
         None => None,
     };
-    let context = state.engine.context(&caller.scope, &session, at).await?;
-    let counted = query.count.then(|| state.engine.count_context(&context));
+    let context = state.engine.views().context(&caller.scope, &session, at).await?;
+    let counted = query.count.then(|| state.engine.compaction().count_context(&context));
     Ok(Json(CountedContext::of(context, counted)))
 }
 
@@ -100,7 +100,7 @@ async fn get_pressure(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::Pressure>> {
-    let found = state.engine.pressure_of(&caller.scope, &session).await?;
+    let found = state.engine.compaction().pressure_of(&caller.scope, &session).await?;
     Ok(Json(wire::Pressure {
         level: found.map(|pressure| pressure.level.as_str().to_owned()),
         used_tokens: found.map(|pressure| pressure.used_tokens),
@@ -116,7 +116,7 @@ async fn get_timeline(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<TimelinePoint>>> {
-    Ok(Json(Items { items: state.engine.timeline(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.views().timeline(&caller.scope, &session).await? }))
 }
 
 /// Get every entry of the tree with its children.
@@ -127,7 +127,7 @@ async fn get_tree(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Outline>> {
-    Ok(Json(state.engine.tree(&caller.scope, &session).await?))
+    Ok(Json(state.engine.views().tree(&caller.scope, &session).await?))
 }
 
 /// List the rounds: the intended action, its result, and the model's confidence.
@@ -138,7 +138,7 @@ async fn get_ledger(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<LedgerLine>>> {
-    Ok(Json(Items { items: state.engine.ledger(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.views().ledger(&caller.scope, &session).await? }))
 }
 
 /// Get tokens and cost, per model and in total.
@@ -149,7 +149,7 @@ async fn get_usage(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<UsageReport>> {
-    Ok(Json(state.engine.usage(&caller.scope, &session).await?))
+    Ok(Json(state.engine.views().usage(&caller.scope, &session).await?))
 }
 
 /// List the compactions and what they replaced.
@@ -160,7 +160,7 @@ async fn get_archives(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<Archive>>> {
-    Ok(Json(Items { items: state.engine.archives(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.views().archives(&caller.scope, &session).await? }))
 }
 
 /// Get the session that this one was forked from, and the forks of this one.
@@ -172,5 +172,5 @@ async fn get_ancestry(
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Ancestry>> {
     let unknown = || Problem::new("session.not_found", format!("no session `{session}`"));
-    state.engine.ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)
+    state.engine.views().ancestry(&caller.scope, &session).await?.map(Json).ok_or_else(unknown)
 }

@@ -42,11 +42,11 @@ async fn search_sessions(
 ) -> Result<Json<ListPage<Hit>>> {
     let session = query.session.as_deref().map(session_id).transpose()?;
     if let Some(session) = &session {
-        state.engine.summary(&caller.scope, session).await?;
+        state.engine.directory().summary(&caller.scope, session).await?;
     }
     let limit = rows(query.limit, HITS_MAX)?;
     let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
-    let page = state.engine.search(&caller.scope, &query).await?;
+    let page = state.engine.directory().search(&caller.scope, &query).await?;
     audit_hits(&state, &caller, &page.items).await?;
     Ok(Json(ListPage { items: page.items, next: page.next }))
 }
@@ -77,7 +77,7 @@ async fn read_audit(
     let session = query.session.as_deref().map(session_id).transpose()?;
     let limit = rows(query.limit, LINES_MAX)?;
     let after = query.after.unwrap_or(0);
-    let items = state.engine.audit(&caller.scope, session.as_ref(), after, limit).await?;
+    let items = state.engine.directory().audit(&caller.scope, session.as_ref(), after, limit).await?;
     let next = items.last().filter(|_| items.len() == limit).map(|line| line.number);
     Ok(Json(Audit { items, next }))
 }

@@ -73,7 +73,7 @@ pub async fn find_sessions(
         let both = [filter.title.as_deref(), Some(words.as_str())];
         let title = Some(both.into_iter().flatten().collect::<Vec<_>>().join(" "));
         let named = ListFilter { title, cursor: titled.cursor(), ..filter.clone() };
-        let page = state.engine.list(&caller.scope, &named).await?;
+        let page = state.engine.directory().list(&caller.scope, &named).await?;
         titled = HitPosition::after_page(page.next);
         items = page.items;
     }
@@ -104,12 +104,12 @@ impl Search<'_> {
             }
             let text = self.words.to_owned();
             let query = SearchQuery { text, session: None, limit: remaining, cursor: from.cursor() };
-            let page = engine.search(scope, &query).await?;
+            let page = engine.directory().search(scope, &query).await?;
             for hit in page.items {
                 if items.iter().any(|summary| summary.id == hit.session) {
                     continue;
                 }
-                let summary = match engine.summary(scope, &hit.session).await {
+                let summary = match engine.directory().summary(scope, &hit.session).await {
                     // The session was erased in the meantime.
                     Err(error) if error.code() == "session.not_found" => continue,
                     summary => summary?,

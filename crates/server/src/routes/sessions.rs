@@ -10,9 +10,10 @@ use sapwood::core::id::NAME_BYTES_MAX;
 use sapwood::core::port::model::Thinking;
 use sapwood::core::port::store::{Created, ListFilter, ListOrder};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::read::parse_state;
-use sapwood::engine::turn::StartOptions;
-use sapwood::engine::write::{InjectOptions, checked_title};
+use sapwood::engine::directory::parse_state;
+use sapwood::engine::edits::InjectOptions;
+use sapwood::engine::sessions::StartOptions;
+use sapwood::engine::sessions::checked_title;
 use sapwood::{OpenOptions, SessionId};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -59,7 +60,7 @@ async fn list_sessions(
         state.audit_listed(&caller, &page.items).await?;
         return Ok(Json(page));
     }
-    let page = state.engine.list(&caller.scope, &filter).await?;
+    let page = state.engine.directory().list(&caller.scope, &filter).await?;
     Ok(Json(ListPage { items: page.items, next: page.next }))
 }
 
@@ -107,12 +108,12 @@ async fn create_session(
         Some(agent) => {
             let agent = state.agent(&agent)?.clone();
             let options = StartOptions { open, agent, narrowing, variables: new.variables };
-            state.engine.start(&caller.scope, options).await?
+            state.engine.sessions().start(&caller.scope, options).await?
         }
-        None => state.engine.open(&caller.scope, open).await?,
+        None => state.engine.sessions().open(&caller.scope, open).await?,
     };
     let status = if created == Created::New { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(state.engine.summary(&caller.scope, &id).await?)))
+    Ok((status, Json(state.engine.directory().summary(&caller.scope, &id).await?)))
 }
 
 /// Parses a value in the notation of agent files.
@@ -129,7 +130,7 @@ async fn get_session(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Summary>> {
-    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+    Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
 }
 
 /// Change a session's title, state, model or thinking level.
@@ -146,26 +147,26 @@ async fn patch_session(
     check_patch(&patch, new_state)?;
     // Check the right for all changes first, so that no change is applied partially.
     let right = if new_state.is_some_and(needs_owner) { Right::Own } else { Right::Write };
-    engine.check_right(scope, &session, right).await?;
+    engine.directory().check_right(scope, &session, right).await?;
     if new_state == Some(SessionState::Active) {
-        engine.reopen(scope, &session).await?;
+        engine.sessions().reopen(scope, &session).await?;
     }
     if let Some(title) = &patch.title {
-        engine.rename(scope, &session, title).await?;
+        engine.sessions().rename(scope, &session, title).await?;
     }
     let model = patch.model.map(|model| ModelChanged { model }.into());
     let thinking = patch.thinking.map(|level| ThinkingChanged { level }.into());
     let settings: Vec<_> = model.into_iter().chain(thinking).collect();
     if !settings.is_empty() {
         let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
-        engine.inject(scope, &session, settings, options).await?;
+        engine.edits().inject(scope, &session, settings, options).await?;
     }
     match new_state {
-        Some(SessionState::Closed) => engine.close(scope, &session).await?,
-        Some(SessionState::Archived) => engine.archive(scope, &session).await?,
+        Some(SessionState::Closed) => engine.sessions().close(scope, &session).await?,
+        Some(SessionState::Archived) => engine.sessions().archive(scope, &session).await?,
         Some(SessionState::Active | SessionState::Created) | None => {}
     }
-    Ok(Json(engine.summary(scope, &session).await?))
+    Ok(Json(engine.directory().summary(scope, &session).await?))
 }
 
 /// Whether only the owner may set this state. Any writer may close or reopen a session, because a new message reopens
@@ -201,7 +202,7 @@ async fn erase_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<StatusCode> {
-    state.engine.erase(&caller.scope, &session).await?;
+    state.engine.sessions().erase(&caller.scope, &session).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -213,8 +214,8 @@ async fn close_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<Summary>> {
-    state.engine.close(&caller.scope, &session).await?;
-    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+    state.engine.sessions().close(&caller.scope, &session).await?;
+    Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
 }
 
 /// Archive a session, which makes it read-only.
@@ -225,6 +226,6 @@ async fn archive_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<Summary>> {
-    state.engine.archive(&caller.scope, &session).await?;
-    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+    state.engine.sessions().archive(&caller.scope, &session).await?;
+    Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
 }

@@ -20,7 +20,7 @@ pub fn routes() -> OpenApiRouter<State> {
 /// List the skills that sessions can use.
 #[utoipa::path(get, path = "/v1/skills", tag = "skills", responses((status = 200, body = wire::SkillList)))]
 async fn list_skills(Shared(state): Shared<State>, _: Caller) -> Json<wire::SkillList> {
-    let cards = state.engine.list_skills().await.cards.into_iter();
+    let cards = state.engine.skills().list().await.cards.into_iter();
     // Paths on the server's disk are not sent.
     let items = cards.map(|card| wire::Skill { name: card.name, description: card.description });
     Json(wire::SkillList { items: items.collect() })
@@ -34,7 +34,7 @@ async fn get_skills(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<wire::ActiveSkills>> {
-    let active = state.engine.active_skills(&caller.scope, &session).await?;
+    let active = state.engine.skills().active(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))
 }
 
@@ -48,8 +48,8 @@ async fn set_skills(
     Body(new): Body<wire::ActiveSkills>,
 ) -> Result<Json<wire::ActiveSkills>> {
     // Callers without write access get an error even if the skills would not change.
-    state.engine.check_right(&caller.scope, &session, Right::Write).await?;
-    state.engine.set_skills(&caller.scope, &session, new.active).await?;
-    let active = state.engine.active_skills(&caller.scope, &session).await?;
+    state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
+    state.engine.skills().set(&caller.scope, &session, new.active).await?;
+    let active = state.engine.skills().active(&caller.scope, &session).await?;
     Ok(Json(wire::ActiveSkills { active }))
 }

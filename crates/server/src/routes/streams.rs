@@ -59,7 +59,7 @@ async fn open_socket(
     request: Option<Extension<Arc<Permit>>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
-    state.engine.summary(&caller.scope, &session).await?;
+    state.engine.directory().summary(&caller.scope, &session).await?;
     let upgrade = upgrade.map_err(|error| Problem::invalid(error.body_text()))?;
     let upgrade = upgrade.max_message_size(ws::MESSAGE_BYTES_MAX);
     let permits = ws::Permits {

@@ -39,8 +39,8 @@ async fn branch_session(
     PathParams(session): PathParams<SessionId>,
     Body(branch): Body<wire::Branch>,
 ) -> Result<Json<wire::Appended>> {
-    let to = state.engine.find_entry(&caller.scope, &session, &branch.entry.text()).await?;
-    let done = state.engine.branch(&caller.scope, &session, to.meta.id, branch.summary).await?;
+    let to = state.engine.directory().find_entry(&caller.scope, &session, &branch.entry.text()).await?;
+    let done = state.engine.edits().branch(&caller.scope, &session, to.meta.id, branch.summary).await?;
     Ok(Json(appended(&done)))
 }
 
@@ -55,15 +55,15 @@ async fn fork_session(
 ) -> Result<(StatusCode, Json<wire::Created>)> {
     let at = match (&fork.at, fork.keep_first) {
         (Some(_), Some(_)) => return Err(Problem::invalid("at and keep_first cannot be combined")),
-        (Some(at), None) => {
-            ForkAt::Entry(state.engine.find_entry(&caller.scope, &session, &at.text()).await?.meta.seq)
-        }
+        (Some(at), None) => ForkAt::Entry(
+            state.engine.directory().find_entry(&caller.scope, &session, &at.text()).await?.meta.seq,
+        ),
         (None, Some(count)) => ForkAt::KeepFirst(count),
         (None, None) => ForkAt::Leaf,
     };
     let id = fork.id.map(|id| id.parse()).transpose()?;
     let options = OpenOptions { id, title: fork.title, ..OpenOptions::default() };
-    let id = state.engine.fork(&caller.scope, &session, at, options).await?;
+    let id = state.engine.sessions().fork(&caller.scope, &session, at, options).await?;
     Ok((StatusCode::CREATED, Json(wire::Created { id: id.to_string() })))
 }
 
@@ -76,8 +76,8 @@ async fn label_entry(
     PathParams(session): PathParams<SessionId>,
     Body(label): Body<wire::Label>,
 ) -> Result<Json<wire::Appended>> {
-    let target = state.engine.find_entry(&caller.scope, &session, &label.entry.text()).await?;
-    let done = state.engine.label(&caller.scope, &session, target.meta.id, label.text).await?;
+    let target = state.engine.directory().find_entry(&caller.scope, &session, &label.entry.text()).await?;
+    let done = state.engine.edits().label(&caller.scope, &session, target.meta.id, label.text).await?;
     Ok(Json(appended(&done)))
 }
 
@@ -89,7 +89,7 @@ async fn reset_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Appended>> {
-    Ok(Json(appended(&state.engine.reset(&caller.scope, &session).await?)))
+    Ok(Json(appended(&state.engine.edits().reset(&caller.scope, &session).await?)))
 }
 
 /// Keep only the last messages in the context.
@@ -101,7 +101,7 @@ async fn trim_session(
     PathParams(session): PathParams<SessionId>,
     Body(trim): Body<wire::Trim>,
 ) -> Result<Json<wire::Trimmed>> {
-    let kept = state.engine.trim(&caller.scope, &session, trim.keep_last as usize).await?;
+    let kept = state.engine.edits().trim(&caller.scope, &session, trim.keep_last as usize).await?;
     Ok(Json(wire::Trimmed { kept: u32::try_from(kept).unwrap_or(u32::MAX) }))
 }
 
@@ -119,10 +119,10 @@ async fn compact_session(
         [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     let mut how = Compacting::new(options, Trigger::Manual);
     if needs_model {
-        let summariser = state.engine.summariser_of(&caller.scope, &session, None).await?;
+        let summariser = state.engine.compaction().summariser_of(&caller.scope, &session, None).await?;
         how.summariser = Some(Arc::new(summariser));
     }
-    let done = state.engine.compact(&caller.scope, &session, how).await?;
+    let done = state.engine.compaction().compact(&caller.scope, &session, how).await?;
     if let Some(reason) = done.cancelled {
         return Err(Problem::new("hook.refused", format!("a hook refused the compaction: {reason}")));
     }
@@ -145,9 +145,11 @@ async fn uncompact_session(
     OptionalBody(request): OptionalBody<wire::Uncompact>,
 ) -> Result<Json<sapwood::core::project::summary::Summary>> {
     let at: Option<Seq> = match &request.entry {
-        Some(entry) => Some(state.engine.find_entry(&caller.scope, &session, &entry.text()).await?.meta.seq),
+        Some(entry) => {
+            Some(state.engine.directory().find_entry(&caller.scope, &session, &entry.text()).await?.meta.seq)
+        }
         None => None,
     };
-    state.engine.uncompact(&caller.scope, &session, at).await?;
-    Ok(Json(state.engine.summary(&caller.scope, &session).await?))
+    state.engine.compaction().uncompact(&caller.scope, &session, at).await?;
+    Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
 }

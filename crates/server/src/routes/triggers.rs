@@ -35,7 +35,7 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
         if !may_fire(&state, &caller, served).await? {
             continue;
         }
-        let log_state = state.engine.trigger_state(installed).await?;
+        let log_state = state.engine.triggers().state(installed).await?;
         items.push(wire::Trigger {
             name: installed.trigger.name.clone(),
             kind: installed.source.name().to_owned(),
@@ -52,7 +52,7 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
 async fn may_fire(state: &State, caller: &Caller, served: &ServedTrigger) -> Result<bool> {
     let log = served.installed.log_id()?;
     Ok(served.installed.scope.tenant == caller.scope.tenant
-        && state.engine.exists(&caller.scope, &log).await?)
+        && state.engine.directory().exists(&caller.scope, &log).await?)
 }
 
 /// A request to fire a trigger.
@@ -96,7 +96,7 @@ async fn fire_trigger(
     let served = found.filter(|served| served.installed.scope.tenant == scope.tenant).ok_or_else(unknown)?;
     let payload = payload_of(&request.body)?;
     let name = &served.installed.trigger.name;
-    let firing = state.engine.fire_trigger(&scope, name, key.as_deref(), payload).await?;
+    let firing = state.engine.triggers().fire(&scope, name, key.as_deref(), payload).await?;
     Ok((StatusCode::ACCEPTED, Json(wire::Fired { trigger: name.clone(), firing: firing.0 })))
 }
 

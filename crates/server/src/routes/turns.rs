@@ -63,7 +63,7 @@ async fn create_turn(
         return Ok((StatusCode::ACCEPTED, Json(accepted)).into_response());
     }
     // Subscribe first, so that no fragment is missed.
-    let head = state.engine.summary(&caller.scope, &session).await?.head.seq;
+    let head = state.engine.directory().summary(&caller.scope, &session).await?.head.seq;
     let source = SessionStream::open(&state, &caller, &session, head).await?;
     let accepted = begin_turn(&state, &caller, &session, &new.input, new.if_running).await?;
     match accepted.turn.as_deref().map(str::parse) {
@@ -85,10 +85,10 @@ async fn get_turn(
 
 async fn find_turn(state: &State, caller: &Caller, session: &SessionId, turn: &str) -> Result<TurnSnapshot> {
     // Check the session first: a caller without access must not learn whether the turn exists.
-    state.engine.summary(&caller.scope, session).await?;
+    state.engine.directory().summary(&caller.scope, session).await?;
     let unknown = || Problem::new("turn.not_found", format!("session `{session}` has no turn `{turn:.64}`"));
     let turn: TurnId = turn.parse().map_err(|_| unknown())?;
-    state.engine.turn(&caller.scope, session, turn).await?.ok_or_else(unknown)
+    state.engine.turn_control().turn(&caller.scope, session, turn).await?.ok_or_else(unknown)
 }
 
 fn turn_of(session: &SessionId, turn_state: TurnSnapshot) -> wire::Turn {
@@ -140,7 +140,7 @@ async fn cancel_turn(
     PathParams((session, turn)): PathParams<(SessionId, String)>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
-    state.engine.cancel_turn(&caller.scope, &session, turn).await?;
+    state.engine.turn_control().cancel_turn(&caller.scope, &session, turn).await?;
     // A turn that waits for a person or was interrupted is not running, so it must be resumed to process the cancel.
     Inner::spawn_resume(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted { turn: Some(turn.to_string()), ..wire::Accepted::of(&session) };
@@ -159,7 +159,7 @@ async fn steer_turn(
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
     let parts = input_parts(&steer.input)?;
-    let queued = state.engine.steer_turn(&caller.scope, &session, turn, parts).await?;
+    let queued = state.engine.turn_control().steer_turn(&caller.scope, &session, turn, parts).await?;
     let turn = Some(turn.to_string());
     let accepted = wire::Accepted { turn, queued: Some(queued.to_string()), ..wire::Accepted::of(&session) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
@@ -173,9 +173,9 @@ async fn resume_session(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    let mut running = state.engine.resume(&caller.scope, &session, OnWait::Leave).await?;
+    let mut running = state.engine.turns().resume(&caller.scope, &session, OnWait::Leave).await?;
     if running.is_none() {
-        running = state.engine.continue_imported(&caller.scope, &session, OnWait::Leave).await?;
+        running = state.engine.turns().continue_imported(&caller.scope, &session, OnWait::Leave).await?;
     }
     let mut accepted = wire::Accepted::of(&session);
     if let Some(running) = running {
@@ -193,7 +193,7 @@ async fn list_approvals(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Items<PendingApproval>>> {
-    Ok(Json(Items { items: state.engine.approvals(&caller.scope, &session).await? }))
+    Ok(Json(Items { items: state.engine.turn_control().approvals(&caller.scope, &session).await? }))
 }
 
 /// Answer an approval. The first answer counts.
@@ -209,7 +209,8 @@ async fn answer_approval(
         wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
         wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
     };
-    let session = state.engine.answer(&caller.scope, &approval, answer, request.reason).await?;
+    let session =
+        state.engine.turn_control().answer(&caller.scope, &approval, answer, request.reason).await?;
     Inner::spawn_resume(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted::of(&session);
     Ok((StatusCode::ACCEPTED, Json(accepted)))

@@ -372,6 +372,7 @@ async fn a_full_server_can_be_stopped() {
     let mut server = TestServer::bare(settings).await;
     server
         .engine
+        .sessions()
         .open(
             &sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System),
             sapwood::OpenOptions { id: Some("s".parse().unwrap()), ..Default::default() },

@@ -193,7 +193,7 @@ async fn a_feed_is_streamed_while_it_is_read() {
     let feed = server.get("ana", "/v1/sessions/s/feed").await;
     assert_eq!((feed.status, feed.header("content-length")), (200, None));
     let scope = sapwood::Scope::operator(sapwood::TenantId::local(), sapwood::Principal::System);
-    let mut whole = json!(server.engine.feed(&scope, &"s".parse().unwrap()).await.unwrap());
+    let mut whole = json!(server.engine.views().feed(&scope, &"s".parse().unwrap()).await.unwrap());
     // The result is too far from its call to wait for it, so the item is repeated at the end with the same id.
     let found = whole[0].clone();
     (whole[0]["type"], whole[0]["text"]) = (json!("tool"), json!("{}"));

@@ -144,7 +144,7 @@ async fn a_stopping_server_waits_for_its_turns_and_leaves_the_rest_resumable() {
     while next_event(&mut events).await.is_some() {}
     assert_eq!(server.state.turns_running(), 1, "the hanging turn is still running");
     let scope = sapwood::Scope::user(sapwood::TenantId::local(), "ana".parse().unwrap());
-    let summary = server.engine.summary(&scope, &"s".parse().unwrap()).await.unwrap();
+    let summary = server.engine.directory().summary(&scope, &"s".parse().unwrap()).await.unwrap();
     assert!(summary.open_turn.is_some(), "another process can resume it");
 }
 
@@ -201,8 +201,8 @@ async fn steering_or_cancelling_an_ended_turn_does_not_affect_the_next() {
     let over = turns[0].parse().unwrap();
     let before = server.get("ana", "/v1/sessions/s").await.json()["head"]["seq"].clone();
     let parts = vec![sapwood::core::Part::text("gently")];
-    let steered = server.engine.steer_turn(&scope, &session, over, parts).await.unwrap_err();
-    let cancelled = server.engine.cancel_turn(&scope, &session, over).await.unwrap_err();
+    let steered = server.engine.turn_control().steer_turn(&scope, &session, over, parts).await.unwrap_err();
+    let cancelled = server.engine.turn_control().cancel_turn(&scope, &session, over).await.unwrap_err();
     assert_eq!((steered.code(), cancelled.code()), ("turn.ended", "turn.ended"));
     assert_eq!(
         server.get("ana", "/v1/sessions/s").await.json()["head"]["seq"],

@@ -172,7 +172,7 @@ pub(super) async fn append_all(
     messages: Vec<Body>,
 ) -> anyhow::Result<()> {
     for body in messages {
-        engine.inject(&scope, &session, vec![body], Default::default()).await?;
+        engine.edits().inject(&scope, &session, vec![body], Default::default()).await?;
     }
     Ok(())
 }

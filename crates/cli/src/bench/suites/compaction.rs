@@ -84,7 +84,7 @@ async fn survivors(method: Method, name: &str) -> anyhow::Result<Vec<Figure>> {
         let options = CompactOptions { compact_strategy: method, ..CompactOptions::default() };
         let mut how = Compacting::new(options, Trigger::Manual);
         how.summariser = Some(Arc::new(ScriptedSummariser));
-        last = Some(sapwood.engine().compact(sapwood.scope(), &session, how).await?);
+        last = Some(sapwood.engine().compaction().compact(sapwood.scope(), &session, how).await?);
     }
     let (tokens, text) = measure_context(&sapwood, &session).await?;
     let mut figures = Vec::new();

@@ -62,7 +62,7 @@ async fn floor_figure(stage: &Stage) -> anyhow::Result<Figure> {
 
 async fn time_context(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<f64> {
     median_millis(RUNS, || async {
-        let context = engine.context(&stage.scope, session, None).await?;
+        let context = engine.views().context(&stage.scope, session, None).await?;
         // The kept messages, the summary, and placeholder results for calls without a result.
         anyhow::ensure!(
             (KEPT + 1..=KEPT + 2).contains(&context.messages.len()),

@@ -49,7 +49,7 @@ async fn fork_many(stage: &Stage, source: &str, at: Seq) -> anyhow::Result<(f64,
         let id = format!("fork-{source}-{number}").parse()?;
         let options = OpenOptions { id: Some(id), ..OpenOptions::default() };
         let start = Instant::now();
-        engine.fork(&stage.scope, &source, ForkAt::Entry(at), options).await?;
+        engine.sessions().fork(&stage.scope, &source, ForkAt::Entry(at), options).await?;
         times.push(millis(start.elapsed()));
     }
     stage.close("long.db", engine)?;

@@ -24,7 +24,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
         parsed.push(millis(start.elapsed()));
         drop(values);
         let start = Instant::now();
-        let context = engine.context(&stage.scope, &session, None).await?;
+        let context = engine.views().context(&stage.scope, &session, None).await?;
         built.push(millis(start.elapsed()));
         anyhow::ensure!(context.messages.len() >= stage.sizes.long, "{} messages", context.messages.len());
     }

@@ -113,7 +113,10 @@ async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f6
             let (engine, scope) = (writer.clone(), scope.clone());
             writers.spawn(async move {
                 for _ in 0..each {
-                    engine.inject(&scope, &session, vec![user_text(&text)], Default::default()).await?;
+                    engine
+                        .edits()
+                        .inject(&scope, &session, vec![user_text(&text)], Default::default())
+                        .await?;
                 }
                 anyhow::Ok(())
             });

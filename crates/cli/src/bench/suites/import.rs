@@ -146,7 +146,7 @@ async fn import_with_samples(
     let engine = stage.open("foreign.db", Durability::Normal)?;
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut reader = reader(format, SESSION).ok_or_else(|| anyhow::anyhow!("no reader"))?;
-    let mut intake = engine.begin_intake(&stage.scope, format, Mode::Write);
+    let mut intake = engine.imports().begin_intake(&stage.scope, format, Mode::Write);
     let mut step_batch = StepBatch::default();
     let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0.0);
     let (mut all, mut tenth) = (Peak::default(), Peak::default());

@@ -21,7 +21,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     }
     let filter = ListFilter { limit: NEWEST, ..ListFilter::default() };
     let time = median_millis(RUNS, || async {
-        let page = engine.list(&stage.scope, &filter).await?;
+        let page = engine.directory().list(&stage.scope, &filter).await?;
         anyhow::ensure!(page.items.len() == NEWEST, "{} sessions", page.items.len());
         Ok(page)
     })

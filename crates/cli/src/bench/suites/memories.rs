@@ -157,24 +157,26 @@ async fn plant(engine: &Engine) -> anyhow::Result<()> {
     for (fact, (statement, ..)) in FACTS.iter().enumerate() {
         let scope = scope_of(owner_of(fact))?;
         let id = Some(format!("session-{fact}").parse()?);
-        let (session, _) = engine.open(&scope, OpenOptions { id, ..OpenOptions::default() }).await?;
+        let (session, _) =
+            engine.sessions().open(&scope, OpenOptions { id, ..OpenOptions::default() }).await?;
         let talk = |n: usize| TALK[(fact + n) % TALK.len()];
         let texts = [talk(0), talk(1), *statement, talk(2), talk(3)];
         let bodies = texts.into_iter().map(user_text).collect();
-        engine.inject(&scope, &session, bodies, Default::default()).await?;
-        engine.close(&scope, &session).await?;
+        engine.edits().inject(&scope, &session, bodies, Default::default()).await?;
+        engine.sessions().close(&scope, &session).await?;
     }
     for person in 0..PEOPLE.len() {
         let scope = scope_of(person)?;
         let id = Some(format!("others-{person}").parse()?);
-        let (session, _) = engine.open(&scope, OpenOptions { id, ..OpenOptions::default() }).await?;
+        let (session, _) =
+            engine.sessions().open(&scope, OpenOptions { id, ..OpenOptions::default() }).await?;
         let other = |n: usize| {
             let subject = SUBJECTS[n % SUBJECTS.len()];
             user_text(format!("Our {subject} number {n} is kept by team {}.", n * 7 + person))
         };
         let bodies = (0..OTHERS).map(other).collect();
-        engine.inject(&scope, &session, bodies, Default::default()).await?;
-        engine.close(&scope, &session).await?;
+        engine.edits().inject(&scope, &session, bodies, Default::default()).await?;
+        engine.sessions().close(&scope, &session).await?;
     }
     Ok(())
 }
@@ -189,12 +191,12 @@ async fn ask_owner(
     let whose = || Whose::For(scope.principal.clone());
     let filter =
         |text: &str| MemoryFilter { whose: whose(), text: text.to_owned(), ..MemoryFilter::default() };
-    let known = engine.memories(&scope, &filter(&format!("\"{answer}\""))).await?;
+    let known = engine.memories().list(&scope, &filter(&format!("\"{answer}\""))).await?;
     tally.learned += usize::from(!known.items.is_empty());
-    let by_words = engine.memories(&scope, &filter(question)).await?;
+    let by_words = engine.memories().list(&scope, &filter(question)).await?;
     tally.by_all_words += usize::from(by_words.items.iter().any(|memory| memory.text.contains(answer)));
     let start = Instant::now();
-    let found = engine.recollect(&scope, question, whose(), FIRST).await?.found;
+    let found = engine.memories().recollect(&scope, question, whose(), FIRST).await?.found;
     tally.times.push(millis(start.elapsed()));
     let place = found.iter().position(|found| found.memory.text.contains(answer));
     tally.first += usize::from(place == Some(0));
@@ -217,20 +219,20 @@ async fn ask_others(
         for whose in [Whose::Any, Whose::For(scope.principal.clone()), Whose::Only(owned)] {
             let standing = Standing::Any;
             let filter = MemoryFilter { whose, standing, text: answer.to_owned(), ..MemoryFilter::default() };
-            for memory in engine.memories(&scope, &filter).await?.items {
+            for memory in engine.memories().list(&scope, &filter).await?.items {
                 seen.push_str(&memory.text);
             }
         }
         for asked in [question, statement] {
             let whose = Whose::For(scope.principal.clone());
-            for found in engine.recollect(&scope, asked, whose, 50).await?.found {
+            for found in engine.memories().recollect(&scope, asked, whose, 50).await?.found {
                 seen.push_str(&found.memory.text);
             }
         }
         let options = StartOptions { agent: Agent::default(), ..StartOptions::default() };
-        let (session, _) = engine.start(&scope, options).await?;
-        seen.push_str(&engine.context(&scope, &session, None).await?.system.unwrap_or_default());
-        engine.erase(&scope, &session).await?;
+        let (session, _) = engine.sessions().start(&scope, options).await?;
+        seen.push_str(&engine.views().context(&scope, &session, None).await?.system.unwrap_or_default());
+        engine.sessions().erase(&scope, &session).await?;
         tally.crossed += usize::from(seen.contains(answer));
     }
     Ok(())

@@ -65,7 +65,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 async fn export(stage: &Stage, engine: &Engine, to: &Path) -> anyhow::Result<Growth> {
     let session = HUGE.parse()?;
-    let summary = engine.summary(&stage.scope, &session).await?;
+    let summary = engine.directory().summary(&stage.scope, &session).await?;
     let total = summary.head.seq.0 as usize;
     let mut exporter = Exporter::new(BufWriter::new(File::create(to)?));
     exporter.header(&summary)?;
@@ -93,7 +93,7 @@ async fn import(stage: &Stage, from: &Path) -> anyhow::Result<Growth> {
         importer.push_line(&line, number, &mut drafts);
         line.clear();
         if let (None, Some(header)) = (&target, importer.header()) {
-            target = Some(engine.begin_import(&stage.scope, header.new_session(), Expect::Any).await?);
+            target = Some(engine.imports().begin(&stage.scope, header.new_session(), Expect::Any).await?);
         }
         let Some(target) = &mut target else { anyhow::bail!("the export has no header") };
         for draft in drafts.drain(..) {

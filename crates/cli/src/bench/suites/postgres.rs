@@ -54,7 +54,7 @@ async fn measure(stage: &Stage, url: &str) -> anyhow::Result<Vec<Figure>> {
     let mut contexts = Vec::new();
     for (session, _) in &sessions {
         stage.compact_behind(&engine, session).await?;
-        let read = || async { Ok(engine.context(&stage.scope, session, None).await?) };
+        let read = || async { Ok(engine.views().context(&stage.scope, session, None).await?) };
         contexts.push(median_millis(RUNS, read).await?);
     }
     for (what, times) in
@@ -126,7 +126,7 @@ async fn time_forks(
             let id = format!("fork-{source}-{number}").parse()?;
             let options = OpenOptions { id: Some(id), ..OpenOptions::default() };
             let start = Instant::now();
-            engine.fork(&stage.scope, source, ForkAt::Entry(*at), options).await?;
+            engine.sessions().fork(&stage.scope, source, ForkAt::Entry(*at), options).await?;
             times.push(millis(start.elapsed()));
         }
     }

@@ -36,5 +36,5 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
 
 async fn hits(stage: &Stage, engine: &Engine, word: &str) -> anyhow::Result<usize> {
     let query = SearchQuery { text: word.to_owned(), limit: HITS, ..SearchQuery::default() };
-    Ok(engine.search(&stage.scope, &query).await?.items.len())
+    Ok(engine.directory().search(&stage.scope, &query).await?.items.len())
 }

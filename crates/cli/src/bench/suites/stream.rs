@@ -73,7 +73,7 @@ async fn deliver(
     let addr = listening.addr;
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(listening.run(async move { drop(stopped.await) }));
-    let (session, _) = engine.open(&scope, sapwood::OpenOptions::default()).await?;
+    let (session, _) = engine.sessions().open(&scope, sapwood::OpenOptions::default()).await?;
     let mut readers = JoinSet::new();
     for _ in 0..subscribers {
         let stream = subscribe(addr, &session).await.context("failed to subscribe; try `ulimit -n 8192`")?;
@@ -84,7 +84,10 @@ async fn deliver(
     for number in 0..events {
         tokio::time::sleep(pause).await;
         began.push(Instant::now());
-        engine.inject(&scope, &session, vec![user_text(number.to_string())], Default::default()).await?;
+        engine
+            .edits()
+            .inject(&scope, &session, vec![user_text(number.to_string())], Default::default())
+            .await?;
     }
     let began = Arc::new(began);
     let mut times = Vec::with_capacity(subscribers * events);

@@ -14,7 +14,8 @@ use sapwood::core::port::tool::{
 };
 use sapwood::core::project::context::Role;
 use sapwood::engine::Backends;
-use sapwood::engine::turn::{SendOptions, Sent, StartOptions};
+use sapwood::engine::sessions::StartOptions;
+use sapwood::engine::turn::{SendOptions, Sent};
 use sapwood::store::Durability;
 use sapwood::{Engine, OpenOptions, Part, SessionId};
 
@@ -58,7 +59,7 @@ async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) 
     let agent = Agent { tools: vec!["look".to_owned()], ..Agent::default_with(Some("instant".into())) };
     let open = OpenOptions { id: Some(name.parse()?), ..OpenOptions::default() };
     let options = StartOptions { open, agent, ..StartOptions::default() };
-    let (session, _) = engine.start(&stage.scope, options).await?;
+    let (session, _) = engine.sessions().start(&stage.scope, options).await?;
     stage.fill(&engine, &session, short_bodies(17), entries, |_| ()).await?;
     let mut times = Vec::with_capacity(TURNS);
     for _ in 0..TURNS {
@@ -72,7 +73,7 @@ async fn time_rounds(stage: &Stage, engine: Engine, name: &str, entries: usize) 
 async fn time_turn(stage: &Stage, engine: &Engine, session: &SessionId) -> anyhow::Result<f64> {
     let start = Instant::now();
     let parts = vec![Part::text("Go on.")];
-    let sent = engine.send(&stage.scope, session, parts, SendOptions::default()).await?;
+    let sent = engine.turns().send(&stage.scope, session, parts, SendOptions::default()).await?;
     let Sent::Started(running) = sent else { anyhow::bail!("the session is busy") };
     let report = running.ended().await?;
     anyhow::ensure!(report.ended.is_some_and(|ended| ended.code.is_none()), "the turn failed");

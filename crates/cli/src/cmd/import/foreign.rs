@@ -37,7 +37,7 @@ pub struct ImportTarget<'a> {
 
 impl ImportTarget<'_> {
     fn begin(&self, format: Format) -> Intake {
-        let intake = self.engine.begin_intake(self.scope, format, self.mode);
+        let intake = self.engine.imports().begin_intake(self.scope, format, self.mode);
         match self.siblings {
             Some(siblings) => intake.with_siblings(siblings),
             None => intake,

@@ -19,7 +19,7 @@ pub async fn import_file(app: &mut App, mut source: Source, mode: Mode) -> Resul
     let mut taken = 0;
     let mut carried: Option<HeaderLine> = None;
     loop {
-        let intake = app.engine.begin_own_intake(&app.scope, mode);
+        let intake = app.engine.imports().begin_own_intake(&app.scope, mode);
         let mut session =
             Session { intake: Some(intake), importer: Importer::default(), failures: Vec::new() };
         carried = session.read(&mut source, carried.take()).await?;

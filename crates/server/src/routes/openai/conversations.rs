@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use axum::extract::State as Shared;
 use sapwood::core::entry::{Body as EntryBody, CustomInfo};
 use sapwood::core::{Json as CoreJson, Kind};
-use sapwood::engine::turn::StartOptions;
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
+use sapwood::engine::sessions::StartOptions;
 use sapwood::formats::responses::read::Incoming;
 use sapwood::{OpenOptions, Seq, SessionId};
 use serde_json::Value;
@@ -51,7 +51,7 @@ async fn create_conversation(
     let incoming = read_new_items(new.items.unwrap_or_default())?;
     let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
     let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
-    let (session, _) = state.engine.start(&caller.scope, options).await?;
+    let (session, _) = state.engine.sessions().start(&caller.scope, options).await?;
     if let Err(problem) = fill(&state, &caller, &session, incoming, &metadata).await {
         erase_created(&state, &caller.scope, &session).await;
         return Err(problem);
@@ -73,7 +73,7 @@ async fn fill(
         bodies.push(metadata_info(metadata).into());
     }
     if !bodies.is_empty() {
-        state.engine.inject(&caller.scope, session, bodies, InjectOptions::default()).await?;
+        state.engine.edits().inject(&caller.scope, session, bodies, InjectOptions::default()).await?;
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ async fn update_conversation(
     check_metadata(&patch.metadata)?;
     let bodies = vec![metadata_info(&patch.metadata).into()];
     let options = InjectOptions { audited: Some("metadata"), ..InjectOptions::default() };
-    state.engine.inject(&caller.scope, &session, bodies, options).await?;
+    state.engine.edits().inject(&caller.scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await
 }
 
@@ -114,7 +114,7 @@ async fn delete_conversation(
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
 ) -> Result<Json<wire::Deleted>> {
-    state.engine.erase(&caller.scope, &session).await?;
+    state.engine.sessions().erase(&caller.scope, &session).await?;
     let (id, object) = (session.to_string(), "conversation.deleted".to_owned());
     Ok(Json(wire::Deleted { id, object, deleted: true }))
 }
@@ -125,7 +125,7 @@ fn metadata_info(metadata: &BTreeMap<String, String>) -> CustomInfo {
 }
 
 pub async fn show(state: &State, caller: &Caller, session: &SessionId) -> Result<Json<wire::Conversation>> {
-    let summary = state.engine.summary(&caller.scope, session).await?;
+    let summary = state.engine.directory().summary(&caller.scope, session).await?;
     Ok(Json(wire::Conversation {
         id: session.to_string(),
         object: "conversation".to_owned(),

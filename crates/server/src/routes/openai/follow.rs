@@ -59,7 +59,7 @@ impl ResponseStream {
     ) -> Result<Self> {
         let mut script = EventSequence::new(id.clone(), after);
         // With self-rated confidence, the model streams text that the stored entry will not contain.
-        if state.engine.agent_of(&caller.scope, &id.session).await?.confidence.is_some() {
+        if state.engine.configuration().agent_of(&caller.scope, &id.session).await?.confidence.is_some() {
             script = script.without_preview();
         }
         Ok(Self { source, script, pending: VecDeque::new(), is_over: false, _unstored: None })
@@ -139,7 +139,7 @@ fn live_of(news: &FragmentKind) -> Option<LiveChunk<'_>> {
 
 /// Returns the current state of the response.
 pub async fn read_response(state: &State, caller: &Caller, id: &ResponseId) -> Result<Value> {
-    let entries = state.engine.turn_entries(&caller.scope, &id.session, id.turn).await?;
+    let entries = state.engine.turn_control().turn_entries(&caller.scope, &id.session, id.turn).await?;
     Ok(response_of(id, &entries))
 }
 

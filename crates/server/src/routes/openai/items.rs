@@ -11,7 +11,7 @@ use sapwood::core::entry::codec::CodecError;
 use sapwood::core::entry::{AssistantMessage, Body as EntryBody, LeafMoved};
 use sapwood::core::port::store::Appended;
 use sapwood::core::{Entry, Kind, StoreError};
-use sapwood::engine::write::InjectOptions;
+use sapwood::engine::edits::InjectOptions;
 use sapwood::formats::responses::ItemId;
 use sapwood::formats::responses::items::{BLOB_SCHEME, Item, Items};
 use sapwood::formats::responses::read::{ITEMS_MAX, Incoming, read_items};
@@ -49,7 +49,7 @@ async fn create_items(
 ) -> Result<Json<wire::ItemList>> {
     let incoming = read_new_items(new.items)?;
     if incoming.bodies.is_empty() {
-        state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
+        state.engine.directory().check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
         return Ok(Json(list_of(Vec::new(), false)));
     }
     let options = InjectOptions {
@@ -58,9 +58,9 @@ async fn create_items(
         ..InjectOptions::default()
     };
     // Check the right to write before blobs are stored.
-    state.engine.check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
+    state.engine.directory().check_right(&caller.scope, &session, sapwood::core::Right::Write).await?;
     store_blobs(&state, &caller, incoming.blobs).await?;
-    let done = state.engine.inject(&caller.scope, &session, incoming.bodies, options).await?;
+    let done = state.engine.edits().inject(&caller.scope, &session, incoming.bodies, options).await?;
     let mut items = Items::default();
     read_appended(&state, &caller, &session, &done).await?.iter().for_each(|entry| items.apply(entry));
     let items = embed_all(&state, &caller, items.list).await?;
@@ -120,13 +120,13 @@ async fn delete_item(
     PathParams((session, item)): PathParams<(SessionId, String)>,
 ) -> Result<Json<wire::Conversation>> {
     let (engine, scope) = (&state.engine, &caller.scope);
-    engine.check_right(scope, &session, sapwood::core::Right::Write).await?;
-    let head = engine.summary(scope, &session).await?.head.seq;
-    let path = engine.path(scope, &session, None).await?;
+    engine.directory().check_right(scope, &session, sapwood::core::Right::Write).await?;
+    let head = engine.directory().summary(scope, &session).await?.head.seq;
+    let path = engine.views().path(scope, &session, None).await?;
     let bodies = without_item(&session, &path, &item)?;
     let audited = Some("item deleted");
     let options = InjectOptions { expected_head: Some(head), audited, ..InjectOptions::default() };
-    engine.inject(scope, &session, bodies, options).await?;
+    engine.edits().inject(scope, &session, bodies, options).await?;
     show(&state, &caller, &session).await
 }
 
@@ -174,7 +174,13 @@ pub async fn store_blobs(state: &State, caller: &Caller, blobs: Vec<Vec<u8>>) ->
 async fn path_items(state: &State, caller: &Caller, session: &SessionId) -> Result<Items> {
     state.audit_read(caller, session).await?;
     let mut items = Items::default();
-    state.engine.path(&caller.scope, session, None).await?.iter().for_each(|entry| items.apply(entry));
+    state
+        .engine
+        .views()
+        .path(&caller.scope, session, None)
+        .await?
+        .iter()
+        .for_each(|entry| items.apply(entry));
     Ok(items)
 }
 

@@ -120,10 +120,11 @@ async fn try_begin_at(
     opening: Opening,
 ) -> Result<(SessionStream, Running)> {
     // Subscribe first, so that no fragment is missed.
-    let head = state.engine.summary(&caller.scope, &target.session).await?.head.seq;
+    let head = state.engine.directory().summary(&caller.scope, &target.session).await?.head.seq;
     let source = SessionStream::open(state, caller, &target.session, head).await?;
     let opening = Opening { expected_leaf: target.expected_leaf, ..opening };
-    let running = state.engine.send_opening(&caller.scope, &target.session, opening, OnWait::Leave).await?;
+    let running =
+        state.engine.turns().send_opening(&caller.scope, &target.session, opening, OnWait::Leave).await?;
     Ok((source, running))
 }
 
@@ -253,7 +254,7 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
 /// name of a scripted model may be a file path, so clients can choose only listed scripted models.
 fn choose_model(state: &State, requested: Option<&str>) -> Result<Option<String>> {
     let Some(requested) = requested.filter(|requested| !requested.is_empty()) else { return Ok(None) };
-    let names = state.engine.models()?;
+    let names = state.engine.configuration().models()?;
     if names.iter().any(|name| name == requested) {
         return Ok(Some(requested.to_owned()));
     }
@@ -301,13 +302,17 @@ async fn delete_response(
     PathParams(response): PathParams<String>,
 ) -> Result<Json<wire::Deleted>> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
-    let summary = state.engine.summary(&caller.scope, &id.session).await?;
+    let summary = state.engine.directory().summary(&caller.scope, &id.session).await?;
     let is_standalone = summary.agent.as_deref() == Some(AGENT) && summary.turns == 1;
     if is_standalone && !RequestParams::of(&entries).conversation {
-        state.engine.erase(&caller.scope, &id.session).await?;
+        state.engine.sessions().erase(&caller.scope, &id.session).await?;
     } else {
         let what = "response deleted";
-        state.engine.note_in_turn(&caller.scope, &id.session, id.turn, deletion(), what).await?;
+        state
+            .engine
+            .turn_control()
+            .note_in_turn(&caller.scope, &id.session, id.turn, deletion(), what)
+            .await?;
     }
     Ok(Json(wire::Deleted { id: response, object: "response".to_owned(), deleted: true }))
 }
@@ -321,11 +326,11 @@ async fn cancel_response(
     PathParams(response): PathParams<String>,
 ) -> Result<Json<Value>> {
     let (id, entries) = find_response(&state, &caller, &response).await?;
-    state.engine.check_right(&caller.scope, &id.session, sapwood::core::Right::Write).await?;
+    state.engine.directory().check_right(&caller.scope, &id.session, sapwood::core::Right::Write).await?;
     if entries.iter().any(|entry| entry.meta.kind == Kind::TurnEnded) {
         return Ok(Json(response_of(&id, &entries)));
     }
-    match state.engine.cancel_turn(&caller.scope, &id.session, id.turn).await {
+    match state.engine.turn_control().cancel_turn(&caller.scope, &id.session, id.turn).await {
         Err(error) if error.code() == "turn.ended" => {
             return Ok(Json(read_response(&state, &caller, &id).await?));
         }

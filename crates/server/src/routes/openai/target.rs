@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sapwood::core::entry::Stance;
 use sapwood::core::{Entry, Right};
-use sapwood::engine::turn::StartOptions;
-use sapwood::engine::write::ForkAt;
+use sapwood::engine::sessions::ForkAt;
+use sapwood::engine::sessions::StartOptions;
 use sapwood::formats::responses::ResponseId;
 use sapwood::formats::responses::response::{RequestParams, is_deleted};
 use sapwood::{OpenOptions, Scope, Seq, SessionId};
@@ -48,7 +48,7 @@ impl ResponseTarget {
             (Some(conversation), None) => {
                 let session: SessionId = conversation.id().parse()?;
                 // Check the right to write before blobs are stored.
-                state.engine.check_right(&caller.scope, &session, Right::Write).await?;
+                state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
                 Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Existing, fork_at: None })
             }
             (None, Some(previous)) => {
@@ -57,7 +57,7 @@ impl ResponseTarget {
             (None, None) => {
                 let open = OpenOptions { id: Some(mint_id()?), ..OpenOptions::default() };
                 let options = StartOptions { open, agent: plain_agent(AGENT), ..StartOptions::default() };
-                let (session, _) = state.engine.start(&caller.scope, options).await?;
+                let (session, _) = state.engine.sessions().start(&caller.scope, options).await?;
                 Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Created, fork_at: None })
             }
         }
@@ -76,7 +76,7 @@ impl ResponseTarget {
             origin: SessionOrigin::Existing,
             fork_at: Some(last),
         };
-        let head = state.engine.summary(&caller.scope, &target.session).await?.head;
+        let head = state.engine.directory().summary(&caller.scope, &target.session).await?.head;
         // Responses after a conversation's response must not extend the conversation. An unstored response needs a
         // separate session, which can be erased.
         if head.leaf != Some(last) || RequestParams::of(&entries).conversation || !store {
@@ -92,7 +92,8 @@ impl ResponseTarget {
             .ok_or_else(|| Problem::new("turn.running", "another response is in progress here"))?;
         let open =
             OpenOptions { id: Some(mint_id()?), agent: Some(AGENT.to_owned()), ..OpenOptions::default() };
-        let session = state.engine.fork(&caller.scope, &self.session, ForkAt::Entry(at), open).await?;
+        let session =
+            state.engine.sessions().fork(&caller.scope, &self.session, ForkAt::Entry(at), open).await?;
         Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Created, fork_at: None })
     }
 
@@ -112,7 +113,7 @@ impl ResponseTarget {
 /// Erases a session that was created for a failed request. Errors are only logged, because the client needs the
 /// original error.
 pub async fn erase_created(state: &State, scope: &Scope, session: &SessionId) {
-    if let Err(error) = state.engine.erase(scope, session).await {
+    if let Err(error) = state.engine.sessions().erase(scope, session).await {
         tracing::warn!(%session, %error, "failed to erase the session of a failed request");
     }
 }
@@ -121,7 +122,7 @@ pub async fn erase_created(state: &State, scope: &Scope, session: &SessionId) {
 pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(ResponseId, Vec<Entry>)> {
     let unknown = || Problem::new("response.not_found", format!("no response `{id:.200}`"));
     let id = ResponseId::parse(id).ok_or_else(unknown)?;
-    let found = state.engine.turn_entries(&caller.scope, &id.session, id.turn).await;
+    let found = state.engine.turn_control().turn_entries(&caller.scope, &id.session, id.turn).await;
     let entries = match found {
         Err(error) if error.code() == "session.not_found" => return Err(unknown()),
         entries => entries?,
@@ -158,7 +159,7 @@ impl Drop for EraseOnDrop {
             if let Some(ended) = ended {
                 let _ = ended.await;
             }
-            if let Err(error) = state.engine.erase(&scope, &session).await {
+            if let Err(error) = state.engine.sessions().erase(&scope, &session).await {
                 tracing::warn!(%session, %error, "failed to erase an unstored response");
             }
         });

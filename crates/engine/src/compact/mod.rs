@@ -3,24 +3,27 @@
 //! messages that the compaction keeps. The compaction is planned again only if the session moved to another branch
 //! or another caller compacted it.
 
+mod options;
+
+pub use options::{Compacted, Compacting, Writing};
+
 use std::sync::Arc;
 
 use sapwood_core::compact::{
-    Archive, Callbacks, CompactOptions, CompactionOrigin, Cut, Detail, Digest, Keep, Method, OptionError,
-    SizeLimit, Snap, context_tokens, details, find_cut, finish, mask, preview, shorten_kept, shrink,
-    truncate, with_standing,
+    Archive, CompactionOrigin, Cut, Detail, Digest, Keep, Method, SizeLimit, Snap, context_tokens, details,
+    find_cut, finish, mask, preview, shorten_kept, shrink, truncate, with_standing,
 };
 use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
 use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
-use sapwood_core::port::summariser::{BeforeCompact, CompactHook, Compactor, Summariser};
+use sapwood_core::port::summariser::{BeforeCompact, Summariser};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
 use sapwood_core::trim::plan_prune;
-use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId, TurnId};
+use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId};
 
+use crate::log::edit;
 use crate::summarise::{MeteredSummariser, summarise};
-use crate::write::edit;
-use crate::{Engine, EngineError, Result};
+use crate::{Engine, EngineError, Result, service};
 
 /// Maximum number of plans for one compaction; a branch switch in the meantime requires a new plan.
 const PLANS_MAX: u32 = 3;
@@ -34,101 +37,6 @@ const HARD_BYTES_PER_TOKEN: u64 = 3;
 const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
 /// How many messages a prune keeps by default.
 pub const PRUNE_KEEP_LAST: usize = 12;
-
-/// Whether the operation writes anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Writing {
-    #[default]
-    Write,
-    /// Only report what would be written.
-    DryRun,
-}
-
-/// Options of one compaction.
-#[derive(Clone)]
-pub struct Compacting {
-    pub options: CompactOptions,
-    pub trigger: Trigger,
-    /// Writes the summary for the strategy `llm`.
-    pub summariser: Option<Arc<dyn Summariser>>,
-    pub custom_compactor: Option<Arc<dyn Compactor>>,
-    pub callbacks: Callbacks,
-    pub hook: Option<Arc<dyn CompactHook>>,
-    /// Fence of the lease that the caller holds.
-    pub fence: Option<u64>,
-    /// The running turn that the compaction is part of, if any.
-    pub turn: Option<TurnId>,
-    pub writing: Writing,
-    /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
-    pub standing: Option<String>,
-}
-
-impl Compacting {
-    pub fn new(options: CompactOptions, trigger: Trigger) -> Self {
-        Self {
-            options,
-            trigger,
-            summariser: None,
-            custom_compactor: None,
-            callbacks: Callbacks::default(),
-            hook: None,
-            fence: None,
-            turn: None,
-            writing: Writing::Write,
-            standing: None,
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        let options = self.options.clone().checked()?;
-        for (key, method) in [
-            ("compact_strategy", Some(options.compact_strategy)),
-            ("hard_limit_strategy", options.hard_limit_strategy),
-        ] {
-            match method {
-                Some(Method::Llm) if self.summariser.is_none() => {
-                    return Err(EngineError::NoSummariser { key });
-                }
-                Some(Method::Custom) if self.custom_compactor.is_none() => {
-                    let why = "custom needs a custom_compactor, which only the Rust API supports";
-                    return Err(OptionError::new(key, why).into());
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The result of a compaction.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Compacted {
-    /// Messages now in the context.
-    pub kept: usize,
-    /// Messages removed from the context.
-    pub archived: usize,
-    pub tokens_before: u64,
-    pub tokens_after: u64,
-    /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
-    pub compaction: Option<Compaction>,
-    pub entry: Option<(Seq, EntryId)>,
-    /// The hook's reason for cancelling the compaction.
-    pub cancelled: Option<String>,
-}
-
-impl Compacted {
-    fn nothing(context: &Context, tokens: u64) -> Self {
-        Self {
-            kept: context.messages.len(),
-            archived: 0,
-            tokens_before: tokens,
-            tokens_after: tokens,
-            compaction: None,
-            entry: None,
-            cancelled: None,
-        }
-    }
-}
 
 /// A compaction that is not written yet, and the resulting context.
 struct CompactionPlan {
@@ -157,7 +65,7 @@ impl PlanBase {
         let since = slice.entries.iter().rev().take_while(|entry| entry.meta.kind != Kind::Compaction);
         let has_new_messages = since.into_iter().any(|entry| entry.meta.kind.is_message());
         let head = slice.head.seq;
-        let context = engine.context_with_grafts(scope, slice).await?;
+        let context = engine.grafts().context_with_grafts(scope, slice).await?;
         Ok(Self { head, leaf, compaction, has_new_messages, context })
     }
 
@@ -173,20 +81,26 @@ fn leaf_and_compaction(entries: &[Entry]) -> (Option<EntryId>, Option<EntryId>) 
     (entries.last().map(|entry| entry.meta.id), compaction.map(|entry| entry.meta.id))
 }
 
-impl Engine {
+service! {
+    /// Compactions and context pressure.
+    pub struct Compactions;
+    compaction
+}
+
+impl Compactions<'_> {
     /// Replace the older part of a session's context with a summary. On failure the session is unchanged.
-    pub async fn compact(&self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
+    pub async fn compact(self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
         let mut how = self.add_hooks(scope, session, how);
         if how.standing.is_none() {
-            how.standing = self.flow_facts(scope, session).await?;
+            how.standing = self.engine.flows().flow_facts(scope, session).await?;
         }
         let meter = how.summariser.take().map(|summariser| Arc::new(MeteredSummariser::new(summariser)));
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
-            let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
-            let base = PlanBase::at(self, scope, slice).await?;
-            let counter = self.tokens.counter(base.context.model.as_deref());
+            let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+            let base = PlanBase::at(self.engine, scope, slice).await?;
+            let counter = self.engine.tokens.counter(base.context.model.as_deref());
             let tokens = context_tokens(&base.context, &counter);
             if !is_needed(&base, &how, &counter) {
                 return Ok(Compacted::nothing(&base.context, tokens));
@@ -209,7 +123,7 @@ impl Engine {
 
     /// Append the compaction after any entries added since. Returns `None` if the plan is no longer valid.
     async fn write_compaction(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         base: &PlanBase,
@@ -231,7 +145,7 @@ impl Engine {
         }
         let mut head = base.head;
         for _ in 0..APPENDS_MAX {
-            let now = self.clock.now();
+            let now = self.engine.clock.now();
             let draft = Draft { turn: how.turn, ..Draft::new(now, compaction.clone()) };
             let append = Append {
                 expect: Expect::Head(head),
@@ -240,21 +154,21 @@ impl Engine {
                 audit: how.turn.is_none().then(|| edit(session, "compact")),
                 ..Append::new(session.clone(), now, vec![draft])
             };
-            match self.append(scope, append).await {
+            match self.engine.log().append(scope, append).await {
                 Ok(appended) => {
                     done.entry = appended.entries.first().copied();
                     if let Some(hook) = &how.hook {
                         hook.after_compact(&compaction).await;
                     }
                     if head != base.head {
-                        done.kept = self.length(scope, session).await?;
+                        done.kept = self.engine.views().length(scope, session).await?;
                     }
                     return Ok(Some(done));
                 }
                 Err(EngineError::Store(StoreError::Conflict { .. })) => {}
                 Err(error) => return Err(error),
             }
-            let later = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+            let later = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
             if !base.is_valid_for(&later) {
                 return Ok(None);
             }
@@ -265,7 +179,7 @@ impl Engine {
 
     /// Plan the compaction. Returns `None` if there is nothing to compact.
     async fn plan_compaction(
-        &self,
+        self,
         context: &Context,
         how: &Compacting,
         count: &dyn Count,
@@ -303,7 +217,7 @@ impl Engine {
         Ok(Some(PlanOutcome::Planned(Box::new(plan))))
     }
 
-    fn add_standing(&self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
+    fn add_standing(self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
         match (&how.standing, &plan.compaction.summary) {
             (Some(standing), Some(summary)) => {
                 plan.compaction.summary = Some(with_standing(summary, standing));
@@ -315,7 +229,7 @@ impl Engine {
 
     /// If the context is too large and there was nothing to mask, truncate each message to a line instead.
     async fn truncate_instead(
-        &self,
+        self,
         context: &Context,
         cut: Option<Cut>,
         how: &Compacting,
@@ -335,7 +249,7 @@ impl Engine {
 
     /// Plan a compaction at `cut`: call the hook, then write the summary.
     async fn plan_cut(
-        &self,
+        self,
         context: &Context,
         cut: Cut,
         method: Method,
@@ -369,18 +283,18 @@ impl Engine {
     }
 
     fn build_plan(
-        &self,
+        self,
         context: &Context,
         cut: Cut,
         compaction: Compaction,
         archived: usize,
     ) -> CompactionPlan {
-        let id = EntryId::mint(self.clock.now(), self.clock.random());
+        let id = EntryId::mint(self.engine.clock.now(), self.engine.clock.random());
         CompactionPlan { after: preview(context, cut, id, &compaction), compaction, archived }
     }
 
     /// Plan a compaction that keeps all messages and only shortens tool results.
-    fn only_shorten(&self, context: &Context, how: &Compacting) -> Option<CompactionPlan> {
+    fn only_shorten(self, context: &Context, how: &Compacting) -> Option<CompactionPlan> {
         let start = context.summaries();
         let kept = &context.messages[start..];
         let shortened = shorten_kept(context, kept, &how.options, &how.callbacks);
@@ -401,7 +315,7 @@ impl Engine {
 
     /// Apply the hard limit's strategy until the context fits or only the latest message is left.
     async fn apply_hard_limit(
-        &self,
+        self,
         context: &Context,
         first: Option<CompactionPlan>,
         limit: u64,
@@ -438,7 +352,7 @@ impl Engine {
 
     /// Shorten the retained tool outputs and, with `truncate`, the summary. Used when no more messages can be archived.
     fn squeeze_summary(
-        &self,
+        self,
         context: &Context,
         best: Option<CompactionPlan>,
         limit: u64,
@@ -466,14 +380,14 @@ impl Engine {
         Some(best)
     }
 
-    fn shorten_further(&self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
+    fn shorten_further(self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
         let kept = &plan.after.messages[plan.after.summaries()..];
         plan.compaction.shortened = shorten_kept(&plan.after, kept, &how.options, &how.callbacks);
         self.rebuild_plan(plan)
     }
 
     /// Recompute the context after the compaction changed.
-    fn rebuild_plan(&self, plan: CompactionPlan) -> CompactionPlan {
+    fn rebuild_plan(self, plan: CompactionPlan) -> CompactionPlan {
         let start = plan.after.summaries();
         let cut = Cut { start, cut: start, split: None };
         self.build_plan(&plan.after, cut, plan.compaction, plan.archived)
@@ -481,16 +395,11 @@ impl Engine {
 
     /// Move the leaf to just before a compaction: the latest compaction on the path, or the compaction at `at`.
     /// This restores the earlier context. Messages after the compaction stay in the log, on a separate branch.
-    pub async fn uncompact(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        at: Option<Seq>,
-    ) -> Result<Uncompacted> {
-        let slice = self.store.read_path(scope, session, None, Until::ContextStart).await?;
+    pub async fn uncompact(self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Uncompacted> {
+        let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
         let none = || EngineError::NotCompacted { session: session.clone() };
         let meta = match at {
-            Some(seq) => self.store.read_entry(scope, session, seq).await?.meta,
+            Some(seq) => self.engine.store.read_entry(scope, session, seq).await?.meta,
             None => {
                 let latest = slice.entries.iter().rev().find(|entry| entry.meta.kind == Kind::Compaction);
                 latest.map(|entry| entry.meta.clone()).ok_or_else(none)?
@@ -503,24 +412,24 @@ impl Engine {
         let left = slice.entries.iter().rev().take_while(|entry| entry.meta.seq > meta.seq);
         let left = left.filter(|entry| entry.meta.kind.is_message()).count();
         let to = match meta.parent {
-            Some(parent) => Some(self.store.read_entry(scope, session, parent).await?.meta.id),
+            Some(parent) => Some(self.engine.store.read_entry(scope, session, parent).await?.meta.id),
             None => None,
         };
-        let now = self.clock.now();
+        let now = self.engine.clock.now();
         let drafts = vec![Draft::new(now, LeafMoved { to })];
         let expect = Expect::Head(slice.head.seq);
         let audit = Some(edit(session, "uncompact"));
         let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
-        self.append(scope, append).await?;
-        let kept = self.length(scope, session).await?;
+        self.engine.log().append(scope, append).await?;
+        let kept = self.engine.views().length(scope, session).await?;
         Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
     }
 
     /// Remove old messages from the context of a session that was idle long enough. The log keeps these messages.
-    pub async fn prune(&self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
-        let summary = self.store.summary(scope, session).await?;
-        let idle_ms = (self.clock.now().0 - summary.updated_at.0).max(0);
-        let context = self.context(scope, session, None).await?;
+    pub async fn prune(self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
+        let summary = self.engine.store.summary(scope, session).await?;
+        let idle_ms = (self.engine.clock.now().0 - summary.updated_at.0).max(0);
+        let context = self.engine.views().context(scope, session, None).await?;
         let plan = plan_prune(&context, how.keep_last).filter(|_| idle_ms >= how.inactive_for_ms);
         let Some(plan) = plan else {
             let (kept, tokens) = (context.messages.len(), context.tokens);
@@ -543,12 +452,12 @@ impl Engine {
         };
         if how.writing == Writing::Write {
             // A concurrent write means that the session is in use, so return the conflict.
-            let now = self.clock.now();
+            let now = self.engine.clock.now();
             let drafts = vec![Draft::new(now, Body::Compaction(plan))];
             let expect = Expect::Head(summary.head.seq);
             let audit = Some(edit(session, "prune"));
             let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
-            self.append(scope, append).await?;
+            self.engine.log().append(scope, append).await?;
         }
         Ok(pruned)
     }

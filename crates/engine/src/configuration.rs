@@ -4,39 +4,24 @@
 //! An imported session has no configuration until its first local turn, which assigns the caller's default agent
 //! and reports the assignment. The agent stays in force: a reset, a fork or a later import does not change it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_core::agent::{Agent, ChainLink};
-use sapwood_core::entry::{Body, ContextChanged, Entry, SkillsChanged};
+use sapwood_core::agent::{Agent, AgentError, ChainLink};
+use sapwood_core::content::Json;
+use sapwood_core::entry::{Body, ContextChanged, Entry, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::port::model::Thinking;
 use sapwood_core::port::store::Until;
 use sapwood_core::project::summary::Summary;
-use sapwood_core::settings::Settings;
+use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::settings::{Settings, variables_in};
 use sapwood_core::{Authority, Kind, Scope, Seq, SessionId};
 
 use crate::backends::Backends;
-use crate::turn::settings_of;
-use crate::{Engine, EngineError, Result};
+use crate::session_defaults::FileModels;
+use crate::{EngineError, Result, service};
 
-/// Defaults for sessions without a configuration.
-#[derive(Debug, Clone, Default)]
-pub struct SessionDefaults {
-    /// `None` if the configured agent cannot be used; sessions without an agent are then refused.
-    pub agent: Option<Agent>,
-    pub cwd: Option<String>,
-}
-
-/// Which file-backed models may be called. A model name in a request or an import is not enough, because it could
-/// point to any file that the process can read.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum FileModels {
-    /// The process acts for the user who started it: any model that this user named, now or earlier, is
-    /// allowed.
-    #[default]
-    Local,
-    /// The process is a server: only models in its operator's configuration and agent files are allowed, and models
-    /// that the local command line recorded for the session.
-    Named(BTreeSet<String>),
-}
+/// Default number of attempts per model.
+pub(crate) const ATTEMPTS_DEFAULT: u32 = 3;
 
 /// The configuration that a turn runs under.
 #[derive(Debug, Clone)]
@@ -77,57 +62,53 @@ impl OwnEntries {
     }
 }
 
-impl Engine {
-    /// Set the defaults for sessions without a configuration.
-    pub fn with_session_defaults(mut self, defaults: SessionDefaults) -> Self {
-        self.defaults = defaults;
-        self
-    }
+service! {
+    /// What a turn runs under: the agent, its models, and which entries may decide that.
+    pub struct Configuration;
+    configuration
+}
 
-    /// Restrict which file-backed models may be called.
-    pub fn with_file_models(mut self, file_models: FileModels) -> Self {
-        self.file_models = file_models;
-        self
-    }
-
+impl Configuration<'_> {
     /// Return which part of a session this store wrote.
-    pub(crate) async fn authority_of(&self, scope: &Scope, summary: &Summary) -> Result<Authority> {
+    pub(crate) async fn authority_of(self, scope: &Scope, summary: &Summary) -> Result<Authority> {
         match &summary.authority {
             Some(authority) => Ok(authority.clone()),
-            None => Ok(self.store.settle_authority(scope, &summary.id).await?),
+            None => Ok(self.engine.store.settle_authority(scope, &summary.id).await?),
         }
     }
 
     /// Visit the entries of the given kinds that this store wrote.
     pub(crate) async fn each_own_of_kinds(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         kinds: &[Kind],
         after: Seq,
         mut visit: impl FnMut(Entry),
     ) -> Result<()> {
-        let summary = self.store.summary(scope, session).await?;
+        let summary = self.engine.store.summary(scope, session).await?;
         let authority = self.authority_of(scope, &summary).await?;
         let after = after.max(authority.imported_prefix());
-        self.each_of_kinds_after(scope, session, kinds, after, |entry| {
-            if authority.is_own(entry.meta.seq) {
-                visit(entry);
-            }
-        })
-        .await
+        self.engine
+            .log()
+            .each_of_kinds_after(scope, session, kinds, after, |entry| {
+                if authority.is_own(entry.meta.seq) {
+                    visit(entry);
+                }
+            })
+            .await
     }
 
     /// Drop imported entries from a list that begins with an entry of this store. A list that begins with an imported
     /// entry belongs to an imported turn and is not changed.
     pub(crate) async fn retain_own(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         entries: &mut Vec<Entry>,
     ) -> Result<()> {
         let Some(first) = entries.first().map(|entry| entry.meta.seq) else { return Ok(()) };
-        let summary = self.store.summary(scope, session).await?;
+        let summary = self.engine.store.summary(scope, session).await?;
         let authority = self.authority_of(scope, &summary).await?;
         if authority.has_imports() && authority.is_own(first) {
             entries.retain(|entry| authority.is_own(entry.meta.seq));
@@ -136,13 +117,13 @@ impl Engine {
     }
 
     /// The settings at the leaf, excluding settings from imported entries.
-    pub(crate) async fn settings(&self, scope: &Scope, session: &SessionId) -> Result<Settings> {
-        let summary = self.store.summary(scope, session).await?;
+    pub(crate) async fn settings(self, scope: &Scope, session: &SessionId) -> Result<Settings> {
+        let summary = self.engine.store.summary(scope, session).await?;
         Ok(self.configuration(scope, &summary).await?.settings)
     }
 
     /// The configuration of the session's next turn.
-    pub(crate) async fn configuration(&self, scope: &Scope, summary: &Summary) -> Result<Configured> {
+    pub(crate) async fn configuration(self, scope: &Scope, summary: &Summary) -> Result<Configured> {
         let authority = self.authority_of(scope, summary).await?;
         let mut settings = self.path_settings(scope, &summary.id, None).await?;
         settings.cwd = settings.cwd.or_else(|| summary.cwd.clone());
@@ -163,7 +144,7 @@ impl Engine {
     }
 
     async fn own_entries(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         authority: &Authority,
@@ -171,18 +152,20 @@ impl Engine {
         let mut own = OwnEntries::default();
         let kinds = [Kind::ContextChanged, Kind::SkillsChanged, Kind::ModelChanged];
         let after = authority.imported_prefix();
-        self.each_of_kinds_after(scope, session, &kinds, after, |entry| {
-            if authority.is_own(entry.meta.seq) {
-                own.apply(entry.body);
-            }
-        })
-        .await?;
+        self.engine
+            .log()
+            .each_of_kinds_after(scope, session, &kinds, after, |entry| {
+                if authority.is_own(entry.meta.seq) {
+                    own.apply(entry.body);
+                }
+            })
+            .await?;
         Ok(own)
     }
 
     /// The session's configuration, if a fork at this entry would not inherit it. The fork then gets a copy of it.
     pub(crate) async fn configuration_beyond(
-        &self,
+        self,
         scope: &Scope,
         source: &Summary,
         at: Option<Seq>,
@@ -205,16 +188,18 @@ impl Engine {
 
     /// Assign the caller's default agent to an imported session on its first local turn.
     async fn assign_default_agent(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         own: &mut OwnEntries,
     ) -> Result<String> {
-        let agent = self.defaults.agent.clone();
+        let agent = self.engine.config.session_defaults.agent.clone();
         let agent = agent.ok_or_else(|| EngineError::NotConfigured { session: session.clone() })?;
-        let memories = self.memory_prompt(scope, &agent).await;
+        let memories = self.engine.memories().memory_prompt(scope, &agent).await;
         own.skills.get_or_insert_with(|| agent.skills.clone());
-        for body in settings_of(&agent, self.defaults.cwd.clone(), Default::default(), memories) {
+        for body in
+            settings_of(&agent, self.engine.config.session_defaults.cwd.clone(), Default::default(), memories)
+        {
             if matches!(body, Body::ContextChanged(_)) {
                 own.apply(body);
             }
@@ -226,8 +211,8 @@ impl Engine {
     }
 
     /// The settings on the path, including imported settings.
-    async fn path_settings(&self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
-        let slice = self.store.read_path(scope, session, at, Until::Entries(1)).await?;
+    async fn path_settings(self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Settings> {
+        let slice = self.engine.store.read_path(scope, session, at, Until::Entries(1)).await?;
         let mut settings = slice.settings_before;
         slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
         Ok(settings)
@@ -236,7 +221,7 @@ impl Engine {
     /// Refuse a model chain with a file-backed model that is named only by a request or an import. A model named by
     /// the local command line is recorded, so that a server may take over the turn.
     pub(crate) async fn check_chain(
-        &self,
+        self,
         scope: &Scope,
         session: &SessionId,
         backends: &Backends,
@@ -247,10 +232,10 @@ impl Engine {
             if !backends.model.is_file_backed(model) || configured.authority.allows_model(model) {
                 continue;
             }
-            match &self.file_models {
+            match &self.engine.config.file_models {
                 FileModels::Named(names) if names.contains(model) => {}
                 FileModels::Local if configured.is_named_locally(model) => {
-                    self.store.grant_model(scope, session, model).await?;
+                    self.engine.store.grant_model(scope, session, model).await?;
                 }
                 _ => return Err(EngineError::ModelNotAllowed { model: model.to_owned() }),
             }
@@ -260,15 +245,10 @@ impl Engine {
 
     /// Record the file-backed models of an agent that the local command line started, so that a server may continue
     /// the work.
-    pub(crate) async fn record_models(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        agent: &Agent,
-    ) -> Result<()> {
-        if self.file_models == FileModels::Local {
+    pub(crate) async fn record_models(self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<()> {
+        if self.engine.config.file_models == FileModels::Local {
             for model in self.file_backed(agent) {
-                self.store.grant_model(scope, session, model).await?;
+                self.engine.store.grant_model(scope, session, model).await?;
             }
         }
         Ok(())
@@ -277,7 +257,7 @@ impl Engine {
     /// Let a session call the file-backed models recorded for another session: a role's session gets its run's
     /// models, a sub-session its parent's.
     pub(crate) async fn share_models(
-        &self,
+        self,
         scope: &Scope,
         from: &SessionId,
         to: &SessionId,
@@ -286,31 +266,58 @@ impl Engine {
         if self.file_backed(agent).next().is_none() {
             return Ok(());
         }
-        let summary = self.store.summary(scope, from).await?;
+        let summary = self.engine.store.summary(scope, from).await?;
         let recorded = self.authority_of(scope, &summary).await?;
         for model in self.file_backed(agent).filter(|model| recorded.allows_model(model)) {
-            self.store.grant_model(scope, to, model).await?;
+            self.engine.store.grant_model(scope, to, model).await?;
         }
         Ok(())
     }
 
     fn file_backed<'a>(&'a self, agent: &'a Agent) -> impl Iterator<Item = &'a str> {
         let is_file_backed = |model: &&str| {
-            self.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model))
+            self.engine.config.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model))
         };
         agent.models().filter(is_file_backed)
     }
 
     /// Refuse a file-backed model that a caller names for later turns.
-    pub(crate) fn check_model(&self, model: &str) -> Result<()> {
+    pub(crate) fn check_model(self, model: &str) -> Result<()> {
         let is_file_backed =
-            self.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model));
-        match &self.file_models {
+            self.engine.config.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model));
+        match &self.engine.config.file_models {
             FileModels::Named(names) if is_file_backed && !names.contains(model) => {
                 Err(EngineError::ModelNotAllowed { model: model.to_owned() })
             }
             _ => Ok(()),
         }
+    }
+
+    /// The models that can be called now, starting with the default.
+    pub fn models(self) -> Result<Vec<String>> {
+        let backends = self.engine.backends()?;
+        let others = backends.model.names().into_iter().filter(|name| *name != backends.default_model);
+        Ok(std::iter::once(backends.default_model.clone()).chain(others).collect())
+    }
+
+    /// The agent and the chain of allowed models for the next answer.
+    pub(crate) async fn agent_and_chain(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        backends: &Backends,
+    ) -> Result<(Agent, Vec<ChainLink>)> {
+        let summary = self.engine.store.summary(scope, session).await?;
+        let configured = self.configuration(scope, &summary).await?;
+        let agent = agent_of(&configured.settings)?;
+        let chain = chain_of(&configured.settings, &agent, backends);
+        self.check_chain(scope, session, backends, &configured, &chain).await?;
+        Ok((agent, chain))
+    }
+
+    /// The agent that a session was started with.
+    pub async fn agent_of(self, scope: &Scope, session: &SessionId) -> Result<Agent> {
+        agent_of(&self.settings(scope, session).await?)
     }
 }
 
@@ -358,4 +365,69 @@ impl Configured {
             && !self.named.contains(model);
         !is_imported
     }
+}
+
+/// Check that every variable of the prompt is set and that no value looks like a secret.
+pub(crate) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
+    let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
+    if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
+        let why = format!("the prompt of agent {} needs {missing}, which is not set", agent.id);
+        return Err(EngineError::Invalid { what: "the list of variables", why });
+    }
+    match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
+        None => Ok(()),
+        Some((name, _)) => Err(EngineError::Invalid {
+            what: "a variable",
+            why: format!(
+                "{name} looks like a key or a password; store it as a secret and refer to it as secret:NAME"
+            ),
+        }),
+    }
+}
+
+/// The first entries of a session, which contain its configuration.
+pub(crate) fn settings_of(
+    agent: &Agent,
+    cwd: Option<String>,
+    variables: BTreeMap<String, String>,
+    memories: Option<String>,
+) -> Vec<Body> {
+    let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let system: Vec<String> = agent.system_prompt.iter().cloned().chain(memories).collect();
+    let changed = ContextChanged {
+        system: (!system.is_empty()).then(|| system.join("\n\n")),
+        cwd,
+        variables: (!variables.is_empty()).then_some(variables),
+        agent: frozen,
+    };
+    let mut bodies: Vec<Body> = vec![changed.into()];
+    if let Some(model) = agent.model.clone() {
+        bodies.push(ModelChanged { model }.into());
+    }
+    if agent.thinking != Thinking::Off {
+        bodies.push(ThinkingChanged { level: agent.thinking.as_str().to_owned() }.into());
+    }
+    if !agent.skills.is_empty() {
+        bodies.push(SkillsChanged { active: agent.skills.clone() }.into());
+    }
+    bodies
+}
+
+/// The frozen agent, or the default agent for a session that was created without an agent.
+pub(crate) fn agent_of(settings: &Settings) -> Result<Agent> {
+    let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
+    serde_json::from_str(frozen.get()).map_err(|error| {
+        let why = format!("failed to parse: {error}");
+        AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
+    })
+}
+
+/// The models to call: the session's current model, else the agent's, else the default; then the agent's
+/// fallback chain.
+pub(crate) fn chain_of(settings: &Settings, agent: &Agent, backends: &Backends) -> Vec<ChainLink> {
+    let requested = settings.model_asked.clone().or_else(|| agent.model.clone());
+    let model = requested.unwrap_or_else(|| backends.default_model.clone());
+    let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
+    let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
+    std::iter::once(first.clone()).chain(rest).collect()
 }

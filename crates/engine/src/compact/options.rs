@@ -1,0 +1,106 @@
+//! The options of a compaction and its result.
+
+use std::sync::Arc;
+
+use sapwood_core::compact::{Callbacks, CompactOptions, Method, OptionError};
+use sapwood_core::entry::{Compaction, Trigger};
+use sapwood_core::port::summariser::{CompactHook, Compactor, Summariser};
+use sapwood_core::project::context::Context;
+use sapwood_core::{EntryId, Seq, TurnId};
+
+use crate::{EngineError, Result};
+
+/// Whether the operation writes anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Writing {
+    #[default]
+    Write,
+    /// Only report what would be written.
+    DryRun,
+}
+
+/// Options of one compaction.
+#[derive(Clone)]
+pub struct Compacting {
+    pub options: CompactOptions,
+    pub trigger: Trigger,
+    /// Writes the summary for the strategy `llm`.
+    pub summariser: Option<Arc<dyn Summariser>>,
+    pub custom_compactor: Option<Arc<dyn Compactor>>,
+    pub callbacks: Callbacks,
+    pub hook: Option<Arc<dyn CompactHook>>,
+    /// Fence of the lease that the caller holds.
+    pub fence: Option<u64>,
+    /// The running turn that the compaction is part of, if any.
+    pub turn: Option<TurnId>,
+    pub writing: Writing,
+    /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
+    pub standing: Option<String>,
+}
+
+impl Compacting {
+    pub fn new(options: CompactOptions, trigger: Trigger) -> Self {
+        Self {
+            options,
+            trigger,
+            summariser: None,
+            custom_compactor: None,
+            callbacks: Callbacks::default(),
+            hook: None,
+            fence: None,
+            turn: None,
+            writing: Writing::Write,
+            standing: None,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let options = self.options.clone().checked()?;
+        for (key, method) in [
+            ("compact_strategy", Some(options.compact_strategy)),
+            ("hard_limit_strategy", options.hard_limit_strategy),
+        ] {
+            match method {
+                Some(Method::Llm) if self.summariser.is_none() => {
+                    return Err(EngineError::NoSummariser { key });
+                }
+                Some(Method::Custom) if self.custom_compactor.is_none() => {
+                    let why = "custom needs a custom_compactor, which only the Rust API supports";
+                    return Err(OptionError::new(key, why).into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The result of a compaction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compacted {
+    /// Messages now in the context.
+    pub kept: usize,
+    /// Messages removed from the context.
+    pub archived: usize,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+    /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
+    pub compaction: Option<Compaction>,
+    pub entry: Option<(Seq, EntryId)>,
+    /// The hook's reason for cancelling the compaction.
+    pub cancelled: Option<String>,
+}
+
+impl Compacted {
+    pub(super) fn nothing(context: &Context, tokens: u64) -> Self {
+        Self {
+            kept: context.messages.len(),
+            archived: 0,
+            tokens_before: tokens,
+            tokens_after: tokens,
+            compaction: None,
+            entry: None,
+            cancelled: None,
+        }
+    }
+}
