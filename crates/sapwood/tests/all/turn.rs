@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sapwood::core::agent::{Agent, Budget, ChainLink, Narrowing, OnExceed};
-use sapwood::core::entry::{ApprovalAnswer, Outcome, Stop};
+use sapwood::core::entry::{
+    ApprovalAnswer, ApprovalAnswered, CancelAsked, InputQueued, Outcome, Queue, Stop,
+};
 use sapwood::core::policy::ApprovalMode;
 use sapwood::core::port::model::{ModelError, ReplyEvent};
+use sapwood::core::port::store::{Expect, NewSession};
 use sapwood::core::project::context::Role;
+use sapwood::core::{Draft, TimestampMs, TurnId};
 use sapwood::engine::turn::{IfRunning, OnWait, Running, SendOptions, Sent, StartOptions, TurnReport};
 use sapwood::engine::{FragmentKind, SessionEvent};
-use sapwood::{Engine, Part, Sapwood, Scope, Seq, SessionId};
+use sapwood::{Body, Engine, Part, Sapwood, Scope, Seq, SessionId};
 
 use super::harness::{RecordingTools, ScriptedModel, ScriptedReply, backends, calls, text};
 
@@ -146,6 +150,47 @@ async fn a_waiting_turn_continues_when_it_is_answered() {
         .unwrap();
     assert_eq!(running.ended().await.unwrap().text, "ok");
     assert!(fixture.model.last_messages().contains("the left one"));
+}
+
+/// Append entries to a session as an import does.
+async fn import_into(fixture: &Fixture, turn: TurnId, bodies: Vec<Body>) {
+    let now = TimestampMs(i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap());
+    let new = NewSession::new(fixture.session.clone(), now);
+    let mut import = fixture.engine.begin_import(&fixture.scope, new, Expect::Any).await.unwrap();
+    for body in bodies {
+        import.push(Draft::new(now, body).in_turn(turn)).await.unwrap();
+    }
+    import.finish().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_import_cannot_answer_cancel_or_steer_a_running_turn() {
+    let question = calls(&[("1", "ask_user", r#"{"question":"which?"}"#)]);
+    let fixture = fixture(agent(), vec![question, text("ok")]).await;
+    let running = fixture.begin("ask me", SendOptions::default()).await;
+    fixture
+        .wait_until(
+            |event| matches!(event, SessionEvent::Fragment(f) if matches!(f.kind, FragmentKind::Waiting { .. })),
+        )
+        .await;
+    let pending = fixture.engine.approvals(&fixture.scope, &fixture.session).await.unwrap();
+    let approval = pending[0].approval.clone();
+    let imported = "from the import".to_owned();
+    let answered = ApprovalAnswered {
+        approval: approval.clone(),
+        answer: ApprovalAnswer::Denied,
+        reason: Some(imported.clone()),
+    };
+    let steered = InputQueued { queue: Queue::Steer, parts: vec![Part::text(&imported)] };
+    let cancelled = CancelAsked { turn: running.turn };
+    import_into(&fixture, running.turn, vec![answered.into(), steered.into(), cancelled.into()]).await;
+    // The inbox reads in order, so an import that took effect would end the turn before this answer.
+    let reason = Some("the left one".to_owned());
+    fixture.engine.answer(&fixture.scope, &approval, ApprovalAnswer::Approved, reason).await.unwrap();
+    let report = running.ended().await.unwrap();
+    assert_eq!((report.text.as_str(), outcome(&report)), ("ok", (Outcome::Completed, None)));
+    let messages = fixture.model.last_messages();
+    assert!(messages.contains("the left one") && !messages.contains(&imported), "{messages}");
 }
 
 #[tokio::test]
