@@ -1,5 +1,5 @@
-// A session's event stream, read with fetch to receive all event names and send the cookie. A durable event has its
-// seq as id. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
+// A session's event stream, read with fetch to receive all event names and send the cookie. The id of a durable event
+// is its seq. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
 import { ApiError, fill, request } from "./client";
 
 export interface StreamEvent {

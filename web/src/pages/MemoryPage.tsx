@@ -97,7 +97,7 @@ function AddMemory() {
         value={text}
         onChange={(event) => setText(event.target.value)}
       />
-      <select aria-label="Kind to add" value={kind} onChange={(event) => setKind(event.target.value)}>
+      <select aria-label="Kind of memory" value={kind} onChange={(event) => setKind(event.target.value)}>
         {KINDS.map((name) => (
           <option key={name} value={name}>
             {name.replace("_", " ")}

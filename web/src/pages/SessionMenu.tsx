@@ -238,7 +238,7 @@ function Compact({ session, onClose }: DialogProps) {
         <select name="strategy" defaultValue="observation_mask">
           <option value="observation_mask">mask old tool output (no model)</option>
           <option value="truncate">drop older messages (no model)</option>
-          <option value="llm">summarize with the session's model</option>
+          <option value="llm">summarise with the session's model</option>
         </select>
       </label>
       <label>

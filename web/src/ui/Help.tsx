@@ -10,7 +10,7 @@ const KEYS: [string, string][] = [
   ["g g · G", "the newest and the oldest session"],
   ["Enter", "open the session"],
   ["n", "a new session"],
-  ["1 … 8", "views of the session"],
+  ["1 … 8", "select a view of the session"],
   ["c", "write a message"],
   ["Enter · Shift Enter", "send the message · new line"],
   ["Alt Enter", "steer the running turn"],
