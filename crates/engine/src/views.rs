@@ -200,6 +200,7 @@ impl Views<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
 
     fn is_send(_: impl Send) {}
 

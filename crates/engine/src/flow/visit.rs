@@ -400,7 +400,7 @@ mod tests {
         for title in ["x".repeat(500), "\n".repeat(500), "ä b\u{7}".repeat(300)] {
             let fit = role_title(&title, "writer").unwrap();
             assert!(fit.ends_with("· writer"), "{fit}");
-            assert_eq!(crate::write::checked_title(&fit).unwrap(), fit);
+            assert_eq!(crate::sessions::checked_title(&fit).unwrap(), fit);
         }
     }
 }
