@@ -104,13 +104,53 @@ impl BlobChunk {
     }
 }
 
+/// The result of a finished upload to a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UploadResult {
+    /// The uploaded chunks are now a blob.
+    Created,
+    /// The blob already existed, so the uploaded chunks are unused.
+    Duplicate,
+}
+
+/// The result of reading from a blob in a database.
+pub(crate) enum BlobRead {
+    /// The requested span.
+    Span(Vec<u8>),
+    /// The whole blob. An older version stored it in its row although it is larger than a chunk.
+    Unsplit(Vec<u8>),
+}
+
+impl BlobRead {
+    /// Returns the span of a blob that is stored in its row, or the whole blob if it must be split.
+    pub fn of_row(bytes: Vec<u8>, from: u64, limit: usize) -> Self {
+        match bytes.len() > BLOB_CHUNK_BYTES_MAX {
+            true => Self::Unsplit(bytes),
+            false => Self::Span(slice(&bytes, from, limit).to_vec()),
+        }
+    }
+}
+
+/// Decompresses a blob that is stored in its row and verifies its hash.
+pub(crate) fn read_row(blob: BlobHash, packing: u8, packed: &[u8]) -> Result<Vec<u8>, String> {
+    let bytes = unpack(packing, packed, BLOB_BYTES_MAX).map_err(|what| format!("blob {blob}: {what}"))?;
+    check_hash(blob, BlobHash::of(&bytes)).map(|()| bytes)
+}
+
+/// Checks that the bytes of a blob have its hash.
+pub(crate) fn check_hash(blob: BlobHash, actual: BlobHash) -> Result<(), String> {
+    match actual == blob {
+        true => Ok(()),
+        false => Err(format!("the content of blob {blob} does not match its hash")),
+    }
+}
+
+/// The number of a chunk, and a range of bytes within it.
+pub(crate) type ChunkSpan = (u32, std::ops::Range<usize>);
+
 /// Returns the chunks that cover a byte range: the number of each chunk, and the range within the
 /// chunk.
-pub(crate) fn span(
-    from: u64,
-    limit: usize,
-    size: u64,
-) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> {
+pub(crate) fn span(from: u64, limit: usize, size: u64) -> impl Iterator<Item = ChunkSpan> {
     const CHUNK: u64 = BLOB_CHUNK_BYTES_MAX as u64;
     let end = from.saturating_add(limit.min(BLOB_CHUNK_BYTES_MAX) as u64).min(size);
     let numbers = if from < end { from / CHUNK..end.div_ceil(CHUNK) } else { 0..0 };

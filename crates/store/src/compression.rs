@@ -5,10 +5,9 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lz4_flex::block;
-use sapwood_core::port::store::Result;
-use sapwood_core::{Body, Draft};
-
-use crate::validate;
+use sapwood_core::entry::codec;
+use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
+use sapwood_core::{Body, Draft, StoreError};
 
 /// Minimum size for compression, in bytes. Shorter bodies would not get smaller.
 const PACK_BYTES_MIN: usize = 128;
@@ -39,10 +38,19 @@ pub(crate) struct Packed {
     pub bytes: Vec<u8>,
 }
 
+/// Encodes a body and checks its size limit.
+pub(crate) fn encode_body(body: &Body) -> Result<Vec<u8>> {
+    let json = codec::encode(body);
+    if json.len() > BODY_BYTES_MAX {
+        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+    }
+    Ok(json)
+}
+
 /// Encodes and compresses a body. Fails if the body is too large. Packing is a large part of the
 /// work of an append and needs no connection, so the caller packs before it acquires the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
-    Ok(pack(validate::encode_body(body)?))
+    Ok(pack(encode_body(body)?))
 }
 
 /// Applies `pack` to each draft of a batch, in order. Import batches use two threads, as packing is

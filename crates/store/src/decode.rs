@@ -1,6 +1,5 @@
 //! Decodes rows into entries. While the caller reads a long path, up to [`WORKERS_MAX`] worker
-//! threads decode its rows. After the last row, the caller decodes chunks as well. [`ContextGoal`]
-//! determines how far back a context has to be read.
+//! threads decode its rows. After the last row, the caller decodes chunks as well.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,9 +7,9 @@ use std::thread::Scope;
 
 use sapwood_core::entry::{Entry, Meta, codec};
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
-use sapwood_core::{Body, EntryId, StoreError};
+use sapwood_core::{Body, Kind, Record, Seq, StoreError};
 
-use crate::compression::with_unpacked;
+use crate::compression::{unpack, with_unpacked};
 
 /// Rows per chunk. A path with fewer rows is decoded without a worker.
 const CHUNK_ROWS: usize = 512;
@@ -31,6 +30,13 @@ impl RawEntry {
         with_unpacked(self.packing, &self.bytes, BODY_BYTES_MAX, decode)?.map_err(|error| error.to_string())
     }
 
+    /// Decompresses the body. `session` is the pk of the session, for the error message.
+    pub fn into_record(self, session: i64) -> Result<Record, String> {
+        let body = unpack(self.packing, &self.bytes, BODY_BYTES_MAX)
+            .map_err(|what| format!("entry {} of session {session}: {what}", self.meta.seq))?;
+        Ok(Record { meta: self.meta, version: self.version, body })
+    }
+
     fn into_entry(self) -> Result<Entry> {
         match self.body() {
             Ok(body) => Ok(Entry { meta: self.meta, body }),
@@ -39,26 +45,15 @@ impl RawEntry {
     }
 }
 
-/// The next goal of a walk from the leaf back to the start of the context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ContextGoal {
-    /// The latest compaction.
-    Searching,
-    /// The oldest entry that the compaction keeps.
-    Kept(EntryId),
-    /// None: the compaction keeps no older entry, so the context starts with it.
-    Reached,
+/// Returns the kind of entry `seq`, which its row contains as a code.
+pub(crate) fn kind_of(code: u8, seq: Seq) -> Result<Kind, String> {
+    Kind::from_code(code).ok_or_else(|| format!("entry {seq} has the unknown kind {code}"))
 }
 
-impl ContextGoal {
-    pub fn of(body: &Body) -> Self {
-        match body {
-            Body::Compaction(compaction) => {
-                compaction.first_kept.map_or(ContextGoal::Reached, ContextGoal::Kept)
-            }
-            _ => ContextGoal::Searching,
-        }
-    }
+/// Returns the parent of an entry that a fork shares with its source. Shared entries are numbered by
+/// their depth.
+pub(crate) fn parent_of_shared(seq: Seq) -> Option<Seq> {
+    (seq.0 > 1).then(|| Seq(seq.0 - 1))
 }
 
 /// Decodes all rows and returns the entries in the order of the rows.
@@ -135,10 +130,6 @@ impl Decoder {
 }
 
 impl DecoderInput<'_, '_> {
-    pub fn len(&self) -> usize {
-        self.chunks * CHUNK_ROWS + self.chunk.len()
-    }
-
     pub fn push(&mut self, raw: RawEntry) {
         self.chunk.push(raw);
         if self.chunk.len() == CHUNK_ROWS {

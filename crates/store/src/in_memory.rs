@@ -13,22 +13,23 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sapwood_core::authority::fork_detail;
-use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
-    Finding, Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, Until, Upkeep,
+    Finding, Fork, Hit, Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery,
+    Sessions, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
-use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
+use sapwood_core::{Authority, BlobHash, Right, Scope, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::authorize::authorize;
-use crate::blob_chunks::{BlobChunker, BlobEnd, slice};
+use crate::blob_chunks::{BlobEnd, slice};
+use crate::blob_upload::{BlobUpload, UploadTarget};
 use crate::lease::{self, BootClock, LeaseClock, StoredLease};
-use crate::mem_log::{InMemoryLog, LogSearch, RandomBits, check_session_readable, locate, row_store_key};
+use crate::mem_log::{
+    InMemoryLog, LogSearch, RandomBits, check_session_readable, impl_log, locate, row_store_key,
+};
 use crate::validate;
 use tenant::{Bytes, Tenant};
 
@@ -94,6 +95,12 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn append_batch(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        let mut state = self.lock();
+        let used = state.next_use();
+        state.tenant(scope).append(scope, append, used, &*self.lease_clock)
+    }
+
     /// Runs `work` on a session for which the caller has the given right, and marks the session as
     /// used.
     fn with_log<T>(
@@ -152,7 +159,7 @@ impl Sessions for MemoryStore {
         let mut log = InMemoryLog::new(summary, tenant::empty_rows());
         log.random_bits.clone_from(&self.random_bits);
         tenant.insert(log, used);
-        tenant.write_audit(scope, audit_note(AuditAction::Create, &new.id), new.now);
+        tenant.write_audit(scope, validate::session_note(AuditAction::Create, &new.id), new.now);
         state.shrink(self.sessions_max);
         Ok(Created::New)
     }
@@ -168,16 +175,13 @@ impl Sessions for MemoryStore {
         if tenant.session_mut(&fork.new.id).is_ok() {
             return Err(already_exists(&fork.new.id));
         }
+        let note = validate::fork_note(&fork);
         let first = log.place_first(fork.drafts, &scope.principal, |blob| tenant.may_use(scope, blob))?;
         if let Some(first) = first {
             tenant::commit(&mut log, first);
         }
         let head = log.summary.head;
         tenant.insert(log, used);
-        let note = AuditNote {
-            detail: Some(fork_detail(&fork.source)),
-            ..audit_note(AuditAction::Fork, &fork.new.id)
-        };
         tenant.write_audit(scope, note, fork.new.now);
         state.shrink(self.sessions_max);
         Ok(head)
@@ -206,68 +210,12 @@ impl Sessions for MemoryStore {
         authorize(scope, &tenant.log(session)?.summary, Right::Own)?;
         tenant.remove(session);
         tenant.memories.erase_session(session);
-        tenant.write_audit(scope, audit_note(AuditAction::Erase, session), now);
+        tenant.write_audit(scope, validate::session_note(AuditAction::Erase, session), now);
         Ok(())
     }
 }
 
-#[async_trait]
-impl Log for MemoryStore {
-    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
-        let mut state = self.lock();
-        let used = state.next_use();
-        state.tenant(scope).append(scope, append, used, &*self.lease_clock)
-    }
-
-    async fn read_after(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        self.with_log(scope, session, Right::Read, |log| log.read_after(None, after, limit))
-    }
-
-    async fn read_kinds(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        kinds: &[Kind],
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        self.with_log(scope, session, Right::Read, |log| log.read_after(Some(kinds), after, limit))
-    }
-
-    async fn read_path(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        at: Option<Seq>,
-        until: Until,
-    ) -> Result<PathSlice> {
-        self.with_log(scope, session, Right::Read, |log| log.read_path(at, until))
-    }
-
-    async fn nth_message(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        leaf: Seq,
-        count: u32,
-    ) -> Result<Option<Seq>> {
-        self.with_log(scope, session, Right::Read, |log| log.nth_message(leaf, count))
-    }
-
-    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        self.with_log(scope, session, Right::Read, |log| log.read_entry(seq))
-    }
-
-    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
-        self.with_log(scope, session, Right::Read, |log| log.find_entries(id_prefix))
-    }
-}
+impl_log!(MemoryStore);
 
 #[async_trait]
 impl Leases for MemoryStore {
@@ -337,12 +285,8 @@ impl Search for MemoryStore {
 #[async_trait]
 impl Blobs for MemoryStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(BlobUpload {
-            store: self,
-            scope: scope.clone(),
-            chunker: BlobChunker::new(),
-            bytes: Vec::new(),
-        }))
+        let target = MemoryUpload { store: self, scope: scope.clone(), bytes: Vec::new() };
+        Ok(Box::new(BlobUpload::new(target)))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
@@ -355,28 +299,28 @@ impl Blobs for MemoryStore {
 }
 
 /// A blob upload that is buffered in memory.
-struct BlobUpload<'s> {
+struct MemoryUpload<'s> {
     store: &'s MemoryStore,
     scope: Scope,
-    chunker: BlobChunker,
     bytes: Vec<u8>,
 }
 
 #[async_trait]
-impl BlobSink for BlobUpload<'_> {
-    async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            self.bytes.extend(self.chunker.take(&mut bytes)?.unwrap_or_default());
-            self.chunker.confirm_stored();
-        }
+impl UploadTarget for MemoryUpload<'_> {
+    async fn put(&mut self, hash: BlobHash, bytes: Vec<u8>) -> Result<()> {
+        self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, bytes);
         Ok(())
     }
 
-    async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let BlobEnd { hash, rest, .. } = self.chunker.end()?;
-        self.bytes.extend(rest);
-        self.store.lock().tenant(&self.scope).put_blob(&self.scope, hash, self.bytes);
-        Ok(hash)
+    async fn add_chunk(&mut self, _: u32, chunk: Vec<u8>) -> Result<()> {
+        self.bytes.extend(chunk);
+        Ok(())
+    }
+
+    async fn finish(&mut self, _: u32, end: BlobEnd) -> Result<()> {
+        self.bytes.extend(end.rest);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.put(end.hash, bytes).await
     }
 }
 
@@ -427,8 +371,4 @@ impl Upkeep for MemoryStore {
 
 fn already_exists(session: &SessionId) -> StoreError {
     StoreError::Exists { session: session.clone() }
-}
-
-fn audit_note(action: AuditAction, session: &SessionId) -> AuditNote {
-    AuditNote { action, session: Some(session.clone()), detail: None }
 }

@@ -3,13 +3,16 @@
 //! [`jsonl`] for greppable files, [`sqlite`] as the embedded default, [`postgres`] for multiple
 //! servers. This is the only crate that contains SQL.
 
+mod audit_chain;
 mod authorize;
 #[cfg(feature = "bench")]
 pub mod baseline;
 mod blob_chunks;
+mod blob_upload;
 mod compression;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod database;
 mod decode;
 pub mod in_memory;
 pub mod jsonl;
@@ -23,6 +26,7 @@ mod path_health;
 mod permissions;
 pub mod postgres;
 pub mod sqlite;
+mod stored_answer;
 mod tokenize;
 mod validate;
 

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{
     Belongs, EMBEDDING_NUMBERS_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, MEMORY_SOURCES_MAX, Memory, MemoryFilter,
+    Whose,
 };
 use sapwood_core::port::store::{AuditAction, AuditNote, Page, Result};
 use sapwood_core::scope::Reach;
-use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
+use sapwood_core::{Principal, Scope, SessionId, StoreError, TimestampMs};
 
 use crate::match_text::TextQuery;
 use crate::validate::{QUERY_BYTES_MAX, bad_cursor, page_limit};
@@ -109,6 +110,19 @@ pub fn note(what: &str, memory: &Memory) -> AuditNote {
 pub fn without_session(mut memory: Memory, session: &SessionId) -> Option<Memory> {
     memory.sources.retain(|source| source.session != *session);
     (!memory.sources.is_empty()).then_some(memory)
+}
+
+/// Returns the owners whose memories can be in a list, or `None` for all owners.
+pub fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
+    let mine = |principal: &Principal| {
+        Some(vec![Belongs::To(principal.clone()).to_string(), Belongs::Tenant.to_string()])
+    };
+    match &filter.whose {
+        Whose::Only(belongs) => Some(vec![belongs.to_string()]),
+        Whose::For(principal) => mine(principal),
+        Whose::Any if scope.reach == Reach::Own => mine(&scope.principal),
+        Whose::Any => None,
+    }
 }
 
 /// A filter with its query and cursor parsed.

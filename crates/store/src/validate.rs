@@ -2,20 +2,22 @@
 //! appends are allowed, and how lists are split into pages. SQLite calls the same functions inside
 //! its transaction.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, BorrowMut};
 use std::cmp::{Ordering, Reverse};
 
-use sapwood_core::entry::{Kind, Meta, SessionState, Stance, codec};
+use sapwood_core::authority::fork_detail;
+use sapwood_core::entry::{Kind, Meta, SessionState, Stance};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    APPEND_ENTRIES_MAX, Append, AuditAction, AuditLine, AuditNote, BODY_BYTES_MAX, Expect, Hit, ListFilter,
+    APPEND_ENTRIES_MAX, Append, Appended, AuditAction, AuditLine, AuditNote, Expect, Fork, Hit, ListFilter,
     ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
 };
 use sapwood_core::project::session_filter::SessionFilter;
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{ForkPoint, Summary};
 use sapwood_core::scope::Reach;
+use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, is_on_path, settings_at};
 use sapwood_core::{
-    Authority, Body, Draft, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
+    Authority, Body, Draft, EntryId, Principal, Right, Scope, Seq, SessionId, Source, StoreError, TimestampMs,
 };
 use serde::Serialize;
 
@@ -160,13 +162,51 @@ fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     }
 }
 
-/// Encodes a body and checks its size limit.
-pub fn encode_body(body: &Body) -> Result<Vec<u8>> {
-    let json = codec::encode(body);
-    if json.len() > BODY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+/// Returns the audit note about an action on a session.
+pub fn session_note(action: AuditAction, session: &SessionId) -> AuditNote {
+    AuditNote { action, session: Some(session.clone()), detail: None }
+}
+
+pub fn fork_note(fork: &Fork) -> AuditNote {
+    let detail = Some(fork_detail(&fork.source));
+    AuditNote { detail, ..session_note(AuditAction::Fork, &fork.new.id) }
+}
+
+/// Returns the initial state of a fork's summary. The fork branches off at the entry `at`, which has
+/// this id.
+pub fn fork_point<L: Lookup>(
+    source: Option<&Authority>,
+    (at, id): (Seq, EntryId),
+    log: &mut L,
+) -> Result<ForkPoint, L::Error> {
+    let links = log.node(at)?.links;
+    let model = settings_at(at, log)?.model;
+    let authority = source.map(|authority| authority.forked(at, log)).transpose()?;
+    Ok(ForkPoint { id, links, model, authority })
+}
+
+/// Returns whether a fork at `at` can have this draft: a label needs an entry that the fork shares.
+pub fn is_shared<L: Lookup>(draft: &Draft, at: Option<Seq>, log: &mut L) -> Result<bool, L::Error> {
+    let Body::Label(label) = &draft.body else { return Ok(true) };
+    match log.find(label.target)? {
+        Some((seq, _)) => is_on_path(seq, at, log),
+        None => Ok(false),
     }
-    Ok(json)
+}
+
+/// Returns the links of the leaf after a batch.
+pub fn links_of_leaf<L: Lookup>(tip: &Tip, batch: &[Placed], log: &mut L) -> Result<Option<Links>, L::Error> {
+    let Some(leaf) = tip.head.leaf else { return Ok(None) };
+    match batch.iter().rev().find(|placed| placed.entry.meta.seq == leaf) {
+        Some(placed) => Ok(placed.links),
+        None => log.node(leaf).map(|node| Some(node.links)),
+    }
+}
+
+/// Returns the answer to an append.
+pub fn answer_of(placed: &[Placed], head: Head) -> Appended {
+    let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
+    Appended { head, entries }
 }
 
 /// Returns the error for a path or a fork at an entry that is not in the tree.
@@ -403,8 +443,16 @@ pub fn shows_key(scope: &Scope, key: &ApiKey) -> bool {
     key.tenant == scope.tenant && is_own
 }
 
-pub fn no_key(id: &str) -> StoreError {
-    StoreError::NoKey { key: id.chars().take(64).collect() }
+/// Finds the key to revoke among keys that the caller may see, and marks it as revoked.
+pub fn revoke_key<K: BorrowMut<ApiKey>>(
+    mut keys: impl Iterator<Item = K>,
+    id: &str,
+    now: TimestampMs,
+) -> Result<K> {
+    let found = keys.find(|key| key.borrow().id == id);
+    let mut key = found.ok_or_else(|| StoreError::NoKey { key: id.chars().take(64).collect() })?;
+    key.borrow_mut().revoked_at.get_or_insert(now);
+    Ok(key)
 }
 
 pub fn key_note(what: &str, key: &ApiKey) -> AuditNote {

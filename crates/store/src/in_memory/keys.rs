@@ -6,7 +6,7 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 
 use super::MemoryStore;
-use crate::validate::{key_note, no_key, shows_key};
+use crate::validate::{key_note, revoke_key, shows_key, tenant_note};
 
 #[async_trait]
 impl Keys for MemoryStore {
@@ -24,10 +24,8 @@ impl Keys for MemoryStore {
 
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
         let mut state = self.lock();
-        let found = state.keys.iter_mut().find(|key| shows_key(scope, key) && key.id == id);
-        let key = found.ok_or_else(|| no_key(id))?;
-        key.revoked_at.get_or_insert(now);
-        let key = key.clone();
+        let visible = state.keys.iter_mut().filter(|key| shows_key(scope, key));
+        let key = revoke_key(visible, id, now)?.clone();
         state.tenant(scope).write_audit(scope, key_note("revoked", &key), now);
         Ok(key)
     }
@@ -41,7 +39,7 @@ impl Keys for MemoryStore {
     }
 
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
-        self.lock().tenant(scope).write_audit(scope, crate::validate::tenant_note(), now);
+        self.lock().tenant(scope).write_audit(scope, tenant_note(), now);
         Ok(())
     }
 

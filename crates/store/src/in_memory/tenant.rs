@@ -9,6 +9,7 @@ use sapwood_core::port::store::{Append, Appended, AuditLine, AuditNote, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Principal, Right, Scope, SessionId, StoreError, TimestampMs};
 
+use crate::audit_chain::AuditChain;
 use crate::authorize::authorize;
 use crate::lease::LeaseClock;
 use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, SharedRows, StoredBody};
@@ -148,10 +149,8 @@ impl Tenant {
     }
 
     pub fn write_audit(&mut self, scope: &Scope, note: AuditNote, now: TimestampMs) {
-        let previous = self.audit.last().map_or("", |line| line.hash.as_str());
-        let number = self.audit.len() as u64 + 1;
-        let line = AuditLine::chained(number, now, scope.principal.clone(), note, previous);
-        self.audit.push(line);
+        let mut chain = AuditChain::after(self.audit.last());
+        self.audit.push(chain.add(scope.principal.clone(), note, now));
     }
 
     pub fn read_audit(

@@ -6,18 +6,30 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 
-use sapwood_core::Principal;
-use sapwood_core::TimestampMs;
-use sapwood_core::port::store::{AuditLine, Result};
+use sapwood_core::port::store::{AuditLine, AuditNote, Result};
+use sapwood_core::{Principal, Scope, TimestampMs};
 
 use super::disk::{self, At, LockKind, sync};
 use super::layout::Layout;
-use super::session_log::PendingAuditLine;
 use crate::Durability;
+use crate::audit_chain::AuditChain;
 use crate::validate::damaged;
 
 /// Bytes that are read from the end of the file to find its last line.
 const END_BYTES: u64 = 16 << 10;
+
+/// An audit line that is not in the chain yet.
+pub struct PendingAuditLine {
+    by: Principal,
+    note: AuditNote,
+    at: TimestampMs,
+}
+
+impl PendingAuditLine {
+    pub fn of(scope: &Scope, note: AuditNote, at: TimestampMs) -> Self {
+        Self { by: scope.principal.clone(), note, at }
+    }
+}
 
 /// Appends lines to the chain.
 pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Durability) -> Result<()> {
@@ -29,7 +41,7 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
     let lock = file.try_clone().at(&path)?;
     let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
     let length = file.metadata().at(&path)?.len();
-    let (mut last, whole) = match read_end(&mut file, length).at(&path)? {
+    let (last, whole) = match read_end(&mut file, length).at(&path)? {
         Some(last) => (Some(last), length),
         None => read_chain(layout)?.into_last(),
     };
@@ -38,12 +50,11 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
         file.set_len(whole).at(&path)?;
     }
     let mut out = Vec::new();
+    let mut chain = AuditChain::after(last.as_ref());
     for PendingAuditLine { by, note, at } in lines {
-        let (number, previous) = last.as_ref().map_or((1, ""), |line| (line.number + 1, line.hash.as_str()));
-        let line = AuditLine::chained(number, at, by, note, previous);
+        let line = chain.add(by, note, at);
         serde_json::to_writer(&mut out, &line).expect("an audit line contains only strings and numbers");
         out.push(b'\n');
-        last = Some(line);
     }
     file.write_all(&out).at(&path)?;
     sync(&file, &path, durability)?;
@@ -137,12 +148,4 @@ fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<Au
     let mut lines: Vec<AuditLine> = whole.filter_map(|raw| serde_json::from_slice(raw).ok()).collect();
     lines.reverse();
     Ok(lines)
-}
-
-pub fn pending_line(
-    by: Principal,
-    note: sapwood_core::port::store::AuditNote,
-    at: TimestampMs,
-) -> PendingAuditLine {
-    PendingAuditLine { by, note, at }
 }

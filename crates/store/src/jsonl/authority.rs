@@ -1,11 +1,9 @@
-//! The authority record of a session: which entries this store wrote itself. It is a small file
-//! next to the log. Every change replaces the whole file. Reads and writes hold the lock on the log.
-//! A log without a record was written by an earlier version, or copied here manually.
+//! The authority record of a session: which entries this store wrote itself. A log without a record
+//! was written by an earlier version, or copied here manually.
 //!
 //! An import writes the record before the entries. After a crash in between, the record references
 //! entries that do not exist; the next append removes these references.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_core::authority::OriginTrace;
@@ -13,28 +11,13 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{Authority, Right, Scope, Seq, SessionId, Source, StoreError};
 
 use super::audit::read_chain;
+use super::authority_file::{path_beside, read, write};
 use super::disk::{self, LockKind};
-use super::layout::{AUTHORITY_EXTENSION, Layout};
+use super::layout::Layout;
 use super::session_log::SessionLog;
 use super::tenant::TenantDir;
-use crate::Durability;
 use crate::mem_log::PlannedBatch;
-use crate::validate::{self, damaged};
-
-/// Returns the path of the record that belongs to this log.
-pub fn path_beside(log: &Path) -> PathBuf {
-    log.with_extension(AUTHORITY_EXTENSION)
-}
-
-pub fn read(path: &Path) -> Result<Option<Authority>> {
-    let Some(bytes) = disk::read_if_exists(path)? else { return Ok(None) };
-    let parsed = std::str::from_utf8(&bytes).map_err(|error| damaged(path.display(), error))?;
-    validate::parse_authority(parsed).map(Some).map_err(|error| damaged(path.display(), error))
-}
-
-pub fn write(path: &Path, authority: &Authority, durability: Durability) -> Result<()> {
-    disk::replace(path, validate::print_json(authority).as_bytes(), durability)
-}
+use crate::validate;
 
 /// Returns the record as it will be after a batch is appended.
 pub fn with_planned(session_log: &SessionLog, planned: Option<&PlannedBatch>) -> Authority {

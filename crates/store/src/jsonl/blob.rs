@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, BlobSink, Result};
+use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::{BlobHash, Principal, Scope, StoreError};
 
 use super::JsonlStore;
 use super::disk::{self, At, io_error, sync, sync_dir};
 use super::layout::Layout;
-use crate::blob_chunks::{BlobChunker, BlobEnd, UPLOAD_IDLE_S_MAX};
+use crate::blob_chunks::{BlobEnd, UPLOAD_IDLE_S_MAX};
+use crate::blob_upload::UploadTarget;
 use crate::validate::damaged;
 use crate::{Durability, permissions};
 
@@ -25,11 +26,10 @@ const CHECK_BYTES: usize = 64 << 10;
 /// Maximum number of old upload files that one sweep inspects.
 const SWEPT_FILES_MAX: usize = 1_000;
 
-/// A blob upload.
-pub struct BlobUpload<'s> {
+/// An upload of one blob.
+pub struct JsonlUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,
-    chunker: BlobChunker,
     upload: Option<Upload>,
 }
 
@@ -62,56 +62,54 @@ impl Upload {
     }
 }
 
-impl<'s> BlobUpload<'s> {
+impl<'s> JsonlUpload<'s> {
     pub fn new(store: &'s JsonlStore, scope: Scope) -> Self {
-        Self { store, scope, chunker: BlobChunker::new(), upload: None }
+        Self { store, scope, upload: None }
+    }
+
+    /// Returns the temporary file. Creates it for the first chunk.
+    fn upload(&mut self) -> Result<&mut Upload> {
+        match &mut self.upload {
+            Some(upload) => Ok(upload),
+            none => {
+                let layout = self.store.with(&self.scope, |tenant| tenant.layout.clone());
+                Ok(none.insert(Upload::begin(&layout)?))
+            }
+        }
     }
 }
 
 #[async_trait]
-impl BlobSink for BlobUpload<'_> {
-    async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let Some(chunk) = self.chunker.take(&mut bytes)? else { continue };
-            let upload = match &mut self.upload {
-                Some(upload) => upload,
-                none => {
-                    let layout = self.store.with(&self.scope, |tenant| tenant.layout.clone());
-                    none.insert(Upload::begin(&layout)?)
-                }
-            };
-            upload.add(&chunk)?;
-            self.chunker.confirm_stored();
-        }
-        Ok(())
+impl UploadTarget for JsonlUpload<'_> {
+    async fn put(&mut self, hash: BlobHash, bytes: Vec<u8>) -> Result<()> {
+        self.store.with(&self.scope, |tenant| {
+            let durability = tenant.options.durability;
+            note_put(&tenant.layout, &self.scope.principal, &hash, durability)?;
+            match exists(&tenant.layout, &hash) {
+                true => Ok(()),
+                false => disk::replace(&tenant.layout.blob(&hash), &bytes, durability),
+            }
+        })
     }
 
-    async fn finish(mut self: Box<Self>) -> Result<BlobHash> {
-        let BlobEnd { hash, rest, .. } = self.chunker.end()?;
-        let by = &self.scope.principal;
-        match &mut self.upload {
-            None => self.store.with(&self.scope, |tenant| {
-                let durability = tenant.options.durability;
-                note_put(&tenant.layout, by, &hash, durability)?;
-                match exists(&tenant.layout, &hash) {
-                    true => Ok(()),
-                    false => disk::replace(&tenant.layout.blob(&hash), &rest, durability),
-                }
-            })?,
-            Some(upload) => {
-                upload.add(&rest)?;
-                sync(&upload.file, &upload.path, self.store.options.durability)?;
-                self.store.with(&self.scope, |tenant| {
-                    let (path, durability) = (tenant.layout.blob(&hash), tenant.options.durability);
-                    note_put(&tenant.layout, by, &hash, durability)?;
-                    if !exists(&tenant.layout, &hash) {
-                        fs::rename(&upload.path, &path).at(&path)?;
-                    }
-                    sync_dir(&path, durability)
-                })?;
+    async fn add_chunk(&mut self, _: u32, chunk: Vec<u8>) -> Result<()> {
+        self.upload()?.add(&chunk)
+    }
+
+    async fn finish(&mut self, _: u32, BlobEnd { hash, rest, .. }: BlobEnd) -> Result<()> {
+        let durability = self.store.options.durability;
+        let upload = self.upload()?;
+        upload.add(&rest)?;
+        sync(&upload.file, &upload.path, durability)?;
+        let uploaded = upload.path.clone();
+        self.store.with(&self.scope, |tenant| {
+            let path = tenant.layout.blob(&hash);
+            note_put(&tenant.layout, &self.scope.principal, &hash, durability)?;
+            if !exists(&tenant.layout, &hash) {
+                fs::rename(&uploaded, &path).at(&path)?;
             }
-        }
-        Ok(hash)
+            sync_dir(&path, durability)
+        })
     }
 }
 

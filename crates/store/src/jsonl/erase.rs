@@ -7,10 +7,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use sapwood_core::entry::{LOG_VERSION, Record};
-use sapwood_core::port::store::{AuditAction, AuditNote, Result};
+use sapwood_core::port::store::{AuditAction, Result};
 use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq, SessionId, TimestampMs};
 
-use super::audit;
+use super::audit::{self, PendingAuditLine};
 use super::blob;
 use super::disk::{self, At, LockKind, io_error, replace, sync_dir};
 use super::file::{BodyHandle, LogFile};
@@ -18,7 +18,7 @@ use super::header::Header;
 use super::session_log::{OpenedLog, erased_file};
 use super::tenant::TenantDir;
 use crate::mem_log::{PathWalk, RowStore, StoredBody, row_at};
-use crate::validate::damaged;
+use crate::validate::{damaged, session_note};
 
 /// A session whose files are deleted, except for the entries that forks need.
 struct SessionToErase {
@@ -45,8 +45,8 @@ impl TenantDir {
         self.evict_read();
         self.collect_blobs(&blobs)?;
         self.erase_memories(session)?;
-        let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
-        lines.push(audit::pending_line(scope.principal.clone(), note, now));
+        let note = session_note(AuditAction::Erase, session);
+        lines.push(PendingAuditLine::of(scope, note, now));
         audit::write_lines(&self.layout, lines, self.options.durability)
     }
 

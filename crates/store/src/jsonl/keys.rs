@@ -5,14 +5,14 @@ use std::io::Write;
 
 use async_trait::async_trait;
 use sapwood_core::port::keys::{ApiKey, Keys};
-use sapwood_core::port::store::{Audit, AuditNote, Result};
+use sapwood_core::port::store::{Audit, Result};
 use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 
 use super::JsonlStore;
 use super::disk::{self, At, LockKind, sync};
 use super::layout::Layout;
 use crate::permissions;
-use crate::validate::{damaged, key_note, no_key, shows_key, tenant_note};
+use crate::validate::{damaged, key_note, revoke_key, shows_key, tenant_note};
 
 impl JsonlStore {
     fn keys_path(&self) -> std::path::PathBuf {
@@ -59,17 +59,13 @@ impl JsonlStore {
         disk::sync_dir(&path, self.options.durability)?;
         Ok(key)
     }
-
-    async fn note(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
-        self.write_audit(scope, note, now).await
-    }
 }
 
 #[async_trait]
 impl Keys for JsonlStore {
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()> {
         let key = self.change_key(|_| Ok(ApiKey { tenant: scope.tenant.clone(), ..key }))?;
-        self.note(scope, key_note("created", &key), key.created_at).await
+        self.write_audit(scope, key_note("created", &key), key.created_at).await
     }
 
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>> {
@@ -77,13 +73,9 @@ impl Keys for JsonlStore {
     }
 
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-        let key = self.change_key(|keys| {
-            let found = keys.into_iter().find(|key| shows_key(scope, key) && key.id == id);
-            let mut key = found.ok_or_else(|| no_key(id))?;
-            key.revoked_at.get_or_insert(now);
-            Ok(key)
-        })?;
-        self.note(scope, key_note("revoked", &key), now).await?;
+        let key = self
+            .change_key(|keys| revoke_key(keys.into_iter().filter(|key| shows_key(scope, key)), id, now))?;
+        self.write_audit(scope, key_note("revoked", &key), now).await?;
         Ok(key)
     }
 
@@ -98,7 +90,7 @@ impl Keys for JsonlStore {
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
         let dir = Layout::of(&self.root, &scope.tenant).dir;
         permissions::create_dir(&dir).at(&dir)?;
-        self.note(scope, tenant_note(), now).await
+        self.write_audit(scope, tenant_note(), now).await
     }
 
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {

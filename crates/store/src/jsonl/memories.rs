@@ -9,7 +9,7 @@ use sapwood_core::port::store::{AuditNote, Page, Result};
 use sapwood_core::{Scope, SessionId, TimestampMs};
 
 use super::JsonlStore;
-use super::audit;
+use super::audit::{self, PendingAuditLine};
 use super::disk::{self, LockKind};
 use super::layout::Layout;
 use super::tenant::TenantDir;
@@ -58,7 +58,7 @@ impl TenantDir {
         let mut memories = read_memories(&self.layout)?;
         let (answer, note) = change(&mut memories)?;
         write_memories(&self.layout, &memories, self.options.durability)?;
-        let line = audit::pending_line(scope.principal.clone(), note, now);
+        let line = PendingAuditLine::of(scope, note, now);
         audit::write_lines(&self.layout, vec![line], self.options.durability)?;
         Ok(answer)
     }

@@ -16,6 +16,7 @@
 
 mod audit;
 mod authority;
+mod authority_file;
 mod blob;
 mod check;
 mod cwd_sessions;
@@ -37,19 +38,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sapwood_core::entry::{Kind, Record};
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
-    Sessions, Until, Upkeep,
+    Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery, Sessions, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{Authority, BlobHash, Right, Scope, Seq, SessionId, StoreError, TenantId, TimestampMs};
 
 use crate::authorize::authorize;
+use crate::blob_upload::BlobUpload;
 use crate::lease::{BootClock, LeaseClock, StoredLease, next_lease};
-use crate::mem_log::{InMemoryLog, LogSearch, check_session_readable, row_at};
+use crate::mem_log::{InMemoryLog, LogSearch, check_session_readable, impl_log, row_at};
 use crate::path_health::PathHealth;
 use crate::{Durability, validate};
 use file::BodyHandle;
@@ -123,14 +123,19 @@ impl JsonlStore {
         run(tenants.entry(scope.tenant.clone()).or_insert_with(new))
     }
 
-    /// Calls `read` with the log of a session that the caller may read.
-    fn read<T>(
+    fn append_batch(&self, scope: &Scope, append: Append) -> Result<Appended> {
+        self.with(scope, |tenant| tenant.append(scope, append))
+    }
+
+    /// Runs `work` on a session for which the caller has the given right.
+    fn with_log<T>(
         &self,
         scope: &Scope,
         session: &SessionId,
-        read: impl FnOnce(&InMemoryLog<BodyHandle>) -> Result<T>,
+        right: Right,
+        work: impl FnOnce(&InMemoryLog<BodyHandle>) -> Result<T>,
     ) -> Result<T> {
-        self.with(scope, |tenant| read(&tenant.open_for(scope, session, Right::Read)?.log))
+        self.with(scope, |tenant| work(&tenant.open_for(scope, session, right)?.log))
     }
 }
 
@@ -145,7 +150,7 @@ impl Sessions for JsonlStore {
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
-        self.read(scope, session, |log| Ok(log.summary.clone()))
+        self.with_log(scope, session, Right::Read, |log| Ok(log.summary.clone()))
     }
 
     async fn list(&self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
@@ -165,61 +170,7 @@ impl Sessions for JsonlStore {
     }
 }
 
-#[async_trait]
-impl Log for JsonlStore {
-    async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
-        self.with(scope, |tenant| tenant.append(scope, append))
-    }
-
-    async fn read_after(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        self.read(scope, session, |log| log.read_after(None, after, limit))
-    }
-
-    async fn read_kinds(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        kinds: &[Kind],
-        after: Seq,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        self.read(scope, session, |log| log.read_after(Some(kinds), after, limit))
-    }
-
-    async fn read_path(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        at: Option<Seq>,
-        until: Until,
-    ) -> Result<PathSlice> {
-        self.read(scope, session, |log| log.read_path(at, until))
-    }
-
-    async fn nth_message(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        leaf: Seq,
-        count: u32,
-    ) -> Result<Option<Seq>> {
-        self.read(scope, session, |log| log.nth_message(leaf, count))
-    }
-
-    async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record> {
-        self.read(scope, session, |log| log.read_entry(seq))
-    }
-
-    async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
-        self.read(scope, session, |log| log.find_entries(id_prefix))
-    }
-}
+impl_log!(JsonlStore);
 
 #[async_trait]
 impl Leases for JsonlStore {
@@ -302,7 +253,7 @@ fn is_orphan(log: &InMemoryLog<BodyHandle>, seq: Seq, visible: &BTreeSet<Session
 #[async_trait]
 impl Blobs for JsonlStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(blob::BlobUpload::new(self, scope.clone())))
+        Ok(Box::new(BlobUpload::new(blob::JsonlUpload::new(self, scope.clone()))))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
@@ -325,7 +276,7 @@ impl Audit for JsonlStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
         self.with(scope, |tenant| {
             tenant.lock_file()?;
-            let line = audit::pending_line(scope.principal.clone(), note, now);
+            let line = audit::PendingAuditLine::of(scope, note, now);
             audit::write_lines(&tenant.layout, vec![line], tenant.options.durability)
         })
     }

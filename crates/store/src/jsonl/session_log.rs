@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::entry::jsonl::{EntryLine, Extra, read_line, write_line, write_line_with};
-use sapwood_core::port::store::{Appended, AuditNote, BODY_BYTES_MAX, Result};
-use sapwood_core::{Draft, EntryId, Kind, Principal, Record, Seq, StoreError, TimestampMs};
+use sapwood_core::port::store::{Appended, BODY_BYTES_MAX, Result};
+use sapwood_core::{Draft, EntryId, Kind, Record, Seq, StoreError};
 
-use super::authority;
+use super::audit::PendingAuditLine;
+use super::authority_file;
 use super::disk::At;
 use super::file::{BodyHandle, LogFile};
 use super::header::{BaseRef, Header};
@@ -33,13 +34,6 @@ pub struct SessionLog {
     pub used: u64,
     /// Audit lines that are written once the session is on disk.
     pub deferred: Vec<PendingAuditLine>,
-}
-
-/// An audit line that is not in the chain yet.
-pub struct PendingAuditLine {
-    pub by: Principal,
-    pub note: AuditNote,
-    pub at: TimestampMs,
 }
 
 pub struct OnDisk {
@@ -98,7 +92,7 @@ impl SessionLog {
             return Ok(0);
         }
         // Read the authority record before the entries: an import writes them in that order.
-        self.log.summary.authority = authority::read(&authority::path_beside(&disk.file.path))?;
+        self.log.summary.authority = authority_file::read(&authority_file::path_beside(&disk.file.path))?;
         let mut reader = BufReader::new(disk.file.handle()?);
         reader.seek(SeekFrom::Start(disk.len)).at(&disk.file.path)?;
         let mut batch: Vec<PlacedLine> = Vec::new();
@@ -162,7 +156,7 @@ impl SessionLog {
         self.header.write(&mut out);
         let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
         for (key, answer) in self.log.answers() {
-            let entries = &answer.appended.entries;
+            let entries = &answer.entries;
             let has_more = Extra { more: true, ..Extra::default() };
             keyed.extend(entries.iter().map(|(_, id)| (*id, has_more)));
             let ends = Extra { key: Some(key), request: answer.request.as_deref(), ..Extra::default() };
@@ -329,7 +323,7 @@ impl OpenedLog {
         let point = (inherited.0 > 0).then(|| fork_point_at(&rows, inherited)).transpose();
         let point = point.map_err(|error| damaged(self.file.place(), error))?;
         let mut log = InMemoryLog::new(self.header.summary(point), rows);
-        log.summary.authority = authority::read(&authority::path_beside(&self.file.path))?;
+        log.summary.authority = authority_file::read(&authority_file::path_beside(&self.file.path))?;
         let disk = OnDisk { file: self.file, len, lines, lacks_line_break: false };
         let length = disk.file.file().metadata().at(&disk.file.path)?.len();
         let mut session_log = SessionLog {

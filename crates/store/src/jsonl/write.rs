@@ -3,27 +3,25 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sapwood_core::authority::fork_detail;
-use sapwood_core::port::store::{
-    Append, Appended, AuditAction, AuditNote, Created, Fork, NewSession, Result,
-};
+use sapwood_core::port::store::{Append, Appended, AuditAction, Created, Fork, NewSession, Result};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreError};
 
 use super::PersistFrom;
-use super::audit;
+use super::audit::{self, PendingAuditLine};
 use super::authority;
+use super::authority_file;
 use super::disk::{self, LockKind, replace};
 use super::file::BodyHandle;
 use super::header::BaseRef;
 use super::lease;
-use super::session_log::{PendingAuditLine, SessionLog};
+use super::session_log::SessionLog;
 use super::tenant::{FORK_DEPTH_MAX, TenantDir};
 use crate::authorize::authorize;
 use crate::lease::StoredLease;
 use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, place_shared, row_of};
-use crate::validate::damaged;
+use crate::validate::{damaged, fork_note, session_note};
 
 impl TenantDir {
     pub fn create(&mut self, scope: &Scope, new: NewSession) -> Result<Created> {
@@ -32,8 +30,8 @@ impl TenantDir {
         }
         let summary = Summary::new(&new, scope.principal.clone());
         let mut session_log = SessionLog::pending(InMemoryLog::new(summary, Arc::new(RowStore::whole(0))));
-        let note = AuditNote { action: AuditAction::Create, session: Some(new.id), detail: None };
-        session_log.deferred.push(audit::pending_line(scope.principal.clone(), note, new.now));
+        let note = session_note(AuditAction::Create, &new.id);
+        session_log.deferred.push(PendingAuditLine::of(scope, note, new.now));
         let id = session_log.log.summary.id.clone();
         self.insert_pending(session_log);
         if self.options.persist_from != PersistFrom::Creation {
@@ -110,8 +108,7 @@ impl TenantDir {
                 // A log whose write failed is dropped from the cache, so that it is read from disk
                 // again.
                 let appended = session_log.append(planned, self.options.durability)?;
-                let lines =
-                    append.audit.map(|note| audit::pending_line(scope.principal.clone(), note, append.now));
+                let lines = append.audit.map(|note| PendingAuditLine::of(scope, note, append.now));
                 self.open_logs.insert(append.session, session_log);
                 audit::write_lines(&self.layout, lines.into_iter().collect(), self.options.durability)?;
                 return Ok(appended);
@@ -141,7 +138,7 @@ impl TenantDir {
             AppendPlan::Answered(first) => return Ok(first),
             AppendPlan::Write(planned) => planned,
         };
-        let line = append.audit.map(|note| audit::pending_line(scope.principal.clone(), note, append.now));
+        let line = append.audit.map(|note| PendingAuditLine::of(scope, note, append.now));
         if !should_persist(session_log, &planned, persist_from) {
             session_log.deferred.extend(line);
             return Ok(session_log.commit_pending(planned));
@@ -181,7 +178,7 @@ impl TenantDir {
             lease::write(&self.layout, &stem, lease, durability)?;
         }
         let record = authority::with_planned(session_log, planned);
-        authority::write(&self.layout.authority(&stem), &record, durability)?;
+        authority_file::write(&self.layout.authority(&stem), &record, durability)?;
         replace(&self.layout.log(&stem), &session_log.to_file(planned)?, durability)?;
         let mut lines = std::mem::take(&mut session_log.deferred);
         lines.extend(line);
@@ -205,13 +202,12 @@ impl TenantDir {
         if base.is_none() {
             log = with_copies(log)?;
         }
+        let note = fork_note(&fork);
         let first = log.place_first(fork.drafts, &scope.principal, |blob| usable.contains(blob))?;
         let head = first.as_ref().map_or(log.summary.head, |first| first.appended().head);
         let mut session_log = SessionLog::pending(log);
         session_log.header.base = base;
-        let detail = Some(fork_detail(&fork.source));
-        let note = AuditNote { action: AuditAction::Fork, session: Some(fork.new.id.clone()), detail };
-        session_log.deferred.push(audit::pending_line(scope.principal.clone(), note, fork.new.now));
+        session_log.deferred.push(PendingAuditLine::of(scope, note, fork.new.now));
         if is_written {
             self.insert_pending(session_log);
             let written = self.persist_locked(&fork.new.id, first.as_ref(), None);

@@ -6,6 +6,7 @@
 //! whole batches, I5 in `plan`, and I8 because a fork has its own rows and only reads the rows of
 //! its source.
 
+mod port;
 mod read;
 mod row_store;
 mod search;
@@ -22,8 +23,11 @@ use sapwood_core::{
 };
 
 use crate::authorize::authorize;
+use crate::compression::encode_body;
 use crate::lease::{LeaseClock, StoredLease};
+use crate::stored_answer::StoredAnswer;
 use crate::validate;
+pub(crate) use port::impl_log;
 pub use row_store::{ForkBase, LogRow, PathWalk, RowStore, StoredBody, first_not_before, locate, row_at};
 use row_store::{RowLookup, meta_at};
 pub use search::{LogSearch, check_session_readable};
@@ -42,12 +46,6 @@ pub struct InMemoryLog<B> {
     turn_starts: HashMap<TurnId, Seq>,
     /// The turns that ended in this session, in order, without shared turns.
     ended: Vec<EndedTurn>,
-}
-
-/// The stored answer to an idempotency key, and the request it belongs to.
-pub struct StoredAnswer {
-    pub appended: Appended,
-    pub request: Option<String>,
 }
 
 struct EndedTurn {
@@ -84,8 +82,7 @@ impl PlannedBatch {
 
     /// Returns the result of the append.
     pub fn appended(&self) -> Appended {
-        let entries = self.batch.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
-        Appended { head: self.tip.head, entries }
+        validate::answer_of(&self.batch, self.tip.head)
     }
 
     /// Returns the entries as records.
@@ -136,8 +133,7 @@ impl<B: StoredBody> InMemoryLog<B> {
     ) -> Result<AppendPlan> {
         authorize(scope, &self.summary, validate::right_needed(&self.summary, &append.drafts))?;
         if let Some(first) = append.idempotency_key.as_ref().and_then(|key| self.answers.get(key)) {
-            validate::check_request(append, first.request.as_deref())?;
-            return Ok(AppendPlan::Answered(first.appended.clone()));
+            return first.for_retry(append).map(AppendPlan::Answered);
         }
         let lease = self.lease.as_ref().map(|lease| lease.at(&clock.read()));
         validate::check_append(scope, &self.summary, append, lease)?;
@@ -159,22 +155,13 @@ impl<B: StoredBody> InMemoryLog<B> {
         if let Some(blob) = missing {
             return Err(StoreError::NoBlob { blob });
         }
-        let bodies =
-            drafts.iter().map(|draft| validate::encode_body(&draft.body)).collect::<Result<Vec<_>>>()?;
+        let bodies = drafts.iter().map(|draft| encode_body(&draft.body)).collect::<Result<Vec<_>>>()?;
         let mut tip = self.summary.tip();
         let draw =
             || self.random_bits.as_ref().map_or_else(validate::random_bits, |random_bits| random_bits());
         let batch = place(&mut tip, drafts, by, &mut self.lookup(), draw)?;
-        let leaf = self.links_of_leaf(&tip, &batch)?;
+        let leaf = validate::links_of_leaf(&tip, &batch, &mut self.lookup())?;
         Ok(PlannedBatch { batch, bodies, key: None, request: None, source: Source::Own, tip, leaf })
-    }
-
-    fn links_of_leaf(&self, tip: &Tip, batch: &[Placed]) -> Result<Option<Links>> {
-        let Some(leaf) = tip.head.leaf else { return Ok(None) };
-        match batch.iter().find(|placed| placed.entry.meta.seq == leaf) {
-            Some(placed) => Ok(placed.links),
-            None => self.lookup().node(leaf).map(|node| Some(node.links)),
-        }
     }
 
     /// Commits a planned batch. `stored` contains the location of each body. The log must not have
@@ -191,8 +178,7 @@ impl<B: StoredBody> InMemoryLog<B> {
         }
         let appended = Appended { head: self.summary.head, entries };
         if let Some(key) = planned.key {
-            let request = planned.request;
-            self.answers.insert(key, StoredAnswer { appended: appended.clone(), request });
+            self.answers.insert(key, StoredAnswer::of(&appended, planned.request));
         }
         appended
     }
@@ -211,12 +197,8 @@ impl<B: StoredBody> InMemoryLog<B> {
     /// fork's summary. Returns `None` if the fork shares no entry.
     fn fork_point(&self, at: Option<Seq>) -> Result<Option<(Seq, ForkPoint)>> {
         let Some(at) = at.or(self.summary.head.leaf).filter(|at| *at > Seq::ZERO) else { return Ok(None) };
-        let links = self.lookup().node(at)?.links;
-        let row = self.row(at)?;
-        let model = settings_at(at, &mut self.lookup())?.model;
-        let authority = self.summary.authority.as_ref();
-        let authority = authority.map(|authority| authority.forked(at, &mut self.lookup())).transpose()?;
-        Ok(Some((at, ForkPoint { id: row.meta.id, links, model, authority })))
+        let (id, authority) = (self.row(at)?.meta.id, self.summary.authority.as_ref());
+        Ok(Some((at, validate::fork_point(authority, (at, id), &mut self.lookup())?)))
     }
 
     /// Creates a fork of this log. The fork refers to the rows of the path to the fork point and
@@ -301,13 +283,10 @@ pub fn place_shared<B>(
 
 /// Returns the initial state of the summary of a fork that branches off at `seq`.
 pub fn fork_point_at<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> {
-    let mut lookup = RowLookup { rows, session: None };
-    let links = lookup.node(seq)?.links;
-    let model = settings_at(seq, &mut lookup)?.model;
     let row = row_at(rows, seq)
         .ok_or_else(|| validate::damaged("the shared part of a fork", format!("no entry {seq}")))?;
     // The authority record of a stored fork is in a separate file.
-    Ok(ForkPoint { id: row.meta.id, links, model, authority: None })
+    validate::fork_point(None, (seq, row.meta.id), &mut RowLookup { rows, session: None })
 }
 
 /// Converts a placed entry into a row.

@@ -14,6 +14,7 @@ use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Links, Lookup, TreeNode, ancestor_at};
 use sapwood_core::{BlobHash, EntryId, Kind, Seq, SessionId, StoreError};
 
+use crate::decode::parent_of_shared;
 use crate::validate::{beside_tree, no_entry};
 
 /// The location of a body.
@@ -169,7 +170,7 @@ pub fn meta_at<B>(rows: &RowStore<B>, seq: Seq, row: &LogRow<B>) -> Meta {
     let mut meta = row.meta.clone();
     if seq.0 <= rows.first {
         meta.seq = seq;
-        meta.parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
+        meta.parent = parent_of_shared(seq);
     }
     meta
 }
@@ -225,7 +226,7 @@ impl<B> Lookup for RowLookup<'_, B> {
         }
         let settings = links.settings.and_then(|at| owner.depth_of(at)).map(Seq);
         let links = Links { depth: seq.0, jump: seq, messages: links.messages, settings };
-        Ok(TreeNode { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+        Ok(TreeNode { seq, parent: parent_of_shared(seq), links })
     }
 
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {

@@ -6,23 +6,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::port::store::{Append, Appended, Result};
-use sapwood_core::tree::{Head, Links, Lookup, Placed, Tip, place};
-use sapwood_core::{Draft, EntryId, Right, Scope, Seq, SessionId, Source, StoreError, TenantId};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::{Head, Links, Placed, Tip, place};
+use sapwood_core::{Draft, Right, Scope, SessionId, Source, StoreError, TenantId};
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
-use super::append_batch::{APPEND, AppendJob, BatchColumns, StoredAnswer};
+use super::append_batch::{APPEND, AppendJob, BatchColumns};
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
-use super::lease::PgLease;
 use super::log::{LogRows, int};
 use super::prefetch::{Prefetched, Stop};
-use super::session::{RowLock, SessionRow, find};
+use super::session_table::{PgLease, RowLock, SessionRow, find};
 use super::writer::AppendOutcome;
 use super::{PgStore, reading};
 use crate::authorize::authorize;
 use crate::compression::{Packed, pack_body, pack_drafts};
+use crate::database::NamedDatabase;
+use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
 /// Maximum number of cached sessions. When it is reached, sessions that are not in use are evicted.
@@ -64,7 +66,7 @@ enum Freshness {
 }
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
-    let packed = pack_bodies(&append.drafts)?;
+    let packed = Arc::new(pack_bodies(&append.drafts)?);
     let slot = store.append_cache.slot(scope, &append.session);
     let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;
@@ -112,8 +114,7 @@ async fn load_from(
 ) -> Result<Loaded> {
     let mut row = find(db, scope, &append.session, Right::Read, RowLock::No).await?;
     if append.source == Source::Imported && row.summary.authority.is_none() {
-        let source = authority::trace(db, scope, &append.session).await?;
-        validate::settle_summary(&mut row.summary, source);
+        authority::derive(db, scope, &mut row.summary).await?;
     }
     if let Some(lost) = lost
         && is_written(db, row.pk, lost).await?
@@ -141,10 +142,11 @@ async fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Resul
     let Some(key) = append.idempotency_key.as_deref() else { return Ok(None) };
     let sql = "SELECT answer FROM answers WHERE tenant = $1 AND session = $2 AND key = $3";
     let row = db.query_opt(sql, &[&db.tenant.as_str(), &pk, &key]).await?;
-    let Some(row) = row else { return Ok(None) };
-    let stored: StoredAnswer =
-        serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
-    stored.into_answer_for(append).map(Some)
+    row.map(|row| read_answer(db, row.get(0), append)).transpose()
+}
+
+fn read_answer(db: &impl NamedDatabase, json: &str, append: &Append) -> Result<Appended> {
+    db.parse::<StoredAnswer>("a stored answer", json)?.for_retry(append)
 }
 
 enum Attempt {
@@ -160,7 +162,7 @@ async fn attempt(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    packed: &[Packed],
+    packed: &Arc<Vec<Packed>>,
     cached: &mut CachedSession,
 ) -> Result<Attempt> {
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
@@ -170,10 +172,10 @@ async fn attempt(
     let lease = cached.row.lease.as_ref().map(PgLease::now);
     validate::check_append(scope, &cached.row.summary, append, lease)?;
     check_blobs(store, scope, &append.drafts).await?;
-    let (placed, tip) = place_drafts(store, scope, append, cached).await?;
-    let leaf = leaf_links(store, scope, cached, &placed, &tip).await?;
+    let (placed, tip, leaf) = place_drafts(store, scope, append, cached).await?;
     cached.row.summary.apply_batch(&placed, append.source, &tip, leaf);
-    let answer = answer_of(&placed, tip.head);
+    let answer = validate::answer_of(&placed, tip.head);
+    let placed = Arc::new(placed);
     let mut job = AppendJob::new(&cached.row, &placed, packed).with_answer(append, &answer);
     if append.source == Source::Imported {
         job.authority = cached.row.summary.authority.as_ref().map(validate::print_json);
@@ -185,19 +187,10 @@ async fn attempt(
             cached.prefetched.add_written(&placed);
             Ok(Attempt::Done(answer))
         }
-        AppendOutcome::Answered(json) => serde_json::from_str::<StoredAnswer>(&json)
-            .map_err(|error| store.damaged(format!("a stored answer: {error}")))?
-            .into_answer_for(append)
-            .map(Attempt::Answered),
+        AppendOutcome::Answered(json) => read_answer(store, &json, append).map(Attempt::Answered),
         AppendOutcome::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
         AppendOutcome::Refused { .. } => Ok(Attempt::Refused(Some(answer))),
     }
-}
-
-fn answer_of(placed: &[Placed], head: Head) -> Appended {
-    let entries: Vec<(Seq, EntryId)> =
-        placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
-    Appended { head, entries }
 }
 
 async fn check_blobs(store: &PgStore, scope: &Scope, drafts: &[Draft]) -> Result<()> {
@@ -208,57 +201,39 @@ async fn check_blobs(store: &PgStore, scope: &Scope, drafts: &[Draft]) -> Result
     reading!(store, scope, db => blob::check_all(&db, scope, &blobs).await)
 }
 
+/// Placed drafts, the tip after them, and the links of the leaf after them.
+type PlacedBatch = (Vec<Placed>, Tip, Option<Links>);
+
+fn place_on(
+    nodes: &mut Prefetched,
+    scope: &Scope,
+    summary: &Summary,
+    drafts: &[Draft],
+) -> Result<PlacedBatch, Stop> {
+    let mut tip = summary.tip();
+    let placed = place(&mut tip, drafts.to_vec(), &scope.principal, nodes, validate::random_bits)?;
+    let leaf = validate::links_of_leaf(&tip, &placed, nodes)?;
+    Ok((placed, tip, leaf))
+}
+
 /// Computes the positions of the drafts, mostly from cached nodes.
 async fn place_drafts(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    cached: &mut CachedSession,
-) -> Result<(Vec<Placed>, Tip)> {
-    let tip_before = cached.row.summary.tip();
-    let mut run = |prefetched: &mut Prefetched| {
-        let mut tip = tip_before.clone();
-        let placed =
-            place(&mut tip, append.drafts.clone(), &scope.principal, prefetched, validate::random_bits)?;
-        Ok((placed, tip))
-    };
-    match run(&mut cached.prefetched) {
+    CachedSession { row, prefetched }: &mut CachedSession,
+) -> Result<PlacedBatch> {
+    let (summary, drafts) = (&row.summary, &append.drafts);
+    match place_on(prefetched, scope, summary, drafts) {
         Ok(done) => return Ok(done),
         Err(Stop::Refused(error)) => return Err(error.into()),
         Err(Stop::Missing(_)) => {}
     }
-    let (pk, inherited, leaf) = (cached.row.pk, cached.row.summary.inherited, cached.row.summary.head.leaf);
-    let prefetched = &mut cached.prefetched;
     reading!(store, scope, db => {
-        let log = LogRows::open(&db, pk, inherited).await?;
-        prefetched.prepare(&log, leaf, &append.drafts).await?;
-        prefetched.run_with_fetches(&log, &mut run).await
+        let log = LogRows::open(&db, row.pk, summary.inherited).await?;
+        prefetched.prepare(&log, summary.head.leaf, drafts).await?;
+        prefetched.run_with_fetches(&log, |nodes| place_on(nodes, scope, summary, drafts)).await
     })
-}
-
-/// Returns the links of the leaf after a batch.
-async fn leaf_links(
-    store: &PgStore,
-    scope: &Scope,
-    cached: &mut CachedSession,
-    placed: &[Placed],
-    tip: &Tip,
-) -> Result<Option<Links>> {
-    let Some(leaf) = tip.head.leaf else { return Ok(None) };
-    let links = |placed: &&Placed| placed.entry.meta.seq == leaf;
-    if let Some(placed) = placed.iter().rev().find(links) {
-        return Ok(placed.links);
-    }
-    if let Ok(node) = cached.prefetched.node(leaf) {
-        return Ok(Some(node.links));
-    }
-    let (pk, inherited) = (cached.row.pk, cached.row.summary.inherited);
-    let prefetched = &mut cached.prefetched;
-    let node = reading!(store, scope, db => {
-        let log = LogRows::open(&db, pk, inherited).await?;
-        prefetched.run_with_fetches(&log, |prefetched| prefetched.node(leaf)).await
-    })?;
-    Ok(Some(node.links))
 }
 
 /// Writes the first entries of a session that is created in the same transaction.
@@ -266,30 +241,15 @@ pub(super) async fn write_first(
     db: &StoreConnection,
     scope: &Scope,
     mut row: SessionRow,
-    drafts: Vec<Draft>,
+    drafts: &[Draft],
 ) -> Result<Head> {
-    let packed = pack_bodies(&drafts)?;
+    let packed = Arc::new(pack_bodies(drafts)?);
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
-    let mut prefetched = Prefetched::new(row.summary.inherited);
-    let tip_before = row.summary.tip();
-    let (placed, tip) = prefetched
-        .run_with_fetches(&log, |prefetched| {
-            let mut tip = tip_before.clone();
-            let placed =
-                place(&mut tip, drafts.clone(), &scope.principal, prefetched, validate::random_bits)?;
-            Ok((placed, tip))
-        })
-        .await?;
-    let of_batch = placed.iter().rev().find(|placed| Some(placed.entry.meta.seq) == tip.head.leaf);
-    let leaf = match (of_batch, tip.head.leaf) {
-        (Some(placed), _) => placed.links,
-        (None, Some(leaf)) => {
-            Some(prefetched.run_with_fetches(&log, |prefetched| prefetched.node(leaf)).await?.links)
-        }
-        (None, None) => None,
-    };
+    let mut nodes = Prefetched::new(row.summary.inherited);
+    let place = |nodes: &mut Prefetched| place_on(nodes, scope, &row.summary, drafts);
+    let (placed, tip, leaf) = nodes.run_with_fetches(&log, place).await?;
     row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
-    let job = AppendJob::new(&row, &placed, &packed);
+    let job = AppendJob::new(&row, &Arc::new(placed), &packed);
     let columns = BatchColumns::of(db.tenant.as_str(), std::iter::once(&job));
     if db.query(APPEND, &columns.params()).await?.is_empty() {
         return Err(db.damaged(format!("session {} was changed while it was being created", row.summary.id)));

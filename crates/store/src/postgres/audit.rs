@@ -3,15 +3,22 @@
 //! session's row.
 
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
-use sapwood_core::scope::Reach;
 use sapwood_core::{Principal, Right, Scope, SessionId, TimestampMs};
 
 use super::connection::StoreConnection;
-use super::session::{RowLock, find};
-use crate::validate;
+use super::session_table::{RowLock, find};
+use crate::audit_chain::AuditChain;
+use crate::database::NamedDatabase;
+use crate::database::audit::AuditPage;
+use crate::validate::print_json;
 
 /// Rows read at a time.
 const CHUNK_ROWS: i64 = 1_000;
+
+/// Converts a number to the database's integer type.
+fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
 
 pub(super) async fn write_line(
     db: &StoreConnection,
@@ -22,9 +29,8 @@ pub(super) async fn write_line(
     write_lines(db, vec![(scope.principal.clone(), note, now)]).await
 }
 
-/// Locks the tenant's audit log until the transaction ends. Returns the number and hash of its last
-/// line.
-pub(super) async fn lock_tenant(db: &StoreConnection) -> Result<(i64, String)> {
+/// Locks the tenant's audit log until the transaction ends. Returns the end of its chain.
+pub(super) async fn lock_tenant(db: &StoreConnection) -> Result<AuditChain> {
     let lock_sql = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
     let insert_sql =
         "INSERT INTO tenants (tenant) VALUES ($1) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
@@ -35,7 +41,7 @@ pub(super) async fn lock_tenant(db: &StoreConnection) -> Result<(i64, String)> {
         // that transaction.
         None => db.query_one(insert_sql, &[&db.tenant.as_str()]).await?,
     };
-    Ok((row.get(0), row.get(1)))
+    Ok(AuditChain { number: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0), hash: row.get(1) })
 }
 
 pub(super) async fn write_lines(
@@ -43,22 +49,20 @@ pub(super) async fn write_lines(
     notes: Vec<(Principal, AuditNote, TimestampMs)>,
 ) -> Result<()> {
     let tenant = db.tenant.as_str();
-    let (mut number, mut hash) = lock_tenant(db).await?;
+    let mut chain = lock_tenant(db).await?;
     let (mut numbers, mut sessions, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for (by, note, now) in notes {
-        number += 1;
-        let line = AuditLine::chained(u64::try_from(number).unwrap_or(0), now, by, note, &hash);
-        numbers.push(number);
+        let line = chain.add(by, note, now);
+        numbers.push(int(line.number));
         sessions.push(line.session.as_ref().map(SessionId::to_string));
-        lines.push(validate::print_json(&line));
-        hash = line.hash;
+        lines.push(print_json(&line));
     }
     let sql = "WITH written AS (
                  INSERT INTO audit (tenant, number, session, line)
                  SELECT $1, l.number, l.session, l.line FROM unnest($2::bigint[], $3::text[], $4::text[])
                    AS l (number, session, line)
                ) UPDATE tenants SET audit_number = $5, audit_hash = $6 WHERE tenant = $1";
-    db.execute(sql, &[&tenant, &numbers, &sessions, &lines, &number, &hash]).await?;
+    db.execute(sql, &[&tenant, &numbers, &sessions, &lines, &int(chain.number), &chain.hash]).await?;
     Ok(())
 }
 
@@ -80,23 +84,20 @@ pub(super) async fn read_lines(
              ORDER BY number LIMIT $4"
         }
     };
-    let mut after = i64::try_from(after).unwrap_or(i64::MAX);
+    let mut after = int(after);
     let session = session.map(SessionId::as_str);
-    let mut lines = Vec::new();
+    let mut page = AuditPage::new(scope, limit);
     loop {
         let rows = db.query(sql, &[&db.tenant.as_str(), &after, &session, &CHUNK_ROWS]).await?;
         for row in &rows {
             after = row.get(0);
-            let line = read_line(db, row.get(1))?;
-            if is_visible(db, scope, &line).await? {
-                lines.push(line);
-            }
-            if lines.len() == validate::page_limit(limit) {
-                return Ok(lines);
+            add_line(db, &mut page, db.parse("an audit line", row.get(1))?).await;
+            if page.is_full() {
+                return Ok(page.lines);
             }
         }
         if rows.len() < CHUNK_ROWS as usize {
-            return Ok(lines);
+            return Ok(page.lines);
         }
     }
 }
@@ -111,32 +112,22 @@ pub(super) async fn read_since(
 ) -> Result<Vec<AuditLine>> {
     let sql = "SELECT line FROM audit WHERE tenant = $1 AND session = $2::text AND session IS NOT NULL
                ORDER BY number DESC LIMIT $3";
-    let limit = i64::try_from(validate::page_limit(limit)).unwrap_or(i64::MAX);
-    let rows = db.query(sql, &[&db.tenant.as_str(), &session.as_str(), &limit]).await?;
-    let mut lines = Vec::new();
+    let mut page = AuditPage::new(scope, limit);
+    let rows = db.query(sql, &[&db.tenant.as_str(), &session.as_str(), &int(page.limit as u64)]).await?;
     for row in &rows {
-        let line = read_line(db, row.get(0))?;
+        let line: AuditLine = db.parse("an audit line", row.get(0))?;
         if line.at < since {
             break;
         }
-        if is_visible(db, scope, &line).await? {
-            lines.push(line);
-        }
+        add_line(db, &mut page, line).await;
     }
-    Ok(lines)
+    Ok(page.lines)
 }
 
-fn read_line(db: &StoreConnection, json: &str) -> Result<AuditLine> {
-    serde_json::from_str(json).map_err(|error| db.damaged(format!("an audit line: {error}")))
-}
-
-async fn is_visible(db: &StoreConnection, scope: &Scope, line: &AuditLine) -> Result<bool> {
-    if scope.reach == Reach::Tenant {
-        return Ok(true);
-    }
-    let about = match &line.session {
-        Some(session) => find(db, scope, session, Right::Read, RowLock::No).await.ok().map(|row| row.summary),
+async fn add_line(db: &StoreConnection, page: &mut AuditPage<'_>, line: AuditLine) {
+    let row = match page.session_to_check(&line) {
+        Some(session) => find(db, page.scope, session, Right::Read, RowLock::No).await.ok(),
         None => None,
     };
-    Ok(validate::may_see_line(scope, line, about.as_ref()))
+    page.add(line, row.map(|row| row.summary).as_ref());
 }

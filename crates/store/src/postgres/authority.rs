@@ -3,47 +3,32 @@
 //! nor writes the column. Its sessions have no record until a server of this version derives it from
 //! the audit log.
 
-use sapwood_core::authority::OriginTrace;
 use sapwood_core::port::store::{PAGE_ROWS_MAX, Result};
-use sapwood_core::{Authority, Principal, Right, Scope, SessionId, Source};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::{Authority, Right, Scope, SessionId};
 
 use super::audit::read_lines;
 use super::connection::StoreConnection;
-use super::rebuild_summary::store_summary;
-use super::session::{RowLock, SessionRow, find};
-use crate::validate;
+use super::session_table::{RowLock, SessionRow, find, store_summary};
+use crate::database::audit::OriginReader;
+use crate::validate::print_json;
 
-/// Parses the `authority` column. It is NULL for a session that an earlier version created.
-pub(super) fn read(db: &StoreConnection, column: Option<&str>) -> Result<Option<Authority>> {
-    let parsed = column.map(validate::parse_authority).transpose();
-    parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))
-}
-
-/// Writes the record of a session whose row the caller has locked.
+/// Writes the record of a session whose row the caller has locked, as JSON.
 pub(super) async fn store(db: &StoreConnection, pk: i64, record: &str) -> Result<()> {
     let sql = "UPDATE sessions SET authority = $3 WHERE tenant = $1 AND pk = $2";
     db.execute(sql, &[&db.tenant.as_str(), &pk, &record]).await?;
     Ok(())
 }
 
-/// Returns the origin of a session according to the audit log.
-pub(super) async fn trace(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Source> {
-    let whole_tenant = Scope::operator(scope.tenant.clone(), Principal::System);
-    let mut trace = OriginTrace::of(session.clone());
-    while let Some(wanted) = trace.wanted().cloned() {
-        let (mut lines, mut after) = (Vec::new(), 0);
-        loop {
-            let page = read_lines(db, &whole_tenant, Some(&wanted), after, PAGE_ROWS_MAX).await?;
-            let is_last = page.len() < PAGE_ROWS_MAX;
-            after = page.last().map_or(after, |line| line.number);
-            lines.extend(page.into_iter().filter(OriginTrace::is_about_origin));
-            if is_last {
-                break;
-            }
-        }
-        trace.feed(&lines);
+/// Sets the authority record of a summary to the session's origin according to the audit log.
+pub(super) async fn derive(db: &StoreConnection, scope: &Scope, summary: &mut Summary) -> Result<()> {
+    let mut origin = OriginReader::of(scope, &summary.id);
+    while let Some((session, after)) = origin.next_page() {
+        let page = read_lines(db, &origin.scope, Some(session), after, PAGE_ROWS_MAX).await?;
+        origin.add_page(page);
     }
-    Ok(trace.source())
+    origin.settle(summary);
+    Ok(())
 }
 
 /// Returns the session's record. For a session of an earlier version, also creates the record.
@@ -57,10 +42,9 @@ async fn store_settled(db: &StoreConnection, scope: &Scope, row: &mut SessionRow
     if row.summary.authority.is_some() {
         return Ok(());
     }
-    let source = trace(db, scope, &row.summary.id).await?;
-    validate::settle_summary(&mut row.summary, source);
+    derive(db, scope, &mut row.summary).await?;
     store_summary(db, row.pk, &row.summary).await?;
-    store(db, row.pk, &print(&row.summary.authority)).await
+    store(db, row.pk, &print_json(&row.summary.authority)).await
 }
 
 /// Records a file-backed model that was specified on the local command line.
@@ -76,9 +60,5 @@ pub(super) async fn grant_model(
     // Appends that were prepared on the old row are prepared again.
     let sql = "UPDATE sessions SET version = version + 1 WHERE tenant = $1 AND pk = $2";
     db.execute(sql, &[&db.tenant.as_str(), &row.pk]).await?;
-    store(db, row.pk, &print(&row.summary.authority)).await
-}
-
-fn print(record: &Option<Authority>) -> String {
-    record.as_ref().map(validate::print_json).unwrap_or_default()
+    store(db, row.pk, &print_json(&row.summary.authority)).await
 }

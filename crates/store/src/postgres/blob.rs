@@ -3,9 +3,7 @@
 //! chunks (table `pieces`), each of which is written separately ([`super::blob_upload`]) and verified
 //! whenever it is read.
 
-use std::ops::Range;
-
-use sapwood_core::port::store::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, Result};
+use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, Seq, StoreError};
 use uuid::Uuid;
@@ -13,8 +11,11 @@ use uuid::Uuid;
 use super::connection::StoreConnection;
 use super::log::{int, seq_of};
 use super::visibility::seen_by;
-use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice, span, upload_expired};
-use crate::compression::{Packed, unpack, unpacked_len};
+use crate::blob_chunks::{
+    self, BlobChunk, BlobRead, ChunkSpan, UPLOAD_IDLE_S_MAX, UploadResult, check_hash, span, upload_expired,
+};
+use crate::compression::{Packed, unpacked_len};
+use crate::database::NamedDatabase;
 
 /// Blobs read at a time.
 const CHUNK_ROWS: i64 = 1_000;
@@ -61,15 +62,6 @@ async fn insert_chunk(db: &StoreConnection, cut: Uuid, number: u32, chunk: &Blob
     let (tenant, packing) = (db.tenant.as_str(), i16::from(packed.packing));
     db.execute(sql, &[&tenant, &cut, &int(number), &packing, &hash, &packed.bytes]).await?;
     Ok(())
-}
-
-/// The result of a finished upload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum UploadResult {
-    /// The uploaded chunks are now a blob.
-    Created,
-    /// The blob already existed, so the uploaded chunks are unused.
-    Duplicate,
 }
 
 /// Creates a blob from the uploaded chunks and the last chunk.
@@ -169,14 +161,6 @@ fn packing_of(stored: i16) -> u8 {
     u8::try_from(stored).unwrap_or(u8::MAX)
 }
 
-/// The result of reading from a blob.
-pub(super) enum BlobRead {
-    /// The requested span.
-    Span(Vec<u8>),
-    /// The whole blob. An older version stored it in its row although it is larger than a chunk.
-    Unsplit(Vec<u8>),
-}
-
 pub(super) async fn read(
     db: &StoreConnection,
     scope: &Scope,
@@ -188,29 +172,20 @@ pub(super) async fn read(
     if let Some((cut, bytes)) = cut_of(db, blob).await? {
         return read_span(db, blob, cut, span(from, limit, bytes)).await.map(BlobRead::Span);
     }
-    let bytes = read_row(db, blob).await?;
-    Ok(match bytes.len() > BLOB_CHUNK_BYTES_MAX {
-        true => BlobRead::Unsplit(bytes),
-        false => BlobRead::Span(slice(&bytes, from, limit).to_vec()),
-    })
+    Ok(BlobRead::of_row(read_row(db, blob).await?, from, limit))
 }
 
 async fn read_row(db: &StoreConnection, blob: BlobHash) -> Result<Vec<u8>> {
     let sql = "SELECT packing, data FROM blobs WHERE tenant = $1 AND hash = $2";
     let row = db.query_one(sql, &[&db.tenant.as_str(), &blob.as_bytes().as_slice()]).await?;
-    let bytes = unpack(packing_of(row.get(0)), row.get(1), BLOB_BYTES_MAX)
-        .map_err(|what| db.damaged(format!("blob {blob}: {what}")))?;
-    if BlobHash::of(&bytes) != blob {
-        return Err(db.damaged(format!("the content of blob {blob} does not match its hash")));
-    }
-    Ok(bytes)
+    blob_chunks::read_row(blob, packing_of(row.get(0)), row.get(1)).map_err(|what| db.damaged(what))
 }
 
 async fn read_span(
     db: &StoreConnection,
     blob: BlobHash,
     cut: Uuid,
-    span: impl Iterator<Item = (u32, Range<usize>)>,
+    span: impl Iterator<Item = ChunkSpan>,
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (number, inside) in span {
@@ -286,10 +261,8 @@ async fn read_through(db: &StoreConnection, blob: BlobHash) -> Result<()> {
         hasher.update(&chunk);
         at += chunk.len() as u64;
     }
-    match hasher.finalize().as_bytes() == blob.as_bytes() {
-        true => Ok(()),
-        false => Err(db.damaged(format!("the content of blob {blob} does not match its hash"))),
-    }
+    let hash = BlobHash::from_bytes(*hasher.finalize().as_bytes());
+    check_hash(blob, hash).map_err(|what| db.damaged(what))
 }
 
 /// Removes the references of deleted entries, and the blobs that no other entry refers to.

@@ -10,9 +10,8 @@ use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
 use super::prefetch::node_at;
 use super::{blob, rebuild_summary, search};
+use crate::database::{FINDINGS_MAX, NamedDatabase};
 
-/// Maximum number of findings of one kind. The first few are enough for a diagnosis.
-const FINDINGS_MAX: usize = 20;
 /// Rows read at a time.
 const CHUNK_ROWS: i64 = 5_000;
 
@@ -21,22 +20,18 @@ pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -
     let missing = search::count_missing(db).await?;
     if missing > 0 {
         let what = format!("{missing} entries are missing from the search index");
-        findings.push(finding(db, "index", what, repair));
+        findings.push(db.finding("index", what, repair));
         if repair == Repair::Yes {
             search::clear_index(db).await?;
         }
     }
     let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
-    findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
+    findings.extend(damaged.map(|what| db.finding("blobs", what, Repair::No)));
     if repair == Repair::Yes {
         // Without repair, the doctor itself compares the summaries with the logs.
         findings.extend(rebuild_summary::repair_summaries(db, scope).await?);
     }
     Ok(findings)
-}
-
-pub(super) fn finding(db: &StoreConnection, rule: &'static str, what: String, repair: Repair) -> Finding {
-    Finding { rule, place: db.place.to_string(), what, repaired: repair == Repair::Yes }
 }
 
 /// Recomputes each entry's depth and message count from its parent.
@@ -48,7 +43,7 @@ async fn check_links(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding
         for (seq, depth, messages) in wrong_links(&log).await? {
             if findings.len() < FINDINGS_MAX {
                 let what = format!("entry {seq} of session row {} has wrong links", log.pk());
-                findings.push(finding(db, "links", what, repair));
+                findings.push(db.finding("links", what, repair));
             }
             if repair == Repair::Yes {
                 // A jump pointer to the entry itself is slower, but always correct.

@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::error::{translate, translate_pool};
+use crate::database::NamedDatabase;
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -82,10 +83,6 @@ impl StoreConnection {
         self.client().execute(&statement, params).await.map_err(|error| self.to_store_error(&error))
     }
 
-    pub fn damaged(&self, what: impl ToString) -> StoreError {
-        StoreError::Damaged { place: self.place.to_string(), what: what.to_string() }
-    }
-
     /// Ends a read transaction without waiting. The connection returns to the pool after the rollback.
     pub fn end_read(mut self) {
         if let Some(client) = self.client.take() {
@@ -120,6 +117,12 @@ pub(super) fn outcome_unknown(error: StoreError) -> StoreError {
             what: format!("the connection was lost ({why}), so it is unknown whether the change was made"),
         },
         other => other,
+    }
+}
+
+impl NamedDatabase for StoreConnection {
+    fn place(&self) -> String {
+        self.place.to_string()
     }
 }
 

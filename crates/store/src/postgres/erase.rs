@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use sapwood_core::port::store::{AuditAction, AuditNote, Result};
+use sapwood_core::port::store::{AuditAction, Result};
 use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 
 use super::audit::write_line;
@@ -13,7 +13,8 @@ use super::blob;
 use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
 use super::memories;
-use super::session::{RowLock, find};
+use super::session_table::{RowLock, find};
+use crate::validate::session_note;
 
 /// Rows processed at a time.
 const CHUNK_ROWS: i64 = 2_000;
@@ -27,8 +28,7 @@ pub(super) async fn erase(
     let row = find(db, scope, session, Right::Own, RowLock::Yes).await?;
     erase_rows(db, row.pk).await?;
     memories::erase_session(db, session).await?;
-    let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
-    write_line(db, scope, note, now).await
+    write_line(db, scope, session_note(AuditAction::Erase, session), now).await
 }
 
 /// Deletes a session's rows, except entries that forks share. If the session is the last fork of an

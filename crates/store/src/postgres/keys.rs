@@ -9,7 +9,8 @@ use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 use super::audit::write_line;
 use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
-use crate::validate::{key_note, no_key, shows_key, tenant_note};
+use crate::database::NamedDatabase;
+use crate::validate::{key_note, print_json, revoke_key, shows_key, tenant_note};
 
 #[async_trait]
 impl Keys for PgStore {
@@ -30,7 +31,7 @@ impl Keys for PgStore {
         let rows = self
             .query_all_tenants("SELECT row FROM keys WHERE hash = $1", &[&hash.as_bytes().as_slice()])
             .await?;
-        rows.first().map(|row| self.read_key(row.get(0))).transpose()
+        rows.first().map(|row| self.parse("a key", row.get(0))).transpose()
     }
 
     async fn has_keys(&self) -> Result<bool> {
@@ -51,17 +52,10 @@ impl Keys for PgStore {
     }
 }
 
-impl PgStore {
-    fn read_key(&self, json: &str) -> Result<ApiKey> {
-        serde_json::from_str(json).map_err(|error| self.damaged(format!("a key: {error}")))
-    }
-}
-
 async fn put_row(db: &StoreConnection, key: &ApiKey) -> Result<()> {
-    let json = serde_json::to_string(key).expect("a key contains only strings and numbers");
     let sql = "INSERT INTO keys (hash, tenant, row) VALUES ($1, $2, $3)
                ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
-    db.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &json]).await?;
+    db.execute(sql, &[&key.hash.as_bytes().as_slice(), &key.tenant.as_str(), &print_json(key)]).await?;
     Ok(())
 }
 
@@ -74,7 +68,7 @@ async fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {
     let sql = "SELECT row FROM keys WHERE tenant = $1 ORDER BY number";
     let mut keys = Vec::new();
     for row in db.query(sql, &[&db.tenant.as_str()]).await? {
-        let key = serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a key: {error}")))?;
+        let key = db.parse("a key", row.get(0))?;
         if shows_key(scope, &key) {
             keys.push(key);
         }
@@ -83,9 +77,7 @@ async fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {
 }
 
 async fn revoke(db: &StoreConnection, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-    let found = list(db, scope).await?.into_iter().find(|key| key.id == id);
-    let mut key = found.ok_or_else(|| no_key(id))?;
-    key.revoked_at.get_or_insert(now);
+    let key = revoke_key(list(db, scope).await?.into_iter(), id, now)?;
     put_row(db, &key).await?;
     write_line(db, scope, key_note("revoked", &key), now).await?;
     Ok(key)

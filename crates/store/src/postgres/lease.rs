@@ -2,43 +2,12 @@
 //! so a server's own clock has no effect. A server of an earlier build on the same database writes
 //! `lease_until` by its own clock; see [`crate::lease`] for how that is handled.
 
-use std::time::{Duration, Instant};
-
 use sapwood_core::port::store::{LEASE_TTL_MS_MAX, Lease, Result};
 use sapwood_core::{Right, Scope, SessionId};
 
 use super::connection::StoreConnection;
-use super::session::{RowLock, find};
-use crate::lease::{LastLease, next_lease, remaining_of_wall_time};
-
-/// The database's current time in milliseconds, not the start time of the transaction.
-pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-
-/// The last lease of a session.
-#[derive(Debug, Clone)]
-pub(super) struct PgLease {
-    holder: String,
-    fence: u64,
-    /// The end of the lease, or slightly later, by this process's clock, so that cached sessions are
-    /// checked without a query. A lease that has expired here has also expired in the database. A
-    /// lease that still seems live is read again.
-    ends: Instant,
-}
-
-impl PgLease {
-    pub fn read(holder: String, fence: u64, until_ms: i64, now_ms: i64) -> Self {
-        let remaining_ms = remaining_of_wall_time(until_ms, now_ms);
-        let remaining = Duration::from_millis(u64::try_from(remaining_ms).unwrap_or(0));
-        Self { holder, fence, ends: Instant::now() + remaining }
-    }
-
-    pub fn now(&self) -> LastLease<'_> {
-        let remaining = self.ends.saturating_duration_since(Instant::now());
-        // Round up, so that a live lease never has 0 ms left.
-        let remaining_ms = i64::try_from(remaining.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX);
-        LastLease { holder: &self.holder, fence: self.fence, remaining_ms }
-    }
-}
+use super::session_table::{NOW_MS, PgLease, RowLock, find};
+use crate::lease::next_lease;
 
 /// Acquires a free or expired lease, or renews the holder's own.
 pub(super) async fn take(

@@ -7,14 +7,15 @@
 use std::ops::ControlFlow;
 
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
+use sapwood_core::port::store::{PAGE_BYTES, Result, bytes_of_page, is_full_page};
+use sapwood_core::tree::{Links, TreeNode};
 use sapwood_core::{EntryId, Kind, Record, Seq, TimestampMs, TurnId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::connection::StoreConnection;
-use crate::compression::unpack;
-use crate::decode::RawEntry;
+use crate::database::NamedDatabase;
+use crate::decode::{RawEntry, kind_of, parent_of_shared};
 use crate::page::BackwardPage;
 
 /// Maximum depth of nested forks. A deeper fork is an error.
@@ -137,11 +138,10 @@ impl<'d> LogRows<'d> {
         let seq = seq_of(if level == 0 { own } else { row.get::<_, Option<i32>>(2).unwrap_or(0) });
         let parent = match level {
             0 => row.get::<_, Option<i32>>(1).map(seq_of),
-            _ => (seq.0 > 1).then(|| Seq(seq.0 - 1)),
+            _ => parent_of_shared(seq),
         };
-        let code: i16 = row.get(5);
-        let unknown = || self.db.damaged(format!("entry {seq} has the unknown kind {code}"));
-        let kind = u8::try_from(code).ok().and_then(Kind::from_code).ok_or_else(unknown)?;
+        let code = u8::try_from(row.get::<_, i16>(5)).unwrap_or(u8::MAX);
+        let kind = kind_of(code, seq).map_err(|what| self.db.damaged(what))?;
         let by: &str = row.get(9);
         let meta = Meta {
             seq,
@@ -161,10 +161,7 @@ impl<'d> LogRows<'d> {
     }
 
     fn unpack(&self, raw: RawEntry) -> Result<Record> {
-        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
-            self.db.damaged(format!("entry {} of session {}: {what}", raw.meta.seq, self.pk()))
-        })?;
-        Ok(Record { meta: raw.meta, version: raw.version, body })
+        raw.into_record(self.pk()).map_err(|what| self.db.damaged(what))
     }
 
     /// Visits the entries of a path from `from` up to the root, until `visit` returns `Break`.
@@ -387,7 +384,7 @@ impl<'d> LogRows<'d> {
     /// path.
     pub async fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
         let (mut level, mut at) = self.descend(0, leaf).await?;
-        if count == 0 || self.node_row(level, at).await?.messages < count {
+        if count == 0 || self.node_row(level, at).await?.links.messages < count {
             return Ok(None);
         }
         loop {
@@ -397,36 +394,36 @@ impl<'d> LogRows<'d> {
                 &[&self.db.tenant.as_str(), &pk, &int(at.0), &int(count)];
             at = seq_of(self.db.query_one(sql, params).await?.get(0));
             let found = self.node_row(level, at).await?;
-            let number = if level == 0 { at } else { Seq(found.depth) };
+            let number = if level == 0 { at } else { Seq(found.links.depth) };
             // The path may continue in the source.
             let Some(parent) = found.parent.filter(|parent| parent.0 <= self.levels[level].inherited) else {
                 return Ok(Some(number));
             };
             let (above, seq) = self.descend(level, parent).await?;
-            if self.node_row(above, seq).await?.messages < count {
+            if self.node_row(above, seq).await?.links.messages < count {
                 return Ok(Some(number));
             }
             (level, at) = (above, seq);
         }
     }
 
-    async fn node_row(&self, level: usize, seq: Seq) -> Result<NodeRow> {
+    async fn node_row(&self, level: usize, seq: Seq) -> Result<TreeNode> {
         self.node_of(self.levels[level].pk, seq).await?.ok_or_else(|| {
             self.db.damaged(format!("session {} has no entry {seq} in its tree", self.levels[level].pk))
         })
     }
 
     /// Returns an entry's links, in the numbering of the session that contains its row.
-    pub async fn node_of(&self, pk: i64, seq: Seq) -> Result<Option<NodeRow>> {
+    pub async fn node_of(&self, pk: i64, seq: Seq) -> Result<Option<TreeNode>> {
         let sql = "SELECT seq, parent, depth, jump, messages, settings FROM entries
                    WHERE tenant = $1 AND session = $2 AND seq = $3 AND depth IS NOT NULL";
         let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &pk, &int(seq.0)]).await?;
-        Ok(row.map(|row| NodeRow::read(&row)))
+        Ok(row.map(|row| read_node(&row)))
     }
 
     /// Returns the nodes of the session's own entries, of their jump targets, and of the jump targets
     /// of these targets. The links of the next entry need no other nodes.
-    pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<NodeRow>> {
+    pub async fn nodes_from(&self, seqs: &[Seq]) -> Result<Vec<TreeNode>> {
         // LIMIT forces a lookup by the full key: in a plain join the planner may assume a short
         // session and read all of it.
         let sql = "WITH near AS (
@@ -449,30 +446,19 @@ impl<'d> LogRows<'d> {
             return Ok(Vec::new());
         }
         let rows = self.db.query(sql, &[&self.db.tenant.as_str(), &self.pk(), &seqs]).await?;
-        Ok(rows.iter().map(NodeRow::read).collect())
+        Ok(rows.iter().map(read_node).collect())
     }
 }
 
-/// An entry's links, as stored in its row.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NodeRow {
-    pub seq: Seq,
-    pub parent: Option<Seq>,
-    pub depth: u32,
-    pub jump: Seq,
-    pub messages: u32,
-    pub settings: Option<Seq>,
-}
-
-impl NodeRow {
-    fn read(row: &Row) -> Self {
-        Self {
-            seq: seq_of(row.get(0)),
-            parent: row.get::<_, Option<i32>>(1).map(seq_of),
+fn read_node(row: &Row) -> TreeNode {
+    TreeNode {
+        seq: seq_of(row.get(0)),
+        parent: row.get::<_, Option<i32>>(1).map(seq_of),
+        links: Links {
             depth: seq_of(row.get(2)).0,
             jump: seq_of(row.get(3)),
             messages: seq_of(row.get(4)).0,
             settings: row.get::<_, Option<i32>>(5).map(seq_of),
-        }
+        },
     }
 }

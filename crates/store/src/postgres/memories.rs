@@ -3,17 +3,18 @@
 
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
-use sapwood_core::port::memory::{Belongs, Memories, Memory, MemoryFilter, Whose};
+use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 use sapwood_core::port::store::{Page, Result};
-use sapwood_core::scope::Reach;
-use sapwood_core::{Principal, Scope, SessionId, StoreError, TimestampMs};
+use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{lock_tenant, write_line};
 use super::connection::StoreConnection;
 use super::{PgStore, reading, writing};
-use crate::memories::{MemoryQuery, check_change, check_count, note, plan_put, without_session};
+use crate::database::NamedDatabase;
+use crate::memories::{MemoryQuery, check_change, check_count, note, owners, plan_put, without_session};
+use crate::validate::print_json;
 
 /// Rows read at a time, before filtering.
 const CHUNK_ROWS: i64 = 1_000;
@@ -51,7 +52,7 @@ fn uuid_of(id: MemoryId) -> Uuid {
 }
 
 fn read(db: &StoreConnection, row: &Row) -> Result<Memory> {
-    serde_json::from_str(row.get(0)).map_err(|error| db.damaged(format!("a memory: {error}")))
+    db.parse("a memory", row.get(0))
 }
 
 /// Finds a memory. The caller checks whether it is visible.
@@ -85,11 +86,11 @@ async fn put(
 /// Writes a memory's row and its source sessions.
 async fn store(db: &StoreConnection, memory: &Memory) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(memory.id));
-    let json = serde_json::to_string(memory).expect("a memory contains only strings and numbers");
     let sql = "INSERT INTO memories (tenant, id, owner, superseded_by, row) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT (tenant, id) DO UPDATE SET owner = $3, superseded_by = $4, row = $5";
     let superseded_by = memory.superseded_by.map(uuid_of);
-    db.execute(sql, &[&tenant, &id, &memory.belongs.to_string(), &superseded_by, &json]).await?;
+    db.execute(sql, &[&tenant, &id, &memory.belongs.to_string(), &superseded_by, &print_json(memory)])
+        .await?;
     db.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;
     let sessions: Vec<&str> = memory.sources.iter().map(|source| source.session.as_str()).collect();
     let sql = "INSERT INTO memory_sources (tenant, session, memory)
@@ -115,19 +116,6 @@ async fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Res
         if page.next.is_some() || rows.len() < CHUNK_ROWS as usize {
             return Ok(page);
         }
-    }
-}
-
-/// Returns the owners whose memories can be in the list, or `None` for all owners.
-fn owners(scope: &Scope, filter: &MemoryFilter) -> Option<Vec<String>> {
-    let mine = |principal: &Principal| {
-        Some(vec![Belongs::To(principal.clone()).to_string(), Belongs::Tenant.to_string()])
-    };
-    match &filter.whose {
-        Whose::Only(belongs) => Some(vec![belongs.to_string()]),
-        Whose::For(principal) => mine(principal),
-        Whose::Any if scope.reach == Reach::Own => mine(&scope.principal),
-        Whose::Any => None,
     }
 }
 

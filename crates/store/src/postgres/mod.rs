@@ -6,7 +6,7 @@
 //! - [`schema`] — the layout
 //! - [`append`], [`append_batch`], [`prefetch`], [`writer`] — appends and their group commit
 //! - [`log`] and [`path`] — the entries
-//! - [`session`] — session rows and lists
+//! - [`session`], [`session_table`] and [`fork`] — session rows, lists and forks
 //! - [`search`] — full-text search
 //! - [`blob`] and [`blob_upload`] — blobs
 //! - [`erase`] — erasure
@@ -32,6 +32,7 @@ mod connect;
 mod connection;
 mod erase;
 mod error;
+mod fork;
 mod keys;
 mod lease;
 mod log;
@@ -43,6 +44,7 @@ mod rebuild_summary;
 mod schema;
 mod search;
 mod session;
+mod session_table;
 mod tls;
 mod visibility;
 mod writer;
@@ -62,17 +64,18 @@ use sapwood_core::{
 };
 use tokio_postgres::Row;
 
-use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice};
+use crate::blob_chunks::{BlobChunk, BlobRead, UPLOAD_IDLE_S_MAX, slice};
+use crate::blob_upload::BlobUpload;
+use crate::database::NamedDatabase;
 use crate::validate;
 use append::AppendCache;
-use blob::BlobRead;
-use blob_upload::BlobUpload;
+use blob_upload::PgUpload;
 use connect::{DbRole, Server, StoreRuntime};
 use connection::{Mode, Params, StoreConnection};
 use error::RetryBudget;
 use log::LogRows;
 use notify::Notifier;
-use session::{RowLock, find};
+use session_table::{RowLock, find};
 use writer::Writer;
 
 /// Time limit for the final wake-up when a store is closed.
@@ -89,33 +92,19 @@ pub struct PgStore {
     runtime: StoreRuntime,
 }
 
-/// Reads in one snapshot. Retries if the connection was lost.
-macro_rules! reading {
-    ($store:expr, $scope:expr, $db:ident => $work:expr) => {
+/// Repeats an attempt until it returns `Ok` with an answer, or `Err` with an error that a retry
+/// cannot fix.
+macro_rules! retrying {
+    ($store:expr, $attempt:expr) => {
         $store
             .runtime
             .wrap(async {
                 let mut retries = $crate::postgres::error::RetryBudget::new();
                 loop {
-                    let opened = $crate::postgres::connection::StoreConnection::open(
-                        &$store.pool,
-                        &$store.server.place,
-                        &$scope.tenant,
-                        $crate::postgres::connection::Mode::Read,
-                    )
-                    .await;
-                    let error = match opened {
-                        Ok($db) => match async { $work }.await {
-                            Err(error @ sapwood_core::StoreError::Unreachable { .. }) => error,
-                            answer => {
-                                $db.end_read();
-                                break answer;
-                            }
-                        },
-                        Err(error) => error,
-                    };
-                    if let Err(error) = retries.wait_for_retry(error).await {
-                        break Err(error);
+                    let attempt: Result<Result<_, sapwood_core::StoreError>, _> = async { $attempt }.await;
+                    match attempt {
+                        Ok(answer) => break answer,
+                        Err(error) => retries.wait_for_retry(error).await?,
                     }
                 }
             })
@@ -123,47 +112,45 @@ macro_rules! reading {
     };
 }
 
+/// Reads in one snapshot. Retries if the connection was lost.
+macro_rules! reading {
+    ($store:expr, $scope:expr, $db:ident => $work:expr) => {
+        $crate::postgres::retrying!($store, {
+            let $db =
+                $store.open_connection(&$scope.tenant, $crate::postgres::connection::Mode::Read).await?;
+            match async { $work }.await {
+                Err(error @ sapwood_core::StoreError::Unreachable { .. }) => Err(error),
+                answer => {
+                    $db.end_read();
+                    Ok(answer)
+                }
+            }
+        })
+    };
+}
+
 /// Writes in one transaction. Retries only if it is certain that nothing was written: the
 /// connection was lost before the commit, or another transaction conflicted.
 macro_rules! writing {
     ($store:expr, $scope:expr, $db:ident => $work:expr) => {
-        $store
-            .runtime
-            .wrap(async {
-                let mut retries = $crate::postgres::error::RetryBudget::new();
-                loop {
-                    let opened = $crate::postgres::connection::StoreConnection::open(
-                        &$store.pool,
-                        &$store.server.place,
-                        &$scope.tenant,
-                        $crate::postgres::connection::Mode::Write,
-                    )
-                    .await;
-                    let error = match opened {
-                        Ok($db) => match async { $work }.await {
-                            Ok(answer) => match $db.commit().await {
-                                Ok(()) => {
-                                    $store.notifier.signal_write();
-                                    break Ok(answer);
-                                }
-                                Err(error) => $crate::postgres::connection::outcome_unknown(error),
-                            },
-                            Err(error) => {
-                                $db.roll_back().await;
-                                error
-                            }
-                        },
-                        Err(error) => error,
-                    };
-                    if let Err(error) = retries.wait_for_retry(error).await {
-                        break Err(error);
-                    }
+        $crate::postgres::retrying!($store, {
+            let $db =
+                $store.open_connection(&$scope.tenant, $crate::postgres::connection::Mode::Write).await?;
+            match async { $work }.await {
+                Ok(answer) => {
+                    $db.commit().await.map_err($crate::postgres::connection::outcome_unknown)?;
+                    $store.notifier.signal_write();
+                    Ok(Ok(answer))
                 }
-            })
-            .await
+                Err(error) => {
+                    $db.roll_back().await;
+                    Err(error)
+                }
+            }
+        })
     };
 }
-pub(crate) use {reading, writing};
+pub(crate) use {reading, retrying, writing};
 
 impl PgStore {
     /// Connects and migrates the database to the current layout. Blocks the thread.
@@ -183,30 +170,18 @@ impl PgStore {
         Ok(store)
     }
 
-    fn damaged(&self, what: impl ToString) -> StoreError {
-        StoreError::Damaged { place: self.server.place.to_string(), what: what.to_string() }
-    }
-
     /// Runs a query that is not restricted to one tenant.
     async fn query_all_tenants(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
-        self.runtime
-            .wrap(async {
-                let mut retries = RetryBudget::new();
-                loop {
-                    let attempt = async {
-                        let db =
-                            StoreConnection::open_for_all_tenants(&self.pool, &self.server.place).await?;
-                        let rows = db.query(sql, params).await?;
-                        db.end_read();
-                        Ok(rows)
-                    };
-                    match attempt.await {
-                        Ok(rows) => return Ok(rows),
-                        Err(error) => retries.wait_for_retry(error).await?,
-                    }
-                }
-            })
-            .await
+        retrying!(self, {
+            let db = StoreConnection::open_for_all_tenants(&self.pool, &self.server.place).await?;
+            let rows = db.query(sql, params).await?;
+            db.end_read();
+            Ok(Ok(rows))
+        })
+    }
+
+    async fn open_connection(&self, tenant: &TenantId, mode: Mode) -> Result<StoreConnection> {
+        StoreConnection::open(&self.pool, &self.server.place, tenant, mode).await
     }
 
     /// Deletes abandoned uploads of all tenants.
@@ -215,8 +190,7 @@ impl PgStore {
             let tenant: TenantId = row.get::<_, String>(0).parse().map_err(|error| self.damaged(error))?;
             self.runtime
                 .wrap(async {
-                    let db =
-                        StoreConnection::open(&self.pool, &self.server.place, &tenant, Mode::Write).await?;
+                    let db = self.open_connection(&tenant, Mode::Write).await?;
                     blob::sweep(&db).await?;
                     db.commit().await
                 })
@@ -252,6 +226,12 @@ async fn prepare(server: &Server) -> Result<DbRole> {
     }
 }
 
+impl NamedDatabase for PgStore {
+    fn place(&self) -> String {
+        self.server.place.to_string()
+    }
+}
+
 impl Drop for PgStore {
     fn drop(&mut self) {
         if self.notifier.is_due() {
@@ -279,7 +259,7 @@ impl Sessions for PgStore {
     }
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
-        writing!(self, scope, db => session::fork(&db, scope, &fork).await)
+        writing!(self, scope, db => fork::fork(&db, scope, &fork).await)
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
@@ -416,7 +396,7 @@ impl Authorities for PgStore {
             // On a standby, the record is derived from the audit log on every read.
             Err(StoreError::ReadOnly { .. }) => reading!(self, scope, db => {
                 let mut summary = find(&db, scope, session, Right::Read, RowLock::No).await?.summary;
-                validate::settle_summary(&mut summary, authority::trace(&db, scope, session).await?);
+                authority::derive(&db, scope, &mut summary).await?;
                 Ok(summary.authority.unwrap_or_default())
             }),
             settled => settled,
@@ -444,7 +424,7 @@ impl Search for PgStore {
 #[async_trait]
 impl Blobs for PgStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(BlobUpload::new(self, scope.clone())))
+        Ok(Box::new(BlobUpload::new(PgUpload::new(self, scope.clone()))))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {

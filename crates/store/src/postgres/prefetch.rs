@@ -11,7 +11,9 @@ use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Links, Lookup, PlaceError, Placed, TreeNode};
 use sapwood_core::{Body, Draft, EntryId, Kind, Seq, StoreError};
 
-use super::log::{LogRows, NodeRow, int};
+use super::log::{LogRows, int};
+use crate::database::NamedDatabase;
+use crate::decode::parent_of_shared;
 
 /// Maximum number of runs of one function. After each run, one more item is cached.
 const RUNS_MAX: usize = 100_000;
@@ -98,16 +100,12 @@ impl Prefetched {
             }
         }
         leaves.retain(|seq| !self.nodes.contains_key(seq));
-        for row in log.nodes_from(&leaves).await? {
-            self.add(row);
-        }
+        self.add(log.nodes_from(&leaves).await?);
         Ok(())
     }
 
-    fn add(&mut self, row: NodeRow) {
-        let links =
-            Links { depth: row.depth, jump: row.jump, messages: row.messages, settings: row.settings };
-        self.nodes.insert(row.seq, TreeNode { seq: row.seq, parent: row.parent, links });
+    fn add(&mut self, nodes: Vec<TreeNode>) {
+        self.nodes.extend(nodes.into_iter().map(|node| (node.seq, node)));
     }
 
     /// Runs a function. If it stops at a missing item, fetches the item and runs the function again.
@@ -129,9 +127,7 @@ impl Prefetched {
     async fn fetch(&mut self, log: &LogRows<'_>, missing: MissingItem) -> Result<()> {
         match missing {
             MissingItem::Node(seq) if seq.0 > self.inherited => {
-                for row in log.nodes_from(&[seq]).await? {
-                    self.add(row);
-                }
+                self.add(log.nodes_from(&[seq]).await?);
                 if !self.has_node(seq) {
                     let what = format!("session {} has no entry {seq} in its tree", log.pk());
                     return Err(log.db.damaged(what));
@@ -157,15 +153,14 @@ impl Prefetched {
 async fn shared_node(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode> {
     let gone = || log.db.damaged(format!("shared entry {seq} of session {} is missing", log.pk()));
     let (pk, at) = log.home_of(seq).await?;
-    let row = log.node_of(pk, at).await?.ok_or_else(gone)?;
-    let settings = match row.settings {
+    let links = log.node_of(pk, at).await?.ok_or_else(gone)?.links;
+    let settings = match links.settings {
         Some(own) if own.0 > log.inherited_of(pk) => {
-            Some(Seq(log.node_of(pk, own).await?.ok_or_else(gone)?.depth))
+            Some(Seq(log.node_of(pk, own).await?.ok_or_else(gone)?.links.depth))
         }
         shared => shared,
     };
-    let links = Links { depth: row.depth, jump: seq, messages: row.messages, settings };
-    Ok(TreeNode { seq, parent: (seq.0 > 1).then(|| Seq(seq.0 - 1)), links })
+    Ok(TreeNode { seq, parent: parent_of_shared(seq), links: Links { jump: seq, settings, ..links } })
 }
 
 async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
@@ -203,10 +198,4 @@ pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings>
 pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode, StoreError> {
     let mut prefetched = Prefetched::new(log.inherited());
     prefetched.run_with_fetches(log, |prefetched| prefetched.node(seq)).await
-}
-
-/// Returns whether an entry is on the path to another.
-pub(super) async fn is_on_path(log: &LogRows<'_>, seq: Seq, leaf: Option<Seq>) -> Result<bool> {
-    let mut prefetched = Prefetched::new(log.inherited());
-    prefetched.run_with_fetches(log, |prefetched| sapwood_core::tree::is_on_path(seq, leaf, prefetched)).await
 }

@@ -1,25 +1,20 @@
 //! Full-text search. The index lags behind the log: sessions with unindexed entries are marked, and
 //! the index is brought up to date before a search. Hits are returned newest first.
-//!
-//! Each indexed text contains, in addition to its words, two marker words that no text can contain,
-//! because they begin with a private-use character: one for the tenant, one for the session.
-//! Therefore the index itself separates tenants (I9), and a search within one session does not scan
-//! other sessions.
 
 use sapwood_core::port::store::{Hit, Page, Result, SearchQuery};
-use sapwood_core::project::summary::Summary;
-use sapwood_core::{Kind, Record, Right, Scope, TenantId};
+use sapwood_core::{Right, Scope, TenantId};
 
 use super::connection::StoreConnection;
 use super::log::{LogRows, seq_of};
-use super::session::{RowLock, find};
+use super::session_table::{RowLock, find};
 use super::visibility::{seen_by, seen_from};
-use crate::match_text::{TextQuery, is_searched, stored_text};
+use crate::database::search::{
+    HitPage, index_words, searched_kinds, session_marker, tenant_marker, truncate_word,
+};
+use crate::match_text::{TextQuery, stored_text};
 use crate::tokenize::distinct_words;
-use crate::validate;
+use crate::validate::bad_cursor;
 
-/// First character of the words that mark a text's tenant and session.
-const MARK: char = '\u{E000}';
 /// The database's limits on words and texts. Longer words are truncated, and the rest of a longer
 /// text is not indexed.
 const WORD_BYTES_MAX: usize = 1_000;
@@ -31,8 +26,6 @@ const CATCH_UP_ROWS: i64 = 2_000;
 const CATCH_UP_ROUNDS_MAX: usize = 100_000;
 /// Hits read at a time.
 const HIT_ROWS: i32 = 256;
-/// Maximum number of hits that one search skips because the caller may not see them.
-const SKIPPED_MAX: usize = 100_000;
 
 pub(super) fn rounds() -> std::ops::Range<usize> {
     0..CATCH_UP_ROUNDS_MAX
@@ -93,49 +86,33 @@ async fn index_session(db: &StoreConnection, pk: i64, indexed: i32, budget: i64)
 
 /// Formats words as a `tsvector`. They contain only letters and digits, so quoting them is enough.
 fn vector(tenant: &TenantId, session: i64, words: &str) -> String {
-    let mut vector = format!("'{}' '{}'", tenant_mark(tenant), session_mark(session));
+    let mut vector = format!("'{}' '{}'", tenant_marker(tenant), session_marker(session));
     for word in words.split(' ').filter(|word| !word.is_empty()) {
         if vector.len() > WORDS_BYTES_MAX {
             break;
         }
         vector.push_str(" '");
-        vector.push_str(truncate_word(word));
+        vector.push_str(truncate_word(word, WORD_BYTES_MAX));
         vector.push('\'');
     }
     vector
 }
 
-fn truncate_word(word: &str) -> &str {
-    &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
-}
-
-fn tenant_mark(tenant: &TenantId) -> String {
-    format!("{MARK}t{tenant}")
-}
-
-fn session_mark(session: i64) -> String {
-    format!("{MARK}s{session}")
-}
-
 /// Formats a query as a `tsquery`, which may match more texts than the query. Returns `None` for a
 /// query without words.
-fn tsquery(query: &TextQuery, marks: &[String]) -> Option<String> {
-    let mut words = Vec::new();
-    for term in &query.terms {
-        for (at, word) in term.words.iter().enumerate() {
-            let is_prefix = word.len() > WORD_BYTES_MAX || term.prefix && at + 1 == term.words.len();
-            words.push(format!("'{}'{}", truncate_word(word), if is_prefix { ":*" } else { "" }));
-        }
-    }
-    let marks: Vec<String> = marks.iter().map(|mark| format!("'{mark}'")).collect();
-    (!words.is_empty()).then(|| format!("({}) & {}", marks.join(" | "), words.join(" & ")))
+fn tsquery(query: &TextQuery, markers: &[String]) -> Option<String> {
+    let print = |(word, is_prefix)| format!("'{word}'{}", if is_prefix { ":*" } else { "" });
+    let words: Vec<String> = index_words(query, WORD_BYTES_MAX).map(print).collect();
+    let markers: Vec<String> = markers.iter().map(|marker| format!("'{marker}'")).collect();
+    (!words.is_empty()).then(|| format!("({}) & {}", markers.join(" | "), words.join(" & ")))
 }
 
 /// The last hit before a page: its time, session and seq.
 type HitPosition = (i64, i64, i32);
 
 pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {
-    let mut page = Page { items: Vec::new(), next: None };
+    let words = TextQuery::parse(&query.text);
+    let mut page = HitPage::new(query, &words, WORD_BYTES_MAX);
     let mut after = read_cursor(query.cursor.as_deref())?;
     let session = match &query.session {
         Some(id) => Some(find(db, scope, id, Right::Read, RowLock::No).await?),
@@ -145,20 +122,16 @@ pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQu
         Some(row) => Some(LogRows::open(db, row.pk, row.summary.inherited).await?),
         None => None,
     };
-    let marks = match &log {
-        Some(log) => log.lineage().map(session_mark).collect(),
-        None => vec![tenant_mark(&db.tenant)],
+    let markers = match &log {
+        Some(log) => log.lineage().map(session_marker).collect(),
+        None => vec![tenant_marker(&db.tenant)],
     };
-    let words = TextQuery::parse(&query.text);
-    let Some(tsquery) = tsquery(&words, &marks) else { return Ok(page) };
-    let limit = validate::page_limit(query.limit);
-    let mut skipped = 0;
+    let Some(tsquery) = tsquery(&words, &markers) else { return Ok(page.finish(None)) };
     loop {
         let rows = find_rows(db, &tsquery, after).await?;
         for key in &rows {
-            if page.items.len() == limit || skipped > SKIPPED_MAX {
-                page.next = Some(format!("{}.{}.{}", after.0, after.1, after.2));
-                return Ok(page);
+            if page.is_full() {
+                return Ok(page.finish(Some(format!("{}.{}.{}", after.0, after.1, after.2))));
             }
             after = *key;
             let key = (key.1, seq_of(key.2));
@@ -168,13 +141,10 @@ pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQu
                 }
                 _ => seen_by(db, scope, key).await?,
             };
-            match seen.map(|(summary, record)| hit(db, summary, record, &words)).transpose()?.flatten() {
-                Some(hit) => page.items.push(hit),
-                None => skipped += 1,
-            }
+            page.add(db, seen)?;
         }
         if rows.len() < HIT_ROWS as usize {
-            return Ok(page);
+            return Ok(page.finish(None));
         }
     }
 }
@@ -193,22 +163,12 @@ fn read_cursor(cursor: Option<&str>) -> Result<HitPosition> {
         let (at, session) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         Some((at, session, parts.next()?.parse().ok()?))
     };
-    parse().ok_or_else(|| validate::bad_cursor(text))
-}
-
-/// Returns `None` if the entry does not match the whole query: only a truncated word matches, or the
-/// words of a phrase are not adjacent.
-fn hit(db: &StoreConnection, summary: Summary, record: Record, words: &TextQuery) -> Result<Option<Hit>> {
-    let body = record.decode().map_err(|error| db.damaged(error))?;
-    let text = body.search_text();
-    let is_hit = words.is_decided_by_index(WORD_BYTES_MAX) || words.matches(&text);
-    Ok(is_hit.then(|| validate::hit_of(&summary, &record.meta, words, &text)))
+    parse().ok_or_else(|| bad_cursor(text))
 }
 
 /// Returns how many of the tenant's texts are missing from the index.
 pub(super) async fn count_missing(db: &StoreConnection) -> Result<i64> {
-    let kinds: Vec<i16> =
-        Kind::ALL.iter().filter(|kind| is_searched(**kind)).map(|kind| i16::from(kind.code())).collect();
+    let kinds: Vec<i16> = searched_kinds().map(|kind| i16::from(kind.code())).collect();
     let sql = "SELECT count(*) FROM sessions s JOIN entries e ON e.tenant = $1 AND e.session = s.pk AND e.seq <= s.indexed
                WHERE s.tenant = $1 AND e.kind = ANY ($2)
                AND NOT EXISTS (SELECT 1 FROM texts t WHERE t.tenant = $1 AND t.session = e.session AND t.seq = e.seq)";

@@ -7,7 +7,7 @@ use sapwood_core::{Record, Right, Scope, Seq};
 
 use super::connection::StoreConnection;
 use super::log::{LogRows, int, seq_of};
-use super::session::by_pk;
+use super::session_table::by_pk;
 use crate::authorize::authorize;
 
 /// The key of an entry's row: the pk of its session, and its seq in that session.

@@ -2,26 +2,29 @@
 //! fails, nothing has been written, so an invalid append never rolls back the other appends of its
 //! group.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Result};
-use sapwood_core::tree::{Lookup, Placed, place};
-use sapwood_core::{Scope, Source};
+use sapwood_core::settings::Settings;
+use sapwood_core::tree::{Lookup, Placed, TreeNode, place};
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, Source, StoreError};
 
-use super::append_cache::{CachedSession, CachingLookup, Nodes};
+use super::append_cache::{CachedSession, Nodes, SessionRow};
 use super::audit::write_line;
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
 use super::entry_index::PositionWriter;
-use super::error::AtPath;
+use super::lease::lease_of;
 use super::log::{LogRows, key_of};
-use super::search::UnindexedText;
-use super::session::{SessionRow, store_summary};
+use super::session_table::{find, store_summary};
+use super::unindexed::UnindexedText;
 use crate::authorize::authorize;
 use crate::compression::{Packed, pack_body, pack_drafts};
+use crate::database::NamedDatabase;
 use crate::lease::LeaseClock;
 use crate::match_text::text_of;
+use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
 /// A body ready to be written: compressed, with its searchable text.
@@ -66,7 +69,7 @@ pub(super) fn append(
 ) -> Result<Appended> {
     let mut cached = match db.append_cache.take(scope, &append.session) {
         Some(cached) => cached,
-        None => CachedSession::load(db, scope, &append.session)?,
+        None => load_session(db, scope, &append.session)?,
     };
     authorize(scope, &cached.row.summary, validate::right_needed(&cached.row.summary, &append.drafts))?;
     if let Some(answer) = earlier_answer(db, cached.row.pk, &append)? {
@@ -76,18 +79,23 @@ pub(super) fn append(
     validate::check_append(scope, &cached.row.summary, &append, lease)?;
     let batch = Batch { drafts: append.drafts, packed, source: append.source };
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
-        let source = authority::trace(db, scope, &append.session)?;
-        validate::settle_summary(&mut cached.row.summary, source);
+        authority::derive(db, scope, &mut cached.row.summary)?;
     }
     let answer = write_batch(db, scope, &mut cached.row, batch, &mut cached.nodes)?;
     if let Some(key) = &append.idempotency_key {
-        store_answer(db, cached.row.pk, key, append.request.clone(), &answer)?;
+        store_answer(db, cached.row.pk, key, &StoredAnswer::of(&answer, append.request.clone()))?;
     }
     if let Some(note) = append.audit {
         write_line(db, scope, note, append.now)?;
     }
     db.append_cache.insert(scope, cached);
     Ok(answer)
+}
+
+fn load_session(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<CachedSession> {
+    let row = find(db, scope, session, Right::Read)?;
+    let lease = lease_of(db, row.pk)?;
+    Ok(CachedSession { row, lease, nodes: Nodes::default() })
 }
 
 /// Places and writes a batch. All checks run before the first write.
@@ -120,8 +128,7 @@ pub(super) fn write_batch(
     }
     let position = db.append_cache.list_position_after(row);
     store_summary(db, row, position)?;
-    let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
-    Ok(Appended { head: tip.head, entries })
+    Ok(validate::answer_of(&placed, tip.head))
 }
 
 /// Writes an entry's row and returns its number.
@@ -134,8 +141,9 @@ fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: Pa
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     let links = placed.links.as_ref();
     let snapshot = placed.snapshot.as_ref().map(|settings| serde_json::json!(settings).to_string());
-    db.prepare(sql)?
-        .execute(params![
+    db.execute(
+        sql,
+        params![
             key,
             meta.id.as_bytes(),
             meta.parent.map(|parent| parent.0),
@@ -151,8 +159,8 @@ fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: Pa
             LOG_VERSION,
             body.packed.packing,
             body.packed.bytes,
-        ])
-        .at(&db.path)?;
+        ],
+    )?;
     let text = body.text.map(|text| UnindexedText { tenant: row.tenant, session: row.pk, text });
     let arrival = db.conn.last_insert_rowid();
     db.unindexed.push(arrival, text);
@@ -161,35 +169,44 @@ fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: Pa
 
 fn earlier_answer(db: &StoreConnection, pk: i64, append: &Append) -> Result<Option<Appended>> {
     let Some(key) = &append.idempotency_key else { return Ok(None) };
-    let mut select = db.prepare("SELECT answer FROM answers WHERE session = ?1 AND key = ?2")?;
-    let json: Option<String> = select.query_row(params![pk, key], |row| row.get(0)).optional().at(&db.path)?;
-    let read = |json: String| serde_json::from_str::<StoredAnswer>(&json);
-    let answer =
-        json.map(read).transpose().map_err(|error| db.damaged(format!("a stored answer: {error}")))?;
-    let Some(StoredAnswer { head, entries, request }) = answer else { return Ok(None) };
-    validate::check_request(append, request.as_deref())?;
-    Ok(Some(Appended { head, entries }))
+    let json: Option<String> =
+        db.query_opt("SELECT answer FROM answers WHERE session = ?1 AND key = ?2", params![pk, key])?;
+    let read = |json: String| db.parse::<StoredAnswer>("a stored answer", &json)?.for_retry(append);
+    json.map(read).transpose()
 }
 
-fn store_answer(
-    db: &StoreConnection,
-    pk: i64,
-    key: &str,
-    request: Option<String>,
-    answer: &Appended,
-) -> Result<()> {
-    let stored = StoredAnswer { head: answer.head, entries: answer.entries.clone(), request };
-    let json = serde_json::to_string(&stored).expect("numbers and ids always serialize");
-    let mut insert = db.prepare("INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)")?;
-    insert.execute(params![pk, key, json]).at(&db.path)?;
+fn store_answer(db: &StoreConnection, pk: i64, key: &str, answer: &StoredAnswer) -> Result<()> {
+    db.execute(
+        "INSERT INTO answers (session, key, answer) VALUES (?1, ?2, ?3)",
+        params![pk, key, validate::print_json(answer)],
+    )?;
     Ok(())
 }
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct StoredAnswer {
-    head: sapwood_core::tree::Head,
-    entries: Vec<(sapwood_core::Seq, sapwood_core::EntryId)>,
-    /// The request, if known. Answers stored by older versions lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    request: Option<String>,
+/// Looks up nodes in the cache first, then in the rows of the log.
+struct CachingLookup<'d, 'n> {
+    rows: LogRows<'d>,
+    nodes: &'n mut Nodes,
+}
+
+impl Lookup for CachingLookup<'_, '_> {
+    type Error = StoreError;
+
+    fn node(&mut self, seq: Seq) -> Result<TreeNode> {
+        if let Some(node) = self.nodes.get(seq) {
+            return Ok(node);
+        }
+        let node = self.rows.node(seq)?;
+        self.nodes.add(node);
+        Ok(node)
+    }
+    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
+        self.rows.find(id)
+    }
+    fn settings(&mut self, at: Seq) -> Result<Settings> {
+        self.rows.settings(at)
+    }
+    fn inherited(&self) -> u32 {
+        self.rows.inherited
+    }
 }

@@ -8,29 +8,41 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use sapwood_core::port::store::Result;
-use sapwood_core::settings::Settings;
-use sapwood_core::tree::{Lookup, Placed, TreeNode};
-use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId, StoreError, TenantId};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::tree::{Placed, TreeNode};
+use sapwood_core::{Scope, Seq, SessionId, TenantId, TimestampMs};
 
-use super::audit::LastLine;
-use super::connection::StoreConnection;
-use super::error::AtPath;
-use super::lease::lease_of;
-use super::log::LogRows;
-use super::session::{ListPosition, SessionRow, find};
+use crate::audit_chain::AuditChain;
 use crate::lease::StoredLease;
 
 /// Maximum number of cached sessions. When it is reached, the cache is cleared, and busy sessions
 /// are cached again.
 const SESSIONS_MAX: usize = 4_096;
-/// Maximum number of tenants whose last audit line is cached. When it is reached, these lines are
-/// dropped from the cache.
+/// Maximum number of tenants whose audit chain is cached. When it is reached, the chains are dropped
+/// from the cache.
 const TENANTS_MAX: usize = 4_096;
 /// Maximum lag of a session's list time behind its last update.
 pub(super) const LISTED_BEHIND_MS_MAX: i64 = 1_000;
 /// Nodes cached per session: the leaf, and the targets of its jump pointers.
 const NODES_MAX: usize = 8;
+
+/// A session that the caller may access.
+pub(super) struct SessionRow {
+    pub pk: i64,
+    pub tenant: i64,
+    /// The time that orders the list: the time of the last update, or slightly before it (see
+    /// [`ListPosition`]).
+    pub listed_at: TimestampMs,
+    pub summary: Summary,
+}
+
+/// Whether an append changes a session's position in the list. A session that receives consecutive
+/// appends keeps its position, and its list time may lag slightly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ListPosition {
+    Kept,
+    Changed,
+}
 
 pub(super) struct CachedSession {
     pub row: SessionRow,
@@ -38,35 +50,25 @@ pub(super) struct CachedSession {
     pub nodes: Nodes,
 }
 
-impl CachedSession {
-    pub fn load(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Self> {
-        let row = find(db, scope, session, Right::Read)?;
-        let lease = lease_of(db, row.pk)?;
-        Ok(Self { row, lease, nodes: Nodes::default() })
-    }
-}
-
 #[derive(Default)]
 pub(super) struct AppendCache {
     sessions: RefCell<HashMap<(TenantId, SessionId), CachedSession>>,
     data_version: Cell<i64>,
-    /// The last audit line of each tenant, by the tenant's pk.
-    last_lines: RefCell<HashMap<i64, LastLine>>,
+    /// The end of each tenant's audit chain, by the tenant's pk.
+    chains: RefCell<HashMap<i64, AuditChain>>,
     /// The pk of the session that received the last append.
     last_session: Cell<Option<i64>>,
 }
 
 impl AppendCache {
-    /// Clears the cache if another connection has written. Also drops the unindexed texts, because
-    /// the other connection may have erased some of them. Call it at the start of each transaction.
-    pub fn refresh(&self, db: &StoreConnection) -> Result<()> {
-        let mut select = db.prepare("PRAGMA data_version")?;
-        let version = select.query_row([], |row| row.get(0)).at(&db.path)?;
-        if self.data_version.replace(version) != version {
+    /// Clears the cache if another connection has written, which changes the data version. Returns
+    /// whether the cache was cleared.
+    pub fn refresh(&self, data_version: i64) -> bool {
+        let is_outdated = self.data_version.replace(data_version) != data_version;
+        if is_outdated {
             self.clear();
-            db.unindexed.clear();
         }
-        Ok(())
+        is_outdated
     }
 
     /// Takes a session out of the cache. After a successful append the caller returns it with
@@ -92,16 +94,16 @@ impl AppendCache {
         if was_last && behind_ms < LISTED_BEHIND_MS_MAX { ListPosition::Kept } else { ListPosition::Changed }
     }
 
-    pub fn take_last_line(&self, tenant: i64) -> Option<LastLine> {
-        self.last_lines.borrow_mut().remove(&tenant)
+    pub fn take_chain(&self, tenant: i64) -> Option<AuditChain> {
+        self.chains.borrow_mut().remove(&tenant)
     }
 
-    pub fn insert_last_line(&self, tenant: i64, line: LastLine) {
-        let mut lines = self.last_lines.borrow_mut();
-        if lines.len() >= TENANTS_MAX {
-            lines.clear();
+    pub fn insert_chain(&self, tenant: i64, chain: AuditChain) {
+        let mut chains = self.chains.borrow_mut();
+        if chains.len() >= TENANTS_MAX {
+            chains.clear();
         }
-        lines.insert(tenant, line);
+        chains.insert(tenant, chain);
     }
 
     pub fn evict(&self, pk: i64) {
@@ -112,7 +114,7 @@ impl AppendCache {
     pub fn clear(&self) {
         self.last_session.set(None);
         self.sessions.borrow_mut().clear();
-        self.last_lines.borrow_mut().clear();
+        self.chains.borrow_mut().clear();
     }
 }
 
@@ -121,11 +123,11 @@ impl AppendCache {
 pub(super) struct Nodes(Vec<TreeNode>);
 
 impl Nodes {
-    fn get(&self, seq: Seq) -> Option<TreeNode> {
+    pub fn get(&self, seq: Seq) -> Option<TreeNode> {
         self.0.iter().rev().find(|node| node.seq == seq).copied()
     }
 
-    fn add(&mut self, node: TreeNode) {
+    pub fn add(&mut self, node: TreeNode) {
         if self.0.len() >= NODES_MAX {
             self.0.remove(0);
         }
@@ -137,33 +139,5 @@ impl Nodes {
         if let Some(links) = placed.links {
             self.add(TreeNode { seq: meta.seq, parent: meta.parent, links });
         }
-    }
-}
-
-/// Looks up nodes in the cache first, then in the rows of the log.
-pub(super) struct CachingLookup<'d, 'n> {
-    pub rows: LogRows<'d>,
-    pub nodes: &'n mut Nodes,
-}
-
-impl Lookup for CachingLookup<'_, '_> {
-    type Error = StoreError;
-
-    fn node(&mut self, seq: Seq) -> Result<TreeNode> {
-        if let Some(node) = self.nodes.get(seq) {
-            return Ok(node);
-        }
-        let node = self.rows.node(seq)?;
-        self.nodes.add(node);
-        Ok(node)
-    }
-    fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
-        self.rows.find(id)
-    }
-    fn settings(&mut self, at: Seq) -> Result<Settings> {
-        self.rows.settings(at)
-    }
-    fn inherited(&self) -> u32 {
-        self.rows.inherited
     }
 }

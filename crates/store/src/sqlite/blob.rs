@@ -3,18 +3,19 @@
 //! larger blob is stored in chunks. Each chunk is written separately ([`super::blob_upload`]) and
 //! verified whenever it is read.
 
-use std::ops::Range;
-
 use rusqlite::{OptionalExtension, params};
-use sapwood_core::port::store::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, Result};
+use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Scope, StoreError};
 
 use super::connection::{StoreConnection, int};
 use super::error::AtPath;
 use super::visibility::read_visible;
-use crate::blob_chunks::{BlobChunk, UPLOAD_IDLE_S_MAX, slice, span, upload_expired};
-use crate::compression::{Packed, unpack, unpacked_len};
+use crate::blob_chunks::{
+    self, BlobChunk, BlobRead, ChunkSpan, UPLOAD_IDLE_S_MAX, UploadResult, check_hash, span, upload_expired,
+};
+use crate::compression::{Packed, unpacked_len};
+use crate::database::NamedDatabase;
 
 /// Number of low bits of a chunk's key that contain its number; the high bits contain its
 /// [`ChunkSet`].
@@ -58,27 +59,26 @@ fn insert(
     row: (u8, &[u8]),
     cut: Option<ChunkSet>,
 ) -> Result<i64> {
-    db.prepare("INSERT INTO blobs (tenant, hash, packing, data, cut) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![tenant, hash.as_bytes(), row.0, row.1, cut.map(|cut| cut.0)])
-        .at(&db.path)?;
+    db.execute(
+        "INSERT INTO blobs (tenant, hash, packing, data, cut) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![tenant, hash.as_bytes(), row.0, row.1, cut.map(|cut| cut.0)],
+    )?;
     Ok(db.conn.last_insert_rowid())
 }
 
 fn record_put(db: &StoreConnection, scope: &Scope, pk: i64) -> Result<()> {
     let by = db.principal_or_new(&scope.principal)?;
-    db.prepare("INSERT OR IGNORE INTO blob_puts (blob, principal) VALUES (?1, ?2)")?
-        .execute([pk, by])
-        .at(&db.path)?;
+    db.execute("INSERT OR IGNORE INTO blob_puts (blob, principal) VALUES (?1, ?2)", [pk, by])?;
     Ok(())
 }
 
 /// Adds the next chunk of an upload. Every insert also deletes one chunk of an abandoned upload.
 pub(super) fn add_chunk(db: &StoreConnection, cut: ChunkSet, number: u32, chunk: &BlobChunk) -> Result<()> {
     if number == 0 {
-        db.prepare("INSERT INTO cuts (pk, at) VALUES (?1, unixepoch())")?.execute([cut.0]).at(&db.path)?;
+        db.execute("INSERT INTO cuts (pk, at) VALUES (?1, unixepoch())", [cut.0])?;
     } else {
         let sql = "UPDATE cuts SET at = unixepoch() WHERE pk = ?1 AND bytes IS NULL";
-        if db.prepare(sql)?.execute([cut.0]).at(&db.path)? == 0 {
+        if db.execute(sql, [cut.0])? == 0 {
             return Err(upload_expired());
         }
     }
@@ -88,36 +88,36 @@ pub(super) fn add_chunk(db: &StoreConnection, cut: ChunkSet, number: u32, chunk:
 
 fn insert_chunk(db: &StoreConnection, cut: ChunkSet, number: u32, chunk: &BlobChunk) -> Result<()> {
     let packed = &chunk.packed;
-    db.prepare("INSERT INTO pieces (key, packing, hash, data) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![cut.key(number), packed.packing, chunk.hash.as_bytes(), packed.bytes])
-        .at(&db.path)?;
+    db.execute(
+        "INSERT INTO pieces (key, packing, hash, data) VALUES (?1, ?2, ?3, ?4)",
+        params![cut.key(number), packed.packing, chunk.hash.as_bytes(), packed.bytes],
+    )?;
     Ok(())
 }
 
-/// Creates a blob from the uploaded chunks and the last chunk. If the blob already exists, the
-/// caller has to delete the uploaded chunks.
+/// Creates a blob from the uploaded chunks and the last chunk.
 pub(super) fn finish(
     db: &StoreConnection,
     scope: &Scope,
     cut: ChunkSet,
     (hash, bytes): (BlobHash, u64),
     (number, last): (u32, &BlobChunk),
-) -> Result<Cleanup> {
+) -> Result<UploadResult> {
     // Write nothing until all checks have passed.
     let known = db.tenant(&scope.tenant)?.map(|tenant| pk_of_hash(db, tenant, hash)).transpose()?;
-    let (pk, cleanup) = match known.flatten() {
-        Some(pk) => (pk, Cleanup::More),
+    let (pk, result) = match known.flatten() {
+        Some(pk) => (pk, UploadResult::Duplicate),
         None => {
             let sql = "UPDATE cuts SET bytes = ?2 WHERE pk = ?1 AND bytes IS NULL";
-            if db.prepare(sql)?.execute([cut.0, int(bytes)]).at(&db.path)? == 0 {
+            if db.execute(sql, [cut.0, int(bytes)])? == 0 {
                 return Err(upload_expired());
             }
             insert_chunk(db, cut, number, last)?;
             let tenant = db.tenant_or_new(&scope.tenant)?;
-            (insert(db, tenant, hash, (0, &[]), Some(cut))?, Cleanup::Done)
+            (insert(db, tenant, hash, (0, &[]), Some(cut))?, UploadResult::Created)
         }
     };
-    record_put(db, scope, pk).map(|()| cleanup)
+    record_put(db, scope, pk).map(|()| result)
 }
 
 /// Whether more chunks have to be deleted.
@@ -134,10 +134,10 @@ pub(super) fn drop_chunk(db: &StoreConnection, cut: ChunkSet) -> Result<Cleanup>
         return Ok(Cleanup::Done);
     }
     let sql = "DELETE FROM pieces WHERE key = (SELECT max(key) FROM pieces WHERE key BETWEEN ?1 AND ?2)";
-    if db.prepare(sql)?.execute(cut.keys()).at(&db.path)? > 0 {
+    if db.execute(sql, cut.keys())? > 0 {
         return Ok(Cleanup::More);
     }
-    db.prepare("DELETE FROM cuts WHERE pk = ?1")?.execute([cut.0]).at(&db.path)?;
+    db.execute("DELETE FROM cuts WHERE pk = ?1", [cut.0])?;
     Ok(Cleanup::Done)
 }
 
@@ -156,8 +156,7 @@ pub(super) fn find_idle(db: &StoreConnection) -> Result<Option<ChunkSet>> {
 }
 
 fn pk_of_hash(db: &StoreConnection, tenant: i64, hash: BlobHash) -> Result<Option<i64>> {
-    let mut select = db.prepare("SELECT pk FROM blobs WHERE tenant = ?1 AND hash = ?2")?;
-    select.query_row(params![tenant, hash.as_bytes()], |row| row.get(0)).optional().at(&db.path)
+    db.query_opt("SELECT pk FROM blobs WHERE tenant = ?1 AND hash = ?2", params![tenant, hash.as_bytes()])
 }
 
 /// Finds a blob that the caller put, or that an entry the caller may read refers to. Other blobs
@@ -213,14 +212,6 @@ pub(super) fn size(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Resul
         .map_err(|what| db.damaged(format!("blob {blob}: {what}")))
 }
 
-/// The result of reading from a blob.
-pub(super) enum BlobRead {
-    /// The requested span.
-    Span(Vec<u8>),
-    /// The whole blob, which an older version stored in its row although it is larger than a chunk.
-    Unsplit { pk: i64, bytes: Vec<u8> },
-}
-
 pub(super) fn read(
     db: &StoreConnection,
     scope: &Scope,
@@ -232,69 +223,51 @@ pub(super) fn read(
     if let Some((cut, bytes)) = cut_of(db, pk)? {
         return read_span(db, blob, cut, span(from, limit, bytes)).map(BlobRead::Span);
     }
-    let bytes = read_row(db, pk, blob)?;
-    Ok(match bytes.len() > BLOB_CHUNK_BYTES_MAX {
-        true => BlobRead::Unsplit { pk, bytes },
-        false => BlobRead::Span(slice(&bytes, from, limit).to_vec()),
-    })
+    Ok(BlobRead::of_row(read_row(db, pk, blob)?, from, limit))
 }
 
 fn read_row(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<Vec<u8>> {
     let mut select = db.prepare("SELECT packing, data FROM blobs WHERE pk = ?1")?;
     let (packing, data): (u8, Vec<u8>) =
         select.query_row([pk], |row| Ok((row.get(0)?, row.get(1)?))).at(&db.path)?;
-    let bytes =
-        unpack(packing, &data, BLOB_BYTES_MAX).map_err(|what| db.damaged(format!("blob {blob}: {what}")))?;
-    if BlobHash::of(&bytes) != blob {
-        return Err(db.damaged(format!("the content of blob {blob} does not match its hash")));
-    }
-    Ok(bytes)
+    blob_chunks::read_row(blob, packing, &data).map_err(|what| db.damaged(what))
 }
 
 fn read_span(
     db: &StoreConnection,
     blob: BlobHash,
     cut: ChunkSet,
-    span: impl Iterator<Item = (u32, Range<usize>)>,
+    span: impl Iterator<Item = ChunkSpan>,
 ) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
+    let mut select = db.prepare("SELECT packing, data, hash FROM pieces WHERE key = ?1")?;
     for (number, inside) in span {
-        let chunk = read_chunk(db, blob, cut, number)?;
-        let part = chunk.get(inside);
-        bytes.extend_from_slice(
-            part.ok_or_else(|| db.damaged(format!("blob {blob}: chunk {number} is too short")))?,
-        );
+        let damaged = |what: String| db.damaged(format!("blob {blob}: chunk {number}: {what}"));
+        let mut rows = select.query([cut.key(number)]).at(&db.path)?;
+        let Some(row) = rows.next().at(&db.path)? else { return Err(damaged("it is missing".to_owned())) };
+        let column = |at| row.get_ref(at).at(&db.path).map(|value| value.as_blob().unwrap_or_default());
+        let chunk = BlobChunk::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)?;
+        bytes.extend_from_slice(chunk.get(inside).ok_or_else(|| damaged("it is too short".to_owned()))?);
     }
     Ok(bytes)
-}
-
-fn read_chunk(db: &StoreConnection, blob: BlobHash, cut: ChunkSet, number: u32) -> Result<Vec<u8>> {
-    let mut select = db.prepare("SELECT packing, data, hash FROM pieces WHERE key = ?1")?;
-    let mut rows = select.query([cut.key(number)]).at(&db.path)?;
-    let damaged = |what: String| db.damaged(format!("blob {blob}: chunk {number}: {what}"));
-    let Some(row) = rows.next().at(&db.path)? else { return Err(damaged("it is missing".to_owned())) };
-    let column = |at| row.get_ref(at).at(&db.path).map(|value| value.as_blob().unwrap_or_default());
-    BlobChunk::read(row.get(0).at(&db.path)?, column(1)?, column(2)?).map_err(damaged)
 }
 
 /// Splits a blob that is larger than a chunk and stored in its row, unless another caller has split
 /// it in the meantime.
 pub(super) fn split_into_chunks(
     db: &StoreConnection,
-    pk: i64,
+    scope: &Scope,
     blob: BlobHash,
     bytes: u64,
     chunks: &[BlobChunk],
 ) -> Result<()> {
-    let cut = ChunkSet::new();
+    let (tenant, cut) = (db.tenant(&scope.tenant)?, ChunkSet::new());
     let sql =
-        "UPDATE blobs SET packing = 0, data = x'', cut = ?3 WHERE pk = ?1 AND hash = ?2 AND cut IS NULL";
-    if db.prepare(sql)?.execute(params![pk, blob.as_bytes(), cut.0]).at(&db.path)? == 0 {
+        "UPDATE blobs SET packing = 0, data = x'', cut = ?3 WHERE tenant = ?1 AND hash = ?2 AND cut IS NULL";
+    if db.execute(sql, params![tenant, blob.as_bytes(), cut.0])? == 0 {
         return Ok(());
     }
-    db.prepare("INSERT INTO cuts (pk, at, bytes) VALUES (?1, unixepoch(), ?2)")?
-        .execute([cut.0, int(bytes)])
-        .at(&db.path)?;
+    db.execute("INSERT INTO cuts (pk, at, bytes) VALUES (?1, unixepoch(), ?2)", [cut.0, int(bytes)])?;
     (0..).zip(chunks).try_for_each(|(number, chunk)| insert_chunk(db, cut, number, chunk))
 }
 
@@ -315,7 +288,7 @@ pub(super) fn find_damaged(db: &StoreConnection, scope: &Scope) -> Result<Vec<St
         }
     }
     let sql = "SELECT count(*) FROM cuts WHERE bytes NOT NULL AND pk NOT IN (SELECT cut FROM blobs WHERE cut NOT NULL)";
-    let unused: i64 = db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)?;
+    let unused: i64 = db.query_value(sql, [])?;
     if unused > 0 {
         wrong.push(format!("the chunks of {unused} blobs are stored, but the blobs do not exist"));
     }
@@ -330,39 +303,33 @@ fn verify(db: &StoreConnection, pk: i64, blob: BlobHash) -> Result<()> {
         hasher.update(&chunk);
         at += chunk.len() as u64;
     }
-    match hasher.finalize().as_bytes() == blob.as_bytes() {
-        true => Ok(()),
-        false => Err(db.damaged(format!("the content of blob {blob} does not match its hash"))),
-    }
+    let hash = BlobHash::from_bytes(*hasher.finalize().as_bytes());
+    check_hash(blob, hash).map_err(|what| db.damaged(what))
 }
 
 pub(super) fn record_use(db: &StoreConnection, key: i64, blob: i64) -> Result<()> {
-    db.prepare("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)")?
-        .execute([key, blob])
-        .at(&db.path)?;
+    db.execute("INSERT OR IGNORE INTO blob_uses (key, blob) VALUES (?1, ?2)", [key, blob])?;
     Ok(())
 }
 
 /// Removes the references of a deleted entry, and the blobs that no other entry refers to.
 pub(super) fn drop_uses(db: &StoreConnection, key: i64) -> Result<()> {
-    let mut select = db.prepare("SELECT blob FROM blob_uses WHERE key = ?1")?;
-    let blobs: Vec<i64> =
-        select.query_map([key], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+    let blobs: Vec<i64> = db.query_all("SELECT blob FROM blob_uses WHERE key = ?1", [key])?;
     if blobs.is_empty() {
         return Ok(());
     }
-    db.prepare("DELETE FROM blob_uses WHERE key = ?1")?.execute([key]).at(&db.path)?;
+    db.execute("DELETE FROM blob_uses WHERE key = ?1", [key])?;
     for blob in blobs {
         if db.prepare("SELECT 1 FROM blob_uses WHERE blob = ?1")?.exists([blob]).at(&db.path)? {
             continue;
         }
-        db.prepare("DELETE FROM blob_puts WHERE blob = ?1")?.execute([blob]).at(&db.path)?;
+        db.execute("DELETE FROM blob_puts WHERE blob = ?1", [blob])?;
         let sql = "DELETE FROM blobs WHERE pk = ?1 RETURNING cut";
         let cut = db.prepare(sql)?.query_row([blob], |row| row.get::<_, Option<i64>>(0)).at(&db.path)?;
         if let Some(cut) = cut.map(ChunkSet) {
             let sql = "DELETE FROM pieces WHERE key BETWEEN ?1 AND ?2";
-            db.prepare(sql)?.execute(cut.keys()).at(&db.path)?;
-            db.prepare("DELETE FROM cuts WHERE pk = ?1")?.execute([cut.0]).at(&db.path)?;
+            db.execute(sql, cut.keys())?;
+            db.execute("DELETE FROM cuts WHERE pk = ?1", [cut.0])?;
         }
     }
     Ok(())

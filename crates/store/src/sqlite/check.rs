@@ -1,10 +1,10 @@
 //! Checks that only the store can perform: the pages of the file, the entry index, the links of
 //! entries, the search index, the summaries and the blobs. A repair rebuilds derived rows.
 
+use rusqlite::types::ValueRef;
 use std::collections::HashMap;
 
 use rusqlite::params;
-use rusqlite::types::ValueRef;
 use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::tree::Lookup;
 use sapwood_core::{Kind, Scope, Seq};
@@ -12,24 +12,21 @@ use sapwood_core::{Kind, Scope, Seq};
 use super::connection::{StoreConnection, has_wal};
 use super::error::AtPath;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{blob, entry_index, index, search, session};
-
-/// Maximum number of findings of one kind: the first few show what is wrong.
-const FINDINGS_MAX: usize = 20;
+use super::{blob, entry_index, index, rebuild_summary, search};
+use crate::database::{FINDINGS_MAX, NamedDatabase};
 
 pub(super) fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = check_pages(db)?;
     findings.extend(check_entry_index(db, repair)?);
     findings.extend(check_links(db, scope, repair)?);
     findings.extend(check_search_index(db, scope, repair)?);
-    findings.extend(session::check_summaries(db, scope, repair)?);
+    if repair == Repair::Yes {
+        // Without repair, `sapwood doctor` itself compares the summaries with the logs.
+        findings.extend(rebuild_summary::repair_summaries(db, scope)?);
+    }
     let damaged = blob::find_damaged(db, scope)?.into_iter().take(FINDINGS_MAX);
-    findings.extend(damaged.map(|what| finding(db, "blobs", what, Repair::No)));
+    findings.extend(damaged.map(|what| db.finding("blobs", what, Repair::No)));
     Ok(findings)
-}
-
-fn finding(db: &StoreConnection, rule: &'static str, what: String, repair: Repair) -> Finding {
-    Finding { rule, place: db.path.display().to_string(), what, repaired: repair == Repair::Yes }
 }
 
 fn check_pages(db: &StoreConnection) -> Result<Vec<Finding>> {
@@ -37,7 +34,7 @@ fn check_pages(db: &StoreConnection) -> Result<Vec<Finding>> {
     let lines: Vec<String> =
         select.query_map([], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
     let problems = lines.into_iter().filter(|line| line != "ok").chain(truncated_page(db)?);
-    Ok(problems.map(|line| finding(db, "file", line, Repair::No)).collect())
+    Ok(problems.map(|line| db.finding("file", line, Repair::No)).collect())
 }
 
 /// Returns a description if the last page is truncated. SQLite silently reads missing bytes as
@@ -64,27 +61,26 @@ fn check_entry_index(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding
         entry_index::rebuild(db)?;
     }
     let what = format!("{wrong} entries have a wrong position in the entry index");
-    Ok(vec![finding(db, "places", what, repair)])
+    Ok(vec![db.finding("places", what, repair)])
 }
 
 /// Recomputes each entry's depth and message count from its parent.
 fn check_links(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(findings) };
-    let mut select = db.prepare("SELECT pk FROM sessions WHERE tenant = ?1 AND id NOT NULL")?;
     let pks: Vec<i64> =
-        select.query_map([tenant], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+        db.query_all("SELECT pk FROM sessions WHERE tenant = ?1 AND id NOT NULL", [tenant])?;
     for pk in pks {
         for (seq, depth, messages) in wrong_links(db, pk)? {
             if findings.len() < FINDINGS_MAX {
                 let what = format!("entry {seq} of session row {pk} has wrong links");
-                findings.push(finding(db, "links", what, repair));
+                findings.push(db.finding("links", what, repair));
             }
             if repair == Repair::Yes {
                 // A jump pointer to the entry itself is slower, but always correct.
                 let sql = "UPDATE entries SET depth = ?2, messages = ?3, jump = ?4 
                            WHERE arrival = (SELECT arrival FROM placed WHERE key = ?1)";
-                db.prepare(sql)?.execute(params![key_of(pk, seq), depth, messages, seq.0]).at(&db.path)?;
+                db.execute(sql, params![key_of(pk, seq), depth, messages, seq.0])?;
             }
         }
     }
@@ -121,10 +117,10 @@ fn wrong_links(db: &StoreConnection, pk: i64) -> Result<Vec<(Seq, u32, u32)>> {
 fn check_search_index(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if !index::is_readable(db)? {
-        findings.push(finding(db, "index", "the search index is damaged".to_owned(), repair));
+        findings.push(db.finding("index", "the search index is damaged".to_owned(), repair));
     } else if let missing @ 1.. = search::count_missing(db, scope)? {
         let what = format!("{missing} entries are missing from the search index");
-        findings.push(finding(db, "index", what, repair));
+        findings.push(db.finding("index", what, repair));
     }
     if repair == Repair::Yes && findings.iter().any(|finding| finding.rule == "index") {
         search::rebuild(db)?;

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params};
 use sapwood_core::port::store::Result;
 use sapwood_core::{Principal, StoreError, TenantId};
 
 use super::append_cache::AppendCache;
 use super::error::{AtPath, BUSY_WAIT_MS};
-use super::search::UnindexedTexts;
+use super::unindexed::UnindexedTexts;
 use crate::Key;
+use crate::database::NamedDatabase;
 
 /// Maximum number of cached prepared statements per connection.
 const STATEMENTS_MAX: usize = 64;
@@ -92,9 +94,7 @@ impl StoreConnection {
         if let Some(pk) = self.tenants.borrow().get(tenant) {
             return Ok(Some(*pk));
         }
-        let mut select = self.prepare("SELECT pk FROM tenants WHERE name = ?1")?;
-        let pk: Option<i64> =
-            select.query_row([tenant.as_str()], |row| row.get(0)).optional().at(&self.path)?;
+        let pk: Option<i64> = self.query_opt("SELECT pk FROM tenants WHERE name = ?1", [tenant.as_str()])?;
         if let Some(pk) = pk {
             self.tenants.borrow_mut().insert(tenant.clone(), pk);
         }
@@ -105,7 +105,7 @@ impl StoreConnection {
         if let Some(pk) = self.tenant(tenant)? {
             return Ok(pk);
         }
-        self.prepare("INSERT INTO tenants (name) VALUES (?1)")?.execute([tenant.as_str()]).at(&self.path)?;
+        self.execute("INSERT INTO tenants (name) VALUES (?1)", [tenant.as_str()])?;
         // Not cached yet, because the transaction may be rolled back.
         Ok(self.conn.last_insert_rowid())
     }
@@ -114,8 +114,7 @@ impl StoreConnection {
         if let Some(principal) = self.principals.borrow().get(&pk) {
             return Ok(principal.clone());
         }
-        let mut select = self.prepare("SELECT name FROM principals WHERE pk = ?1")?;
-        let name: String = select.query_row([pk], |row| row.get(0)).at(&self.path)?;
+        let name: String = self.query_value("SELECT name FROM principals WHERE pk = ?1", [pk])?;
         let principal: Principal =
             name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
         self.principals.borrow_mut().insert(pk, principal.clone());
@@ -127,12 +126,11 @@ impl StoreConnection {
             return Ok(*pk);
         }
         let name = principal.to_string();
-        let mut select = self.prepare("SELECT pk FROM principals WHERE name = ?1")?;
-        if let Some(pk) = select.query_row([&name], |row| row.get(0)).optional().at(&self.path)? {
+        if let Some(pk) = self.query_opt("SELECT pk FROM principals WHERE name = ?1", [&name])? {
             self.principal_pks.borrow_mut().insert(principal.clone(), pk);
             return Ok(pk);
         }
-        self.prepare("INSERT INTO principals (name) VALUES (?1)")?.execute(params![name]).at(&self.path)?;
+        self.execute("INSERT INTO principals (name) VALUES (?1)", [name])?;
         Ok(self.conn.last_insert_rowid())
     }
 
@@ -161,8 +159,38 @@ impl StoreConnection {
         self.conn.prepare_cached(sql).at(&self.path)
     }
 
-    pub fn damaged(&self, what: String) -> StoreError {
-        StoreError::Damaged { place: self.path.display().to_string(), what }
+    pub fn execute(&self, sql: &str, params: impl Params) -> Result<usize> {
+        self.prepare(sql)?.execute(params).at(&self.path)
+    }
+
+    /// Returns the first column of the only row.
+    pub fn query_value<T: FromSql>(&self, sql: &str, params: impl Params) -> Result<T> {
+        self.prepare(sql)?.query_row(params, |row| row.get(0)).at(&self.path)
+    }
+
+    /// Returns the first column of the first row, if there is a row.
+    pub fn query_opt<T: FromSql>(&self, sql: &str, params: impl Params) -> Result<Option<T>> {
+        self.prepare(sql)?.query_row(params, |row| row.get(0)).optional().at(&self.path)
+    }
+
+    /// Returns the first column of all rows.
+    pub fn query_all<T: FromSql>(&self, sql: &str, params: impl Params) -> Result<Vec<T>> {
+        self.prepare(sql)?.query_map(params, |row| row.get(0)).and_then(Iterator::collect).at(&self.path)
+    }
+
+    /// Clears the append cache and the unindexed texts if another connection has written, because it
+    /// may have changed cached sessions or erased texts. Call it at the start of each transaction.
+    pub fn refresh_caches(&self) -> Result<()> {
+        if self.append_cache.refresh(self.query_value("PRAGMA data_version", [])?) {
+            self.unindexed.clear();
+        }
+        Ok(())
+    }
+}
+
+impl NamedDatabase for StoreConnection {
+    fn place(&self) -> String {
+        self.path.display().to_string()
     }
 }
 

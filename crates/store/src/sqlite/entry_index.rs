@@ -37,7 +37,7 @@ impl<'d> PositionWriter<'d> {
     }
 
     pub fn add(&mut self, key: i64, arrival: i64) -> Result<()> {
-        self.db.prepare(self.insert)?.execute([key, arrival]).at(&self.db.path)?;
+        self.db.execute(self.insert, [key, arrival])?;
         self.rows = Some((self.rows.map_or(arrival, |(first, _)| first), arrival));
         Ok(())
     }
@@ -54,15 +54,15 @@ impl<'d> PositionWriter<'d> {
 
 fn move_recent(db: &StoreConnection) -> Result<()> {
     let take = "INSERT INTO places (key, arrival) SELECT key, arrival FROM recent_places ORDER BY key";
-    db.prepare(take)?.execute([]).at(&db.path)?;
-    db.prepare("DELETE FROM recent_places")?.execute([]).at(&db.path)?;
+    db.execute(take, [])?;
+    db.execute("DELETE FROM recent_places", [])?;
     Ok(())
 }
 
 /// Removes the position of a deleted entry.
 pub(super) fn remove(db: &StoreConnection, key: i64) -> Result<()> {
     for sql in ["DELETE FROM places WHERE key = ?1", "DELETE FROM recent_places WHERE key = ?1"] {
-        db.prepare(sql)?.execute([key]).at(&db.path)?;
+        db.execute(sql, [key])?;
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ pub(super) fn count_wrong(db: &StoreConnection) -> Result<i64> {
                        WHERE e.arrival IS NOT (SELECT arrival FROM placed WHERE key = e.key))
                     + (SELECT count(*) FROM placed p
                        WHERE p.key IS NOT (SELECT key FROM entries WHERE arrival = p.arrival))";
-    db.prepare(sql)?.query_row([], |row| row.get(0)).at(&db.path)
+    db.query_value(sql, [])
 }
 
 /// Rebuilds both tables from the keys in the rows of `entries`.

@@ -4,8 +4,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use rusqlite::OptionalExtension;
-use sapwood_core::port::store::{AuditAction, AuditNote, Result};
+use sapwood_core::port::store::{AuditAction, Result};
 use sapwood_core::{Right, Scope, Seq, SessionId, TimestampMs};
 
 use super::audit::write_line;
@@ -16,7 +15,9 @@ use super::error::AtPath;
 use super::log::{LogRows, key_of, last_key, seq_of};
 use super::memories;
 use super::search;
-use super::session::find;
+use super::session_table::find;
+use crate::database::NamedDatabase;
+use crate::validate::session_note;
 
 /// Rows processed at a time.
 const CHUNK_ROWS: i64 = 1_000;
@@ -31,8 +32,7 @@ pub(super) fn erase(
     db.append_cache.evict(row.pk);
     search::delete_with_index(db, |deleted| erase_rows(db, row.pk, deleted))?;
     memories::erase_session(db, scope, session)?;
-    let note = AuditNote { action: AuditAction::Erase, session: Some(session.clone()), detail: None };
-    write_line(db, scope, note, now)
+    write_line(db, scope, session_note(AuditAction::Erase, session), now)
 }
 
 /// Erases a session's rows except the rows that forks share. Then does the same for each erased
@@ -43,15 +43,15 @@ fn erase_rows(db: &StoreConnection, pk: i64, deleted: &mut HashSet<i64>) -> Resu
         let needed = needed_by_forks(db, pk)?;
         delete_entries(db, pk, &needed, deleted)?;
         for table in ["answers", "leases"] {
-            db.prepare(&format!("DELETE FROM {table} WHERE session = ?1"))?.execute([pk]).at(&db.path)?;
+            db.execute(&format!("DELETE FROM {table} WHERE session = ?1"), [pk])?;
         }
         let (base, forks) = base_and_fork_count(db, pk)?;
         if forks > 0 {
             let sql = "UPDATE sessions SET id = NULL, parent = NULL, summary = NULL, authority = NULL WHERE pk = ?1";
-            db.prepare(sql)?.execute([pk]).at(&db.path)?;
+            db.execute(sql, [pk])?;
             return Ok(());
         }
-        db.prepare("DELETE FROM sessions WHERE pk = ?1")?.execute([pk]).at(&db.path)?;
+        db.execute("DELETE FROM sessions WHERE pk = ?1", [pk])?;
         // The source of this session may be erased as well, and retained only for its forks.
         next = match base {
             Some(base) if is_erased(db, base)? => Some(base),
@@ -68,15 +68,12 @@ fn base_and_fork_count(db: &StoreConnection, pk: i64) -> Result<(Option<i64>, i6
 }
 
 fn is_erased(db: &StoreConnection, pk: i64) -> Result<bool> {
-    let mut select = db.prepare("SELECT id IS NULL FROM sessions WHERE pk = ?1")?;
-    Ok(select.query_row([pk], |row| row.get(0)).optional().at(&db.path)?.unwrap_or(false))
+    Ok(db.query_opt("SELECT id IS NULL FROM sessions WHERE pk = ?1", [pk])?.unwrap_or(false))
 }
 
 /// Returns the session's own entries that are on the path to a fork point.
 fn needed_by_forks(db: &StoreConnection, pk: i64) -> Result<HashSet<Seq>> {
-    let mut select = db.prepare("SELECT DISTINCT base_seq FROM sessions WHERE base = ?1")?;
-    let points: Vec<u32> =
-        select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+    let points: Vec<u32> = db.query_all("SELECT DISTINCT base_seq FROM sessions WHERE base = ?1", [pk])?;
     let mut needed = HashSet::new();
     let mut log = LogRows::open(db, pk)?;
     let inherited = log.inherited;
@@ -110,9 +107,9 @@ fn delete_entries(
         for (key, arrival) in rows.into_iter().filter(|(key, _)| !needed.contains(&seq_of(*key))) {
             blob::drop_uses(db, key)?;
             let sql = "DELETE FROM entries WHERE arrival = ?1 AND key = ?2";
-            if db.prepare(sql)?.execute([arrival, key]).at(&db.path)? == 0 {
+            if db.execute(sql, [arrival, key])? == 0 {
                 let what = "an entry is not at its indexed position; run `sapwood doctor --repair`";
-                return Err(db.damaged(what.to_owned()));
+                return Err(db.damaged(what));
             }
             entry_index::remove(db, key)?;
             deleted.insert(arrival);

@@ -2,7 +2,8 @@
 //! stored.
 
 use async_trait::async_trait;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
+use sapwood_core::id::IdError;
 use sapwood_core::port::keys::{ApiKey, Keys};
 use sapwood_core::port::store::Result;
 use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
@@ -10,8 +11,8 @@ use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
 use super::SqliteStore;
 use super::audit::write_line;
 use super::connection::StoreConnection;
-use super::error::AtPath;
-use crate::validate::{key_note, no_key, shows_key, tenant_note};
+use crate::database::NamedDatabase;
+use crate::validate::{key_note, print_json, revoke_key, shows_key, tenant_note};
 
 #[async_trait]
 impl Keys for SqliteStore {
@@ -31,17 +32,14 @@ impl Keys for SqliteStore {
 
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>> {
         self.readers.with_connection(|db| {
-            let mut select = db.prepare("SELECT row FROM keys WHERE hash = ?1")?;
-            let found = select.query_row([hash.as_bytes().as_slice()], |row| row.get::<_, String>(0));
-            found.optional().at(&db.path)?.map(|json| read_key(db, &json)).transpose()
+            let json: Option<String> =
+                db.query_opt("SELECT row FROM keys WHERE hash = ?1", [hash.as_bytes().as_slice()])?;
+            json.map(|json| db.parse("a key", &json)).transpose()
         })
     }
 
     async fn has_keys(&self) -> Result<bool> {
-        self.readers.with_connection(|db| {
-            let mut select = db.prepare("SELECT EXISTS (SELECT 1 FROM keys)")?;
-            select.query_row([], |row| row.get(0)).at(&db.path)
-        })
+        self.readers.with_connection(|db| db.query_value("SELECT EXISTS (SELECT 1 FROM keys)", []))
     }
 
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()> {
@@ -51,28 +49,18 @@ impl Keys for SqliteStore {
 
     async fn list_tenants(&self) -> Result<Vec<TenantId>> {
         self.readers.read(|db| {
-            let mut select = db.prepare("SELECT name FROM tenants ORDER BY name")?;
-            let mut rows = select.query([]).at(&db.path)?;
-            let mut tenants = Vec::new();
-            while let Some(row) = rows.next().at(&db.path)? {
-                let name: String = row.get(0).at(&db.path)?;
-                tenants.push(name.parse().map_err(|error| db.damaged(format!("a tenant: {error}")))?);
-            }
-            Ok(tenants)
+            let names: Vec<String> = db.query_all("SELECT name FROM tenants ORDER BY name", [])?;
+            let tenants: Result<_, _> = names.iter().map(|name| name.parse()).collect();
+            tenants.map_err(|error: IdError| db.damaged(format!("a tenant: {error}")))
         })
     }
 }
 
-fn read_key(db: &StoreConnection, json: &str) -> Result<ApiKey> {
-    serde_json::from_str(json).map_err(|error| db.damaged(format!("a key: {error}")))
-}
-
 fn write(db: &StoreConnection, key: &ApiKey) -> Result<()> {
     let tenant = db.tenant_or_new(&key.tenant)?;
-    let json = serde_json::to_string(key).expect("a key contains only strings and numbers");
     let sql = "INSERT INTO keys (hash, tenant, id, row) VALUES (?1, ?2, ?3, ?4)
                ON CONFLICT (hash) DO UPDATE SET row = excluded.row";
-    db.prepare(sql)?.execute(params![key.hash.as_bytes().as_slice(), tenant, key.id, json]).at(&db.path)?;
+    db.execute(sql, params![key.hash.as_bytes().as_slice(), tenant, key.id, print_json(key)])?;
     Ok(())
 }
 
@@ -84,11 +72,11 @@ fn put(db: &StoreConnection, scope: &Scope, key: ApiKey) -> Result<()> {
 
 fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {
     let Some(tenant) = db.tenant(&scope.tenant)? else { return Ok(Vec::new()) };
-    let mut select = db.prepare("SELECT row FROM keys WHERE tenant = ?1 ORDER BY rowid")?;
-    let mut rows = select.query([tenant]).at(&db.path)?;
+    let rows: Vec<String> =
+        db.query_all("SELECT row FROM keys WHERE tenant = ?1 ORDER BY rowid", [tenant])?;
     let mut keys = Vec::new();
-    while let Some(row) = rows.next().at(&db.path)? {
-        let key = read_key(db, &row.get::<_, String>(0).at(&db.path)?)?;
+    for json in rows {
+        let key = db.parse("a key", &json)?;
         if shows_key(scope, &key) {
             keys.push(key);
         }
@@ -97,9 +85,7 @@ fn list(db: &StoreConnection, scope: &Scope) -> Result<Vec<ApiKey>> {
 }
 
 fn revoke(db: &StoreConnection, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey> {
-    let found = list(db, scope)?.into_iter().find(|key| key.id == id);
-    let mut key = found.ok_or_else(|| no_key(id))?;
-    key.revoked_at.get_or_insert(now);
+    let key = revoke_key(list(db, scope)?.into_iter(), id, now)?;
     write(db, &key)?;
     write_line(db, scope, key_note("revoked", &key), now)?;
     Ok(key)

@@ -5,9 +5,9 @@ use rusqlite::{OptionalExtension, Row, params};
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::{Lease, Result};
 
+use super::append_cache::SessionRow;
 use super::connection::{StoreConnection, int};
 use super::error::AtPath;
-use super::session::SessionRow;
 use crate::lease::{LeaseClock, LeaseTerm, StoredLease, next_lease};
 
 pub(super) fn lease_of(db: &StoreConnection, pk: i64) -> Result<Option<StoredLease>> {
@@ -74,6 +74,6 @@ fn store(db: &StoreConnection, pk: i64, lease: &StoredLease) -> Result<()> {
         term.map(|term| term.ttl_ms),
         term.map(|_| fence),
     ];
-    db.prepare(sql)?.execute(values).at(&db.path)?;
+    db.execute(sql, values)?;
     Ok(())
 }

@@ -8,15 +8,15 @@ use std::ops::ControlFlow;
 
 use rusqlite::{OptionalExtension, Row};
 use sapwood_core::entry::{Meta, Stance};
-use sapwood_core::port::store::{BODY_BYTES_MAX, PAGE_BYTES, Result, bytes_of_page, is_full_page};
+use sapwood_core::port::store::{PAGE_BYTES, Result, bytes_of_page, is_full_page};
 use sapwood_core::settings::Settings;
 use sapwood_core::tree::{Links, Lookup, TreeNode, ancestor_at};
 use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 
 use super::connection::StoreConnection;
 use super::error::AtPath;
-use crate::compression::unpack;
-use crate::decode::RawEntry;
+use crate::database::NamedDatabase;
+use crate::decode::{RawEntry, kind_of, parent_of_shared};
 use crate::page::BackwardPage;
 
 /// Maximum depth of nested forks. A deeper fork is an error.
@@ -355,17 +355,15 @@ impl<'d> LogRows<'d> {
     pub fn last_seq(&self) -> Result<Seq> {
         let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
-        let mut select = db.prepare(sql)?;
         let bounds = [key_of(self.pk, Seq::ZERO), last_key(self.pk)];
-        let last: Option<i64> = select.query_row(bounds, |row| row.get(0)).optional().at(&db.path)?;
+        let last: Option<i64> = db.query_opt(sql, bounds)?;
         Ok(last.map_or(Seq(self.inherited), seq_of))
     }
 
     fn id_at(&mut self, seq: Seq) -> Result<EntryId> {
         let (pk, seq) = self.locate(seq)?;
         let db = self.db;
-        let mut select = db.prepare("SELECT id FROM log WHERE key = ?1")?;
-        let id: [u8; 16] = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
+        let id: [u8; 16] = db.query_value("SELECT id FROM log WHERE key = ?1", [key_of(pk, seq)])?;
         Ok(EntryId::from_bytes(id))
     }
 
@@ -414,8 +412,7 @@ impl Lookup for LogRows<'_> {
         if let Some(settings) = links.settings {
             links.settings = Some(Seq(base.node(settings)?.links.depth));
         }
-        let parent = (seq.0 > 1).then(|| Seq(seq.0 - 1));
-        Ok(TreeNode { seq, parent, links: Links { jump: seq, ..links } })
+        Ok(TreeNode { seq, parent: parent_of_shared(seq), links: Links { jump: seq, ..links } })
     }
 
     fn find(&mut self, id: EntryId) -> Result<Option<(Seq, Kind)>> {
@@ -427,8 +424,8 @@ impl Lookup for LogRows<'_> {
     fn settings(&mut self, at: Seq) -> Result<Settings> {
         let (pk, seq) = self.locate(at)?;
         let db = self.db;
-        let mut select = db.prepare("SELECT snapshot FROM log WHERE key = ?1")?;
-        let snapshot: Option<String> = select.query_row([key_of(pk, seq)], |row| row.get(0)).at(&db.path)?;
+        let snapshot: Option<String> =
+            db.query_value("SELECT snapshot FROM log WHERE key = ?1", [key_of(pk, seq)])?;
         serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
             .map_err(|error| db.damaged(format!("the settings at entry {at}: {error}")))
     }
@@ -454,9 +451,7 @@ fn read_step<'r>(db: &StoreConnection, row: &'r Row<'r>, numbering: Numbering) -
         Numbering::Own => seq_of(row.get(0).at(path)?),
         Numbering::Shared => Seq(row.get(6).at(path)?),
     };
-    let code: u8 = row.get(5).at(path)?;
-    let kind = Kind::from_code(code)
-        .ok_or_else(|| db.damaged(format!("entry {seq} has the unknown kind {code}")))?;
+    let kind = kind_of(row.get(5).at(path)?, seq).map_err(|what| db.damaged(what))?;
     Ok(PathStep { row, numbering, seq, kind })
 }
 
@@ -466,11 +461,7 @@ impl PathStep<'_> {
     }
 
     pub fn record(&self, db: &StoreConnection) -> Result<Record> {
-        let raw = self.raw(db)?;
-        let body = unpack(raw.packing, &raw.bytes, BODY_BYTES_MAX).map_err(|what| {
-            db.damaged(format!("entry {} of session {}: {what}", self.seq, self.session_pk()))
-        })?;
-        Ok(Record { meta: raw.meta, version: raw.version, body })
+        self.raw(db)?.into_record(self.session_pk()).map_err(|what| db.damaged(what))
     }
 
     /// Returns the undecoded row, to be decoded on another thread.
@@ -478,7 +469,7 @@ impl PathStep<'_> {
         let (row, path) = (self.row, &db.path);
         let parent = match self.numbering {
             Numbering::Own => row.get::<_, Option<u32>>(2).at(path)?.map(Seq),
-            Numbering::Shared => (self.seq.0 > 1).then(|| Seq(self.seq.0 - 1)),
+            Numbering::Shared => parent_of_shared(self.seq),
         };
         let meta = Meta {
             seq: self.seq,

@@ -5,16 +5,17 @@
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension, Row, params};
 use sapwood_core::id::MemoryId;
-use sapwood_core::port::memory::{Belongs, Memories, Memory, MemoryFilter, Whose};
-use sapwood_core::port::store::{AuditNote, Page, Result};
-use sapwood_core::scope::Reach;
+use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
+use sapwood_core::port::store::{Page, Result};
 use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 
 use super::SqliteStore;
 use super::audit::write_line;
 use super::connection::StoreConnection;
 use super::error::AtPath;
-use crate::memories::{MemoryQuery, check_change, check_count, note, plan_put, without_session};
+use crate::database::NamedDatabase;
+use crate::memories::{MemoryQuery, check_change, check_count, note, owners, plan_put, without_session};
+use crate::validate::print_json;
 
 #[async_trait]
 impl Memories for SqliteStore {
@@ -48,8 +49,7 @@ impl Memories for SqliteStore {
 }
 
 fn read(db: &StoreConnection, row: &Row<'_>) -> Result<Memory> {
-    let json: String = row.get(1).at(&db.path)?;
-    serde_json::from_str(&json).map_err(|error| db.damaged(format!("a memory: {error}")))
+    db.parse("a memory", row.get_ref(1).at(&db.path)?.as_str().unwrap_or_default())
 }
 
 /// Finds a memory. The caller checks whether it is visible.
@@ -74,15 +74,17 @@ fn put(
     let tenant = db.tenant_or_new(&scope.tenant)?;
     let owner = stored.belongs.to_string();
     if current.as_ref().is_none_or(|(_, current)| current.belongs != stored.belongs) {
-        let mut select = db.prepare("SELECT count(*) FROM memories WHERE tenant = ?1 AND owner = ?2")?;
-        let count: i64 = select.query_row(params![tenant, owner], |row| row.get(0)).at(&db.path)?;
+        let count: i64 = db.query_value(
+            "SELECT count(*) FROM memories WHERE tenant = ?1 AND owner = ?2",
+            params![tenant, owner],
+        )?;
         check_count(usize::try_from(count).unwrap_or(usize::MAX))?;
     }
     let pk = match current {
         Some((pk, _)) => pk,
         None => {
             let sql = "INSERT INTO memories (tenant, id, owner, row) VALUES (?1, ?2, ?3, '')";
-            db.prepare(sql)?.execute(params![tenant, stored.id.as_bytes().as_slice(), owner]).at(&db.path)?;
+            db.execute(sql, params![tenant, stored.id.as_bytes().as_slice(), owner])?;
             db.conn.last_insert_rowid()
         }
     };
@@ -93,15 +95,13 @@ fn put(
 
 /// Writes a memory's row and the sessions that support it.
 fn write(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
-    let path = &db.path;
-    let json = serde_json::to_string(memory).expect("a memory contains only strings and numbers");
     let superseded_by = memory.superseded_by.map(|id| id.as_bytes().to_vec());
     let sql = "UPDATE memories SET owner = ?2, superseded_by = ?3, row = ?4 WHERE pk = ?1";
-    db.prepare(sql)?.execute(params![pk, memory.belongs.to_string(), superseded_by, json]).at(path)?;
-    db.prepare("DELETE FROM memory_sources WHERE memory = ?1")?.execute([pk]).at(path)?;
+    db.execute(sql, params![pk, memory.belongs.to_string(), superseded_by, print_json(memory)])?;
+    db.execute("DELETE FROM memory_sources WHERE memory = ?1", [pk])?;
     for source in &memory.sources {
         let sql = "INSERT OR IGNORE INTO memory_sources (tenant, session, memory) VALUES (?1, ?2, ?3)";
-        db.prepare(sql)?.execute(params![tenant, source.session.as_str(), pk]).at(path)?;
+        db.execute(sql, params![tenant, source.session.as_str(), pk])?;
     }
     Ok(())
 }
@@ -111,12 +111,12 @@ fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Pa
     let Some(tenant) = db.tenant(&scope.tenant)? else {
         return Ok(Page { items: Vec::new(), next: None });
     };
-    let (first, second) = owners(scope, filter);
+    let owners = owners(scope, filter).unwrap_or_default();
     let before = query.before.map_or_else(|| vec![u8::MAX; 17], |id| id.as_bytes().to_vec());
     let sql = "SELECT pk, row FROM memories
                WHERE tenant = ?1 AND (?2 IS NULL OR owner = ?2 OR owner = ?3) AND id < ?4 ORDER BY id DESC";
     let mut select = db.prepare(sql)?;
-    let mut rows = select.query(params![tenant, first, second, before]).at(&db.path)?;
+    let mut rows = select.query(params![tenant, owners.first(), owners.get(1), before]).at(&db.path)?;
     let memories = std::iter::from_fn(|| match rows.next().at(&db.path) {
         Ok(row) => row.map(|row| read(db, row)),
         Err(error) => Some(Err(error)),
@@ -124,37 +124,22 @@ fn list(db: &StoreConnection, scope: &Scope, filter: &MemoryFilter) -> Result<Pa
     query.page(scope, memories)
 }
 
-/// Returns the owners whose memories can be in the list, or `None` for all owners.
-fn owners(scope: &Scope, filter: &MemoryFilter) -> (Option<String>, Option<String>) {
-    let mine = |principal: &sapwood_core::Principal| {
-        (Some(Belongs::To(principal.clone()).to_string()), Some(Belongs::Tenant.to_string()))
-    };
-    match &filter.whose {
-        Whose::Only(belongs) => (Some(belongs.to_string()), None),
-        Whose::For(principal) => mine(principal),
-        Whose::Any if scope.reach == Reach::Own => mine(&scope.principal),
-        Whose::Any => (None, None),
-    }
-}
-
 fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
     let (pk, memory) = find(db, scope, id)?.ok_or(StoreError::NoMemory { memory: id })?;
     check_change(scope, &memory)?;
-    let line: AuditNote = note("forgot", &memory);
     let tenant = db.tenant_or_new(&scope.tenant)?;
     delete(db, tenant, pk, &memory)?;
-    write_line(db, scope, line, now)
+    write_line(db, scope, note("forgot", &memory), now)
 }
 
 /// Deletes a memory. Memories that it superseded become current again.
 fn delete(db: &StoreConnection, tenant: i64, pk: i64, memory: &Memory) -> Result<()> {
-    let path = &db.path;
     for sql in ["DELETE FROM memory_sources WHERE memory = ?1", "DELETE FROM memories WHERE pk = ?1"] {
-        db.prepare(sql)?.execute([pk]).at(path)?;
+        db.execute(sql, [pk])?;
     }
     let sql = "UPDATE memories SET superseded_by = NULL, row = json_remove(row, '$.superseded_by')
                WHERE superseded_by = ?1 AND tenant = ?2";
-    db.prepare(sql)?.execute(params![memory.id.as_bytes().as_slice(), tenant]).at(path)?;
+    db.execute(sql, params![memory.id.as_bytes().as_slice(), tenant])?;
     Ok(())
 }
 

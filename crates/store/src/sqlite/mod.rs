@@ -6,7 +6,7 @@
 //! - [`schema`] — the layout
 //! - [`append`] and [`log`] — the entries
 //! - [`path`] — the entries of a context
-//! - [`session`] — session rows and lists
+//! - [`session`], [`session_table`] and [`fork`] — session rows, lists and forks
 //! - [`search`] and [`index`] — full-text search
 //! - [`blob`] and [`blob_upload`] — blobs
 //! - [`erase`] — erasure
@@ -25,6 +25,7 @@ mod connection;
 mod entry_index;
 mod erase;
 mod error;
+mod fork;
 mod index;
 mod keys;
 mod lease;
@@ -33,10 +34,13 @@ mod memories;
 mod path;
 mod read_batcher;
 mod reader;
+mod rebuild_summary;
 mod schema;
 mod search;
 mod session;
+mod session_table;
 mod sync;
+mod unindexed;
 mod visibility;
 mod watch;
 mod writer;
@@ -57,19 +61,19 @@ use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
 };
 
-use crate::blob_chunks::{BlobChunk, slice};
+use crate::blob_chunks::{BlobChunk, BlobRead, slice};
+use crate::blob_upload::BlobUpload;
 use crate::lease::{BootClock, LeaseClock};
 use crate::path_health::PathHealth;
 use crate::{Durability, OpenOptions, permissions, validate};
-use blob::BlobRead;
-use blob_upload::BlobUpload;
+use blob_upload::SqliteUpload;
 use checkpoint::Checkpointer;
 use connection::{Mode, StoreConnection};
 use error::AtPath;
 use log::LogRows;
 use read_batcher::ReadBatcher;
 use reader::Readers;
-use session::find;
+use session_table::find;
 use watch::Watcher;
 use writer::{CommitThread, Writer, blocking};
 
@@ -141,10 +145,10 @@ impl SqliteStore {
 
     /// Splits an old blob that is stored in its row although it is larger than a chunk, so that
     /// later reads do not read the whole blob. If the file is read-only, the blob stays unsplit.
-    async fn split_into_chunks(&self, pk: i64, blob: BlobHash, bytes: Vec<u8>) {
-        let (chunks, size) = (BlobChunk::all_of(&bytes), bytes.len() as u64);
+    async fn split_into_chunks(&self, scope: &Scope, blob: BlobHash, bytes: Vec<u8>) {
+        let (scope, chunks, size) = (scope.clone(), BlobChunk::all_of(&bytes), bytes.len() as u64);
         drop(bytes);
-        let _ = self.writer.write(move |db| blob::split_into_chunks(db, pk, blob, size, &chunks)).await;
+        let _ = self.writer.write(move |db| blob::split_into_chunks(db, &scope, blob, size, &chunks)).await;
     }
 
     /// Runs `work` on a session that the caller may read.
@@ -200,7 +204,7 @@ impl Sessions for SqliteStore {
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
         let scope = scope.clone();
-        self.writer.write(move |db| session::fork(db, &scope, fork)).await
+        self.writer.write(move |db| fork::fork(db, &scope, fork)).await
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
@@ -292,7 +296,7 @@ impl Log for SqliteStore {
         count: u32,
     ) -> Result<Option<Seq>> {
         self.read_session(scope, session, |log, summary| {
-            path::check_in_tree(log, &summary.id, leaf)?;
+            path::read_in_tree(log, &summary.id, leaf)?;
             nth_message(leaf, count, log)
         })
     }
@@ -358,7 +362,7 @@ impl Authorities for SqliteStore {
             // In a read-only file the record is derived from the audit on every read.
             Err(StoreError::ReadOnly { .. }) => self.readers.read(|db| {
                 let mut summary = find(db, scope, session, Right::Read)?.summary;
-                validate::settle_summary(&mut summary, authority::trace(db, scope, session)?);
+                authority::derive(db, scope, &mut summary)?;
                 Ok(summary.authority.unwrap_or_default())
             }),
             settled => settled,
@@ -389,7 +393,8 @@ impl Search for SqliteStore {
 #[async_trait]
 impl Blobs for SqliteStore {
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>> {
-        Ok(Box::new(BlobUpload::new(Arc::clone(&self.writer), scope.clone())))
+        let target = SqliteUpload::new(Arc::clone(&self.writer), scope.clone());
+        Ok(Box::new(BlobUpload::new(target)))
     }
 
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64> {
@@ -399,9 +404,9 @@ impl Blobs for SqliteStore {
     async fn read_blob(&self, scope: &Scope, blob: BlobHash, from: u64, limit: usize) -> Result<Vec<u8>> {
         match self.readers.read(|db| blob::read(db, scope, blob, from, limit))? {
             BlobRead::Span(bytes) => Ok(bytes),
-            BlobRead::Unsplit { pk, bytes } => {
+            BlobRead::Unsplit(bytes) => {
                 let span = slice(&bytes, from, limit).to_vec();
-                self.split_into_chunks(pk, blob, bytes).await;
+                self.split_into_chunks(scope, blob, bytes).await;
                 Ok(span)
             }
         }

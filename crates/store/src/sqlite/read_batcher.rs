@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::connection::StoreConnection;
 use super::reader::Readers;
-use super::session::find;
+use super::session_table::find;
 use super::writer::closed;
 
 /// Maximum number of reads per batch; further callers read separately.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use sapwood_core::port::store::Result;
 
 use super::connection::{Mode, StoreConnection};
-use super::error::AtPath;
 use super::writer::blocking;
 use crate::Key;
 
@@ -59,8 +58,8 @@ pub(super) fn in_snapshot<T>(
     db: &StoreConnection,
     work: impl FnOnce(&StoreConnection) -> Result<T>,
 ) -> Result<T> {
-    db.prepare("BEGIN")?.execute([]).at(&db.path)?;
+    db.execute("BEGIN", [])?;
     let outcome = work(db);
-    db.prepare("COMMIT")?.execute([]).at(&db.path)?;
+    db.execute("COMMIT", [])?;
     outcome
 }

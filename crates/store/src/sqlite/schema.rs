@@ -18,19 +18,19 @@ type Script = &'static [&'static str];
 /// The layout of a new file, and the migration steps that produce the same layout. The file's
 /// `user_version` counts the steps.
 #[derive(Clone, Copy)]
-struct Layout {
+struct SchemaLayout {
     newest: Script,
     /// Never change a released step.
     steps: &'static [Script],
 }
 
-impl Layout {
+impl SchemaLayout {
     fn version(&self) -> u32 {
         u32::try_from(self.steps.len()).unwrap_or(u32::MAX)
     }
 }
 
-const LAYOUT: Layout = Layout {
+const LAYOUT: SchemaLayout = SchemaLayout {
     newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
     steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
 };
@@ -352,7 +352,7 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     migrate_to(conn, path, LAYOUT)
 }
 
-fn migrate_to(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
+fn migrate_to(conn: &Connection, path: &Path, layout: SchemaLayout) -> Result<()> {
     let found = read_markers(conn).at(path)?;
     check_markers(path, found, layout)?;
     if found.version == layout.version() {
@@ -413,7 +413,7 @@ fn markers_in_transaction(conn: &Connection) -> rusqlite::Result<FileMarkers> {
     })
 }
 
-fn check_markers(path: &Path, found: FileMarkers, layout: Layout) -> Result<()> {
+fn check_markers(path: &Path, found: FileMarkers, layout: SchemaLayout) -> Result<()> {
     let place = path.display().to_string();
     let is_ours = found.application == APPLICATION_ID;
     if !is_ours && (found.objects > 0 || found.application != 0) {
@@ -428,7 +428,7 @@ fn check_markers(path: &Path, found: FileMarkers, layout: Layout) -> Result<()> 
 
 /// Runs the scripts under the write lock. While this process waited for the lock, another process
 /// may have migrated the file to this or a newer layout, so the markers are read and checked again.
-fn run_scripts(conn: &Connection, path: &Path, layout: Layout) -> Result<()> {
+fn run_scripts(conn: &Connection, path: &Path, layout: SchemaLayout) -> Result<()> {
     let found = markers_in_transaction(conn).at(path)?;
     check_markers(path, found, layout)?;
     let scripts = match found.version {

@@ -1,16 +1,14 @@
 //! The session in which a caller sees an entry: the session it was written to, or a fork that
 //! shares it.
 
-use rusqlite::OptionalExtension;
 use sapwood_core::port::store::Result;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{Record, Right, Scope, Seq};
 
 use super::connection::StoreConnection;
-use super::error::AtPath;
 use super::log::{LogRows, pk_of, seq_of};
-use super::session::read_summary;
 use crate::authorize::authorize;
+use crate::database::session::read_summary;
 
 /// Returns the entry in the numbering of one session: its own entry, or an entry that it shares
 /// with its source. Returns `None` if the session does not contain the entry.
@@ -18,8 +16,7 @@ pub(super) fn read_in_session(log: &mut LogRows<'_>, key: i64) -> Result<Option<
     if pk_of(key) == log.pk {
         return log.record(seq_of(key));
     }
-    let mut select = log.db.prepare("SELECT depth FROM log WHERE key = ?1")?;
-    let depth: Option<Option<u32>> = select.query_row([key], |row| row.get(0)).optional().at(&log.db.path)?;
+    let depth: Option<Option<u32>> = log.db.query_opt("SELECT depth FROM log WHERE key = ?1", [key])?;
     match depth.flatten().map(Seq) {
         Some(seq) if seq.0 <= log.inherited && log.locate(seq)? == (pk_of(key), seq_of(key)) => {
             log.record(seq)
@@ -45,9 +42,7 @@ pub(super) fn read_visible(
         if let Some(found) = visible.zip(record) {
             return Ok(Some(found));
         }
-        let mut select = db.prepare("SELECT pk FROM sessions WHERE base = ?1")?;
-        let forks: Vec<i64> =
-            select.query_map([pk], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+        let forks: Vec<i64> = db.query_all("SELECT pk FROM sessions WHERE base = ?1", [pk])?;
         candidates.extend(forks);
     }
     Ok(None)
@@ -55,7 +50,6 @@ pub(super) fn read_visible(
 
 /// Returns `None` for an erased session that is only kept for its forks.
 fn summary_of(db: &StoreConnection, pk: i64) -> Result<Option<Summary>> {
-    let mut select = db.prepare("SELECT summary FROM sessions WHERE pk = ?1")?;
-    let json: Option<String> = select.query_row([pk], |row| row.get(0)).at(&db.path)?;
+    let json: Option<String> = db.query_value("SELECT summary FROM sessions WHERE pk = ?1", [pk])?;
     json.map(|json| read_summary(db, &json)).transpose()
 }

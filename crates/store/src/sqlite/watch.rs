@@ -10,7 +10,7 @@ use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
 
 use super::connection::{Mode, StoreConnection};
 use super::error::AtPath;
-use super::session::find;
+use super::session_table::find;
 use super::writer::blocking;
 use crate::Key;
 
@@ -34,8 +34,7 @@ impl Watcher {
                 Some(db) => db,
                 None => StoreConnection::open(&self.path, Mode::Read, self.key.as_ref())?,
             };
-            let version: i64 =
-                db.prepare("PRAGMA data_version")?.query_row([], |row| row.get(0)).at(&db.path)?;
+            let version: i64 = db.query_value("PRAGMA data_version", [])?;
             *held = Some(db);
             Ok(version.unsigned_abs())
         })

@@ -19,7 +19,7 @@ use sapwood_core::port::store::Result;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::connection::StoreConnection;
-use super::error::{AtPath, translate};
+use super::error::translate;
 use super::index::indexer::{Indexer, SegmentPoll};
 use super::search;
 use super::sync::{Reply, Syncer};
@@ -275,12 +275,11 @@ impl WriterShared {
     /// after a sync.
     fn run_group(&self, db: &StoreConnection) -> Vec<Reply> {
         let Some(first) = self.queue().pop_front() else { return Vec::new() };
-        if let Err(error) = db.prepare("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]).at(&db.path))
-        {
+        if let Err(error) = db.execute("BEGIN IMMEDIATE", []) {
             (first(Err(error)).reply)(Ok(()));
             return Vec::new();
         }
-        if db.append_cache.refresh(db).is_err() {
+        if db.refresh_caches().is_err() {
             db.clear_caches();
         }
         let mut group = Group { replies: Vec::new(), poisoned: false };

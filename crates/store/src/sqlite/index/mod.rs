@@ -15,8 +15,9 @@ use sapwood_core::port::store::Result;
 
 use super::connection::StoreConnection;
 use super::error::AtPath;
+use crate::database::NamedDatabase;
 use segment::{CorruptSegment, blocks_of, check as check_bytes, find_in, merge};
-pub(super) use segment::{Segment, SegmentBuilder, WORD_BYTES_MAX, truncate_word};
+pub(super) use segment::{Segment, SegmentBuilder, WORD_BYTES_MAX};
 
 /// The number of segments in a size class that are merged into a segment of the next class.
 const FAN_IN: usize = 8;
@@ -70,14 +71,14 @@ fn insert(db: &StoreConnection, segment: &Segment) -> Result<()> {
     let block_count = i64::try_from(segment.blocks.len()).unwrap_or(i64::MAX);
     let values =
         params![segment.first, segment.last, segment.texts, block_from, block_count, segment.directory];
-    db.prepare(sql)?.execute(values).at(path)?;
+    db.execute(sql, values)?;
     Ok(())
 }
 
 fn delete(db: &StoreConnection, row: &SegmentRow) -> Result<()> {
     let range = [row.block_from, row.block_from + row.block_count];
-    db.prepare("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2")?.execute(range).at(&db.path)?;
-    db.prepare("DELETE FROM segments WHERE first = ?1")?.execute([row.first]).at(&db.path)?;
+    db.execute("DELETE FROM blocks WHERE pk >= ?1 AND pk < ?2", range)?;
+    db.execute("DELETE FROM segments WHERE first = ?1", [row.first])?;
     Ok(())
 }
 
@@ -128,15 +129,13 @@ fn rows(db: &StoreConnection, which: &str) -> Result<Vec<SegmentRow>> {
 }
 
 fn load(db: &StoreConnection, row: &SegmentRow) -> Result<Segment> {
-    let mut select = db.prepare("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk")?;
     let range = [row.block_from, row.block_from + row.block_count];
-    let blocks = select.query_map(range, |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
+    let blocks = db.query_all("SELECT bytes FROM blocks WHERE pk >= ?1 AND pk < ?2 ORDER BY pk", range)?;
     Ok(Segment { first: row.first, last: row.last, texts: row.texts, directory: directory(db, row)?, blocks })
 }
 
 fn directory(db: &StoreConnection, row: &SegmentRow) -> Result<Vec<u8>> {
-    let mut select = db.prepare("SELECT directory FROM segments WHERE first = ?1")?;
-    select.query_row([row.first], |row| row.get(0)).at(&db.path)
+    db.query_value("SELECT directory FROM segments WHERE first = ?1", [row.first])
 }
 
 fn damaged(db: &StoreConnection, _: CorruptSegment) -> sapwood_core::StoreError {

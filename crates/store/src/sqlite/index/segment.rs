@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::database::search::truncate_word;
 use crate::tokenize::WordHash;
 
 /// A block is closed once it has this many bytes: its row then fills a page of the file.
@@ -70,7 +71,7 @@ impl SegmentBuilder {
 
     /// Adds a word of the current text with its hash. Repeated words are allowed.
     pub fn add(&mut self, word: &str, hash: u64) {
-        let (word, hash) = match truncate_word(word) {
+        let (word, hash) = match truncate_word(word, WORD_BYTES_MAX) {
             kept if kept.len() < word.len() => (kept, self.hash.of(kept)),
             _ => (word, hash),
         };
@@ -127,11 +128,6 @@ impl SegmentBuilder {
         }
         writer.finish(self.first, last, self.texts)
     }
-}
-
-/// Truncates a word to the length that the index stores.
-pub(in crate::sqlite) fn truncate_word(word: &str) -> &str {
-    &word[..word.floor_char_boundary(WORD_BYTES_MAX)]
 }
 
 /// Merges consecutive segments into one. Leaves out the texts for which `keeps` returns false.

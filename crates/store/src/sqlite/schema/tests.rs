@@ -8,11 +8,11 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperati
 
 use super::*;
 
-const OLD: Layout = Layout { newest: FIRST, steps: &[FIRST] };
-const NOTED: Layout = Layout { newest: &[], steps: &[FIRST, NOTES] };
+const OLD: SchemaLayout = SchemaLayout { newest: FIRST, steps: &[FIRST] };
+const NOTED: SchemaLayout = SchemaLayout { newest: &[], steps: &[FIRST, NOTES] };
 const NOTES: Script = &["CREATE TABLE notes (text TEXT); INSERT INTO notes SELECT name FROM counters;"];
-const BROKEN: Layout =
-    Layout { newest: &[], steps: &[FIRST, &["CREATE TABLE half (x)", "CREATE TABLE half (x)"]] };
+const BROKEN: SchemaLayout =
+    SchemaLayout { newest: &[], steps: &[FIRST, &["CREATE TABLE half (x)", "CREATE TABLE half (x)"]] };
 
 fn file(dir: &tempfile::TempDir) -> (std::path::PathBuf, Connection) {
     let path = dir.path().join("x.db");
@@ -31,7 +31,7 @@ fn version(conn: &Connection) -> u32 {
 }
 
 /// Migrates the file through another connection, which does not wait for this one.
-fn migrate_elsewhere(path: &Path, layout: Layout) -> Result<()> {
+fn migrate_elsewhere(path: &Path, layout: SchemaLayout) -> Result<()> {
     let other = Connection::open(path).at(path)?;
     other.busy_timeout(Duration::ZERO).at(path)?;
     other.execute_batch("BEGIN IMMEDIATE").at(path)?;
@@ -90,8 +90,9 @@ fn a_file_that_another_process_creates_while_its_markers_are_read_is_accepted() 
 
 #[test]
 fn a_file_that_a_newer_build_migrates_while_we_wait_for_the_lock_stays_newer() {
-    const NEXT: Layout = Layout { newest: &[], steps: &[FIRST, NOTES] };
-    const NEWER: Layout = Layout { newest: &[], steps: &[FIRST, NOTES, &["CREATE TABLE newer (x)"]] };
+    const NEXT: SchemaLayout = SchemaLayout { newest: &[], steps: &[FIRST, NOTES] };
+    const NEWER: SchemaLayout =
+        SchemaLayout { newest: &[], steps: &[FIRST, NOTES, &["CREATE TABLE newer (x)"]] };
     let dir = tempfile::tempdir().unwrap();
     let (path, mut conn) = file(&dir);
     migrate_to(&conn, &path, OLD).unwrap();
@@ -153,7 +154,8 @@ fn old_entries_are_numbered_in_text_order_and_indexed_again() {
 
 #[test]
 fn blobs_of_the_layout_before_chunks_stay_in_their_rows() {
-    const SIX: Layout = Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
+    const SIX: SchemaLayout =
+        SchemaLayout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH] };
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
     migrate_to(&conn, &path, OLD).unwrap();
@@ -170,8 +172,8 @@ fn blobs_of_the_layout_before_chunks_stay_in_their_rows() {
 
 #[test]
 fn a_lease_of_the_layout_before_terms_is_kept_without_a_term() {
-    const EIGHT: Layout =
-        Layout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH] };
+    const EIGHT: SchemaLayout =
+        SchemaLayout { newest: &[], steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH] };
     let dir = tempfile::tempdir().unwrap();
     let (path, conn) = file(&dir);
     migrate_to(&conn, &path, OLD).unwrap();
@@ -188,7 +190,7 @@ fn a_lease_of_the_layout_before_terms_is_kept_without_a_term() {
 
 #[test]
 fn a_new_file_has_the_layout_that_the_steps_produce() {
-    let objects = |layouts: &[Layout]| {
+    let objects = |layouts: &[SchemaLayout]| {
         let dir = tempfile::tempdir().unwrap();
         let (path, conn) = file(&dir);
         layouts.iter().for_each(|layout| migrate_to(&conn, &path, *layout).unwrap());
