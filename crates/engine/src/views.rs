@@ -208,9 +208,9 @@ mod tests {
     #[test]
     fn projections_can_move_between_threads() {
         let _ = |engine: Engine, scope: Scope, session: SessionId| {
-            is_send(engine.feed(&scope, &session));
-            is_send(engine.tree(&scope, &session));
-            is_send(engine.context(&scope, &session, None));
+            is_send(engine.views().feed(&scope, &session));
+            is_send(engine.views().tree(&scope, &session));
+            is_send(engine.views().context(&scope, &session, None));
         };
     }
 }
