@@ -132,7 +132,7 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Migrate(cmd::migrate::MigrateArgs),
-    Bench(crate::bench::BenchArgs),
+    Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),

@@ -11,7 +11,6 @@
 mod agents;
 mod app;
 mod args;
-mod bench;
 mod chat;
 mod cmd;
 mod config;
@@ -47,6 +46,9 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let format = cli.global.format();
+    if let args::Command::Bench(args) = &cli.command {
+        return cmd::bench::run(args, format);
+    }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => render::report(&failure, format),
@@ -57,7 +59,6 @@ fn run(cli: args::Cli) -> Result<(), Failure> {
     // Only a server runs many tasks concurrently, so other commands use a single-threaded runtime.
     let mut builder = match &cli.command {
         args::Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
-        args::Command::Bench(args) if args.is_server() => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     builder.enable_all().build()?.block_on(cmd::run(cli))

@@ -30,7 +30,7 @@ mod upload_quota;
 pub mod wire;
 mod ws;
 
-pub use listen::{ListenError, Listening, serve, serve_empty};
+pub use listen::{ListenError, Listening, serve};
 pub use problem::{Problem, status_of};
 pub use rate::Rate;
 pub use routes::document;

@@ -7,6 +7,7 @@ pub mod apikey;
 pub mod approve;
 pub mod archives;
 pub mod audit;
+pub mod bench;
 pub mod branch;
 pub mod cancel;
 pub mod chat;
@@ -54,15 +55,13 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::args::{Cli, Command};
-use crate::failure::{Failure, Result};
-use crate::render::{Format, Out};
+use crate::failure::Result;
 
 pub async fn run(cli: Cli) -> Result<()> {
     let Cli { global, command } = cli;
     let command = match command {
         Command::Completions(args) => return about::completions(&args, global.format()),
         Command::Version(_) => return about::version(global.format()),
-        Command::Bench(args) => return Box::pin(bench(args, global.format())).await,
         Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
@@ -132,15 +131,6 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
     }
-}
-
-/// Runs the benchmarks, which create their own stores and never open the user's store.
-async fn bench(args: crate::bench::BenchArgs, format: Format) -> Result<()> {
-    let mut out = Out::new(format);
-    let met = crate::bench::run(args, format == Format::Json, &mut out).await;
-    let met = met.map_err(|error| Failure::new("bench.failed", format!("{error:#}")))?;
-    out.flush()?;
-    if met { Ok(()) } else { Err(Failure::new("bench.goals", "not every goal was met")) }
 }
 
 /// The output of a command that appends: the new end of the log, and the parent of the next entry.
