@@ -17,6 +17,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sapwood", &["sapwood-core", "sapwood-formats", "sapwood-store", "sapwood-effects", "sapwood-engine"]),
     ("sapwood-server", &["sapwood"]),
     ("sapwood-cli", &["sapwood", "sapwood-server"]),
+    ("sapwood-bench", &["sapwood", "sapwood-server"]),
     ("xtask", &[]),
 ];
 
@@ -28,12 +29,12 @@ const RESERVED_CRATES: &[(&str, &[&str])] = &[
     ("lz4_flex", &["sapwood-store"]),
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),
-    ("axum", &["sapwood-server"]),
+    ("axum", &["sapwood-server", "sapwood-bench"]),
     ("utoipa", &["sapwood-server"]),
     ("utoipa-axum", &["sapwood-server"]),
-    ("clap", &["sapwood-cli"]),
+    ("clap", &["sapwood-cli", "sapwood-bench"]),
     ("keyring", &["sapwood-cli"]),
-    ("anyhow", &["sapwood-cli", "xtask"]),
+    ("anyhow", &["sapwood-cli", "sapwood-bench", "xtask"]),
 ];
 
 /// Crates that `core` and `formats` must not use, because they perform no I/O.

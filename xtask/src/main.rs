@@ -5,10 +5,13 @@
 
 mod arrows;
 mod console;
+mod functions;
+mod imports;
 mod install;
 mod prose;
 mod report;
 mod run;
+mod source;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -89,6 +92,9 @@ fn tidy(root: &Path) -> Result<()> {
     let mut faults = arrows::check(root)?;
     faults.extend(text::check(root)?);
     faults.extend(prose::check(root)?);
+    let files = source::read(root)?;
+    faults.extend(imports::check(&files));
+    faults.extend(functions::check(&files));
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }

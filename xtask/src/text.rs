@@ -6,8 +6,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Maximum number of lines in a file.
-const FILE_LINES_MAX: usize = 800;
+/// Maximum number of lines in a file, and in a file with only tests.
+const FILE_LINES_MAX: usize = 600;
+const TEST_FILE_LINES_MAX: usize = 800;
+/// Files that are being split.
+const NOT_YET_SPLIT: &[&str] = &[
+    "crates/engine/src/compact.rs",
+    "crates/engine/src/turn/send.rs",
+    "crates/formats/src/import/claude_code.rs",
+    "crates/formats/src/import/codex/mod.rs",
+    "crates/formats/src/import/reconcile.rs",
+    "crates/formats/src/import/steps.rs",
+];
 /// Split with `concat!`, so that this file does not match itself.
 const UNFINISHED_MARKERS: &[&str] =
     &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("#[ig", "nore")];
@@ -49,12 +59,18 @@ fn check_text(name: &str, text: &str, prefix: &str, faults: &mut Vec<String>) {
     if !text.starts_with(prefix) {
         faults.push(format!("{name} must begin with `{prefix}` and state its purpose"));
     }
-    if lines > FILE_LINES_MAX {
-        faults.push(format!("{name} has {lines} lines, over the limit of {FILE_LINES_MAX}: split it"));
+    let limit = lines_max(name);
+    if lines > limit {
+        faults.push(format!("{name} has {lines} lines, over the limit of {limit}: split it"));
     }
     for open in UNFINISHED_MARKERS.iter().filter(|open| text.contains(**open)) {
         faults.push(format!("{name} contains {open}"));
     }
+}
+
+fn lines_max(name: &str) -> usize {
+    let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
+    if is_test || NOT_YET_SPLIT.contains(&name) { TEST_FILE_LINES_MAX } else { FILE_LINES_MAX }
 }
 
 /// Check that every stable error code has a page, and every page a code.
@@ -109,4 +125,17 @@ fn collect(folder: &Path, endings: &[&str], files: &mut Vec<PathBuf>) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_file_may_be_longer() {
+        assert_eq!(lines_max("crates/core/src/tree.rs"), FILE_LINES_MAX);
+        assert_eq!(lines_max("web/src/api.ts"), FILE_LINES_MAX);
+        assert_eq!(lines_max("crates/core/tests/all/flow.rs"), TEST_FILE_LINES_MAX);
+        assert_eq!(lines_max("crates/formats/src/message/tests.rs"), TEST_FILE_LINES_MAX);
+    }
 }

@@ -1,13 +1,13 @@
 //! The command line. The options of each command are in its file below `cmd/`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::failure::Failure;
+use crate::global_args::Global;
 use crate::render::{self, Format};
 
 const AFTER_HELP: &str = "\
@@ -52,37 +52,6 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub command: Command,
-}
-
-#[derive(Debug, Args)]
-pub struct Global {
-    /// Store URL: sqlite:FILE, jsonl:DIR, postgres://USER@HOST/DB or memory:
-    #[arg(long, global = true, value_name = "URL", env = "SAPWOOD_STORE", hide_env_values = true)]
-    #[arg(help_heading = "Global options")]
-    pub store: Option<String>,
-    /// Directory of the default store and the user's sapwood.toml
-    #[arg(long, global = true, value_name = "DIR", env = "SAPWOOD_HOME", hide_env_values = true)]
-    #[arg(help_heading = "Global options")]
-    pub home: Option<PathBuf>,
-    /// Tenant to use
-    #[arg(long, global = true, value_name = "TENANT", help_heading = "Global options")]
-    pub tenant: Option<String>,
-    /// Act as this user, who sees only their own and shared sessions
-    #[arg(long = "as", global = true, value_name = "USER", help_heading = "Global options")]
-    pub as_user: Option<String>,
-    /// File with the store's encryption key
-    #[arg(long, global = true, value_name = "FILE", env = "SAPWOOD_KEY_FILE", hide_env_values = true)]
-    #[arg(help_heading = "Global options")]
-    pub key_file: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub json: bool,
-}
-
-impl Global {
-    pub fn format(&self) -> Format {
-        if self.json { Format::Json } else { Format::Text }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -132,7 +101,7 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Migrate(cmd::migrate::MigrateArgs),
-    Bench(crate::bench::BenchArgs),
+    Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),
@@ -213,24 +182,6 @@ pub fn usage_failure(error: &clap::Error) -> Failure {
         hint.join("; ")
     };
     Failure::usage(message.join(" "), hint)
-}
-
-/// Parse a count: a whole number, zero allowed.
-pub fn count(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
-}
-
-/// Parse a number of tokens: a whole number, zero allowed.
-pub fn tokens(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
-}
-
-/// Parse a number of rows: a whole number of at least one.
-pub fn rows(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err(format!("it must be a whole number from 1 to {}", u32::MAX)),
-        Ok(rows) => Ok(rows),
-    }
 }
 
 #[cfg(test)]

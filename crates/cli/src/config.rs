@@ -9,7 +9,7 @@ use sapwood::effects::model::ProviderSettings;
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
-use crate::hooks::HookSettings;
+use crate::hook_settings::HookSettings;
 use crate::triggers::TriggerSettings;
 
 const FILE_NAME: &str = "sapwood.toml";

@@ -209,10 +209,7 @@ fn hint_for(code: &str) -> &'static str {
         "import.nothing" => {
             "see the problems listed above; set --from FORMAT if the format was not detected correctly"
         }
-        "bench.failed" => "choose a directory on a disk with free space: --dir",
-        "bench.goals" => {
-            "see the table for the missed goals; other load on this machine distorts the results"
-        }
+        "bench.missing" => "build it with `cargo build --release -p sapwood-bench`",
         "output.failed" => "check the destination of the output",
         session if session.starts_with("session.") => session_hint_for(session),
         store if store.starts_with("store.") => store_hint_for(store),

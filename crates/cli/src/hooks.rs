@@ -2,72 +2,21 @@
 //! it is called, so that its `on_failure` setting applies.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sapwood::core::port::hook::{Hook, HookAnswer, HookError, HookEvent, HookName};
+use sapwood::core::port::hook::{Hook, HookAnswer, HookError, HookEvent};
 use sapwood::effects::hook::command::DEPTH_VARIABLE;
 use sapwood::effects::hook::{CommandHook, HttpHook};
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::engine::hook::TIMEOUT_DEFAULT;
-use sapwood::{Engine, HookRegistry, InstalledHook, OnFailure, Scope};
-use serde::Deserialize;
+use sapwood::{Engine, HookRegistry, InstalledHook, Scope};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
+use crate::hook_settings::HookSettings;
 use crate::providers::find_secrets;
-
-/// One `[[hooks]]` table.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HookSettings {
-    pub name: String,
-    /// The events that call the hook.
-    pub on: OneOrMany<HookName>,
-    /// A program and its arguments, as an alternative to `url`.
-    #[serde(default)]
-    pub command: Vec<String>,
-    /// Working directory of the program. Default: the directory of `sapwood.toml`.
-    #[serde(default)]
-    pub directory: PathBuf,
-    /// Environment variables. Values may be `secret:NAME`.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    pub url: Option<String>,
-    /// The secret that signs requests: `secret:NAME`.
-    pub secret: Option<String>,
-    #[serde(default)]
-    pub allowed_hosts: Vec<String>,
-    #[serde(default)]
-    pub priority: i32,
-    pub timeout_ms: Option<u64>,
-    #[serde(default)]
-    pub on_failure: OnFailure,
-    /// Call the hook only for these tools. Default: all tools.
-    #[serde(default)]
-    pub tools: Vec<String>,
-    /// Call the hook only for sessions of this tenant. Default: the configured tenant.
-    pub tenant: Option<String>,
-}
-
-/// A single value, or a list of values.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
-
-impl<T: Copy> OneOrMany<T> {
-    fn all(&self) -> Vec<T> {
-        match self {
-            OneOrMany::One(one) => vec![*one],
-            OneOrMany::Many(many) => many.clone(),
-        }
-    }
-}
 
 /// Install the configured hooks. The nesting depth is inherited from the parent process.
 pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sapwood::store::Key;
 
-use crate::app::AppPaths;
+use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
 

@@ -2,7 +2,7 @@
 //!
 //! - [`args`] defines the command-line options.
 //! - [`app`] builds an engine and a scope from options, environment and configuration.
-//! - [`cmd`] has one file per command.
+//! - [`cmd`] has one file per command, and [`dispatch`] calls it.
 //! - [`render`] writes all output.
 //! - [`failure`] defines the errors, with their exit codes and hints.
 //!
@@ -10,17 +10,21 @@
 
 mod agents;
 mod app;
+mod app_paths;
 mod args;
-mod bench;
 mod chat;
 mod cmd;
 mod config;
+mod dispatch;
 mod failure;
+mod global_args;
+mod hook_settings;
 mod hooks;
 mod key;
 mod keychain;
 mod lines;
 mod log;
+mod number_arg;
 mod providers;
 mod render;
 mod suggest;
@@ -47,6 +51,9 @@ fn main() -> ExitCode {
         Err(exit) => return exit,
     };
     let format = cli.global.format();
+    if let args::Command::Bench(args) = &cli.command {
+        return cmd::bench::run(args, format);
+    }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => render::report(&failure, format),
@@ -57,8 +64,7 @@ fn run(cli: args::Cli) -> Result<(), Failure> {
     // Only a server runs many tasks concurrently, so other commands use a single-threaded runtime.
     let mut builder = match &cli.command {
         args::Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
-        args::Command::Bench(args) if args.is_server() => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
-    builder.enable_all().build()?.block_on(cmd::run(cli))
+    builder.enable_all().build()?.block_on(dispatch::run(cli))
 }

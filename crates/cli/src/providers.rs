@@ -13,7 +13,7 @@ use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::Backends;
 use sapwood::engine::memory::{AtEnd, MemoryConfig};
 
-use crate::app::AppPaths;
+use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::keychain;
 

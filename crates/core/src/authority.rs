@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Seq, SessionId};
-use crate::port::store::{AuditAction, AuditLine};
+use crate::port::audit::{AuditAction, AuditLine};
 use crate::tree::Lookup;
 
 /// Maximum number of ranges in a record. Beyond it, the two closest ranges are merged, and the entries between them
@@ -249,7 +249,7 @@ pub fn fork_detail(source: &SessionId) -> String {
 mod tests {
     use super::*;
     use crate::TimestampMs;
-    use crate::port::store::AuditNote;
+    use crate::port::audit::AuditNote;
     use crate::scope::Principal;
 
     fn with(ranges: &[(u32, u32)]) -> Authority {

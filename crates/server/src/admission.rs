@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::auth::Caller;
 use crate::problem::{Problem, Result};
+use crate::routes::{HEALTH, METRICS, READINESS};
+use crate::settings::Settings;
 use crate::share::{Count, Holder, ResourceShare, ResourceShares};
 use crate::slots::{Slot, Slots};
-use crate::state::Settings;
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
@@ -211,12 +212,12 @@ impl Connection {
             return (permit, Err(admission.reject(RejectReason::Full)));
         }
         // The liveness response is immediate and needs no capacity.
-        if path == "/healthz" {
+        if path == HEALTH {
             return (permit, Ok(()));
         }
         let reserve = match path {
-            "/readyz" => Reserve::Readiness,
-            "/metrics" => Reserve::Metrics,
+            READINESS => Reserve::Readiness,
+            METRICS => Reserve::Metrics,
             _ => Reserve::Authentication,
         };
         let share = self.slot.address.clone();

@@ -178,13 +178,14 @@ impl Authenticator {
                 let (scope, expires_at) = oidc.verify(credential).await?;
                 Ok(Caller::new(scope, Proof::Token(expires_at)))
             }
-            None => Err(invalid_credential()),
+            None => Err(Problem::invalid_credential()),
         }
     }
 
     async fn find_key(&self, credential: &str) -> Result<Caller> {
         let found = self.store.find_key(BlobHash::of(credential.as_bytes())).await?;
-        let key = found.filter(|key| key.is_valid(SystemClock.now())).ok_or_else(invalid_credential)?;
+        let key =
+            found.filter(|key| key.is_valid(SystemClock.now())).ok_or_else(Problem::invalid_credential)?;
         Ok(Caller::new(key.scope(), Proof::Key(Arc::new(key))))
     }
 
@@ -192,11 +193,16 @@ impl Authenticator {
     pub async fn recheck(&self, caller: &Caller) -> Result<()> {
         match &caller.proof {
             Proof::Local if self.is_locked().await? => Err(credential_required()),
-            Proof::Token(expires_at) if *expires_at <= SystemClock.now() => Err(invalid_credential()),
+            Proof::Token(expires_at) if *expires_at <= SystemClock.now() => {
+                Err(Problem::invalid_credential())
+            }
             Proof::Local | Proof::Token(_) => Ok(()),
             Proof::Key(key) => {
                 let found = self.store.find_key(key.hash).await?;
-                found.filter(|key| key.is_valid(SystemClock.now())).map(|_| ()).ok_or_else(invalid_credential)
+                found
+                    .filter(|key| key.is_valid(SystemClock.now()))
+                    .map(|_| ())
+                    .ok_or_else(Problem::invalid_credential)
             }
         }
     }
@@ -226,14 +232,14 @@ impl Caller {
 /// Returns the bearer credential of the `Authorization` header.
 pub fn credential(headers: &HeaderMap) -> Result<Option<&str>> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
-    let text = value.to_str().map_err(|_| invalid_credential())?;
-    let (scheme, credential) = text.split_once(' ').ok_or_else(invalid_credential)?;
+    let text = value.to_str().map_err(|_| Problem::invalid_credential())?;
+    let (scheme, credential) = text.split_once(' ').ok_or_else(Problem::invalid_credential)?;
     let credential = credential.trim();
     if !scheme.eq_ignore_ascii_case("bearer")
         || credential.is_empty()
         || credential.len() > CREDENTIAL_BYTES_MAX
     {
-        return Err(invalid_credential());
+        return Err(Problem::invalid_credential());
     }
     Ok(Some(credential))
 }
@@ -253,10 +259,6 @@ fn is_loopback_name(host: &str) -> bool {
 
 fn credential_required() -> Problem {
     Problem::new("auth.required", "this request needs an API key: send `Authorization: Bearer sapwood_…`")
-}
-
-pub(crate) fn invalid_credential() -> Problem {
-    Problem::new("auth.invalid", "this key or token is unknown, revoked or expired")
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -114,14 +113,6 @@ pub async fn serve(listener: TcpListener, state: State, stop: impl Future<Output
     }
     drop(listener);
     shut_down(&state).await;
-}
-
-/// Serves one empty route without the middleware, as a baseline for benchmarks.
-pub async fn serve_empty(listener: TcpListener) {
-    let router = Router::new().route("/", axum::routing::get(|| async {}));
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::warn!(%error, "the empty route stopped serving");
-    }
 }
 
 fn serve_connection(stream: TcpStream, routes: Routes, state: &State, connection: Arc<Connection>) {

@@ -23,18 +23,10 @@ use crate::admission::{Connection, Permit};
 use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
-use crate::routes::openai;
+use crate::routes::{self, openai};
 use crate::state::State;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Everything below this path requires authentication.
-const API: &str = "/v1";
-const LOGIN: &str = "/v1/login";
-/// Paths whose request bodies are streamed.
-const SESSIONS: &str = "/v1/sessions/";
-const UPLOADS: [&str; 2] = ["/artifacts", "/inputs"];
-const IMPORT: &str = "/v1/import";
-const TRIGGERS: &str = "/v1/triggers/";
 
 /// The router as a hyper service.
 pub type Routes = TowerToHyperService<Router>;
@@ -75,7 +67,7 @@ pub async fn handle_request(
 ) -> Response<PermitBody> {
     let started = Instant::now();
     let id = state.next_request_id();
-    let is_openai = openai::is_openai(request.uri().path());
+    let is_openai = routes::is_openai(request.uri().path());
     let (mut permit, admitted) = connection.begin(request.uri().path());
     let handled_response = match admitted {
         Ok(()) => handle_with_timeout(state, routes, request, id, &mut permit).await,
@@ -128,9 +120,9 @@ async fn admit_and_route(
     id: RequestId,
     permit: &mut Permit,
 ) -> Result<Response> {
-    if request.uri().path().starts_with(API) && !is_signed(&request) {
+    if request.uri().path().starts_with(routes::API) && !is_signed(&request) {
         // A read-only key may sign in and out, because the server stores no sign-ins.
-        let is_login = request.uri().path() == LOGIN;
+        let is_login = request.uri().path() == routes::LOGIN;
         let method = if is_login { &Method::GET } else { request.method() };
         let caller = state.auth.admit(method, request.headers()).await?.with_request(id);
         state.check_rate(&caller)?;
@@ -165,16 +157,14 @@ fn check_host(request: &Request) -> Result<()> {
 /// while it is read.
 fn time_limit_for(state: &State, request: &Request) -> Duration {
     let limit = state.settings.request_time_max;
-    let path = request.uri().path();
-    let is_bytes = path.starts_with(SESSIONS) && UPLOADS.iter().any(|end| path.ends_with(end));
-    let is_upload = request.method() == Method::POST && (is_bytes || path == IMPORT);
+    let is_upload = routes::is_upload(request.method(), request.uri().path());
     if is_upload { upload_time(limit, state.settings.upload_bytes_max as u64) } else { limit }
 }
 
 /// Whether the request is signed with a trigger's secret. The route verifies the signature.
 fn is_signed(request: &Request) -> bool {
     request.method() == Method::POST
-        && request.uri().path().starts_with(TRIGGERS)
+        && routes::matches(routes::FIRE, request.uri().path())
         && request.headers().contains_key(SIGNATURE_HEADER)
         && !request.headers().contains_key(header::AUTHORIZATION)
 }

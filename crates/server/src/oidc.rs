@@ -23,7 +23,6 @@ use tokio::sync::Semaphore;
 
 pub use published::{JwksFile, JwksUrl};
 
-use crate::auth::invalid_credential;
 use crate::problem::{Problem, Result};
 
 /// Tolerated clock skew.
@@ -140,20 +139,20 @@ impl Oidc {
 
     /// Verifies a token. Returns its scope and expiry.
     pub async fn verify(&self, text: &str) -> Result<(Scope, TimestampMs)> {
-        let token = Token::parse(text).ok_or_else(invalid_credential)?;
+        let token = Token::parse(text).ok_or_else(Problem::invalid_credential)?;
         let cached = self.cached().clone();
         let is_signed = token.is_signed_by(&cached.keys);
         let is_fresh = cached.since.is_some_and(|since| since.elapsed() < self.config.times.live);
         if !(is_signed && is_fresh) {
             match self.refresh_keys().await {
                 Ok(keys) if token.is_signed_by(&keys) => {}
-                Ok(_) => return Err(invalid_credential()),
+                Ok(_) => return Err(Problem::invalid_credential()),
                 // If the fetch fails, the expired keys stay in use.
                 Err(_) if is_signed => {}
                 Err(problem) => return Err(problem),
             }
         }
-        self.read_claims(&token.claims).ok_or_else(invalid_credential)
+        self.read_claims(&token.claims).ok_or_else(Problem::invalid_credential)
     }
 
     fn read_claims(&self, claims: &serde_json::Value) -> Option<(Scope, TimestampMs)> {

@@ -46,6 +46,10 @@ impl Problem {
         Self::new("input.invalid", detail)
     }
 
+    pub fn invalid_credential() -> Self {
+        Self::new("auth.invalid", "this key or token is unknown, revoked or expired")
+    }
+
     pub fn too_large(what: &str, limit_bytes: usize) -> Self {
         Self::new("input.too_large", format!("{what} is over the limit of {limit_bytes} bytes"))
     }

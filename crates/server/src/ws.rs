@@ -10,7 +10,6 @@ use sapwood::core::entry::ApprovalAnswer;
 use sapwood::core::project::feed::{Feed, FeedItem};
 use sapwood::core::{Right, TurnId};
 use sapwood::engine::SessionEvent;
-use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,9 +18,9 @@ use crate::admission::{Permit, StreamPermit};
 use crate::auth::Caller;
 use crate::extract::short;
 use crate::problem::{Problem, Result};
-use crate::routes::input_parts;
 use crate::sse::{SessionStream, StreamItem, durable_json, fragment_json};
 use crate::state::{Inner, State};
+use crate::turn_start::{begin_turn, input_parts};
 use crate::wire;
 
 /// Maximum size of a client message.
@@ -248,32 +247,4 @@ async fn execute(
             Ok(json!({ "turn": turn }))
         }
     }
-}
-
-/// Sends input to a session and tracks the turn that it starts.
-pub async fn begin_turn(
-    state: &State,
-    caller: &Caller,
-    session: &SessionId,
-    input: &Value,
-    if_running: wire::IfRunning,
-) -> Result<wire::Accepted> {
-    if state.is_stopping() {
-        return Err(Problem::new("server.stopping", "the server is shutting down"));
-    }
-    let if_running = match if_running {
-        wire::IfRunning::Refuse => sapwood::engine::turn::IfRunning::Refuse,
-        wire::IfRunning::Queue => sapwood::engine::turn::IfRunning::Queue,
-    };
-    let options = SendOptions { if_running, on_wait: OnWait::Leave };
-    let sent = state.engine.turns().send(&caller.scope, session, input_parts(input)?, options).await?;
-    let accepted = wire::Accepted::of(session);
-    Ok(match sent {
-        Sent::Started(running) => {
-            let accepted = accepted.begun(&running);
-            state.track_turn(running);
-            accepted
-        }
-        Sent::Queued(entry) => wire::Accepted { queued: Some(entry.to_string()), ..accepted },
-    })
 }

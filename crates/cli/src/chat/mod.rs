@@ -67,7 +67,7 @@ enum ChatFlow {
 
 impl<'a> Chat<'a> {
     pub fn new(app: &'a mut App, session: Option<SessionId>, template: SessionTemplate) -> Result<Self> {
-        crate::app::create_home(&app.paths.home)?;
+        crate::app_paths::create_home(&app.paths.home)?;
         let prompt = Prompt::new(app.paths.home.join(HISTORY_FILE))?;
         let screen = Screen::new(ScreenMode::of_stdout());
         let (allowed_tools, typed) = (BTreeSet::new(), String::new());

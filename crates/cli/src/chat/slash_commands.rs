@@ -73,7 +73,7 @@ impl Chat<'_> {
     async fn run_command(&mut self, words: &[&str]) -> Result<()> {
         let words = std::iter::once("sapwood").chain(words.iter().copied());
         let cli = Cli::try_parse_from(words).map_err(|error| crate::args::usage_failure(&error))?;
-        Box::pin(crate::cmd::dispatch(self.app, cli.command)).await?;
+        Box::pin(crate::dispatch::dispatch(self.app, cli.command)).await?;
         Ok(self.app.out.flush()?)
     }
 

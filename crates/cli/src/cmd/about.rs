@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 use sapwood::core::entry::LOG_VERSION;
 use serde_json::json;
@@ -21,9 +21,9 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-pub fn completions(args: &CompletionsArgs, format: Format) -> Result<()> {
+pub fn completions(args: &CompletionsArgs, mut command: clap::Command, format: Format) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::args::Cli::command(), "sapwood", &mut script);
+    clap_complete::generate(args.shell, &mut command, "sapwood", &mut script);
     let mut out = Out::new(format);
     if out.is_json() {
         let script = String::from_utf8_lossy(&script);

@@ -8,9 +8,9 @@ use sapwood::core::agent::Agent;
 use serde::Serialize;
 
 use crate::agents::{self, AgentFault, Agents, name_of};
-use crate::app::AppPaths;
-use crate::args::Global;
+use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
+use crate::global_args::Global;
 use crate::render::{DIM, GREEN, Out, RED, Table, clean, plural};
 
 /// List, show and check agents

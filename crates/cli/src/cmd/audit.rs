@@ -8,8 +8,8 @@ use sapwood::core::scope::Reach;
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::{count, rows};
 use crate::failure::{Failure, Result};
+use crate::number_arg::{count, rows};
 use crate::render::{BOLD, DIM, clean, local_time, plural};
 
 /// Number of lines per store query.

@@ -13,8 +13,8 @@ use sapwood::engine::compact::{Compacted, Compacting, Writing};
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::{count, tokens};
 use crate::failure::{Failure, Result};
+use crate::number_arg::{count, tokens};
 use crate::render::{DIM, note, plural};
 
 /// Replace older messages with a summary

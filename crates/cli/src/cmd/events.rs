@@ -8,8 +8,8 @@ use sapwood::core::project::event::Event;
 use sapwood::{Seq, SessionId};
 
 use crate::app::App;
-use crate::args::count;
 use crate::failure::{Failure, Result};
+use crate::number_arg::count;
 use crate::render::{Format, Out};
 
 /// Print a session's events as JSON Lines

@@ -17,9 +17,9 @@ use sapwood::{Seq, SessionId};
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::rows;
 use crate::chat::outcome::approval_instructions;
 use crate::failure::{Failure, Result};
+use crate::number_arg::rows;
 use crate::render::{DIM, Table, age, clean, fit, note};
 
 /// Default number of rows in a list.

@@ -7,8 +7,8 @@ use sapwood::{ForkAt, OpenOptions};
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::count;
 use crate::failure::{Failure, Result};
+use crate::number_arg::count;
 
 /// Fork a session without copying it
 #[derive(Debug, Args)]

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use sapwood::engine::import::{Mode, SiblingSessions};
 use sapwood::formats::import::{Format, Problem};
-use sapwood::{Engine, Scope};
 use serde::Serialize;
 
 use crate::app::App;
@@ -162,13 +161,6 @@ async fn import_file(
             Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
         }
     }
-}
-
-/// Imports a file without output. Returns the number of added entries. Used by `sapwood bench`.
-pub async fn import_quietly(engine: &Engine, scope: &Scope, path: &Path, format: Format) -> Result<u64> {
-    let target = foreign::ImportTarget { engine, scope, mode: Mode::Write, siblings: None };
-    let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
-    Ok(foreign::import_file(target, source, format).await?.iter().map(|report| report.added).sum())
 }
 
 fn default_locations() -> Result<Vec<PathBuf>> {

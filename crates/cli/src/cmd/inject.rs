@@ -16,9 +16,9 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::app::App;
-use crate::args::count;
 use crate::failure::{Exit, Failure, Result};
 use crate::lines::read_line;
+use crate::number_arg::count;
 
 /// Maximum number of lines, and of bytes, per batch.
 const BATCH_LINES_MAX: usize = 1_000;

@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::app::AppPaths;
-use crate::args::Global;
+use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
+use crate::global_args::Global;
 use crate::render::Out;
 use crate::{key, keychain};
 

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::share::member;
 use crate::app::App;
-use crate::args::rows;
 use crate::failure::Result;
+use crate::number_arg::rows;
 use crate::render::{self, Table, age, cost};
 use crate::time_arg::TimeArg;
 

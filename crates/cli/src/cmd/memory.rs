@@ -11,8 +11,8 @@ use sapwood::{
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::args::rows;
 use crate::failure::Result;
+use crate::number_arg::rows;
 use crate::render::{BOLD, DIM, clean, note, plural};
 
 const ROWS_DEFAULT: u32 = 50;

@@ -10,9 +10,9 @@ use sapwood::core::Store;
 use sapwood::engine::migrate::{MigratedSession, Migration, MigrationTotal, Mode};
 use sapwood::store::OpenOptions;
 
-use crate::app::AppPaths;
-use crate::args::Global;
+use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
+use crate::global_args::Global;
 use crate::key;
 use crate::render::{Format, Out, RED, clean, plural};
 

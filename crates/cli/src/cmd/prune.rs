@@ -9,8 +9,8 @@ use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruned, Pruning, Writing};
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::count;
 use crate::failure::Result;
+use crate::number_arg::count;
 use crate::render::{note, plural};
 use crate::time_arg::duration_ms;
 

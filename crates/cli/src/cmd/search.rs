@@ -10,8 +10,8 @@ use sapwood::core::port::store::{Hit, SearchQuery};
 use serde::Serialize;
 
 use crate::app::App;
-use crate::args::rows;
 use crate::failure::Result;
+use crate::number_arg::rows;
 use crate::render::{self, BOLD, DIM, MATCH, age, clean, fit};
 
 const HITS_DEFAULT: u32 = 50;

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::app::App;
-use crate::args::count;
 use crate::failure::Result;
+use crate::number_arg::count;
 
 /// Keep only the last messages in the context
 #[derive(Debug, Args)]

@@ -7,6 +7,8 @@ mod terminal;
 
 mod addresses;
 mod agents;
+#[cfg(unix)]
+mod bench;
 mod canary;
 mod chat;
 mod compact;

@@ -28,6 +28,13 @@ pub(super) struct GraphIndex {
     ranks: Vec<usize>,
 }
 
+impl Flow {
+    /// The forward edges on paths from one node to another.
+    pub fn edges_between(&self, from: &str, to: &str) -> Vec<usize> {
+        GraphIndex::of(self).edges_between(from, to)
+    }
+}
+
 impl GraphIndex {
     pub fn of(flow: &Flow) -> Self {
         let mut index = Self {

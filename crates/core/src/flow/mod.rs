@@ -4,7 +4,7 @@
 //!
 //! | file | contains |
 //! |---|---|
-//! | [`graph`] | the definition of a flow, and its validation |
+//! | [`graph`], [`mistake`] | the definition of a flow, and its validation |
 //! | [`event`] | the events in a run's session |
 //! | [`state`] | the state of a run |
 //! | [`machine`] | the next steps of a run |
@@ -20,15 +20,18 @@ pub mod event;
 pub mod graph;
 mod graph_index;
 pub mod machine;
+pub mod mistake;
 pub mod prompts;
 mod queue;
 pub mod state;
+mod template;
 pub mod visit;
 
 pub use assignment::{Assignment, HANDOFF_TOOL, Handoff};
 pub use event::{Artifact, Handed, Received, RunEvent, RunOutcome};
-pub use graph::{Edge, EdgeKind, Flow, HandoffBy, Improvement, Join, Mistake, Node, NodeKind, Order, Route};
+pub use graph::{Edge, EdgeKind, Flow, HandoffBy, Improvement, Join, Node, NodeKind, Order, Route};
 pub use machine::{Effect, FlowStep, Input, Machine, VisitKey, VisitResult};
+pub use mistake::Mistake;
 pub use state::{EdgeStatus, NodeState, NodeStatus, Phase, RunState};
 pub use visit::{NextAction, Visit};
 

@@ -8,26 +8,8 @@ use super::event::{Artifact, Received};
 use super::graph::{Consent, Flow, HandoffBy, Node};
 use super::state::RunState;
 
-/// The default prompt for a role in the improvement pass.
-pub const REFLECT: &str = "The work is done. Review your work in this run: what went well, what went wrong, what \
-    was missing or unclear in what you were given, and what should be done differently next time. Write your findings.";
-/// The default prompt for the feedback role.
-pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run that you did not take part in. Write \
-    feedback for the owner of this flow: what to change, and why, the most important first.";
 /// Maximum length of the one-line description of the work, in characters.
 const WORK_CHARS_MAX: usize = 200;
-
-/// The names of the `{{NAME}}` placeholders, in text order.
-pub fn template_names(template: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut rest = template;
-    while let Some((_, after)) = rest.split_once("{{") {
-        let Some((name, tail)) = after.split_once("}}") else { break };
-        names.push(name.trim().to_owned());
-        rest = tail;
-    }
-    names
-}
 
 /// The prompt of a node, with its placeholders replaced.
 pub fn render_prompt(state: &RunState, node: &Node) -> String {

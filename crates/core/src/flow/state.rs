@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::event::{Artifact, Handed, Received, RunEvent, RunOutcome};
 use super::graph::{Edge, EdgeKind, Flow, HandoffBy, Join, Node, NodeKind};
 use super::graph_index::GraphIndex;
-use super::prompts;
 use super::queue::ReadyQueue;
+use super::template::{FEEDBACK_WORK, REFLECT, template_names};
 
 /// The id prefix of improvement nodes. Ids in a flow's definition never have this prefix.
 pub const IMPROVE: &str = "@improve.";
@@ -464,7 +464,7 @@ impl RunState {
             nodes.push(Node {
                 id: format!("{IMPROVE}{}", node.who()),
                 name: Some(format!("{} reviews the run", node.who())),
-                prompt: Some(pass.prompt.clone().unwrap_or_else(|| prompts::REFLECT.to_owned())),
+                prompt: Some(pass.prompt.clone().unwrap_or_else(|| REFLECT.to_owned())),
                 session_id: Some(session.clone()),
                 handoff: HandoffBy::Answer,
                 ..node.clone()
@@ -475,7 +475,7 @@ impl RunState {
             name: Some("feedback".to_owned()),
             role: Some(feedback.role),
             agent: feedback.agent,
-            prompt: Some(feedback.prompt.unwrap_or_else(|| prompts::FEEDBACK_WORK.to_owned())),
+            prompt: Some(feedback.prompt.unwrap_or_else(|| FEEDBACK_WORK.to_owned())),
             consent: super::graph::Consent::Person,
             ..Node::new(FEEDBACK, NodeKind::Agent)
         }));
@@ -486,7 +486,7 @@ impl RunState {
     /// cost of a visit is then independent of the flow's size.
     pub fn for_visit(&self, id: &str) -> Self {
         let prompt = self.any_node(id).and_then(|node| node.prompt.as_deref()).unwrap_or_default();
-        let mut named: BTreeSet<String> = prompts::template_names(prompt).into_iter().collect();
+        let mut named: BTreeSet<String> = template_names(prompt).into_iter().collect();
         named.insert(id.to_owned());
         named.extend(self.improvers.iter().map(|node| node.id.clone()).filter(|_| id == FEEDBACK));
         let improvers = match id {

@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 
 use crate::id::BlobHash;
-use crate::port::store::{Result, StoreError};
+use crate::port::store_error::{Result, StoreError};
 use crate::scope::Scope;
 
 /// Maximum size of a blob.

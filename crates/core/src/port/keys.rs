@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::store::Result;
+use super::store_error::Result;
 use crate::id::{BlobHash, TenantId, TimestampMs, UserName};
 use crate::scope::{Principal, Reach, Scope};
 

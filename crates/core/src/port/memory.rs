@@ -12,7 +12,8 @@ use std::str::FromStr;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::store::{Page, Result};
+use super::page::Page;
+use super::store_error::Result;
 use crate::id::{EntryId, IdError, MemoryId, SessionId, TimestampMs};
 use crate::scope::{Principal, Reach, Scope};
 

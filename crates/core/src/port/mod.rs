@@ -1,5 +1,6 @@
 //! The ports: all interfaces to external systems. Core defines them; stores, effects and the engine implement them.
 
+pub mod audit;
 pub mod blob;
 pub mod clock;
 pub mod embedder;
@@ -7,8 +8,11 @@ pub mod hook;
 pub mod keys;
 pub mod memory;
 pub mod model;
+pub mod new_session;
+pub mod page;
 pub mod skill;
 pub mod store;
+pub mod store_error;
 pub mod summariser;
 pub mod tokens;
 pub mod tool;

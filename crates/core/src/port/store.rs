@@ -5,20 +5,22 @@
 //! form of this contract.
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::authority::{Authority, Source};
 use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
-use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+use crate::id::{EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+pub use crate::port::audit::{AuditAction, AuditLine, AuditNote};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
-use crate::project::summary::{Lineage, Origin, Summary};
-use crate::scope::{Principal, Right, Scope};
+pub use crate::port::new_session::NewSession;
+pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_full_page};
+pub use crate::port::store_error::{Result, StoreError};
+use crate::project::summary::Summary;
+use crate::scope::{Principal, Scope};
 use crate::settings::Settings;
-use crate::tree::{Head, PlaceError};
-
-pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+use crate::tree::Head;
 
 /// Maximum number of drafts in one append. Callers split larger batches.
 pub const APPEND_ENTRIES_MAX: usize = 10_000;
@@ -26,152 +28,8 @@ pub const APPEND_ENTRIES_MAX: usize = 10_000;
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Number of hex digits (128 bits) of the request hash that are stored with the idempotency key.
 const REQUEST_HEX: usize = 32;
-/// Maximum number of rows in one page of any list.
-pub const PAGE_ROWS_MAX: usize = 10_000;
-/// Approximate number of body bytes in a page of a log. The page ends with the record that reaches this size, so a page
-/// holds at most this many bytes plus one record.
-pub const PAGE_BYTES: usize = 256 << 10;
-
 /// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
-
-/// Whether a page of a log, read with this limit, is full. Only then can more records follow.
-pub fn is_full_page(page: &[Record], limit: usize) -> bool {
-    page.len() >= limit.min(PAGE_ROWS_MAX) || bytes_of_page(page) >= PAGE_BYTES
-}
-
-/// Total size of a page's bodies.
-pub fn bytes_of_page(page: &[Record]) -> usize {
-    page.iter().map(|record| record.body.len()).sum()
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("there is no session {session}")]
-    NoSession { session: SessionId },
-    #[error("session {session} has no entry {entry}")]
-    NoEntry { session: SessionId, entry: String },
-    #[error("there is no blob {blob}")]
-    NoBlob { blob: BlobHash },
-    #[error("there is no key {key}")]
-    NoKey { key: String },
-    #[error("there is no memory {memory}")]
-    NoMemory { memory: MemoryId },
-    #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
-    MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
-    #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
-    MemoryDenied { memory: MemoryId, principal: Principal },
-    #[error("session {session} already exists")]
-    Exists { session: SessionId },
-    #[error("the session has changed: the caller expected head {expected}, but it is at {actual}")]
-    Conflict { expected: Seq, actual: Seq },
-    #[error("the idempotency key {key:?} was used for another request")]
-    KeyReused { key: String },
-    #[error("fence {given} is stale: the session's lease is now at fence {current}")]
-    StaleFence { given: u64, current: u64 },
-    #[error("the session is locked: {holder} holds its lease for another {remaining_ms} ms")]
-    Leased { holder: String, remaining_ms: i64 },
-    #[error("{principal} may not do this with session {session}: only {} may", needed.required_role())]
-    Denied { session: SessionId, principal: Principal, needed: Right },
-    #[error("session {session} is archived and accepts no more entries")]
-    Archived { session: SessionId },
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    #[error("{what} is over the limit of {limit}")]
-    TooLarge { what: &'static str, limit: usize },
-    #[error("{what} is not valid: {why}")]
-    Invalid { what: &'static str, why: String },
-    #[error("{place}: {what}")]
-    Damaged { place: String, what: String },
-    #[error("{place} was written by a newer Sapwood (format {found}; this version supports up to {known})")]
-    TooNew { place: String, found: u32, known: u32 },
-    #[error("{place} is encrypted: {why}")]
-    Locked { place: String, why: String },
-    #[error("{place} cannot be written: {why}")]
-    ReadOnly { place: String, why: String },
-    #[error("no disk space is left for {place}")]
-    DiskFull { place: String },
-    #[error("{place} was busy for {waited_ms} ms")]
-    Busy { place: String, waited_ms: u64 },
-    #[error("{place} cannot be reached: {why}")]
-    Unreachable { place: String, why: String },
-    #[error("{place} is not trusted: {why}")]
-    Untrusted { place: String, why: String },
-    #[error("{place}: {source}")]
-    Io { place: String, source: std::io::Error },
-    #[error("{place}: {what}")]
-    Backend { place: String, what: String },
-}
-
-impl StoreError {
-    /// The stable error code, for programs. Each code has a page in docs/errors.
-    pub fn code(&self) -> &'static str {
-        match self {
-            StoreError::NoSession { .. } => "session.not_found",
-            StoreError::NoEntry { .. } => "entry.not_found",
-            StoreError::NoBlob { .. } => "blob.not_found",
-            StoreError::NoKey { .. } => "key.not_found",
-            StoreError::NoMemory { .. } => "memory.not_found",
-            StoreError::MemoryConflict { .. } => "memory.conflict",
-            StoreError::MemoryDenied { .. } => "memory.denied",
-            StoreError::Exists { .. } => "session.exists",
-            StoreError::Conflict { .. } => "session.conflict",
-            StoreError::KeyReused { .. } => "session.key_reused",
-            StoreError::StaleFence { .. } => "session.stale_fence",
-            StoreError::Leased { .. } => "session.leased",
-            StoreError::Denied { .. } => "session.denied",
-            StoreError::Archived { .. } => "session.archived",
-            StoreError::Place(_) => "entry.misplaced",
-            StoreError::TooLarge { .. } => "input.too_large",
-            StoreError::Invalid { .. } => "input.invalid",
-            StoreError::Damaged { .. } => "store.damaged",
-            StoreError::TooNew { .. } => "store.too_new",
-            StoreError::Locked { .. } => "store.locked",
-            StoreError::ReadOnly { .. } => "store.read_only",
-            StoreError::DiskFull { .. } => "store.disk_full",
-            StoreError::Busy { .. } => "store.busy",
-            StoreError::Unreachable { .. } => "store.unreachable",
-            StoreError::Untrusted { .. } => "store.untrusted",
-            StoreError::Io { .. } => "store.io",
-            StoreError::Backend { .. } => "store.backend",
-        }
-    }
-}
-
-/// A session to create. The caller becomes its owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewSession {
-    pub id: SessionId,
-    /// When the session began. For an imported session this is the time at its origin.
-    pub at: TimestampMs,
-    /// When the session is created in this store, for the audit.
-    pub now: TimestampMs,
-    pub title: Option<String>,
-    pub agent: Option<String>,
-    pub cwd: Option<String>,
-    /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
-    pub parent: Option<Lineage>,
-    /// Where an imported session came from.
-    pub origin: Option<Origin>,
-    /// Whether a caller or an import creates the session.
-    pub source: Source,
-}
-
-impl NewSession {
-    pub fn new(id: SessionId, at: TimestampMs) -> Self {
-        Self {
-            id,
-            at,
-            now: at,
-            title: None,
-            agent: None,
-            cwd: None,
-            parent: None,
-            origin: None,
-            source: Source::Own,
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
@@ -284,13 +142,6 @@ pub struct PathSlice {
     pub open_turn: Option<TurnId>,
 }
 
-/// One page of a list, with the cursor of the next page.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Page<T> {
-    pub items: Vec<T>,
-    pub next: Option<String>,
-}
-
 /// Whether a list starts with the newest or the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListOrder {
@@ -351,75 +202,6 @@ pub struct Lease {
     pub fence: u64,
     /// TTL by the store's clock, starting when the lease was acquired or renewed.
     pub ttl_ms: i64,
-}
-
-/// An action for the audit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditNote {
-    pub action: AuditAction,
-    pub session: Option<SessionId>,
-    pub detail: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuditAction {
-    Create,
-    Open,
-    Read,
-    Edit,
-    Fork,
-    Share,
-    Archive,
-    Reopen,
-    Close,
-    Erase,
-    Export,
-    Import,
-    KeyChange,
-    TenantChange,
-    MemoryChange,
-}
-
-/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes an audit line.
-const AUDIT_LINE_BYTES: usize = 512;
-
-/// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditLine {
-    pub number: u64,
-    pub at: TimestampMs,
-    pub by: Principal,
-    pub action: AuditAction,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
-    pub hash: String,
-}
-
-impl AuditLine {
-    /// Build the line that follows the line with the hash `previous`.
-    pub fn chained(number: u64, at: TimestampMs, by: Principal, note: AuditNote, previous: &str) -> Self {
-        let mut line = Self {
-            number,
-            at,
-            by,
-            action: note.action,
-            session: note.session,
-            detail: note.detail,
-            hash: String::new(),
-        };
-        line.hash = line.expected_hash(previous);
-        line
-    }
-
-    pub fn expected_hash(&self, previous: &str) -> String {
-        let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
-        let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);
-        serde_json::to_writer(&mut text, &fields).expect("strings and numbers always serialize");
-        blake3::hash(&text).to_hex().as_str().to_owned()
-    }
 }
 
 /// A problem that `doctor` found.

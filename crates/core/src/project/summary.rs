@@ -7,27 +7,13 @@ use super::usage::Spend;
 use crate::authority::{Authority, Source};
 use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
 use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
-use crate::port::store::NewSession;
+use crate::port::new_session::NewSession;
+pub use crate::port::new_session::{Lineage, Origin};
 use crate::scope::{Members, Principal};
 use crate::tree::{Head, Links, Placed, Tip};
 
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 80;
-
-/// The session and entry that a fork was created from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lineage {
-    pub session: SessionId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<EntryId>,
-}
-
-/// Where an imported session came from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
-    pub format: String,
-    pub id: String,
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {

@@ -16,8 +16,8 @@ use sapwood_core::port::tool::{FsScope, Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
 use super::files::protected;
-use super::host::ToolWorkspace;
 use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
+use super::workspace::ToolWorkspace;
 use super::{Tool, spec, text_field};
 use crate::sandbox::{Confinement, FileRights, Network};
 

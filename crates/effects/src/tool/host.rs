@@ -19,9 +19,11 @@ use super::http::{HTTP_REQUEST, HttpRequest};
 use super::mcp::{McpLimits, open_mcp_tools};
 use super::schema::InputSchema;
 use super::search::{FindFiles, SearchText};
+pub use super::workspace::GitAuthor;
+use super::workspace::ToolWorkspace;
 use super::{Tool, ToolSource};
 use crate::egress::{AllowedHosts, Egress, EgressLimits};
-use crate::sandbox::{Confinement, FileRights, Launcher, Network};
+use crate::sandbox::{Launcher, Network};
 use crate::secret::Secrets;
 
 /// All built-in tools that work outside of the log.
@@ -45,41 +47,6 @@ pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "rec
 const TOOLS_MAX: usize = 512;
 /// Default search path for programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Files that every confined program may read: the system's programs and the files they need to start.
-const SYSTEM_FILES: &[&str] = &[
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/opt",
-    "/nix/store",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/group",
-    "/etc/hosts",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/passwd",
-    "/etc/pki/tls/certs",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/timezone",
-    "/dev/random",
-    "/dev/urandom",
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-    "/proc/stat",
-    "/proc/sys/kernel",
-    "/proc/sys/vm",
-    "/sys/devices/system/cpu",
-];
-
 /// The operator's settings for all tools.
 #[derive(Clone)]
 pub struct Settings {
@@ -102,12 +69,6 @@ pub struct Settings {
     pub mcp_limits: McpLimits,
     /// Sources of further tools, in this order.
     pub sources: Vec<Arc<dyn ToolSource>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GitAuthor {
-    pub name: String,
-    pub address: String,
 }
 
 impl Settings {
@@ -332,63 +293,6 @@ impl Toolbox for SessionToolbox {
 
     fn check(&self, call: &ToolCall) -> Result<(), String> {
         self.find_tool(&call.name)?.schema.check(&call.input.to_value())
-    }
-}
-
-/// The files that a session's tools work on, and the environment of its programs.
-pub struct ToolWorkspace {
-    pub(super) root: Arc<Root>,
-    /// `HOME` of every program.
-    home: PathBuf,
-    pub(super) launcher: Launcher,
-    pub(super) search_path: String,
-    extra_env: BTreeMap<String, String>,
-    readable: Vec<PathBuf>,
-    network: Network,
-    pub(super) git_author: GitAuthor,
-}
-
-impl ToolWorkspace {
-    /// The complete environment of a program. Inherits no variables from Sapwood's environment.
-    pub(super) fn env(&self) -> BTreeMap<String, String> {
-        let home = self.home.display().to_string();
-        let mut env: BTreeMap<String, String> = [
-            ("PATH", self.search_path.as_str()),
-            ("HOME", &home),
-            ("TMPDIR", &format!("{home}/tmp")),
-            ("LANG", "C.UTF-8"),
-            ("TERM", "dumb"),
-            ("NO_COLOR", "1"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-        env.extend(self.extra_env.clone());
-        env
-    }
-
-    /// The rights of a command: unrestricted in scope `full`, else limited to the session's files.
-    pub(super) fn confinement(&self) -> Confinement {
-        match self.root.scope() {
-            FsScope::Full => Confinement { files: FileRights::Open, network: Network::Open },
-            FsScope::Sandboxed | FsScope::Project => {
-                let write = vec![self.root.path().to_owned(), self.home.clone()];
-                let files = FileRights::Confined { read: self.readable_files(), write };
-                Confinement { files, network: self.network }
-            }
-        }
-    }
-
-    /// The rights of a program that only reads.
-    pub(super) fn reading_confinement(&self) -> Confinement {
-        let mut read = self.readable_files();
-        read.push(self.root.path().to_owned());
-        Confinement { files: FileRights::Confined { read, write: Vec::new() }, network: Network::Denied }
-    }
-
-    fn readable_files(&self) -> Vec<PathBuf> {
-        let programs = std::env::split_paths(&self.search_path);
-        let system = SYSTEM_FILES.iter().map(PathBuf::from);
-        system.chain(programs).chain(self.readable.clone()).collect()
     }
 }
 

@@ -12,6 +12,7 @@ pub mod mcp;
 pub(crate) mod process;
 mod schema;
 pub mod search;
+pub mod workspace;
 
 use std::sync::Arc;
 

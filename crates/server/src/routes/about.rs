@@ -12,6 +12,10 @@ use super::document;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
+pub const HEALTH: &str = "/healthz";
+pub const READINESS: &str = "/readyz";
+pub const METRICS: &str = "/metrics";
+
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string_pretty(&document()).unwrap_or_else(|error| error.to_string()));
 
@@ -24,13 +28,13 @@ pub fn routes() -> OpenApiRouter<State> {
 }
 
 /// Check whether the process is alive.
-#[utoipa::path(get, path = "/healthz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = HEALTH, tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_health() -> &'static str {
     "ok\n"
 }
 
 /// Check whether the server is ready: its store can be read and written, and it is not shutting down.
-#[utoipa::path(get, path = "/readyz", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = READINESS, tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
     if state.is_stopping() {
         return Err(Problem::new("server.stopping", "the server is shutting down"));
@@ -40,7 +44,7 @@ async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
 }
 
 /// Get the metrics in Prometheus' text format.
-#[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = METRICS, tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_metrics(Shared(state): Shared<State>, headers: HeaderMap) -> Result<Response> {
     // If authentication is required, it is also required for the metrics.
     if state.auth.is_locked().await? {

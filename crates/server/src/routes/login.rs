@@ -12,6 +12,8 @@ use crate::problem::Result;
 use crate::state::State;
 use crate::{cookie, wire};
 
+pub const LOGIN: &str = "/v1/login";
+
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(get_me)).routes(routes!(sign_in, sign_out))
 }
@@ -23,7 +25,7 @@ async fn get_me(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wir
 }
 
 /// Sign in to the console: store the key or token of this request in a cookie.
-#[utoipa::path(post, path = "/v1/login", tag = "login", responses((status = 200, body = wire::Me)))]
+#[utoipa::path(post, path = LOGIN, tag = "login", responses((status = 200, body = wire::Me)))]
 async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMap) -> Result<Response> {
     let mut response = Json(me_of(&state, &caller).await?).into_response();
     if let Some(credential) = credential(&headers)? {
@@ -33,7 +35,7 @@ async fn sign_in(Shared(state): Shared<State>, caller: Caller, headers: HeaderMa
 }
 
 /// Sign out: delete the cookie.
-#[utoipa::path(delete, path = "/v1/login", tag = "login",
+#[utoipa::path(delete, path = LOGIN, tag = "login",
     responses((status = 204, description = "The cookie was deleted")))]
 async fn sign_out(_: Caller) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie::delete_cookie())]).into_response()

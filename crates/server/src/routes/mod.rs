@@ -21,14 +21,19 @@ mod session_search;
 mod sessions;
 mod skills;
 mod streams;
+mod table;
 mod tree;
 mod triggers;
 mod turns;
 
-pub use turns::input_parts;
+pub use about::{HEALTH, METRICS, READINESS};
+pub use login::LOGIN;
+pub use table::{is_openai, is_upload, matches};
+pub use triggers::FIRE;
 
 use axum::Router;
 use sapwood::SessionId;
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
@@ -39,6 +44,9 @@ use crate::problem::Problem;
 use crate::state::State;
 use crate::wire;
 use crate::wire::openai::{OpenAiError, OpenAiFault};
+
+/// Everything below this path requires authentication.
+pub const API: &str = "/v1";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
@@ -105,9 +113,9 @@ fn generated_document() -> OpenApi {
     for (path, item) in &mut document.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
-            let problem = problem_response(path);
+            let problem = problem_response(table::is_openai_operation(operation));
             operation.responses.responses.insert("default".to_owned(), problem.into());
-            if path.starts_with("/v1") {
+            if path.starts_with(API) {
                 operation.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
             }
         }
@@ -116,8 +124,8 @@ fn generated_document() -> OpenApi {
 }
 
 /// The error response of every operation.
-fn problem_response(path: &str) -> utoipa::openapi::Response {
-    let (kind, name) = match openai::is_openai(path) {
+fn problem_response(is_openai: bool) -> utoipa::openapi::Response {
+    let (kind, name) = match is_openai {
         true => ("application/json", OpenAiError::name()),
         false => ("application/problem+json", wire::Problem::name()),
     };
@@ -126,6 +134,13 @@ fn problem_response(path: &str) -> utoipa::openapi::Response {
         .description("An error; the status depends on its code.")
         .content(kind, content)
         .build()
+}
+
+/// A page of a list.
+#[derive(Serialize)]
+pub struct ListPage<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
 }
 
 /// Default page size.

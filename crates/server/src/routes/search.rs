@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::sessions::ListPage;
+use super::ListPage;
 use super::{rows, session_id};
 use crate::auth::Caller;
 use crate::extract::Params;

@@ -7,7 +7,7 @@ use sapwood::core::port::store::{ListFilter, SearchQuery};
 use sapwood::core::project::session_filter::{SessionFilter, TitleMatcher};
 use sapwood::core::project::summary::Summary;
 
-use super::sessions::ListPage;
+use super::ListPage;
 use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::state::State;

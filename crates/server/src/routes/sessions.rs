@@ -15,12 +15,12 @@ use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::sessions::StartOptions;
 use sapwood::engine::sessions::checked_title;
 use sapwood::{OpenOptions, SessionId};
-use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::members::parse_member;
-use super::{rows, session_search};
+use super::session_search::find_sessions;
+use super::{ListPage, rows};
 use crate::auth::Caller;
 use crate::extract::{AuditedPath, Body, OptionalBody, Params, PathParams};
 use crate::json::Json;
@@ -38,13 +38,6 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(archive_session))
 }
 
-/// A page of a list.
-#[derive(Serialize)]
-pub struct ListPage<T> {
-    pub items: Vec<T>,
-    pub next: Option<String>,
-}
-
 /// List your sessions and those shared with you, newest first.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions", params(wire::ListSessions),
     responses((status = 200, body = wire::Sessions)))]
@@ -56,7 +49,7 @@ async fn list_sessions(
     let words = query.q.clone();
     let filter = filter_of(query)?;
     if let Some(words) = words {
-        let page = session_search::find_sessions(&state, &caller, words, filter).await?;
+        let page = find_sessions(&state, &caller, words, filter).await?;
         state.audit_listed(&caller, &page.items).await?;
         return Ok(Json(page));
     }

@@ -13,13 +13,15 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Caller, invalid_credential};
+use crate::auth::Caller;
 use crate::extract::{PathParams, header_text, read_body};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::state::{ServedTrigger, State};
 use crate::wire;
 
+/// Fires a trigger. Callers without a key sign the request.
+pub const FIRE: &str = "/v1/triggers/{name}";
 const KEY_HEADER: &str = "idempotency-key";
 
 pub fn routes() -> OpenApiRouter<State> {
@@ -75,7 +77,7 @@ impl FromRequest<State> for FireRequest {
 
 /// Fire a trigger, which sends its input to a session as configured. The same `Idempotency-Key`, or the same signature,
 /// fires only once.
-#[utoipa::path(post, path = "/v1/triggers/{name}", tag = "triggers", params(("name" = String, Path)),
+#[utoipa::path(post, path = FIRE, tag = "triggers", params(("name" = String, Path)),
     request_body = Option<serde_json::Value>, responses((status = 202, body = wire::Fired)))]
 async fn fire_trigger(
     Shared(state): Shared<State>,
@@ -87,7 +89,7 @@ async fn fire_trigger(
     let (scope, key) = match &request.caller {
         Some(caller) => (caller.scope.clone(), given),
         None => {
-            let served = found.ok_or_else(invalid_credential)?;
+            let served = found.ok_or_else(Problem::invalid_credential)?;
             let signature = check_signature(served, &request)?;
             (served.installed.scope.clone(), Some(given.unwrap_or(signature)))
         }
@@ -102,11 +104,13 @@ async fn fire_trigger(
 
 /// Verifies the signature. Returns its hash, which serves as the idempotency key.
 fn check_signature(served: &ServedTrigger, request: &FireRequest) -> Result<String> {
-    let secret = served.secret.as_ref().ok_or_else(invalid_credential)?;
-    let signature = header_text(&request.headers, SIGNATURE_HEADER)?.ok_or_else(invalid_credential)?;
-    let timestamp = header_text(&request.headers, TIMESTAMP_HEADER)?.ok_or_else(invalid_credential)?;
+    let secret = served.secret.as_ref().ok_or_else(Problem::invalid_credential)?;
+    let signature =
+        header_text(&request.headers, SIGNATURE_HEADER)?.ok_or_else(Problem::invalid_credential)?;
+    let timestamp =
+        header_text(&request.headers, TIMESTAMP_HEADER)?.ok_or_else(Problem::invalid_credential)?;
     verify(secret, timestamp, signature, &request.body, SystemClock.now().0)
-        .map_err(|_| invalid_credential())?;
+        .map_err(|_| Problem::invalid_credential())?;
     Ok(BlobHash::of(signature.as_bytes()).to_string())
 }
 

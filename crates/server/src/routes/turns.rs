@@ -4,12 +4,9 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use sapwood::SessionId;
-use sapwood::core::Part;
 use sapwood::core::TurnId;
-use sapwood::core::entry::{ApprovalAnswer, Body as EntryBody, Outcome};
+use sapwood::core::entry::{ApprovalAnswer, Outcome};
 use sapwood::engine::turn::{OnWait, PendingApproval, TurnSnapshot};
-use sapwood::formats::read_message;
-use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -20,8 +17,8 @@ use crate::json::Json;
 use crate::problem::{Problem, Result};
 use crate::sse::{SessionStream, StreamExtent, stream};
 use crate::state::{Inner, State};
+use crate::turn_start::{begin_turn, input_parts};
 use crate::wire;
-use crate::ws::begin_turn;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -32,19 +29,6 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(resume_session))
         .routes(routes!(list_approvals))
         .routes(routes!(answer_approval))
-}
-
-/// Parses input like the content of a user message: a string or an array of parts.
-pub fn input_parts(input: &Value) -> Result<Vec<Part>> {
-    let message = json!({ "role": "user", "content": input }).to_string();
-    let mut parts = Vec::new();
-    for body in read_message(message.as_bytes())? {
-        match body {
-            EntryBody::UserMessage(message) => parts.extend(message.parts),
-            _ => return Err(Problem::invalid("the input has a part that a user message cannot contain")),
-        }
-    }
-    Ok(parts)
 }
 
 /// Send input to a session and start a turn. The turn continues if the client disconnects.

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::host::ToolWorkspace;
 use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
+use super::workspace::ToolWorkspace;
 use super::{Tool, spec};
 
 pub use allow::Allowlist;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::items::{read_new_items, store_blobs};
+use super::new_items::{read_new_items, store_blobs};
 use super::target::erase_created;
 use super::{check_metadata, mint_id, plain_agent};
 use crate::auth::Caller;

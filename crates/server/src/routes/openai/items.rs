@@ -14,12 +14,12 @@ use sapwood::core::{Entry, Kind, StoreError};
 use sapwood::engine::edits::InjectOptions;
 use sapwood::formats::responses::ItemId;
 use sapwood::formats::responses::items::{BLOB_SCHEME, Item, Items};
-use sapwood::formats::responses::read::{ITEMS_MAX, Incoming, read_items};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::conversations::show;
+use super::new_items::{read_new_items, store_blobs};
 use crate::auth::Caller;
 use crate::extract::{Body, Params, PathParams, header_text};
 use crate::json::Json;
@@ -153,22 +153,6 @@ fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<E
         bodies.push(entry.body.clone());
     }
     Ok(bodies)
-}
-
-pub fn read_new_items(items: Vec<Map<String, Value>>) -> Result<Incoming> {
-    if items.len() > ITEMS_MAX {
-        return Err(Problem::invalid(format!("at most {ITEMS_MAX} items can be added at a time")));
-    }
-    let items: Vec<Value> = items.into_iter().map(Value::Object).collect();
-    Ok(read_items(&items, "items", ITEMS_MAX)?)
-}
-
-/// Stores the blobs that the entries will refer to.
-pub async fn store_blobs(state: &State, caller: &Caller, blobs: Vec<Vec<u8>>) -> Result<()> {
-    for bytes in blobs {
-        state.engine.store().put_blob(&caller.scope, bytes).await?;
-    }
-    Ok(())
 }
 
 async fn path_items(state: &State, caller: &Caller, session: &SessionId) -> Result<Items> {

@@ -5,6 +5,7 @@
 mod conversations;
 mod follow;
 mod items;
+mod new_items;
 mod responses;
 mod target;
 
@@ -21,7 +22,6 @@ use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire::openai::{OpenAiError, OpenAiFault};
 
-const PREFIXES: [&str; 2] = ["/v1/conversations", "/v1/responses"];
 /// Limits on metadata: number of keys, and length of keys and values in characters.
 const METADATA_KEYS_MAX: usize = 16;
 const METADATA_KEY_CHARS_MAX: usize = 64;
@@ -31,13 +31,6 @@ const TURNS_MAX: u32 = 1_000_000;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().merge(conversations::routes()).merge(items::routes()).merge(responses::routes())
-}
-
-/// Whether a path is an OpenAI route.
-pub fn is_openai(path: &str) -> bool {
-    PREFIXES
-        .iter()
-        .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// Converts a problem response to OpenAI's error format.
@@ -96,19 +89,4 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_openai_paths_get_the_openai_error_format() {
-        for theirs in ["/v1/responses", "/v1/responses/resp_1/cancel", "/v1/conversations/c/items"] {
-            assert!(is_openai(theirs), "{theirs}");
-        }
-        for ours in ["/v1/responsesx", "/v1/sessions", "/v1/conversation", "/"] {
-            assert!(!is_openai(ours), "{ours}");
-        }
-    }
 }

@@ -21,7 +21,8 @@ use utoipa_axum::routes;
 
 use super::check_metadata;
 use super::follow::{ResponseStream, read_response, respond_when_complete};
-use super::items::{embed_page, page_of, store_blobs};
+use super::items::{embed_page, page_of};
+use super::new_items::store_blobs;
 use super::target::{AGENT, ResponseTarget, UnstoredSession, find_response};
 use crate::auth::Caller;
 use crate::extract::{Body, Params, PathParams};

@@ -9,10 +9,10 @@ use sapwood::store::postgres::baseline;
 use sapwood::{Body, Engine, ForkAt, OpenOptions, Seq, SessionId};
 
 use super::append::{append_all, run_as_tasks};
-use crate::bench::bodies::{bodies, line_of, short_bodies};
-use crate::bench::measure::{median, median_millis, millis, per_second};
-use crate::bench::stage::{KEPT, Stage};
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::{bodies, line_of, short_bodies};
+use crate::measure::{median, median_millis, millis, per_second};
+use crate::stage::{KEPT, Stage};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "postgres";
 const STREAMS: usize = 64;

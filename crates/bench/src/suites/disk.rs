@@ -1,8 +1,8 @@
 //! Bytes on disk per byte of content, the search index included.
 
-use crate::bench::measure::file_bytes;
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::measure::file_bytes;
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "disk";
 

@@ -9,11 +9,11 @@ use sapwood::engine::edits::InjectOptions;
 use sapwood::store::{Durability, OpenOptions as StoreOptions};
 use sapwood::{Body, Engine, EntryId, OpenOptions, Principal, Scope, SessionId, TenantId};
 
-use super::Sizes;
-use super::bodies::{bodies, content_bytes, line_of, short_bodies};
-use super::floor;
-use super::measure::{file_bytes, millis, per_second};
-use super::scratch::Scratch;
+use crate::bodies::{bodies, content_bytes, line_of, short_bodies};
+use crate::floor;
+use crate::measure::{file_bytes, millis, per_second};
+use crate::scratch::Scratch;
+use crate::sizes::Sizes;
 
 /// Number of messages per append when filling a session.
 const BATCH: usize = 1_000;

@@ -6,11 +6,11 @@ use std::time::Instant;
 use sapwood::store::{Durability, baseline as sqlite};
 use sapwood::{Body, Engine, SessionId};
 
-use crate::bench::bodies::{bodies, line_of, short_bodies};
-use crate::bench::floor;
-use crate::bench::measure::{median, per_second};
-use crate::bench::stage::{HUGE, Stage};
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::{bodies, line_of, short_bodies};
+use crate::floor;
+use crate::measure::{median, per_second};
+use crate::stage::{HUGE, Stage};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "append";
 const STREAMS: usize = 64;

@@ -2,25 +2,25 @@
 //! parsing them as JSON. Also measures memory during an import.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Context;
 use sapwood::core::entry::Body;
 use sapwood::core::{Draft, Part};
 use sapwood::engine::import::Mode;
 use sapwood::formats::import::reconcile::Reconciler;
 use sapwood::formats::import::steps::StepBatch;
-use sapwood::formats::import::{Format, LINE_BYTES_MAX, reader};
+use sapwood::formats::import::{Format, reader};
 use sapwood::store::Durability;
 use serde_json::{Value, json};
 
-use crate::bench::bodies::bodies;
-use crate::bench::measure::{Peak, median};
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
-use crate::cmd::import::import_quietly;
-use crate::lines::read_line;
+use crate::bodies::bodies;
+use crate::measure::{Peak, median};
+use crate::program;
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "import";
 /// Minimum speed of the readers.
@@ -60,7 +60,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
             Figure::new(AXIS, format!("{name}: into entries, vs. only parsing lines"), read, "MB/s")
                 .over(parsed),
         );
-        let rate = import_as_command(stage, &file, format, megabytes).await?;
+        let rate = import_as_command(stage, &file, format, megabytes)?;
         figures.push(
             Figure::new(
                 AXIS,
@@ -76,11 +76,17 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
+/// Read the next line with its line break. Returns `false` at the end of the file.
+fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    Ok(from.read_until(b'\n', line)? > 0)
+}
+
 /// Parse every line as a value, the minimum work of any reader.
 fn parse_lines(path: &Path) -> anyhow::Result<()> {
     let mut from = BufReader::with_capacity(1 << 18, File::open(path)?);
     let mut line = Vec::new();
-    while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
+    while read_line(&mut from, &mut line)? {
         let value: Value = serde_json::from_slice(&line)?;
         anyhow::ensure!(value.is_object(), "a line is not an object");
     }
@@ -94,7 +100,7 @@ fn read_file(path: &Path, format: Format) -> anyhow::Result<()> {
     let (mut step_batch, mut reconciler) = (StepBatch::default(), Reconciler::new(format.agent()));
     let (mut line, mut number) = (Vec::new(), 0);
     let mut drafts: Vec<Draft> = Vec::new();
-    while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
+    while read_line(&mut from, &mut line)? {
         number += 1;
         reader.push_line(&line, number, &mut step_batch);
         if step_batch.steps.len() >= STEPS {
@@ -115,22 +121,17 @@ fn reconcile(step_batch: &mut StepBatch, reconciler: &mut Reconciler, drafts: &m
     drafts.clear();
 }
 
-/// Speed of the whole command, including its threads and syncs.
-async fn import_as_command(
-    stage: &Stage,
-    path: &Path,
-    format: Format,
-    megabytes: f64,
-) -> anyhow::Result<f64> {
+/// Speed of the command, including its threads and syncs.
+fn import_as_command(stage: &Stage, path: &Path, format: Format, megabytes: f64) -> anyhow::Result<f64> {
     let mut rates = Vec::new();
     for _ in 0..stage.sizes.rounds {
-        let engine = stage.open("foreign.db", Durability::Full)?;
+        let mut command = program::sapwood(&stage.scratch);
+        command.args(["--store", &stage.scratch.url("foreign.db"), "import", "--from", format.as_str()]);
+        command.arg(path);
         let start = Instant::now();
-        let added = import_quietly(&engine, &stage.scope, path, format).await;
-        let added = added.map_err(|failure| anyhow::anyhow!("{}: {}", failure.code, failure.message))?;
+        let status = command.status().context(program::NOT_STARTED)?;
         rates.push(megabytes / start.elapsed().as_secs_f64());
-        anyhow::ensure!(added > 0, "nothing was imported");
-        stage.close("foreign.db", engine)?;
+        anyhow::ensure!(status.success(), "`sapwood import` failed");
         stage.scratch.remove("foreign.db");
     }
     Ok(median(rates))
@@ -151,7 +152,7 @@ async fn import_with_samples(
     let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0.0);
     let (mut all, mut tenth) = (Peak::default(), Peak::default());
     let start = Instant::now();
-    while read_line(&mut from, &mut line, LINE_BYTES_MAX)? {
+    while read_line(&mut from, &mut line)? {
         number += 1;
         bytes += line.len() as f64 / 1e6;
         reader.push_line(&line, number, &mut step_batch);

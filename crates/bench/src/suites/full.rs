@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use sapwood::store::Durability;
 
-use crate::bench::floor;
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::{LONG, Stage};
-use crate::bench::table::{Figure, Goal};
+use crate::floor;
+use crate::measure::{median, millis};
+use crate::stage::{LONG, Stage};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "full";
 

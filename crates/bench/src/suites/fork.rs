@@ -6,11 +6,11 @@ use anyhow::Context as _;
 use sapwood::store::{Durability, baseline as sqlite};
 use sapwood::{ForkAt, OpenOptions, Seq};
 
-use crate::bench::bodies::{bodies, line_of};
-use crate::bench::floor;
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::{LONG, Stage};
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::{bodies, line_of};
+use crate::floor;
+use crate::measure::{median, millis};
+use crate::stage::{LONG, Stage};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "fork";
 const FORKS: usize = 256;

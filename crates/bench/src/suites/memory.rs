@@ -12,9 +12,9 @@ use sapwood::formats::import::sapwood::Importer;
 use sapwood::store::Durability;
 use sapwood::{Engine, Seq};
 
-use crate::bench::measure::Peak;
-use crate::bench::stage::{HUGE, Stage};
-use crate::bench::table::{Figure, Goal};
+use crate::measure::Peak;
+use crate::stage::{HUGE, Stage};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "memory";
 /// Maximum memory growth after the first tenth, in MB.

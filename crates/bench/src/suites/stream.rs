@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::Stage;
-use crate::bench::table::Figure;
+use crate::measure::{median, millis};
+use crate::stage::Stage;
+use crate::table::Figure;
 
 const AXIS: &str = "stream";
 const SUBSCRIBERS: &[usize] = &[1, 100, 2_000];

@@ -1,17 +1,18 @@
 //! The context of the last messages after a compaction: in a short and in a huge session, with dead branches in
 //! between, and from a cold process.
 
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use anyhow::Context;
 use sapwood::core::entry::LeafMoved;
 use sapwood::{Body, Engine, SessionId};
 
-use crate::bench::bodies::{bodies, line_of, short_bodies};
-use crate::bench::floor;
-use crate::bench::measure::{median, median_millis, millis};
-use crate::bench::stage::{HUGE, KEPT, Stage, compaction};
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::{bodies, line_of, short_bodies};
+use crate::floor;
+use crate::measure::{median, median_millis, millis};
+use crate::program;
+use crate::stage::{HUGE, KEPT, Stage, compaction};
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "context";
 const RUNS: usize = 201;
@@ -93,15 +94,12 @@ async fn add_branches(stage: &Stage, engine: &Engine, session: &SessionId) -> an
 
 /// Run the whole program, from its start to its last byte.
 fn cold(stage: &Stage) -> anyhow::Result<Option<Figure>> {
-    let program = std::env::current_exe()?;
     let mut times = Vec::with_capacity(COLD_RUNS);
     for _ in 0..COLD_RUNS {
-        let mut command = Command::new(&program);
+        let mut command = program::sapwood(&stage.scratch);
         command.args(["--store", &stage.scratch.url("huge.db"), "--json", "context", HUGE]);
-        command.env("SAPWOOD_HOME", stage.scratch.path()).current_dir(stage.scratch.path());
-        command.env_remove("SAPWOOD_STORE").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let start = Instant::now();
-        if !command.status()?.success() {
+        if !command.status().context(program::NOT_STARTED)?.success() {
             return Ok(None);
         }
         times.push(millis(start.elapsed()));

@@ -4,10 +4,10 @@ use sapwood::Engine;
 use sapwood::core::port::store::SearchQuery;
 use sapwood::store::Durability;
 
-use crate::bench::corpus::{COMMON_WORD, RARE_WORD, has_common, has_rare};
-use crate::bench::measure::median_millis;
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::corpus::{COMMON_WORD, RARE_WORD, has_common, has_rare};
+use crate::measure::median_millis;
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "search";
 const RUNS: usize = 101;

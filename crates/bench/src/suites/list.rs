@@ -3,10 +3,10 @@
 use sapwood::core::port::store::ListFilter;
 use sapwood::store::Durability;
 
-use crate::bench::bodies::bodies;
-use crate::bench::measure::median_millis;
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::bodies;
+use crate::measure::median_millis;
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "list";
 const RUNS: usize = 201;

@@ -8,9 +8,9 @@ use sapwood::core::port::memory::{Standing, Whose};
 use sapwood::store::Durability;
 use sapwood::{Agent, Belongs, Engine, MemoryFilter, OpenOptions, Scope, StartOptions, user_text};
 
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::measure::{median, millis};
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "memories";
 /// Tenant and user name of each user. Five users of one tenant own the facts. The user of the other tenant has the same

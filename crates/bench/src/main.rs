@@ -1,4 +1,4 @@
-//! `sapwood bench`: the project's own benchmark. Figures are compared with the machine's baseline, measured with the
+//! `sapwood-bench`, which `sapwood bench` runs: the project's own benchmark. Figures are compared with the machine's baseline, measured with the
 //! same bytes in the same directory in the same run. Only the ratio is comparable between machines.
 //!
 //! | file | content |
@@ -7,34 +7,50 @@
 //! | [`floor`] | the baseline of plain files; the baseline of plain SQLite is in `sapwood_store::baseline` |
 //! | [`suites`] | one file per axis |
 //! | [`stage`] | the stores that several axes share, created on first use |
-//! | [`measure`], [`table`], [`scratch`] | measuring, output, and the working directory |
+//! | [`measure`], [`table`], [`failure`], [`scratch`] | measuring, output, errors, and the working directory |
+//! | [`program`] | the programs that an axis starts |
 //!
 //! The benchmark works in a temporary directory, which it removes afterwards, and never opens the user's store.
 
 mod bodies;
 mod corpus;
+mod failure;
 mod floor;
 mod measure;
+mod program;
 mod scratch;
+mod sizes;
 mod stage;
 mod suites;
 mod table;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 
+use failure::Failure;
+use sizes::{FULL, QUICK};
 use stage::Stage;
 use table::Figure;
 
+/// The allocator of the `sapwood` binary, so that memory and speed are comparable.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Benchmark this build on this machine, compared with the machine's baseline
-#[derive(Debug, Args)]
-#[command(after_help = "\
+#[derive(Debug, Parser)]
+#[command(
+    name = "sapwood-bench",
+    bin_name = "sapwood bench",
+    version,
+    after_help = "\
 Examples:
   sapwood bench --quick
-  sapwood bench --axis append --axis search --dir /var/tmp")]
-pub struct BenchArgs {
+  sapwood bench --axis append --axis search --dir /var/tmp"
+)]
+struct BenchArgs {
     /// Use smaller sizes; takes seconds, but the results are rough
     #[arg(long)]
     quick: bool,
@@ -50,16 +66,12 @@ pub struct BenchArgs {
     /// Server for the axis postgres, with a user who may create databases
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// Serve an empty route instead: the baseline of the axis http
     #[arg(long, hide = true)]
     serve_empty: bool,
-}
-
-impl BenchArgs {
-    /// Whether this process serves the HTTP baseline, which needs the same kind of runtime as `sapwood serve`.
-    pub fn is_server(&self) -> bool {
-        self.serve_empty
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -115,47 +127,40 @@ const ALL: &[Axis] = &[
     Axis::Memories,
 ];
 
-/// The sizes of a run.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    /// Number of messages of ordinary length in the long session.
-    long: usize,
-    /// Number of short messages in the huge session, and in the two sessions compared with it.
-    huge: usize,
-    small: usize,
-    sessions: usize,
-    /// Number of durable appends per measurement, and of repetitions.
-    appends: usize,
-    rounds: usize,
-    /// Size of the imported file.
-    import_bytes: u64,
+fn main() -> ExitCode {
+    let args = match BenchArgs::try_parse() {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() && std::env::args_os().any(|arg| arg == "--json") => {
+            return Failure::usage(&error).report(true);
+        }
+        Err(error) => error.exit(),
+    };
+    let is_json = args.json;
+    match start(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => Failure::missed_goals().report(is_json),
+        Err(error) => Failure::failed(&error).report(is_json),
+    }
 }
 
-const FULL: Sizes = Sizes {
-    long: 100_000,
-    huge: 1_000_000,
-    small: 1_000,
-    sessions: 10_000,
-    appends: 2_000,
-    rounds: 5,
-    import_bytes: 1 << 30,
-};
-const QUICK: Sizes = Sizes {
-    long: 5_000,
-    huge: 50_000,
-    small: 1_000,
-    sessions: 1_000,
-    appends: 400,
-    rounds: 3,
-    import_bytes: 48 << 20,
-};
+fn start(args: BenchArgs) -> anyhow::Result<bool> {
+    // The baseline of the axis http needs the same kind of runtime as `sapwood serve`.
+    let mut builder = if args.serve_empty {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let mut out = std::io::stdout().lock();
+    builder.enable_all().build()?.block_on(async {
+        if args.serve_empty {
+            return suites::http::serve_empty(&mut out).await.map(|()| true);
+        }
+        run(args, &mut out).await
+    })
+}
 
 /// Print one JSON line per figure as soon as it is measured, or a table at the end. Returns whether every goal was met.
-pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Result<bool> {
-    if args.serve_empty {
-        suites::http::serve_empty(out).await?;
-        return Ok(true);
-    }
+async fn run(args: BenchArgs, out: &mut dyn Write) -> anyhow::Result<bool> {
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
@@ -169,13 +174,13 @@ pub async fn run(args: BenchArgs, json: bool, out: &mut dyn Write) -> anyhow::Re
             axis.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned())
         );
         let measured = Box::pin(run_axis(*axis, &mut stage, args.postgres.as_deref())).await?;
-        if json {
+        if args.json {
             measured.iter().try_for_each(|figure| table::write_json(figure, out))?;
             out.flush()?;
         }
         figures.extend(measured);
     }
-    if !json {
+    if !args.json {
         table::write_table(&figures, out)?;
     }
     Ok(figures.iter().all(|figure| figure.met() != Some(false)))

@@ -19,10 +19,10 @@ use sapwood::engine::turn::{SendOptions, Sent};
 use sapwood::store::Durability;
 use sapwood::{Engine, OpenOptions, Part, SessionId};
 
-use crate::bench::bodies::short_bodies;
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::short_bodies;
+use crate::measure::{median, millis};
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "turn";
 /// Number of rounds per turn. The last round is the final answer.

@@ -17,10 +17,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::stream::on_own_runtime;
-use crate::bench::bodies::bodies;
-use crate::bench::measure::{median, millis, per_second};
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::bodies;
+use crate::measure::{median, millis, per_second};
+use crate::program;
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "http";
 const CONNECTIONS: usize = 64;
@@ -49,12 +50,15 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     for _ in 0..stage.sizes.rounds {
         in_process.push(append_in_process(stage, &texts).await?);
         let each = appends_each(stage);
-        let floor = ServerProcess::start(&["bench", "--serve-empty", "--json"], stage)?;
+        let mut command = program::this_program(&stage.scratch)?;
+        command.arg("--serve-empty");
+        let floor = ServerProcess::start(command)?;
         measure(&mut empty, floor.addr, each * READS_PER_APPEND, |_| get("/"))?;
         drop(floor);
         let url = stage.scratch.url("http.db");
-        let served =
-            ServerProcess::start(&["--store", &url, "serve", "--addr", "127.0.0.1:0", "--json"], stage)?;
+        let mut command = program::sapwood(&stage.scratch);
+        command.args(["--store", &url, "serve", "--addr", "127.0.0.1:0", "--json"]);
+        let served = ServerProcess::start(command)?;
         measure(&mut Load::default(), served.addr, 1, |at| {
             post("/v1/sessions", &format!(r#"{{"id":"s{at}"}}"#))
         })?;
@@ -131,18 +135,15 @@ async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f6
     Ok(per_second(each * CONNECTIONS, took))
 }
 
-/// A server process of this program. Killed on drop.
+/// A server in another process. Killed on drop.
 struct ServerProcess {
     child: Child,
     addr: SocketAddr,
 }
 
 impl ServerProcess {
-    fn start(args: &[&str], stage: &Stage) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        // Do not read the user's configuration.
-        command.args(args).env("HOME", stage.scratch.path()).current_dir(stage.scratch.path());
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn().context(program::NOT_STARTED)?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("the server has no stdout")?).read_line(&mut line)?;
         let announced: Value = serde_json::from_str(&line).unwrap_or_default();
@@ -165,8 +166,8 @@ pub async fn serve_empty(out: &mut dyn Write) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     writeln!(out, "{}", serde_json::json!({ "addr": listener.local_addr()?.to_string() }))?;
     out.flush()?;
-    sapwood_server::serve_empty(listener).await;
-    Ok(())
+    let router = axum::Router::new().route("/", axum::routing::get(|| async {}));
+    Ok(axum::serve(listener, router).await?)
 }
 
 fn get(path: &str) -> Vec<u8> {

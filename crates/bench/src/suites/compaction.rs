@@ -18,10 +18,10 @@ use sapwood::core::{Json, Part};
 use sapwood::engine::compact::{Compacted, Compacting};
 use sapwood::{Body, Context, Sapwood, SessionId, user_text};
 
-use crate::bench::bodies::{bodies, short_bodies};
-use crate::bench::measure::{median, millis};
-use crate::bench::stage::Stage;
-use crate::bench::table::{Figure, Goal};
+use crate::bodies::{bodies, short_bodies};
+use crate::measure::{median, millis};
+use crate::stage::Stage;
+use crate::table::{Figure, Goal};
 
 const AXIS: &str = "compaction";
 /// Number of compactions per session, and of messages before each.

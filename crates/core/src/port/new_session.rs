@@ -1,0 +1,56 @@
+//! A session to create, and where it came from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::authority::Source;
+use crate::id::{EntryId, SessionId, TimestampMs};
+
+/// A session to create. The caller becomes its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSession {
+    pub id: SessionId,
+    /// When the session began. For an imported session this is the time at its origin.
+    pub at: TimestampMs,
+    /// When the session is created in this store, for the audit.
+    pub now: TimestampMs,
+    pub title: Option<String>,
+    pub agent: Option<String>,
+    pub cwd: Option<String>,
+    /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
+    pub parent: Option<Lineage>,
+    /// Where an imported session came from.
+    pub origin: Option<Origin>,
+    /// Whether a caller or an import creates the session.
+    pub source: Source,
+}
+
+impl NewSession {
+    pub fn new(id: SessionId, at: TimestampMs) -> Self {
+        Self {
+            id,
+            at,
+            now: at,
+            title: None,
+            agent: None,
+            cwd: None,
+            parent: None,
+            origin: None,
+            source: Source::Own,
+        }
+    }
+}
+
+/// The session and entry that a fork was created from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    pub session: SessionId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<EntryId>,
+}
+
+/// Where an imported session came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub format: String,
+    pub id: String,
+}

@@ -1,0 +1,100 @@
+//! The errors of stores, each with a stable code.
+
+use crate::id::{BlobHash, MemoryId, Seq, SessionId};
+use crate::scope::{Principal, Right};
+use crate::tree::PlaceError;
+
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("there is no session {session}")]
+    NoSession { session: SessionId },
+    #[error("session {session} has no entry {entry}")]
+    NoEntry { session: SessionId, entry: String },
+    #[error("there is no blob {blob}")]
+    NoBlob { blob: BlobHash },
+    #[error("there is no key {key}")]
+    NoKey { key: String },
+    #[error("there is no memory {memory}")]
+    NoMemory { memory: MemoryId },
+    #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
+    MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
+    #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
+    MemoryDenied { memory: MemoryId, principal: Principal },
+    #[error("session {session} already exists")]
+    Exists { session: SessionId },
+    #[error("the session has changed: the caller expected head {expected}, but it is at {actual}")]
+    Conflict { expected: Seq, actual: Seq },
+    #[error("the idempotency key {key:?} was used for another request")]
+    KeyReused { key: String },
+    #[error("fence {given} is stale: the session's lease is now at fence {current}")]
+    StaleFence { given: u64, current: u64 },
+    #[error("the session is locked: {holder} holds its lease for another {remaining_ms} ms")]
+    Leased { holder: String, remaining_ms: i64 },
+    #[error("{principal} may not do this with session {session}: only {} may", needed.required_role())]
+    Denied { session: SessionId, principal: Principal, needed: Right },
+    #[error("session {session} is archived and accepts no more entries")]
+    Archived { session: SessionId },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("{what} is over the limit of {limit}")]
+    TooLarge { what: &'static str, limit: usize },
+    #[error("{what} is not valid: {why}")]
+    Invalid { what: &'static str, why: String },
+    #[error("{place}: {what}")]
+    Damaged { place: String, what: String },
+    #[error("{place} was written by a newer Sapwood (format {found}; this version supports up to {known})")]
+    TooNew { place: String, found: u32, known: u32 },
+    #[error("{place} is encrypted: {why}")]
+    Locked { place: String, why: String },
+    #[error("{place} cannot be written: {why}")]
+    ReadOnly { place: String, why: String },
+    #[error("no disk space is left for {place}")]
+    DiskFull { place: String },
+    #[error("{place} was busy for {waited_ms} ms")]
+    Busy { place: String, waited_ms: u64 },
+    #[error("{place} cannot be reached: {why}")]
+    Unreachable { place: String, why: String },
+    #[error("{place} is not trusted: {why}")]
+    Untrusted { place: String, why: String },
+    #[error("{place}: {source}")]
+    Io { place: String, source: std::io::Error },
+    #[error("{place}: {what}")]
+    Backend { place: String, what: String },
+}
+
+impl StoreError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::NoSession { .. } => "session.not_found",
+            StoreError::NoEntry { .. } => "entry.not_found",
+            StoreError::NoBlob { .. } => "blob.not_found",
+            StoreError::NoKey { .. } => "key.not_found",
+            StoreError::NoMemory { .. } => "memory.not_found",
+            StoreError::MemoryConflict { .. } => "memory.conflict",
+            StoreError::MemoryDenied { .. } => "memory.denied",
+            StoreError::Exists { .. } => "session.exists",
+            StoreError::Conflict { .. } => "session.conflict",
+            StoreError::KeyReused { .. } => "session.key_reused",
+            StoreError::StaleFence { .. } => "session.stale_fence",
+            StoreError::Leased { .. } => "session.leased",
+            StoreError::Denied { .. } => "session.denied",
+            StoreError::Archived { .. } => "session.archived",
+            StoreError::Place(_) => "entry.misplaced",
+            StoreError::TooLarge { .. } => "input.too_large",
+            StoreError::Invalid { .. } => "input.invalid",
+            StoreError::Damaged { .. } => "store.damaged",
+            StoreError::TooNew { .. } => "store.too_new",
+            StoreError::Locked { .. } => "store.locked",
+            StoreError::ReadOnly { .. } => "store.read_only",
+            StoreError::DiskFull { .. } => "store.disk_full",
+            StoreError::Busy { .. } => "store.busy",
+            StoreError::Unreachable { .. } => "store.unreachable",
+            StoreError::Untrusted { .. } => "store.untrusted",
+            StoreError::Io { .. } => "store.io",
+            StoreError::Backend { .. } => "store.backend",
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The operator's settings of the server.
+
+use std::time::Duration;
+
+use crate::rate::Rate;
+
+/// Server settings. The defaults suit one machine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Largest JSON body.
+    pub body_bytes_max: usize,
+    /// Largest artifact or input.
+    pub upload_bytes_max: usize,
+    /// Time limit for receiving the head of a request.
+    pub head_time_max: Duration,
+    /// Time limit for a request that is not a stream.
+    pub request_time_max: Duration,
+    /// Interval between two heartbeats of a stream.
+    pub heartbeat: Duration,
+    /// Rate limit per principal. `None` means no limit.
+    pub rate: Option<Rate>,
+    /// Maximum requests in flight, including streams. Idle connections are closed when new connections need a slot.
+    pub connections_max: usize,
+    /// Maximum requests in flight of one principal, and unauthenticated requests of one address. Defaults to half of
+    /// `connections_max`.
+    pub connections_per_principal_max: Option<usize>,
+    /// Maximum event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
+    pub streams_per_principal_max: Option<usize>,
+    /// When all slots are taken, connections of an address with more than this number are closed first. Defaults to
+    /// half of `connections_max`.
+    pub connections_per_address_max: Option<usize>,
+    /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
+    pub operate_connections_reserved: usize,
+    /// Grace period for running turns after a shutdown request.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 16 << 20,
+            upload_bytes_max: 64 << 20,
+            head_time_max: Duration::from_secs(10),
+            request_time_max: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(15),
+            rate: Some(Rate { per_second: 100, burst: 400 }),
+            connections_max: 8_192,
+            connections_per_principal_max: None,
+            streams_per_principal_max: None,
+            connections_per_address_max: None,
+            operate_connections_reserved: 16,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
