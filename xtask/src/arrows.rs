@@ -29,7 +29,7 @@ const RESERVED_CRATES: &[(&str, &[&str])] = &[
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),
     ("axum", &["sapwood-server"]),
-    ("utoipa", &["sapwood-server"]),
+    ("utoipa", &["sapwood-core", "sapwood-engine", "sapwood-server"]),
     ("utoipa-axum", &["sapwood-server"]),
     ("clap", &["sapwood-cli"]),
     ("keyring", &["sapwood-cli"]),

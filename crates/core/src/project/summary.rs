@@ -16,6 +16,7 @@ const PREVIEW_CHARS_MAX: usize = 80;
 
 /// The session and entry that a fork was created from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lineage {
     pub session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
