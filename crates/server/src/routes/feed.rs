@@ -162,10 +162,10 @@ impl FeedDocument {
     fn finish(&mut self) {
         let rest = self.feed.take_items();
         self.write(&rest);
-        let (seq, off_path) = (self.head.seq, self.marks.off_path(self.head.leaf));
-        let rest = json!({ "seq": seq, "open_turn": self.feed.open_turn, "off_path": off_path }).to_string();
-        self.written.extend_from_slice(b"],");
-        self.written.extend_from_slice(&rest.as_bytes()[1..]);
+        let off_path = json!(self.marks.off_path(self.head.leaf));
+        let (seq, open_turn) = (self.head.seq, json!(self.feed.open_turn));
+        let rest = format!(r#"],"seq":{seq},"open_turn":{open_turn},"off_path":{off_path}}}"#);
+        self.written.extend_from_slice(rest.as_bytes());
         self.stage = FeedStage::Over;
     }
 
