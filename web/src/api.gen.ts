@@ -1241,9 +1241,80 @@ export interface components {
             session: string;
             turn?: string | null;
         };
+        /** @enum {string} */
+        ActionKind: "answer" | "tool" | "delegate" | "ask_user";
         /** @description Skill names in the order of their activation. */
         ActiveSkills: {
             active: string[];
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "answer": "denied",
+         *         "approval": "stones~1",
+         *         "reason": "Not there.",
+         *         "type": "approval_answered"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:approval_answered"
+         *     }
+         */
+        AgentApprovalAnsweredEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ApprovalAnsweredBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:approval_answered";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "approval": "stones~1",
+         *         "call_id": "c2",
+         *         "details": {
+         *           "kind": "tool"
+         *         },
+         *         "question": "May I run `ls quarry`?",
+         *         "type": "approval_asked"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:approval_requested"
+         *     }
+         */
+        AgentApprovalRequestedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ApprovalAskedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:approval_requested";
         };
         AgentCard: {
             description?: string | null;
@@ -1251,6 +1322,261 @@ export interface components {
             model?: string | null;
             name?: string | null;
             tools: string[];
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "from": "large",
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "to": "small",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:failover",
+         *       "why": "overloaded"
+         *     }
+         */
+        AgentFailoverEvent: {
+            at: components["schemas"]["TimestampMs"];
+            from: string;
+            session: components["schemas"]["SessionId"];
+            to: string;
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:failover";
+            why: string;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "cost_nano_usd": 2500,
+         *         "model": "demo",
+         *         "parts": [
+         *           {
+         *             "text": "The file lists the stones.",
+         *             "type": "reasoning"
+         *           },
+         *           {
+         *             "text": "I read the list first.",
+         *             "type": "text"
+         *           },
+         *           {
+         *             "call_id": "c1",
+         *             "input": {
+         *               "path": "stones.txt"
+         *             },
+         *             "name": "read_file",
+         *             "type": "tool_call"
+         *           },
+         *           {
+         *             "call_id": "c2",
+         *             "input": {
+         *               "command": "ls quarry"
+         *             },
+         *             "name": "run_command",
+         *             "type": "tool_call"
+         *           },
+         *           {
+         *             "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *             "bytes": 14,
+         *             "mime": "text/plain",
+         *             "name": "sketch.txt",
+         *             "type": "media"
+         *           }
+         *         ],
+         *         "stop": "tool_use",
+         *         "type": "assistant_message",
+         *         "usage": {
+         *           "cache_read": 64,
+         *           "input": 120,
+         *           "output": 30
+         *         }
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:message"
+         *     }
+         */
+        AgentMessageEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["AssistantMessageBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:message";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "text": "The file lists",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:reasoning"
+         *     }
+         */
+        AgentReasoningEvent: {
+            at: components["schemas"]["TimestampMs"];
+            session: components["schemas"]["SessionId"];
+            text: string;
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:reasoning";
+        };
+        /**
+         * @example {
+         *       "after_ms": 500,
+         *       "at": 1767225600000,
+         *       "model": "large",
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:retrying",
+         *       "why": "overloaded"
+         *     }
+         */
+        AgentRetryingEvent: {
+            /** Format: uint64 */
+            after_ms: number;
+            at: components["schemas"]["TimestampMs"];
+            model: string;
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:retrying";
+            why: string;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "text": "Gran",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:token"
+         *     }
+         */
+        AgentTokenEvent: {
+            at: components["schemas"]["TimestampMs"];
+            session: components["schemas"]["SessionId"];
+            text: string;
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:token";
+        };
+        /**
+         * @description The model has started a tool call, whose input is still streaming.
+         * @example {
+         *       "at": 1767225600000,
+         *       "call_id": "c1",
+         *       "name": "read_file",
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:tool_call"
+         *     }
+         */
+        AgentToolCallEvent: {
+            at: components["schemas"]["TimestampMs"];
+            call_id: string;
+            name: string;
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:tool_call";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "call_id": "c1",
+         *         "duration_ms": 12,
+         *         "full": {
+         *           "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *           "bytes": 14,
+         *           "mime": "text/plain"
+         *         },
+         *         "parts": [
+         *           {
+         *             "text": "granite, slate",
+         *             "type": "text"
+         *           },
+         *           {
+         *             "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *             "bytes": 14,
+         *             "mime": "text/plain",
+         *             "type": "media"
+         *           }
+         *         ],
+         *         "tool": "read_file",
+         *         "type": "tool_result"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:tool_result"
+         *     }
+         */
+        AgentToolResultEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ToolResultBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:tool_result";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "call_id": "c1",
+         *       "name": "read_file",
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "agent:tool_running"
+         *     }
+         */
+        AgentToolRunningEvent: {
+            at: components["schemas"]["TimestampMs"];
+            call_id: string;
+            name: string;
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "agent:tool_running";
         };
         Agents: {
             items: components["schemas"]["AgentCard"][];
@@ -1281,6 +1607,48 @@ export interface components {
             question: string;
             session: string;
         };
+        /** @enum {string} */
+        ApprovalAnswer: "approved" | "denied";
+        /**
+         * @example {
+         *       "answer": "denied",
+         *       "approval": "stones~1",
+         *       "reason": "Not there.",
+         *       "type": "approval_answered"
+         *     }
+         */
+        ApprovalAnsweredBody: {
+            answer: components["schemas"]["ApprovalAnswer"];
+            approval: string;
+            reason?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "approval_answered";
+        };
+        /**
+         * @example {
+         *       "approval": "stones~1",
+         *       "call_id": "c2",
+         *       "details": {
+         *         "kind": "tool"
+         *       },
+         *       "question": "May I run `ls quarry`?",
+         *       "type": "approval_asked"
+         *     }
+         */
+        ApprovalAskedBody: {
+            approval: string;
+            call_id?: string | null;
+            details?: components["schemas"]["Json"] | null;
+            question: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "approval_asked";
+        };
         Approvals: {
             items: components["schemas"]["Approval"][];
         };
@@ -1310,7 +1678,7 @@ export interface components {
         Artifact: {
             /** Format: int64 */
             at: number;
-            content: components["schemas"]["Blob"];
+            content: components["schemas"]["BlobRef"];
             name: string;
             /** Format: uint32 */
             seq: number;
@@ -1322,8 +1690,96 @@ export interface components {
              */
             version: number;
         };
+        /**
+         * @example {
+         *       "content": {
+         *         "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *         "bytes": 14,
+         *         "mime": "text/plain",
+         *         "name": "answer.txt"
+         *       },
+         *       "name": "answer.txt",
+         *       "type": "artifact_put",
+         *       "usage": "artifact"
+         *     }
+         */
+        ArtifactPutBody: {
+            content: components["schemas"]["BlobRef"];
+            name: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "artifact_put";
+            usage: components["schemas"]["ArtifactUse"];
+        };
+        /** @enum {string} */
+        ArtifactUse: "input" | "artifact";
         Artifacts: {
             items: components["schemas"]["Artifact"][];
+        };
+        /**
+         * @example {
+         *       "cost_nano_usd": 2500,
+         *       "model": "demo",
+         *       "parts": [
+         *         {
+         *           "text": "The file lists the stones.",
+         *           "type": "reasoning"
+         *         },
+         *         {
+         *           "text": "I read the list first.",
+         *           "type": "text"
+         *         },
+         *         {
+         *           "call_id": "c1",
+         *           "input": {
+         *             "path": "stones.txt"
+         *           },
+         *           "name": "read_file",
+         *           "type": "tool_call"
+         *         },
+         *         {
+         *           "call_id": "c2",
+         *           "input": {
+         *             "command": "ls quarry"
+         *           },
+         *           "name": "run_command",
+         *           "type": "tool_call"
+         *         },
+         *         {
+         *           "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *           "bytes": 14,
+         *           "mime": "text/plain",
+         *           "name": "sketch.txt",
+         *           "type": "media"
+         *         }
+         *       ],
+         *       "stop": "tool_use",
+         *       "type": "assistant_message",
+         *       "usage": {
+         *         "cache_read": 64,
+         *         "input": 120,
+         *         "output": 30
+         *       }
+         *     }
+         */
+        AssistantMessageBody: {
+            /**
+             * Format: uint64
+             * @description Billionths of a US dollar; absent if the model's price is unknown.
+             */
+            cost_nano_usd?: number | null;
+            /** @description The model that actually answered, even after a failover. */
+            model?: string | null;
+            parts: components["schemas"]["Part"][];
+            stop?: components["schemas"]["StopReason"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "assistant_message";
+            usage?: components["schemas"]["TokenUsage"] | null;
         };
         Audit: {
             items: components["schemas"]["AuditLine"][];
@@ -1345,11 +1801,14 @@ export interface components {
             number: number;
             session?: string | null;
         };
-        Blob: {
-            /** @description The BLAKE3 hash of the bytes, which is also their `ETag`. */
-            blob: string;
+        BlobHash: string;
+        /** @description A reference to bytes stored outside the log, addressed by their hash. */
+        BlobRef: {
+            blob: components["schemas"]["BlobHash"];
             /** Format: uint64 */
             bytes: number;
+            /** Format: uint64 */
+            duration_ms?: number | null;
             mime: string;
             name?: string | null;
         };
@@ -1357,6 +1816,45 @@ export interface components {
             entry: components["schemas"]["EntryName"];
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
+        };
+        /**
+         * @example {
+         *       "details": {
+         *         "facts": [
+         *           "granite",
+         *           "slate"
+         *         ]
+         *       },
+         *       "from": "01900000-0000-7000-8000-000000000018",
+         *       "summary": "The stones are granite and slate.",
+         *       "type": "branch_summary"
+         *     }
+         */
+        BranchSummaryBody: {
+            details?: components["schemas"]["SummaryDetails"];
+            from?: components["schemas"]["EntryId"] | null;
+            from_hook?: boolean;
+            summary: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "branch_summary";
+        };
+        /**
+         * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
+         * @example {
+         *       "turn": "01900000-0000-7000-8000-00000000a002",
+         *       "type": "cancel_asked"
+         *     }
+         */
+        CancelAskedBody: {
+            turn: components["schemas"]["TurnId"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "cancel_asked";
         };
         /** @description The same options as `sapwood compact`. */
         Compact: {
@@ -1388,6 +1886,58 @@ export interface components {
             /** Format: uint64 */
             tokens_before: number;
         };
+        /**
+         * @example {
+         *       "archived": 4,
+         *       "first_kept": "01900000-0000-7000-8000-000000000025",
+         *       "strategy": "llm",
+         *       "summary": "The user asks about stones.",
+         *       "tokens_after": 200,
+         *       "tokens_before": 900,
+         *       "trigger": "pressure",
+         *       "type": "compaction",
+         *       "written_by": {
+         *         "calls": 1,
+         *         "cost_nano_usd": 900,
+         *         "input": 900,
+         *         "model": "demo",
+         *         "output": 60
+         *       }
+         *     }
+         */
+        CompactionBody: {
+            /**
+             * Format: uint32
+             * @description The number of messages that the summary replaces, including those of earlier summaries.
+             */
+            archived?: number | null;
+            details?: components["schemas"]["SummaryDetails"];
+            first_kept?: components["schemas"]["EntryId"] | null;
+            from_hook?: boolean;
+            instead_of?: components["schemas"]["CompactionStrategy"] | null;
+            /** @description Kept tool results that are shortened in every context from this compaction on. */
+            shortened?: components["schemas"]["Shortened"][];
+            strategy: components["schemas"]["CompactionStrategy"];
+            summary?: string | null;
+            /** Format: uint64 */
+            tokens_after?: number | null;
+            /** Format: uint64 */
+            tokens_before?: number | null;
+            trigger: components["schemas"]["CompactionTrigger"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "compaction";
+            written_by?: components["schemas"]["WrittenBy"] | null;
+        };
+        /**
+         * @description How a compaction was created. Trim and prune have no summary.
+         * @enum {string}
+         */
+        CompactionStrategy: "truncate" | "observation_mask" | "llm" | "custom" | "trim" | "prune" | "imported";
+        /** @enum {string} */
+        CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
         Context: {
             messages: components["schemas"]["Message"][];
             model?: string | null;
@@ -1401,6 +1951,40 @@ export interface components {
             thinking: string;
             /** Format: uint64 */
             tokens: number;
+        };
+        /**
+         * @description Changes the session's working context. Fields that are present replace the previous values.
+         * @example {
+         *       "agent": {
+         *         "id": "helper"
+         *       },
+         *       "cwd": "/work/stones",
+         *       "system": "You are a geologist.",
+         *       "type": "context_changed",
+         *       "variables": {
+         *         "region": "north"
+         *       }
+         *     }
+         */
+        ContextChangedBody: {
+            /** @default null */
+            agent: components["schemas"]["Json"] | null;
+            /** @default null */
+            cwd: string | null;
+            /** @default null */
+            system: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "context_changed";
+            /**
+             * @description Plain text, never secrets.
+             * @default null
+             */
+            variables: {
+                [key: string]: string;
+            } | null;
         };
         /** @description A session in OpenAI's format. */
         Conversation: {
@@ -1425,8 +2009,111 @@ export interface components {
                 [key: string]: string;
             };
         };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "action": {
+         *           "kind": "tool",
+         *           "what": "read_file"
+         *         },
+         *         "number": 1,
+         *         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+         *         "type": "round"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "cost:updated"
+         *     }
+         */
+        CostUpdatedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["RoundBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "cost:updated";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "text": "80 % of the budget is used",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "cost:warning"
+         *     }
+         */
+        CostWarningEvent: {
+            at: components["schemas"]["TimestampMs"];
+            session: components["schemas"]["SessionId"];
+            text: string;
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "cost:warning";
+        };
         Created: {
             id: string;
+        };
+        /**
+         * @description Metadata of an extension, or an imported record that has no equivalent here.
+         * @example {
+         *       "custom_type": "example.note",
+         *       "data": {
+         *         "shelf": 3
+         *       },
+         *       "type": "custom_info"
+         *     }
+         */
+        CustomInfoBody: {
+            custom_type: string;
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "custom_info";
+        };
+        /**
+         * @description A message from an extension that is part of the context.
+         * @example {
+         *       "custom_type": "weather",
+         *       "details": {
+         *         "source": "station 4"
+         *       },
+         *       "display": true,
+         *       "parts": [
+         *         {
+         *           "text": "It rains.",
+         *           "type": "text"
+         *         }
+         *       ],
+         *       "type": "custom_message"
+         *     }
+         */
+        CustomMessageBody: {
+            custom_type: string;
+            details?: components["schemas"]["Json"] | null;
+            display?: boolean;
+            parts: components["schemas"]["Part"][];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "custom_message";
         };
         Deleted: {
             deleted: boolean;
@@ -1456,7 +2143,7 @@ export interface components {
             /** Format: int64 */
             at: number;
             /** @description The body as stored in the log. */
-            body: unknown;
+            body: components["schemas"]["EntryBody"];
             by: string;
             id: string;
             kind: string;
@@ -1466,6 +2153,9 @@ export interface components {
             seq: number;
             turn?: string | null;
         };
+        /** @description The content of an entry, as stored in the log. Its `type` is the entry's kind. */
+        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"];
+        EntryId: string;
         EntryKey: {
             id: string;
             /** Format: uint32 */
@@ -1473,20 +2163,106 @@ export interface components {
         };
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
+        /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
+        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
         Export: {
             format: components["schemas"]["ExportFormat"];
         };
         /** @enum {string} */
         ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
+        /**
+         * @example {
+         *       "entries": 39,
+         *       "format": "jsonl",
+         *       "type": "exported"
+         *     }
+         */
+        ExportedBody: {
+            /** Format: uint32 */
+            entries: number;
+            format: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "exported";
+        };
         Feed: {
             items: components["schemas"]["FeedItem"][];
+            /** @description The entries that are on another branch: not on the path to the leaf. */
+            off_path: number[];
+            open_turn?: string | null;
+            /**
+             * Format: uint32
+             * @description The last entry of the feed. Pass it as `after` to follow the events after it.
+             */
+            seq: number;
         };
-        FeedItem: {
+        /** @description How an answer was produced. */
+        FeedAnswer: {
+            /** Format: uint64 */
+            cost_nano_usd?: number | null;
+            model?: string | null;
+            stop: components["schemas"]["StopReason"];
+            usage?: components["schemas"]["TokenUsage"] | null;
+        };
+        /** @description The state of a question that a turn asked. */
+        FeedApproval: {
+            /** @description `tool`, `question`, `budget` or `confidence`; empty if unknown. */
+            about: string;
             id: string;
-            label: string;
-            text: string;
-            type: string;
+            /** @description The reason of the answer, or the answer to a question. */
+            reason?: string | null;
+            state: components["schemas"]["FeedApprovalState"];
         };
+        /** @enum {string} */
+        FeedApprovalState: "open" | "approved" | "denied" | "expired";
+        /** @description The change of the feed by one entry. */
+        FeedChange: {
+            /** @description New items, and items that replace an earlier item with the same id. */
+            items: components["schemas"]["FeedItem"][];
+            open_turn?: components["schemas"]["TurnId"] | null;
+        };
+        /** @description An item of the feed. An item with a known id replaces the earlier item with that id. */
+        FeedItem: {
+            answer?: components["schemas"]["FeedAnswer"] | null;
+            approval?: components["schemas"]["FeedApproval"] | null;
+            at: components["schemas"]["TimestampMs"];
+            body?: components["schemas"]["EntryBody"] | null;
+            by: components["schemas"]["Principal"];
+            /** @description The entry's seq, plus the part's number if an entry has several items. Unique within the feed. */
+            id: string;
+            kind: components["schemas"]["Kind"];
+            label: string;
+            /** @description The parts of a message or a tool's output, unless it is a single text, which is in `text`. */
+            parts?: components["schemas"]["Part"][];
+            queued?: components["schemas"]["FeedQueued"] | null;
+            /** @description The entry that created the item. */
+            seq: components["schemas"]["Seq"];
+            text: string;
+            tool?: components["schemas"]["FeedTool"] | null;
+            turn?: components["schemas"]["TurnId"] | null;
+            type: components["schemas"]["FeedType"];
+        };
+        /** @description The state of queued input. */
+        FeedQueued: {
+            queue: components["schemas"]["Queue"];
+            taken: boolean;
+        };
+        /** @description A tool call and its outcome. The output is the item's text. */
+        FeedTool: {
+            call_id: string;
+            /** Format: uint64 */
+            duration_ms?: number | null;
+            full?: components["schemas"]["BlobRef"] | null;
+            input?: components["schemas"]["Json"] | null;
+            name: string;
+            status: components["schemas"]["FeedToolStatus"];
+        };
+        /** @enum {string} */
+        FeedToolStatus: "running" | "done" | "failed" | "interrupted";
+        /** @enum {string} */
+        FeedType: "assistant" | "user" | "event" | "error" | "handoff" | "resume" | "repair" | "tool" | "tool-success" | "tool-error" | "activation" | "reasoning" | "waiting" | "pressure";
         Fired: {
             /**
              * Format: uint32
@@ -1507,6 +2283,75 @@ export interface components {
             to: string;
             /** @description `forward` or `backward`. */
             type: string;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "custom_type": "sapwood.flow_post",
+         *         "data": {
+         *           "v": 1
+         *         },
+         *         "type": "custom_info"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "flow:entered"
+         *     }
+         */
+        FlowEnteredEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CustomInfoBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow:entered";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "custom_type": "sapwood.flow",
+         *         "data": {
+         *           "event": "improving",
+         *           "v": 1
+         *         },
+         *         "type": "custom_info"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "flow:event"
+         *     }
+         */
+        FlowEventEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CustomInfoBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow:event";
         };
         FlowNode: {
             agent?: string | null;
@@ -1620,6 +2465,28 @@ export interface components {
             /** @description `artifact`, `digest` or `rounds`. */
             what: string;
         };
+        /**
+         * @example {
+         *       "name": "map.txt",
+         *       "source": "quarry",
+         *       "type": "graft",
+         *       "upto": "01900000-0000-7000-8000-000000000001",
+         *       "what": "artifact"
+         *     }
+         */
+        GraftBody: (components["schemas"]["GraftWhat"] & {
+            source: components["schemas"]["SessionId"];
+            upto: components["schemas"]["EntryId"];
+        }) & {
+            /** @enum {string} */
+            type: "graft";
+        } & {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "graft";
+        };
         GraftContent: components["schemas"]["Graft"] & {
             /** @description Only for an artifact. */
             content?: unknown;
@@ -1630,6 +2497,22 @@ export interface components {
             first: number;
             /** Format: uint32 */
             last: number;
+        };
+        /** @description The referenced part of the other session. */
+        GraftWhat: {
+            name: string;
+            /** @enum {string} */
+            what: "artifact";
+        } | {
+            /** @enum {string} */
+            what: "digest";
+        } | {
+            /** Format: uint32 */
+            first: number;
+            /** Format: uint32 */
+            last: number;
+            /** @enum {string} */
+            what: "rounds";
         };
         Grafts: {
             items: components["schemas"]["Graft"][];
@@ -1697,6 +2580,43 @@ export interface components {
          *     Sapwood's, OpenAI's or Anthropic's shape.
          */
         Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
+        /**
+         * @description Queued input. It is written to the log at once, and the process that runs the session consumes it.
+         * @example {
+         *       "parts": [
+         *         {
+         *           "text": "Be brief.",
+         *           "type": "text"
+         *         }
+         *       ],
+         *       "queue": "steer",
+         *       "type": "input_queued"
+         *     }
+         */
+        InputQueuedBody: {
+            parts: components["schemas"]["Part"][];
+            queue: components["schemas"]["Queue"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "input_queued";
+        };
+        /**
+         * @description Marks queued input as consumed. Written in the same batch as its user message.
+         * @example {
+         *       "input": "01900000-0000-7000-8000-000000000016",
+         *       "type": "input_taken"
+         *     }
+         */
+        InputTakenBody: {
+            input: components["schemas"]["EntryId"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "input_taken";
+        };
         /** @description A message, a function call, a function result or reasoning. */
         Item: {
             id: string;
@@ -1712,15 +2632,60 @@ export interface components {
             /** @description `list`. */
             object: string;
         };
+        /** @default null */
+        Json: unknown;
         KeptMemory: {
             memory: components["schemas"]["Memory"];
             /** @description `learned`, `strengthened`, `known` or `superseded`. */
             outcome: string;
         };
+        /** @enum {string} */
+        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked";
         Label: {
             entry: components["schemas"]["EntryName"];
             /** @description The new label. Removes the label if omitted. */
             text?: string | null;
+        };
+        /**
+         * @description Labels an entry. Without a text it removes the label.
+         * @example {
+         *       "target": "01900000-0000-7000-8000-000000000008",
+         *       "text": "the question",
+         *       "type": "label"
+         *     }
+         */
+        LabelBody: {
+            target: components["schemas"]["EntryId"];
+            text?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "label";
+        };
+        /** @description The latest firing that has ended. */
+        LastFiring: {
+            at: components["schemas"]["TimestampMs"];
+            /** @description The stable error code. */
+            code?: string | null;
+            firing: components["schemas"]["Seq"];
+            outcome: string;
+            session?: components["schemas"]["SessionId"] | null;
+        };
+        /**
+         * @description Moves the leaf to `to`. Without `to`, the next entry becomes a new root.
+         * @example {
+         *       "to": "01900000-0000-7000-8000-000000000008",
+         *       "type": "leaf_moved"
+         *     }
+         */
+        LeafMovedBody: {
+            to?: components["schemas"]["EntryId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "leaf_moved";
         };
         Learning: {
             /**
@@ -1738,18 +2703,21 @@ export interface components {
             items: components["schemas"]["LedgerLine"][];
         };
         LedgerLine: {
-            action: unknown;
-            /** Format: int64 */
-            at: number;
+            action: components["schemas"]["RoundAction"];
+            at: components["schemas"]["TimestampMs"];
             /** Format: float */
             confidence?: number | null;
-            result?: unknown;
+            result?: components["schemas"]["RoundResult"] | null;
             /** Format: uint32 */
             round: number;
-            /** Format: uint32 */
-            seq: number;
+            seq: components["schemas"]["Seq"];
             trace_id?: string | null;
-            turn?: string | null;
+            turn?: components["schemas"]["TurnId"] | null;
+        };
+        /** @description The session and entry that a fork was created from. */
+        Lineage: {
+            at?: components["schemas"]["EntryId"] | null;
+            session: components["schemas"]["SessionId"];
         };
         /** @description The authenticated caller. */
         Me: {
@@ -1767,6 +2735,25 @@ export interface components {
         Member: {
             member: string;
             role: string;
+        };
+        /**
+         * @description Gives `member` a role, or removes the member if `role` is absent.
+         * @example {
+         *       "member": "user:rex",
+         *       "role": "reader",
+         *       "type": "member_changed"
+         *     }
+         */
+        MemberChangedBody: {
+            /** @description The membership was imported and has no effect in this store. Exports omit this flag. */
+            elsewhere?: boolean;
+            member: components["schemas"]["Principal"];
+            role?: components["schemas"]["Role"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "member_changed";
         };
         Members: {
             items: components["schemas"]["Member"][];
@@ -1831,7 +2818,7 @@ export interface components {
             /** @description The id of its entry. */
             entry?: string | null;
             is_error?: boolean | null;
-            parts: unknown[];
+            parts: components["schemas"]["Part"][];
             role: string;
             /** Format: uint32 */
             seq?: number | null;
@@ -1847,6 +2834,20 @@ export interface components {
             content?: unknown;
             /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
             role: string;
+        };
+        /**
+         * @example {
+         *       "model": "demo",
+         *       "type": "model_changed"
+         *     }
+         */
+        ModelChangedBody: {
+            model: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "model_changed";
         };
         NewConversation: {
             /**
@@ -2024,17 +3025,14 @@ export interface components {
             stream?: boolean;
         };
         Node: {
-            /** Format: int64 */
-            at: number;
-            children: number[];
-            id: string;
-            kind: string;
+            at: components["schemas"]["TimestampMs"];
+            children: components["schemas"]["Seq"][];
+            id: components["schemas"]["EntryId"];
+            kind: components["schemas"]["Kind"];
             label?: string | null;
             on_path: boolean;
-            /** Format: uint32 */
-            parent?: number | null;
-            /** Format: uint32 */
-            seq: number;
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
             text: string;
         };
         /** @description An error in OpenAI's format; `code` is one of Sapwood's codes. */
@@ -2047,6 +3045,26 @@ export interface components {
             param?: string | null;
             type: string;
         };
+        /** @description The origin of a user message that was not sent directly to the session. */
+        Origin: {
+            attachments?: components["schemas"]["BlobRef"][];
+            channel: string;
+            reply_to?: string | null;
+        };
+        /** @description One part of a message. */
+        Part: (components["schemas"]["TextPart"] & {
+            /** @enum {string} */
+            type: "text";
+        }) | (components["schemas"]["ReasoningPart"] & {
+            /** @enum {string} */
+            type: "reasoning";
+        }) | (components["schemas"]["ToolCallPart"] & {
+            /** @enum {string} */
+            type: "tool_call";
+        }) | (components["schemas"]["BlobRef"] & {
+            /** @enum {string} */
+            type: "media";
+        });
         /** @description Context usage for the model that would answer next. */
         Pressure: {
             /** Format: uint64 */
@@ -2056,6 +3074,7 @@ export interface components {
             /** Format: uint64 */
             used_tokens?: number | null;
         };
+        Principal: string;
         /** @description An error (RFC 9457) with a stable code. */
         Problem: {
             code: string;
@@ -2064,6 +3083,15 @@ export interface components {
             status: number;
             title: string;
             type: string;
+        };
+        /**
+         * @description When queued input is consumed.
+         * @enum {string}
+         */
+        Queue: "steer" | "next";
+        ReasoningPart: {
+            redacted?: boolean;
+            text: string;
         };
         /** @description A turn in OpenAI's format. */
         ResponseShown: {
@@ -2082,10 +3110,60 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /**
+         * @description A principal's role in one session, in order of increasing rights.
+         * @enum {string}
+         */
+        Role: "reader" | "collaborator" | "owner";
+        RoundAction: {
+            kind: components["schemas"]["ActionKind"];
+            what?: string;
+        };
+        /**
+         * @description A round of the ledger. The engine writes each round twice with the same number: without a result before acting, and
+         *     with the result afterwards.
+         * @example {
+         *       "action": {
+         *         "kind": "tool",
+         *         "what": "read_file"
+         *       },
+         *       "number": 1,
+         *       "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+         *       "type": "round"
+         *     }
+         */
+        RoundBody: {
+            action: components["schemas"]["RoundAction"];
+            /**
+             * Format: float
+             * @description The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
+             */
+            confidence?: number | null;
+            /** Format: uint32 */
+            number: number;
+            result?: components["schemas"]["RoundResult"] | null;
+            trace_id?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "round";
+        };
+        RoundResult: {
+            /** Format: uint64 */
+            cost_nano_usd?: number | null;
+            status: components["schemas"]["RoundStatus"];
+            /** Format: uint64 */
+            tokens?: number;
+        };
+        /** @enum {string} */
+        RoundStatus: "ok" | "error" | "interrupted" | "malformed";
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
         }[];
+        /** Format: uint32 */
+        Seq: number;
         Session: {
             agent?: string | null;
             /** Format: uint32 */
@@ -2112,7 +3190,7 @@ export interface components {
             model?: string | null;
             open_turn?: string | null;
             owner: string;
-            parent?: unknown;
+            parent?: components["schemas"]["Lineage"] | null;
             /** @description The beginning of the first user message. */
             preview?: string | null;
             /** @description Usage per model. */
@@ -2127,6 +3205,487 @@ export interface components {
             updated_at: number;
             /** Format: uint32 */
             version: number;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "state": "archived",
+         *         "type": "state_changed"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:archived"
+         *     }
+         */
+        SessionArchivedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["StateChangedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:archived";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "content": {
+         *           "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *           "bytes": 14,
+         *           "mime": "text/plain",
+         *           "name": "answer.txt"
+         *         },
+         *         "name": "answer.txt",
+         *         "type": "artifact_put",
+         *         "usage": "artifact"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:artifact"
+         *     }
+         */
+        SessionArtifactEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ArtifactPutBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:artifact";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "to": "01900000-0000-7000-8000-000000000008",
+         *         "type": "leaf_moved"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:branched"
+         *     }
+         */
+        SessionBranchedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["BranchSummaryBody"] | components["schemas"]["LeafMovedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:branched";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "turn": "01900000-0000-7000-8000-00000000a002",
+         *         "type": "cancel_asked"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:cancel_asked"
+         *     }
+         */
+        SessionCancelAskedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CancelAskedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:cancel_asked";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "outcome": "cancelled",
+         *         "type": "turn_ended"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:cancelled"
+         *     }
+         */
+        SessionCancelledEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["TurnEndedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:cancelled";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "reason": "done",
+         *         "state": "closed",
+         *         "type": "state_changed"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:closed"
+         *     }
+         */
+        SessionClosedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["StateChangedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:closed";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "archived": 4,
+         *         "first_kept": "01900000-0000-7000-8000-000000000025",
+         *         "strategy": "llm",
+         *         "summary": "The user asks about stones.",
+         *         "tokens_after": 200,
+         *         "tokens_before": 900,
+         *         "trigger": "pressure",
+         *         "type": "compaction",
+         *         "written_by": {
+         *           "calls": 1,
+         *           "cost_nano_usd": 900,
+         *           "input": 900,
+         *           "model": "demo",
+         *           "output": 60
+         *         }
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:compacted"
+         *     }
+         */
+        SessionCompactedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CompactionBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:compacted";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:compacting"
+         *     }
+         */
+        SessionCompactingEvent: {
+            at: components["schemas"]["TimestampMs"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:compacting";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "input": "01900000-0000-7000-8000-000000000016",
+         *         "type": "input_taken"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:dequeued"
+         *     }
+         */
+        SessionDequeuedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["InputTakenBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:dequeued";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "entries": 39,
+         *         "format": "jsonl",
+         *         "type": "exported"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:exported"
+         *     }
+         */
+        SessionExportedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ExportedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:exported";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "name": "map.txt",
+         *         "source": "quarry",
+         *         "type": "graft",
+         *         "upto": "01900000-0000-7000-8000-000000000001",
+         *         "what": "artifact"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:grafted"
+         *     }
+         */
+        SessionGraftedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["GraftBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:grafted";
+        };
+        SessionId: string;
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "custom_type": "example.note",
+         *         "data": {
+         *           "shelf": 3
+         *         },
+         *         "type": "custom_info"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:info"
+         *     }
+         */
+        SessionInfoEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CustomInfoBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:info";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "target": "01900000-0000-7000-8000-000000000008",
+         *         "text": "the question",
+         *         "type": "label"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:labelled"
+         *     }
+         */
+        SessionLabelledEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["LabelBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:labelled";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "origin": {
+         *           "channel": "mail",
+         *           "reply_to": "ana@example.com"
+         *         },
+         *         "parts": [
+         *           {
+         *             "text": "Which stones are in this picture?",
+         *             "type": "text"
+         *           },
+         *           {
+         *             "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *             "bytes": 14,
+         *             "mime": "text/plain",
+         *             "name": "stones.txt",
+         *             "type": "media"
+         *           }
+         *         ],
+         *         "type": "user_message"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:message"
+         *     }
+         */
+        SessionMessageEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["UserMessageBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:message";
+        };
+        /**
+         * @example {
+         *       "title": "Stones",
+         *       "type": "session_named"
+         *     }
+         */
+        SessionNamedBody: {
+            title: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session_named";
         };
         SessionPatch: {
             /**
@@ -2147,6 +3706,323 @@ export interface components {
             /** @default null */
             title: string | null;
         };
+        SessionPressureEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CustomInfoBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /** @enum {string} */
+            type: "session:pressure";
+        } | {
+            at: components["schemas"]["TimestampMs"];
+            level: string;
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /** @enum {string} */
+            type: "session:pressure";
+            /** Format: uint64 */
+            used_tokens: number;
+            /** Format: uint64 */
+            window_tokens: number;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "parts": [
+         *           {
+         *             "text": "Be brief.",
+         *             "type": "text"
+         *           }
+         *         ],
+         *         "queue": "steer",
+         *         "type": "input_queued"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:queued"
+         *     }
+         */
+        SessionQueuedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["InputQueuedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:queued";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "title": "Stones",
+         *         "type": "session_named"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:renamed"
+         *     }
+         */
+        SessionRenamedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["SessionNamedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:renamed";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "state": "active",
+         *         "type": "state_changed"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:reopened"
+         *     }
+         */
+        SessionReopenedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["StateChangedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:reopened";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "agent": {
+         *           "id": "helper"
+         *         },
+         *         "cwd": "/work/stones",
+         *         "system": "You are a geologist.",
+         *         "type": "context_changed",
+         *         "variables": {
+         *           "region": "north"
+         *         }
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:settings_changed"
+         *     }
+         */
+        SessionSettingsChangedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:settings_changed";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "member": "user:rex",
+         *         "role": "reader",
+         *         "type": "member_changed"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:shared"
+         *     }
+         */
+        SessionSharedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["MemberChangedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:shared";
+        };
+        /** @enum {string} */
+        SessionState: "created" | "active" | "closed" | "archived";
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "first_kept": "01900000-0000-7000-8000-000000000027",
+         *         "strategy": "trim",
+         *         "trigger": "manual",
+         *         "type": "compaction"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:trimmed"
+         *     }
+         */
+        SessionTrimmedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["CompactionBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:trimmed";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "cost_nano_usd": 3700,
+         *         "outcome": "completed",
+         *         "type": "turn_ended",
+         *         "usage": {
+         *           "input": 280,
+         *           "output": 35
+         *         }
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:turn_completed"
+         *     }
+         */
+        SessionTurnCompletedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["TurnEndedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:turn_completed";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+         *         "type": "turn_started"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:turn_started"
+         *     }
+         */
+        SessionTurnStartedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["TurnStartedBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:turn_started";
+        };
+        /**
+         * @example {
+         *       "approvals": [
+         *         "stones~1"
+         *       ],
+         *       "at": 1767225600000,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "turn": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:waiting"
+         *     }
+         */
+        SessionWaitingEvent: {
+            approvals: string[];
+            at: components["schemas"]["TimestampMs"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:waiting";
+        };
         Sessions: {
             items: components["schemas"]["Session"][];
             /** @description The cursor of the next page; null on the last page. */
@@ -2159,6 +4035,14 @@ export interface components {
         };
         /** @enum {string} */
         ShareRole: "reader" | "collaborator";
+        /**
+         * @description The text that a context shows instead of a tool result. It is stored, not computed when read, so that contexts do
+         *     not change when the shortening algorithm changes.
+         */
+        Shortened: {
+            entry: components["schemas"]["EntryId"];
+            text: string;
+        };
         Skill: {
             description: string;
             name: string;
@@ -2166,16 +4050,100 @@ export interface components {
         SkillList: {
             items: components["schemas"]["Skill"][];
         };
+        /**
+         * @example {
+         *       "active": [
+         *         "tea"
+         *       ],
+         *       "type": "skills_changed"
+         *     }
+         */
+        SkillsChangedBody: {
+            active: string[];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "skills_changed";
+        };
+        /**
+         * @example {
+         *       "reason": "done",
+         *       "state": "closed",
+         *       "type": "state_changed"
+         *     }
+         */
+        StateChangedBody: {
+            reason?: string | null;
+            state: components["schemas"]["SessionState"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "state_changed";
+        };
         Steer: {
             /** @description A string, or an array of parts. */
             input: components["schemas"]["Said"];
         };
-        /** @description One event of a stream; `data` is a JSON string. */
+        /**
+         * @description Why the model stopped.
+         * @enum {string}
+         */
+        StopReason: "stop" | "length" | "tool_use" | "content_filter" | "error" | "aborted";
+        /** @description One event of a stream; `data` is the JSON of an `Event`. */
         StreamEvent: {
             data: string;
             event?: string | null;
             /** @description The seq of a durable event; null for fragments. */
             id?: string | null;
+        };
+        /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
+        SummaryDetails: {
+            /** @default [] */
+            decisions: string[];
+            /** @default [] */
+            facts: string[];
+            /** @default [] */
+            files_changed: string[];
+            /** @default [] */
+            files_read: string[];
+            /** @default [] */
+            open_items: string[];
+        };
+        /**
+         * @description A text for the model from the engine or a hook.
+         * @example {
+         *       "reason": "hook",
+         *       "text": "The quarry is closed.",
+         *       "type": "system_note"
+         *     }
+         */
+        SystemNoteBody: {
+            reason?: string | null;
+            text: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "system_note";
+        };
+        TextPart: {
+            text: string;
+        };
+        /**
+         * @example {
+         *       "level": "high",
+         *       "type": "thinking_changed"
+         *     }
+         */
+        ThinkingChangedBody: {
+            level: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "thinking_changed";
         };
         Timeline: {
             items: components["schemas"]["TimelinePoint"][];
@@ -2200,6 +4168,81 @@ export interface components {
             /** @description `answer` or `compaction`. */
             what: string;
         };
+        /** Format: int64 */
+        TimestampMs: number;
+        /** @description Tokens of one model call, as the provider reported them. */
+        TokenUsage: {
+            /**
+             * Format: uint64
+             * @default 0
+             */
+            cache_read: number;
+            /**
+             * Format: uint64
+             * @default 0
+             */
+            cache_write: number;
+            /**
+             * Format: uint64
+             * @default 0
+             */
+            input: number;
+            /**
+             * Format: uint64
+             * @default 0
+             */
+            output: number;
+            /**
+             * Format: uint64
+             * @default 0
+             */
+            reasoning: number;
+        };
+        ToolCallPart: {
+            call_id: string;
+            input: components["schemas"]["Json"];
+            name: string;
+        };
+        /**
+         * @example {
+         *       "call_id": "c1",
+         *       "duration_ms": 12,
+         *       "full": {
+         *         "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *         "bytes": 14,
+         *         "mime": "text/plain"
+         *       },
+         *       "parts": [
+         *         {
+         *           "text": "granite, slate",
+         *           "type": "text"
+         *         },
+         *         {
+         *           "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *           "bytes": 14,
+         *           "mime": "text/plain",
+         *           "type": "media"
+         *         }
+         *       ],
+         *       "tool": "read_file",
+         *       "type": "tool_result"
+         *     }
+         */
+        ToolResultBody: {
+            call_id: string;
+            /** Format: uint64 */
+            duration_ms?: number | null;
+            full?: components["schemas"]["BlobRef"] | null;
+            interrupted?: boolean;
+            is_error?: boolean;
+            parts: components["schemas"]["Part"][];
+            tool?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "tool_result";
+        };
         Total: {
             /** Format: uint64 */
             calls: number;
@@ -2214,16 +4257,15 @@ export interface components {
             [key: string]: unknown;
         };
         Tree: {
-            /** Format: uint32 */
-            leaf?: number | null;
+            leaf?: components["schemas"]["Seq"] | null;
+            /** @description Sorted by seq. */
             nodes: components["schemas"]["Node"][];
-            roots: number[];
+            roots: components["schemas"]["Seq"][];
         };
         Trigger: {
             /** @description `webhook`, `cron`, `watch` or `event`. */
             kind: string;
-            /** @description The last finished firing: `firing`, `at`, `outcome`, `session`. */
-            last?: unknown;
+            last?: components["schemas"]["LastFiring"] | null;
             name: string;
             /**
              * Format: int64
@@ -2267,6 +4309,50 @@ export interface components {
             turn: string;
         };
         /**
+         * @example {
+         *       "cost_nano_usd": 3700,
+         *       "outcome": "completed",
+         *       "type": "turn_ended",
+         *       "usage": {
+         *         "input": 280,
+         *         "output": 35
+         *       }
+         *     }
+         */
+        TurnEndedBody: {
+            /** @description The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` … */
+            code?: string | null;
+            /** Format: uint64 */
+            cost_nano_usd?: number | null;
+            /** @description A description for people. */
+            message?: string | null;
+            outcome: components["schemas"]["TurnOutcome"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "turn_ended";
+            usage?: components["schemas"]["TokenUsage"] | null;
+        };
+        TurnId: string;
+        /** @enum {string} */
+        TurnOutcome: "completed" | "cancelled" | "failed" | "limited";
+        /**
+         * @example {
+         *       "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+         *       "type": "turn_started"
+         *     }
+         */
+        TurnStartedBody: {
+            /** @default null */
+            trace_id: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "turn_started";
+        };
+        /**
          * @description The status of a turn.
          * @enum {string}
          */
@@ -2280,6 +4366,48 @@ export interface components {
                 [key: string]: components["schemas"]["Total"];
             };
             total: components["schemas"]["Total"];
+        };
+        /**
+         * @example {
+         *       "origin": {
+         *         "channel": "mail",
+         *         "reply_to": "ana@example.com"
+         *       },
+         *       "parts": [
+         *         {
+         *           "text": "Which stones are in this picture?",
+         *           "type": "text"
+         *         },
+         *         {
+         *           "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
+         *           "bytes": 14,
+         *           "mime": "text/plain",
+         *           "name": "stones.txt",
+         *           "type": "media"
+         *         }
+         *       ],
+         *       "type": "user_message"
+         *     }
+         */
+        UserMessageBody: {
+            origin?: components["schemas"]["Origin"] | null;
+            parts: components["schemas"]["Part"][];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "user_message";
+        };
+        /** @description The model calls that wrote a summary. */
+        WrittenBy: components["schemas"]["TokenUsage"] & {
+            /** Format: uint32 */
+            calls: number;
+            /**
+             * Format: uint64
+             * @description `None` if the price is unknown.
+             */
+            cost_nano_usd?: number | null;
+            model: string;
         };
     };
     responses: never;
@@ -4129,6 +6257,8 @@ export interface operations {
             query?: {
                 /** @description Only events after this seq. The `Last-Event-ID` header takes precedence. */
                 after?: number;
+                /** @description Adds to each durable event the `feed` change that it causes, in the feed of the entries after this seq. */
+                feed_after?: number;
             };
             header?: {
                 /** @description The seq of the last received event */
@@ -4196,7 +6326,10 @@ export interface operations {
     };
     get_feed: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only the feed of the entries after this seq. */
+                after?: number;
+            };
             header?: never;
             path: {
                 session: string;

@@ -30,7 +30,7 @@ const RESERVED_CRATES: &[(&str, &[&str])] = &[
     ("reqwest", &["sapwood-effects"]),
     ("rmcp", &["sapwood-effects"]),
     ("axum", &["sapwood-server", "sapwood-bench"]),
-    ("utoipa", &["sapwood-server"]),
+    ("utoipa", &["sapwood-core", "sapwood-engine", "sapwood-server"]),
     ("utoipa-axum", &["sapwood-server"]),
     ("clap", &["sapwood-cli", "sapwood-bench"]),
     ("keyring", &["sapwood-cli"]),

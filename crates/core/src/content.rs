@@ -39,6 +39,7 @@ impl Eq for Json {}
 
 /// A reference to bytes stored outside the log, addressed by their hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlobRef {
     pub blob: BlobHash,
     pub mime: String,
@@ -50,11 +51,13 @@ pub struct BlobRef {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TextPart))]
 pub struct Text {
     pub text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ReasoningPart))]
 pub struct Reasoning {
     pub text: String,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -62,6 +65,7 @@ pub struct Reasoning {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ToolCallPart))]
 pub struct ToolCall {
     pub call_id: String,
     pub name: String,
@@ -80,6 +84,7 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
 
 /// One part of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
     Text(Text),

@@ -24,6 +24,8 @@ pub mod fixture;
 pub mod flow;
 pub mod id;
 pub mod memory;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 pub mod policy;
 pub mod port;
 pub mod pressure;

@@ -58,6 +58,7 @@ impl Serialize for Principal {
 
 /// A principal's role in one session, in order of increasing rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     Reader,

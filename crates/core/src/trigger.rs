@@ -273,6 +273,7 @@ pub struct SentTo {
 
 /// The latest firing that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LastFiring {
     pub firing: Seq,
     pub at: TimestampMs,

@@ -14,6 +14,7 @@ const FRAGMENTS_BUFFERED_MAX: usize = 512;
 
 /// An event of a running turn that creates no entry.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fragment {
     #[serde(flatten)]
     pub kind: FragmentKind,
@@ -31,6 +32,7 @@ pub struct Fragment {
 
 /// The event that a fragment reports.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "type")]
 pub enum FragmentKind {
     #[serde(rename = "agent:token")]

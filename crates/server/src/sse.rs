@@ -10,7 +10,8 @@ use axum::response::sse::{Event, Sse};
 use futures_core::Stream;
 use futures_util::stream;
 use sapwood::core::project::event::Event as Durable;
-use sapwood::core::{Kind, Record, TurnId};
+use sapwood::core::project::feed::Feed;
+use sapwood::core::{Entry, Kind, Record, TurnId};
 use sapwood::engine::{Fragment, SessionEvent, Subscription};
 use sapwood::{Seq, SessionId};
 use tokio::sync::watch;
@@ -42,6 +43,8 @@ pub struct SessionStream {
     subscription: Subscription,
     heartbeat: Interval,
     stopping: watch::Receiver<bool>,
+    /// The feed before the next event, if its changes are sent.
+    feed: Option<Feed>,
     _permit: StreamPermit,
 }
 
@@ -79,8 +82,20 @@ impl SessionStream {
             subscription,
             heartbeat,
             stopping: state.stopping(),
+            feed: None,
             _permit: permit,
         })
+    }
+
+    /// Adds the feed's changes to the events. The feed is that of the entries after `start`.
+    pub async fn with_feed(mut self, start: Seq, after: Seq) -> Result<Self> {
+        let (engine, mut feed) = (&self.state.engine, Feed::default());
+        let mut follower = engine.follow(&self.caller.scope, &self.session, start).await?;
+        while let Some(record) = follower.try_next().await?.filter(|record| record.meta.seq <= after) {
+            feed.take_change(&entry_of(&record)?);
+        }
+        self.feed = Some(feed);
+        Ok(self)
     }
 
     /// Returns the id of the request that opened the stream.
@@ -118,12 +133,25 @@ impl Drop for SessionStream {
     }
 }
 
-/// Returns the name and the JSON of a durable event.
-pub fn durable_json(session: &SessionId, record: &Record) -> Result<(&'static str, String)> {
-    let damaged = |detail: String| Problem::new("store.damaged", detail);
-    let event = Durable::of(session, record).map_err(|error| damaged(error.to_string()))?;
-    let json = serde_json::to_string(&event).map_err(|error| damaged(error.to_string()))?;
-    Ok((event.name, json))
+/// Returns the name and the JSON of a durable event, with the change of the feed if there is a feed.
+pub fn durable_json(
+    session: &SessionId,
+    record: &Record,
+    feed: Option<&mut Feed>,
+) -> Result<(&'static str, String)> {
+    let mut event = Durable::of(session, record).map_err(damaged)?;
+    if let Some(feed) = feed {
+        event.feed = Some(feed.take_change(&entry_of(record)?));
+    }
+    Ok((event.name, serde_json::to_string(&event).map_err(damaged)?))
+}
+
+fn entry_of(record: &Record) -> Result<Entry> {
+    Ok(Entry { meta: record.meta.clone(), body: record.decode().map_err(damaged)? })
+}
+
+fn damaged(error: impl std::fmt::Display) -> Problem {
+    Problem::new("store.damaged", error.to_string())
 }
 
 pub fn fragment_json(fragment: &Fragment) -> String {
@@ -172,7 +200,7 @@ async fn step(source: &mut SessionStream, extent: StreamExtent) -> StreamStep {
     }
 }
 
-fn step_for(source: &SessionStream, extent: StreamExtent, event: &SessionEvent) -> Result<StreamStep> {
+fn step_for(source: &mut SessionStream, extent: StreamExtent, event: &SessionEvent) -> Result<StreamStep> {
     let wanted = match extent {
         StreamExtent::Session => None,
         StreamExtent::Turn(turn) => Some(turn),
@@ -182,7 +210,7 @@ fn step_for(source: &SessionStream, extent: StreamExtent, event: &SessionEvent) 
             if wanted.is_some() && record.meta.turn != wanted {
                 return Ok(StreamStep::Skip);
             }
-            let (name, json) = durable_json(&source.session, record)?;
+            let (name, json) = durable_json(&source.session, record, source.feed.as_mut())?;
             let event = Event::default().id(record.meta.seq.to_string()).event(name).data(json);
             let is_end = wanted.is_some() && record.meta.kind == Kind::TurnEnded;
             if is_end { StreamStep::Last(event) } else { StreamStep::Send(event) }

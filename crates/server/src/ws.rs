@@ -98,13 +98,13 @@ async fn follow(
     session: &SessionId,
     permit: StreamPermit,
 ) -> Result<(), SocketEnd> {
-    let last_seq = replay(socket, state, caller, session).await?;
+    let (mut feed, last_seq) = replay(socket, state, caller, session).await?;
     let mut source = SessionStream::open_with(permit, state, caller, session, last_seq).await?;
     loop {
         tokio::select! {
             next = source.next() => match next? {
                 StreamItem::Event(SessionEvent::Entry(record)) => {
-                    send(socket, durable_json(session, &record)?.1).await?;
+                    send(socket, durable_json(session, &record, Some(&mut feed))?.1).await?;
                 }
                 StreamItem::Event(SessionEvent::Fragment(fragment)) => {
                     send(socket, fragment_json(&fragment)).await?;
@@ -125,13 +125,13 @@ async fn follow(
     }
 }
 
-/// Sends the feed so far in chunks. Returns the last seq of the feed, after which the live events begin.
+/// Sends the feed so far in chunks. Returns the feed and its last seq, after which the live events begin.
 async fn replay(
     socket: &mut WebSocket,
     state: &State,
     caller: &Caller,
     session: &SessionId,
-) -> Result<Seq, SocketEnd> {
+) -> Result<(Feed, Seq), SocketEnd> {
     let follower = state.engine.events().follow(&caller.scope, session, Seq::ZERO).await;
     let mut follower = follower.map_err(Problem::from)?;
     let (mut feed, mut last_seq, mut bytes) = (Feed::default(), Seq::ZERO, 0);
@@ -145,7 +145,7 @@ async fn replay(
         }
     }
     send_replay(socket, session, last_seq, feed.take_items(), false).await?;
-    Ok(last_seq)
+    Ok((feed, last_seq))
 }
 
 async fn send_replay(

@@ -5,7 +5,12 @@ import type { components, paths } from "../api.gen";
 
 export type Schemas = components["schemas"];
 export type Session = Schemas["Session"];
-export type Entry = Schemas["Entry"];
+export type EntryBody = Schemas["EntryBody"];
+export type Part = Schemas["Part"];
+export type BlobRef = Schemas["BlobRef"];
+export type Event = Schemas["Event"];
+export type Feed = Schemas["Feed"];
+export type FeedItem = Schemas["FeedItem"];
 export type TreeNode = Schemas["Node"];
 export type Tree = Schemas["Tree"];
 export type Context = Schemas["Context"];

@@ -1,12 +1,12 @@
 // A session's event stream, read with fetch to receive all event names and send the cookie. The id of a durable event
 // is its seq. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
-import { ApiError, fill, request } from "./client";
+import { ApiError, type Event, fill, request } from "./client";
 
 export interface StreamEvent {
   name: string;
   /** The seq of a durable event; null for a fragment. */
   id: number | null;
-  data: unknown;
+  data: Event;
 }
 
 /** Parse a text stream into server-sent events. */
@@ -51,6 +51,8 @@ export interface FollowOptions {
   session: string;
   /** The last seq received. */
   cursor: () => number;
+  /** The seq before the first entry of the feed whose changes the events contain. */
+  feedAfter: () => number;
   onEvent: (event: StreamEvent) => void;
   onConnection: (connection: Connection) => void;
 }
@@ -98,7 +100,7 @@ async function readOnce(options: FollowOptions, stop: AbortSignal, onAlive: () =
     const path = fill(
       "/v1/sessions/{session}/events",
       { session: options.session },
-      { after: options.cursor() },
+      { after: options.cursor(), feed_after: options.feedAfter() },
     );
     const response = await request(path, {
       signal: attempt.signal,

@@ -1,5 +1,7 @@
 // Live state of a turn: fragments of an answer and running tools. Fragments are never stored or replayed. The durable
 // entry replaces them.
+import type { EntryBody, Event } from "../api/client";
+
 export interface LiveTool {
   callId: string;
   name: string;
@@ -19,25 +21,23 @@ export const EMPTY_LIVE: LiveState = { text: "", reasoning: "", tools: [], notic
 /** Maximum characters of streamed text. Longer text loses its beginning until the entry arrives. */
 const LIVE_CHARS_MAX = 200_000;
 
-export function applyFragment(live: LiveState, name: string, data: unknown): LiveState {
-  const fragment = data as Record<string, unknown>;
-  const text = typeof fragment.text === "string" ? fragment.text : "";
-  switch (name) {
+export function applyFragment(live: LiveState, event: Event): LiveState {
+  switch (event.type) {
     case "agent:token":
-      return { ...live, text: (live.text + text).slice(-LIVE_CHARS_MAX), notice: "" };
+      return { ...live, text: (live.text + event.text).slice(-LIVE_CHARS_MAX), notice: "" };
     case "agent:reasoning":
-      return { ...live, reasoning: (live.reasoning + text).slice(-LIVE_CHARS_MAX), notice: "" };
+      return { ...live, reasoning: (live.reasoning + event.text).slice(-LIVE_CHARS_MAX), notice: "" };
     case "agent:tool_call":
     case "agent:tool_running":
-      return withTool(live, String(fragment.call_id), String(fragment.name), name === "agent:tool_running");
+      return withTool(live, event.call_id, event.name, event.type === "agent:tool_running");
     case "agent:failover":
-      return { ...live, notice: `${fragment.from} failed (${fragment.why}); falling back to ${fragment.to}` };
+      return { ...live, notice: `${event.from} failed (${event.why}); falling back to ${event.to}` };
     case "agent:retrying":
-      return { ...live, notice: `retrying ${fragment.model} in ${fragment.after_ms} ms: ${fragment.why}` };
+      return { ...live, notice: `retrying ${event.model} in ${event.after_ms} ms: ${event.why}` };
     case "session:compacting":
       return { ...live, notice: "compacting the context" };
     case "cost:warning":
-      return { ...live, notice: text };
+      return { ...live, notice: event.text };
     default:
       return live;
   }
@@ -49,7 +49,7 @@ function withTool(live: LiveState, callId: string, name: string, isRunning: bool
 }
 
 /** Drop the fragments that a durable entry replaces. */
-export function dropReplaced(live: LiveState, kind: string): LiveState {
+export function dropReplaced(live: LiveState, kind: EntryBody["type"]): LiveState {
   switch (kind) {
     case "assistant_message":
       return { ...live, text: "", reasoning: "", tools: live.tools.filter((tool) => tool.isRunning) };

@@ -1,23 +1,33 @@
-// One session's log in the browser: its last pages, then every new entry exactly once and in order. Views
-// subscribe; the fold runs once per change.
-import { type ApiError, type Entry, get, type Session } from "../api/client";
+// One session's feed in the browser: the items of its last entries, then the changes by every new entry, exactly once
+// and in order. The server folds the log. Views subscribe.
+import { type ApiError, type EntryBody, type FeedItem, get } from "../api/client";
 import { type Connection, follow, type StreamEvent } from "../api/stream";
-import { type Feed, foldFeed } from "./feed";
+import { mergeItems } from "./items";
 import { applyFragment, dropReplaced, EMPTY_LIVE, type LiveState } from "./live";
 
+/** Entries per page. */
 const PAGE = 500;
-const PAGES_MAX = 2_000;
 /** If the last entry is older than this, the open turn is shown as silent until new data arrives. */
 const STALE_MS = 60_000;
+
+export interface Feed {
+  items: FeedItem[];
+  /** The seq of the last applied entry. */
+  seq: number;
+  openTurn: string | null;
+  /** The seqs of entries that are on another branch. */
+  offPath: Set<number>;
+}
+
+const EMPTY_FEED: Feed = { items: [], seq: 0, openTurn: null, offPath: new Set() };
 
 export interface Snapshot {
   status: "loading" | "ready" | "failed";
   error: ApiError | null;
-  entries: Entry[];
   feed: Feed;
   live: LiveState;
   connection: Connection;
-  /** The seq before the first loaded entry; 0 when all entries are loaded. */
+  /** The seq before the first entry of the feed; 0 when the whole feed is loaded. */
   before: number;
   /** Time of the latest activity of the open turn. */
   lastActivityAt: number;
@@ -26,8 +36,7 @@ export interface Snapshot {
 const EMPTY: Snapshot = {
   status: "loading",
   error: null,
-  entries: [],
-  feed: foldFeed([]),
+  feed: EMPTY_FEED,
   live: EMPTY_LIVE,
   connection: { state: "connecting" },
   before: 0,
@@ -35,7 +44,7 @@ const EMPTY: Snapshot = {
 };
 
 /** Called with the kinds of new entries, to invalidate views. */
-export type OnEntries = (kinds: Set<string>) => void;
+export type OnEntries = (kinds: Set<EntryBody["type"]>) => void;
 
 export class SessionLog {
   private snapshot = EMPTY;
@@ -87,56 +96,47 @@ export class SessionLog {
   }
 
   private async load(): Promise<void> {
-    const session: Session = await get("/v1/sessions/{session}", { session: this.session });
+    const session = await get("/v1/sessions/{session}", { session: this.session });
     const before = Math.max(0, session.head.seq - PAGE);
-    const entries = await this.readAfter(before);
-    const feed = foldFeed(entries);
+    const feed = await this.readFeed(before);
     // An open turn without recent entries is shown as silent immediately.
-    const lastActivityAt = Date.now() - feed.lastAt > STALE_MS ? feed.lastAt : Date.now();
-    this.set({ status: "ready", error: null, entries, feed, before, lastActivityAt });
+    const isStale = Date.now() - session.updated_at > STALE_MS;
+    const lastActivityAt = isStale ? session.updated_at : Date.now();
+    this.set({ status: "ready", error: null, feed, before, lastActivityAt });
   }
 
-  private async readAfter(after: number, upto = Number.POSITIVE_INFINITY): Promise<Entry[]> {
-    const entries: Entry[] = [];
-    let next: number | null | undefined = after;
-    for (let page = 0; page < PAGES_MAX && next !== null && next !== undefined && next < upto; page++) {
-      const limit = Math.min(1_000, upto - next);
-      const response: { items: Entry[]; next?: number | null } = await get(
-        "/v1/sessions/{session}/entries",
-        { session: this.session },
-        { after: next, limit },
-      );
-      entries.push(...response.items);
-      next = response.next;
-    }
-    return entries;
+  private async readFeed(after: number): Promise<Feed> {
+    const feed = await get("/v1/sessions/{session}/feed", { session: this.session }, { after });
+    const { seq, open_turn: openTurn = null } = feed;
+    return { items: mergeItems([], feed.items), seq, openTurn, offPath: new Set(feed.off_path) };
   }
 
   /** Load the page before the first loaded entry. */
   async loadEarlier(): Promise<void> {
-    const { before } = this.snapshot;
-    if (before === 0) return;
-    const from = Math.max(0, before - PAGE);
-    const earlier = await this.readAfter(from, before);
-    const entries = [...earlier, ...this.snapshot.entries.filter((entry) => entry.seq > before)];
-    this.set({ entries, feed: foldFeed(entries), before: from });
+    await this.loadAfter(Math.max(0, this.snapshot.before - PAGE));
   }
 
-  /** Load earlier pages until the entry is loaded. */
+  /** Load the feed back to an entry. */
   async loadBackTo(seq: number): Promise<void> {
-    while (this.snapshot.status === "ready" && this.snapshot.before >= seq) await this.loadEarlier();
+    if (this.snapshot.before >= seq) await this.loadAfter(Math.max(0, seq - PAGE));
   }
 
-  private lastSeq(): number {
-    const { entries, before } = this.snapshot;
-    return entries.at(-1)?.seq ?? before;
+  /** Replace the feed, and follow the events after it. The server must know which items the events can change. */
+  private async loadAfter(before: number): Promise<void> {
+    if (this.snapshot.status !== "ready") return;
+    const feed = await this.readFeed(before);
+    this.stop?.();
+    this.stop = null;
+    this.set({ feed, before });
+    this.connect();
   }
 
   private connect(): void {
     if (this.stop || this.listeners.size === 0) return;
     this.stop = follow({
       session: this.session,
-      cursor: () => this.lastSeq(),
+      cursor: () => this.snapshot.feed.seq,
+      feedAfter: () => this.snapshot.before,
       onEvent: (event) => {
         this.pending.push(event);
         // A hidden page draws no frames but must still process events.
@@ -154,43 +154,25 @@ export class SessionLog {
     this.frame = 0;
     const events = this.pending;
     this.pending = [];
-    let { live } = this.snapshot;
-    const fresh: Entry[] = [];
-    let last = this.lastSeq();
-    for (const event of events) {
-      if (event.id === null) {
-        live = applyFragment(live, event.name, event.data);
-      } else if (event.id > last) {
-        const entry = entryOf(event);
-        last = event.id;
-        fresh.push(entry);
-        live = dropReplaced(live, entry.kind);
+    let { live, feed } = this.snapshot;
+    const kinds = new Set<EntryBody["type"]>();
+    const news: FeedItem[] = [];
+    for (const { id, data } of events) {
+      if (!("entry" in data)) {
+        live = applyFragment(live, data);
+      } else if (id !== null && id > feed.seq) {
+        feed = { ...feed, seq: id, openTurn: data.feed?.open_turn ?? null };
+        news.push(...(data.feed?.items ?? []));
+        kinds.add(data.entry.type);
+        live = dropReplaced(live, data.entry.type);
       }
     }
-    const change: Partial<Snapshot> = { live, lastActivityAt: Date.now() };
-    if (fresh.length > 0) {
-      change.entries = [...this.snapshot.entries, ...fresh];
-      change.feed = foldFeed(change.entries);
-    }
-    this.set(change);
-    if (fresh.length > 0) this.onEntries(new Set(fresh.map((entry) => entry.kind)));
+    if (news.length > 0) feed = { ...feed, items: mergeItems(feed.items, news) };
+    this.set({ live, feed, lastActivityAt: Date.now() });
+    if (kinds.size > 0) this.onEntries(kinds);
+    // Another branch is active now.
+    if (kinds.has("leaf_moved")) void this.loadAfter(this.snapshot.before).catch(() => this.retry());
   }
-}
-
-/** A durable event contains its entry. */
-function entryOf(event: StreamEvent): Entry {
-  const data = event.data as Omit<Entry, "body" | "kind"> & { entry: { type: string } };
-  const { seq, id, at, by } = data;
-  return {
-    seq,
-    id,
-    at,
-    by,
-    parent: data.parent ?? null,
-    turn: data.turn ?? null,
-    kind: data.entry.type,
-    body: data.entry as unknown as Entry["body"],
-  };
 }
 
 const OPEN_MAX = 4;

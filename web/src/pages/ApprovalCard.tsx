@@ -1,7 +1,6 @@
 // An approval or question of a turn, answered inline.
 import { useState } from "react";
-import { send } from "../api/client";
-import type { ApprovalItem } from "../log/feed";
+import { type Schemas, send } from "../api/client";
 import { Markdown } from "../text/Markdown";
 import { Badge, Button } from "../ui/base";
 import { Icon } from "../ui/icons";
@@ -10,17 +9,24 @@ import { notifyError } from "../ui/toast";
 
 type Decision = "approved" | "denied";
 
-export function ApprovalCard({ item, session }: { item: ApprovalItem; session: string }) {
+interface Props {
+  approval: Schemas["FeedApproval"];
+  question: string;
+  session: string;
+}
+
+export function ApprovalCard({ approval, question, session }: Props) {
   const [reason, setReason] = useState("");
   const [isBusy, setBusy] = useState(false);
-  const isOpen = item.answer === null && !item.isOver;
-  const isQuestion = item.about === "question";
+  const isOpen = approval.state === "open";
+  const isExpired = approval.state === "expired";
+  const isQuestion = approval.about === "question";
   const submit = async (answer: Decision) => {
     if (!isOpen || isBusy) return;
     setBusy(true);
     try {
       const body = { answer, reason: reason.trim() || null };
-      await send("post", "/v1/approvals/{approval}", { approval: item.approval, session }, body);
+      await send("post", "/v1/approvals/{approval}", { approval: approval.id, session }, body);
     } catch (error) {
       notifyError(error);
       setBusy(false);
@@ -36,15 +42,15 @@ export function ApprovalCard({ item, session }: { item: ApprovalItem; session: s
       <p className="who">
         <Icon name="shield" />
         <strong>{isQuestion ? "The agent asks" : "Waiting for approval"}</strong>
-        {item.answer && (
-          <Badge tone={item.answer.answer === "approved" ? "good" : "warn"}>{item.answer.answer}</Badge>
+        {!isOpen && !isExpired && (
+          <Badge tone={approval.state === "approved" ? "good" : "warn"}>{approval.state}</Badge>
         )}
-        {!item.answer && item.isOver && <Badge>not answered</Badge>}
+        {isExpired && <Badge>not answered</Badge>}
       </p>
-      <Markdown text={item.question} />
-      {item.answer?.reason && (
+      <Markdown text={question} />
+      {approval.reason && (
         <blockquote>
-          <Markdown text={item.answer.reason} />
+          <Markdown text={approval.reason} />
         </blockquote>
       )}
       {isOpen && (

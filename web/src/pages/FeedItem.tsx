@@ -1,8 +1,7 @@
 // One item of the feed.
 import { memo, useState } from "react";
-import { fill } from "../api/client";
-import type { BlobRef, Part } from "../log/bodies";
-import type { AnswerItem, Item } from "../log/feed";
+import { type BlobRef, fill, type FeedItem as Item, type Part, type Schemas } from "../api/client";
+import { lineOf, partsOf, styleOf } from "../log/items";
 import { cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Badge, Name } from "../ui/base";
@@ -19,63 +18,59 @@ interface Props {
 }
 
 export const FeedItem = memo(function FeedItem({ item, session, isMarked }: Props) {
+  const style = styleOf(item);
   return (
-    <article
-      className={`item is-${item.kind} ${isMarked ? "marked" : ""}`}
-      data-seq={item.seq}
-      data-kind={item.kind}
-    >
+    <article className={`item is-${style} ${isMarked ? "marked" : ""}`} data-seq={item.seq} data-kind={style}>
       <Content item={item} session={session} />
     </article>
   );
 });
 
 function Content({ item, session }: { item: Item; session: string }) {
-  switch (item.kind) {
+  const { answer, tool, approval, queued, body } = item;
+  const [label, text] = lineOf(item);
+  if (answer) return <Answer item={item} answer={answer} session={session} />;
+  if (tool) return <ToolCard item={item} tool={tool} session={session} />;
+  if (approval) return <ApprovalCard approval={approval} question={item.text} session={session} />;
+  if (queued) {
+    return (
+      <p className="event-line">
+        <Icon name="clock" />
+        <span>{queued.queue === "steer" ? "steering" : "queued"}</span>
+        <Badge>{queued.taken ? "delivered" : "pending"}</Badge>
+        <bdi>{cleanLine(item.text)}</bdi>
+      </p>
+    );
+  }
+  if (body?.type === "compaction") return <Compaction item={item} body={body} session={session} />;
+  switch (styleOf(item)) {
     case "user":
       return (
         <>
           <Who name={item.by.replace(/^user:/, "")} item={item} session={session} />
           <div className="bubble">
-            <Parts parts={item.parts} session={session} />
+            <Parts parts={partsOf(item)} session={session} />
           </div>
         </>
       );
-    case "answer":
-      return <Answer item={item} session={session} />;
     case "reasoning":
       return <Folded icon="thought" label="reasoning" text={item.text} />;
     case "media":
-      return <Media media={item.media} session={session} />;
-    case "tool":
-      return <ToolCard item={item} session={session} />;
-    case "approval":
-      return <ApprovalCard item={item} session={session} />;
-    case "queued":
-      return (
-        <p className="event-line">
-          <Icon name="clock" />
-          <span>{item.steers ? "steering" : "queued"}</span>
-          <Badge>{item.isTaken ? "delivered" : "pending"}</Badge>
-          <bdi>{cleanLine(item.text)}</bdi>
-        </p>
-      );
-    case "compaction":
-      return <Compaction item={item} session={session} />;
+      return <Parts parts={partsOf(item)} session={session} />;
     case "note":
-      return <Folded icon="eye" label={item.label} text={item.text} />;
+      return <Folded icon="eye" label={label} text={text} />;
     case "error":
       return (
         <p className="event-line bad" role="alert">
           <Icon name="close" />
-          <strong>{item.label}</strong> <bdi>{cleanLine(item.text, 1_000)}</bdi>
+          <strong>{label}</strong> <bdi>{cleanLine(text, 1_000)}</bdi>
         </p>
       );
-    case "event":
+    default:
       return (
         <p className="event-line">
           <span className="tick" aria-hidden="true" />
-          <span>{cleanLine(item.label, 60)}</span> <bdi>{cleanLine(item.text)}</bdi>
+          <span>{cleanLine(label, 60)}</span> <bdi>{cleanLine(text)}</bdi>
           <Seq item={item} session={session} />
         </p>
       );
@@ -106,22 +101,22 @@ function Who({ name, item, session }: { name: string; item: Item; session: strin
   );
 }
 
-function Answer({ item, session }: { item: AnswerItem; session: string }) {
-  const { usage, cost } = item;
+function Answer({ item, answer, session }: { item: Item; answer: Schemas["FeedAnswer"]; session: string }) {
+  const { model, usage, stop, cost_nano_usd: cost } = answer;
   return (
     <>
       <p className="who">
         <strong>
-          <Name>{item.model ?? "assistant"}</Name>
+          <Name>{model ?? "assistant"}</Name>
         </strong>
-        {item.stop !== "stop" && item.stop !== "tool_use" && <Badge tone="warn">{item.stop}</Badge>}
+        {stop !== "stop" && stop !== "tool_use" && <Badge tone="warn">{stop}</Badge>}
         {usage && (
           <span
             className="quiet"
             title={`${usage.input} in, ${usage.output} out, ${usage.cache_read ?? 0} from the cache`}
           >
             {count(usage.input + (usage.cache_read ?? 0))} → {count(usage.output)}
-            {cost !== null && ` · ${money(cost)}`}
+            {typeof cost === "number" && ` · ${money(cost)}`}
           </span>
         )}
         <Seq item={item} session={session} />
@@ -182,8 +177,13 @@ function Folded({ icon, label, text }: { icon: IconName; label: string; text: st
   );
 }
 
-function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction" }>; session: string }) {
-  const { body } = item;
+interface CompactionProps {
+  item: Item;
+  body: Schemas["CompactionBody"];
+  session: string;
+}
+
+function Compaction({ item, body, session }: CompactionProps) {
   const [isOpen, setOpen] = useState(false);
   return (
     <details className="folded compaction" onToggle={(event) => setOpen(event.currentTarget.open)}>
@@ -191,7 +191,7 @@ function Compaction({ item, session }: { item: Extract<Item, { kind: "compaction
         <Icon name="scissors" />
         <span className="folded-label">{body.strategy === "trim" ? "trimmed" : "compacted"}</span>
         <span className="folded-first">
-          {body.tokens_before !== undefined &&
+          {typeof body.tokens_before === "number" &&
             `${count(body.tokens_before)} → ${count(body.tokens_after ?? 0)} tokens · `}
           {body.strategy.replace("_", " ")}, {body.trigger}
         </span>

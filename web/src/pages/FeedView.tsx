@@ -1,8 +1,9 @@
 // The live feed of a session. New items appear at the bottom; the view follows them until the user scrolls away. The
 // browser does not render items outside the viewport.
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import type { FeedItem as Item } from "../api/client";
 import { useMe } from "../api/queries";
-import type { Item } from "../log/feed";
+import { styleOf } from "../log/items";
 import { Button, Empty } from "../ui/base";
 import { plural } from "../ui/format";
 import { useRoute } from "../ui/route";
@@ -25,7 +26,11 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
   const [showsEvents, setShowsEvents] = useState(true);
   const { feed, live } = snapshot;
   const groups = useMemo(
-    () => grouped(feed.items.filter((item) => showsEvents || item.kind !== "event")),
+    () =>
+      grouped(
+        feed.items.filter((item) => isShown(item, showsEvents)),
+        feed.offPath,
+      ),
     [feed, showsEvents],
   );
   useJump(at, box, (seq) => log.loadBackTo(seq));
@@ -66,19 +71,20 @@ export function FeedView({ session, log, snapshot }: ViewProps) {
             {`Show earlier (${plural(snapshot.before, "entry", "entries")})`}
           </Button>
         )}
-        {!feed.items.some((item) => item.kind === "user" || item.kind === "answer") &&
-          snapshot.before === 0 && <EmptyFeed />}
+        {!feed.items.some((item) => item.kind === "user_message" || item.answer) && snapshot.before === 0 && (
+          <EmptyFeed />
+        )}
         {groups.map((group) =>
           group.isOffPath ? (
             <OffPathItems
-              key={`off-path-${group.items[0]?.key}`}
+              key={`off-path-${group.items[0]?.id}`}
               items={group.items}
               session={session.id}
               at={at}
             />
           ) : (
             group.items.map((item) => (
-              <FeedItem key={item.key} item={item} session={session.id} isMarked={at === String(item.seq)} />
+              <FeedItem key={item.id} item={item} session={session.id} isMarked={at === String(item.seq)} />
             ))
           ),
         )}
@@ -115,13 +121,19 @@ interface Group {
   items: Item[];
 }
 
+function isShown(item: Item, showsEvents: boolean): boolean {
+  const style = styleOf(item);
+  return style !== null && (showsEvents || style !== "event");
+}
+
 /** Group adjacent items that are on another branch. */
-function grouped(items: Item[]): Group[] {
+function grouped(items: Item[], offPath: Set<number>): Group[] {
   const groups: Group[] = [];
   for (const item of items) {
     const last = groups.at(-1);
-    if (last && last.isOffPath === item.isOffPath) last.items.push(item);
-    else groups.push({ isOffPath: item.isOffPath, items: [item] });
+    const isOffPath = offPath.has(item.seq);
+    if (last && last.isOffPath === isOffPath) last.items.push(item);
+    else groups.push({ isOffPath, items: [item] });
   }
   return groups;
 }
@@ -132,7 +144,7 @@ function OffPathItems({ items, session, at }: { items: Item[]; session: string; 
     <details className="aside" open={isTarget}>
       <summary>{plural(items.length, "item")} on another branch, not in the context</summary>
       {items.map((item) => (
-        <FeedItem key={item.key} item={item} session={session} isMarked={at === String(item.seq)} />
+        <FeedItem key={item.id} item={item} session={session} isMarked={at === String(item.seq)} />
       ))}
     </details>
   );

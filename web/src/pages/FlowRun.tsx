@@ -84,19 +84,8 @@ export function FlowRunView({ run }: { run: string }) {
           <ApprovalCard
             key={approval.approval}
             session={approval.session}
-            item={{
-              kind: "approval",
-              key: approval.approval,
-              seq: 0,
-              at: 0,
-              isOffPath: false,
-              approval: approval.approval,
-              question: approval.question,
-              about: approval.kind,
-              callId: null,
-              answer: null,
-              isOver: false,
-            }}
+            question={approval.question}
+            approval={{ id: approval.approval, about: approval.kind, state: "open" }}
           />
         ))}
         {node && <NodePanel node={node} />}

@@ -96,16 +96,6 @@ function Models({ total, models }: { total: Total; models: Record<string, Total>
   );
 }
 
-interface Action {
-  kind?: string;
-  what?: string;
-}
-interface Result {
-  status?: string;
-  tokens?: number;
-  cost_nano_usd?: number;
-}
-
 /** Number of rendered rounds, newest first. */
 const ROUNDS_SHOWN = 1_000;
 
@@ -142,8 +132,7 @@ function Rounds({ lines }: { lines: LedgerLine[] }) {
 }
 
 function Round({ line }: { line: LedgerLine }) {
-  const action = line.action as Action;
-  const result = line.result as Result | null | undefined;
+  const { action, result } = line;
   return (
     <tr>
       <td title={whole(line.at)}>
@@ -161,7 +150,7 @@ function Round({ line }: { line: LedgerLine }) {
         )}
       </td>
       <td>{result?.tokens ? count(result.tokens) : "–"}</td>
-      <td>{result?.cost_nano_usd !== undefined ? money(result.cost_nano_usd) : "–"}</td>
+      <td>{typeof result?.cost_nano_usd === "number" ? money(result.cost_nano_usd) : "–"}</td>
       <td>
         {line.confidence === null || line.confidence === undefined ? "unknown" : line.confidence.toFixed(2)}
       </td>

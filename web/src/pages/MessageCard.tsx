@@ -1,7 +1,6 @@
 // One message of a context as the model receives it, with its token count.
 import { useState } from "react";
-import type { ContextMessage } from "../api/client";
-import type { Part } from "../log/bodies";
+import type { ContextMessage, Part } from "../api/client";
 import { cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Code, Plain } from "../text/Text";
@@ -20,7 +19,7 @@ interface Props {
 
 export function MessageCard({ message, session, share, tone = "", isOpen: opened = false }: Props) {
   const [isOpen, setOpen] = useState(opened);
-  const parts = message.parts as Part[];
+  const { parts } = message;
   const calls = parts.filter((part) => part.type === "tool_call");
   const first = message.text || calls.map((call) => `→ ${call.name}`).join(", ");
   return (

@@ -115,7 +115,7 @@ function Head({ session, snapshot }: ViewProps) {
   const pressure = usePressure(session, session.messages > 0);
   const { cost, tokens } = spent(session);
   const { level, used_tokens: used, budget_tokens: budget } = pressure.data ?? {};
-  const parent = (session.parent as { session?: string } | null | undefined)?.session;
+  const parent = session.parent?.session;
   return (
     <header className="session-head">
       <a className="button ghost compact" href={to([])} aria-label="All sessions" title="All sessions">

@@ -1,8 +1,6 @@
 // A tool call: one line when collapsed, input and output when expanded. Edits are shown as diffs.
 import { useState } from "react";
-import { fill } from "../api/client";
-import { textOf } from "../log/bodies";
-import type { ToolItem } from "../log/feed";
+import { type FeedItem, fill, type Schemas } from "../api/client";
 import { cleanLine } from "../text/clean";
 import { diffTexts } from "../text/diff";
 import { Code, Diff, Plain } from "../text/Text";
@@ -11,56 +9,55 @@ import { bytes, duration } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Media } from "./FeedItem";
 
-const OUTCOMES: Record<ToolItem["outcome"], string> = {
-  running: "running",
-  done: "done",
-  failed: "failed",
-  interrupted: "interrupted",
-};
+interface Props {
+  item: FeedItem;
+  tool: Schemas["FeedTool"];
+  session: string;
+}
 
-export function ToolCard({ item, session }: { item: ToolItem; session: string }) {
+export function ToolCard({ item, tool, session }: Props) {
   const [isOpen, setOpen] = useState(false);
   return (
-    <details className={`tool-card ${item.outcome}`} onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details className={`tool-card ${tool.status}`} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
-        {item.outcome === "running" ? (
+        {tool.status === "running" ? (
           <span className="spinner" aria-hidden="true" />
         ) : (
-          <Icon name={item.outcome === "done" ? "check" : "close"} />
+          <Icon name={tool.status === "done" ? "check" : "close"} />
         )}
         <span className="tool-name">
-          <Name>{item.name}</Name>
+          <Name>{tool.name}</Name>
         </span>
-        <span className="folded-first">{summarizeInput(item.input)}</span>
+        <span className="folded-first">{summarizeInput(tool.input)}</span>
         <span className="quiet">
-          {OUTCOMES[item.outcome]}
-          {item.durationMs !== null && ` · ${duration(item.durationMs)}`}
+          {tool.status}
+          {typeof tool.duration_ms === "number" && ` · ${duration(tool.duration_ms)}`}
         </span>
       </summary>
-      {isOpen && <ToolDetails item={item} session={session} />}
+      {isOpen && <ToolDetails item={item} tool={tool} session={session} />}
     </details>
   );
 }
 
-function ToolDetails({ item, session }: { item: ToolItem; session: string }) {
-  const text = textOf(item.result);
+function ToolDetails({ item, tool, session }: Props) {
+  const isRunning = tool.status === "running";
   return (
     <div className="tool-inside">
       <h4>input</h4>
-      <ToolInput input={item.input} />
-      {item.outcome !== "running" && <h4>{item.outcome === "done" ? "output" : OUTCOMES[item.outcome]}</h4>}
-      {text && <Plain text={text} />}
-      {item.result.map(
+      <ToolInput input={tool.input} />
+      {!isRunning && <h4>{tool.status === "done" ? "output" : tool.status}</h4>}
+      {!isRunning && item.text && <Plain text={item.text} />}
+      {item.parts?.map(
         (part, index) => part.type === "media" && <Media key={index} media={part} session={session} />,
       )}
-      {item.full && (
+      {tool.full && (
         <p>
           <a
-            href={fill("/v1/sessions/{session}/blobs/{blob}", { session, blob: item.full.blob })}
+            href={fill("/v1/sessions/{session}/blobs/{blob}", { session, blob: tool.full.blob })}
             target="_blank"
             rel="noopener noreferrer"
           >
-            Full output, {bytes(item.full.bytes)}
+            Full output, {bytes(tool.full.bytes)}
           </a>
         </p>
       )}
@@ -93,7 +90,12 @@ function ToolInput({ input }: { input: unknown }) {
       </>
     );
   }
-  return <Code code={input === null ? "" : JSON.stringify(input, null, 2)} language="json" />;
+  return (
+    <Code
+      code={input === null || input === undefined ? "" : JSON.stringify(input, null, 2)}
+      language="json"
+    />
+  );
 }
 
 /** The most descriptive field of the input. */

@@ -141,7 +141,7 @@ function useForks(session: string, bySeq: Map<number, TreeNode>): Map<number, st
     const seqs = new Map([...bySeq.values()].map((node) => [node.id, node.seq]));
     const forks = new Map<number, string[]>();
     for (const summary of summaries) {
-      const at = (summary.data?.parent as { at?: string } | null | undefined)?.at;
+      const at = summary.data?.parent?.at;
       const seq = at ? seqs.get(at) : undefined;
       if (seq !== undefined && summary.data) forks.set(seq, [...(forks.get(seq) ?? []), summary.data.id]);
     }

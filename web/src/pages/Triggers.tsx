@@ -10,11 +10,6 @@ import { to } from "../ui/route";
 import { notify } from "../ui/toast";
 
 type Trigger = Schemas["Trigger"];
-interface Firing {
-  at?: number;
-  outcome?: string;
-  session?: string;
-}
 
 const POLL_MS = 5_000;
 
@@ -51,14 +46,14 @@ export function Triggers() {
 }
 
 function TriggerStatus({ trigger }: { trigger: Trigger }) {
-  const last = trigger.last as Firing | null | undefined;
+  const { last } = trigger;
   return (
     <p className="quiet">
       {trigger.running} running, {trigger.waiting} waiting
       {trigger.next_at ? `, next at ${whole(trigger.next_at)}` : ""}
-      {last?.outcome && (
+      {last && (
         <>
-          , last {last.outcome} {last.at !== undefined && <Time at={last.at} />}
+          , last {last.outcome} <Time at={last.at} />
           {last.session && (
             <>
               {" "}

@@ -21,8 +21,8 @@ interface Props {
 export function TurnBar({ session, snapshot, showsEvents, onShowEvents }: Props) {
   const { feed, lastActivityAt } = snapshot;
   const turn = feed.openTurn;
-  const waiting = feed.items.some((item) => item.kind === "approval" && item.answer === null && !item.isOver);
-  const queued = feed.items.filter((item) => item.kind === "queued" && !item.isTaken).length;
+  const waiting = feed.items.some((item) => item.approval?.state === "open");
+  const queued = feed.items.filter((item) => item.queued?.taken === false).length;
   const now = useNow(turn !== null);
   const since = Math.max(0, now - lastActivityAt);
   const isSilent = turn !== null && !waiting && since > SILENT_MS;

@@ -1,80 +1,11 @@
-// Folds of the log give the same result however the entries arrive.
+// Events, fragments and layouts give the same result however the data arrives.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Entry, TreeNode } from "../../src/api/client";
+import type { Event, TreeNode } from "../../src/api/client";
 import { EventParser } from "../../src/api/stream";
-import { foldFeed } from "../../src/log/feed";
 import { layoutGraph } from "../../src/log/graph";
 import { commonAncestor, layoutTree } from "../../src/log/layout";
 import { applyFragment, dropReplaced, EMPTY_LIVE } from "../../src/log/live";
-
-let seq = 0;
-function entry(
-  body: Record<string, unknown> & { type: string },
-  parent: number | null = seq || null,
-  turn: string | null = null,
-): Entry {
-  seq++;
-  return {
-    seq,
-    id: `id${seq}`,
-    parent,
-    at: seq,
-    by: "user:ana",
-    turn,
-    kind: body.type,
-    body,
-  } as unknown as Entry;
-}
-
-const text = (words: string) => [{ type: "text", text: words }];
-
-test("a tool result and an approval answer update their items in place", () => {
-  seq = 0;
-  const log = [
-    entry({ type: "turn_started" }, null, "t1"),
-    entry({ type: "user_message", parts: text("hi") }),
-    entry({
-      type: "assistant_message",
-      parts: [...text("let me see"), { type: "tool_call", call_id: "c", name: "read_file", input: {} }],
-    }),
-    entry({ type: "approval_asked", approval: "s~1", question: "May I?" }),
-    entry({ type: "approval_answered", approval: "s~1", answer: "approved" }),
-    entry({ type: "tool_result", call_id: "c", parts: text("bytes"), is_error: true }),
-    entry({ type: "turn_ended", outcome: "completed" }, null, "t1"),
-  ];
-  const feed = foldFeed(log);
-  assert.deepEqual(
-    feed.items.map((item) => item.kind),
-    ["user", "answer", "tool", "approval"],
-  );
-  const tool = feed.items[2];
-  assert.ok(tool?.kind === "tool" && tool.outcome === "failed");
-  const approval = feed.items[3];
-  assert.ok(approval?.kind === "approval" && approval.answer?.answer === "approved");
-  assert.equal(feed.openTurn, null);
-  assert.equal(foldFeed(log.slice(0, 4)).openTurn, "t1");
-  assert.equal(new Set(feed.items.map((item) => item.key)).size, feed.items.length);
-});
-
-test("entries that are not on the active path are marked", () => {
-  seq = 0;
-  const log = [
-    entry({ type: "user_message", parts: text("one") }, null),
-    entry({ type: "user_message", parts: text("left") }, 1),
-    entry({ type: "leaf_moved", to: "id1" }, 2),
-    entry({ type: "user_message", parts: text("right") }, 1),
-  ];
-  const offPath = foldFeed(log)
-    .items.filter((item) => item.isOffPath)
-    .map((item) => item.seq);
-  assert.deepEqual(offPath, [2]);
-});
-
-test("an unknown kind is shown by its name", () => {
-  seq = 0;
-  assert.equal(foldFeed([entry({ type: "of_tomorrow" })]).items[0]?.kind, "event");
-});
 
 test("parsed events do not depend on chunk boundaries", () => {
   const stream =
@@ -94,8 +25,9 @@ test("parsed events do not depend on chunk boundaries", () => {
 });
 
 test("fragments are dropped when their entry arrives", () => {
-  let live = applyFragment(EMPTY_LIVE, "agent:token", { text: "Hel" });
-  live = applyFragment(live, "agent:token", { text: "lo" });
+  const token = (text: string) => ({ type: "agent:token", text }) as Event;
+  let live = applyFragment(EMPTY_LIVE, token("Hel"));
+  live = applyFragment(live, token("lo"));
   assert.equal(live.text, "Hello");
   assert.equal(dropReplaced(live, "assistant_message").text, "");
   assert.equal(dropReplaced(live, "label").text, "Hello");

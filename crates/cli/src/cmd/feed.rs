@@ -47,7 +47,10 @@ async fn follow(app: &mut App, session: &SessionId) -> Result<()> {
     loop {
         app.out.flush()?;
         feed.apply(&entry_of(session, follower.next().await?)?);
-        feed.news().try_for_each(|item| print_item(&mut app.out, item))?;
+        // The printed line does not show the state of an approval or of queued input.
+        let is_shown = |item: &&FeedItem| app.out.is_json() || !item.is_state_change();
+        let news: Vec<&FeedItem> = feed.news().filter(is_shown).collect();
+        news.into_iter().try_for_each(|item| print_item(&mut app.out, item))?;
     }
 }
 

@@ -236,7 +236,7 @@ async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
             record = follower.next() => {
                 let Ok(entry) = record?.into_entry() else { continue };
                 feed.apply(&entry);
-                for item in feed.news() {
+                for item in feed.news().filter(|item| !item.is_state_change()) {
                     note(app.format(), &fit(&format!("{}: {}", item.label, item.text), 110));
                 }
             }

@@ -7,6 +7,7 @@ use std::io::Write;
 
 use clap::Args;
 use sapwood::Seq;
+use sapwood::core::Kind;
 use sapwood::core::project::outline::{Outline, OutlineNode};
 
 use super::show::role_style;
@@ -126,18 +127,18 @@ impl Drawing<'_> {
     }
 
     fn is_plain(&self, node: &OutlineNode) -> bool {
-        node.label.is_none() && node.kind != "compaction" && Some(node.seq) != self.outline.leaf
+        node.label.is_none() && node.kind != Kind::Compaction && Some(node.seq) != self.outline.leaf
     }
 
     fn line(&self, out: &mut Out, node: &OutlineNode, lead: &str) -> Result<()> {
-        let style = role_style(short_kind(node.kind));
+        let style = role_style(short_kind(node.kind.as_str()));
         let dot = if node.on_path { "●" } else { "○" };
-        let (seq, kind) = (node.seq, short_kind(node.kind));
+        let (seq, kind) = (node.seq, short_kind(node.kind.as_str()));
         let label = node.label.as_deref().map_or(String::new(), |label| format!(" [{}]", clean(label)));
         let leaf = if Some(seq) == self.outline.leaf { " ◀ leaf" } else { "" };
         let used = lead.chars().count() + seq.to_string().len() + kind.len() + label.len() + leaf.len() + 5;
         let text = fit(&node.text, out.width().saturating_sub(used).max(10));
-        let text_style = if node.kind == "compaction" { YELLOW } else { anstyle::Style::new() };
+        let text_style = if node.kind == Kind::Compaction { YELLOW } else { anstyle::Style::new() };
         writeln!(
             out,
             "{DIM}{lead}{DIM:#}{GREEN}{dot}{GREEN:#} {DIM}{seq}{DIM:#} {style}{kind}{style:#}  \

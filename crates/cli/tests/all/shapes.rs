@@ -160,7 +160,7 @@ fn feed_and_ledger_print_json_lines() {
     on_each_store(|world| {
         let session = world.session(&["u:one", "a:two"]);
         let feed = world.lines(&["feed", &session]);
-        assert_eq!(keys(&feed[0]), ["id", "label", "text", "type"]);
+        assert_eq!(keys(&feed[0]), ["at", "by", "id", "kind", "label", "seq", "text", "type"]);
         assert_eq!((&feed[1]["type"], &feed[1]["text"]), (&json!("assistant"), &json!("two")));
         assert_eq!(world.lines(&["ledger", &session]).len(), 0);
         assert_eq!(world.lines(&["archives", &session]).len(), 0);

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use super::upcast::{LOG_VERSION, upcast};
 use super::{Body, Kind};
@@ -71,6 +73,34 @@ pub fn peek_kind(json: &[u8]) -> Result<Kind, CodecError> {
     }
     let tag: TypeTag<'_> = serde_json::from_slice(json).map_err(CodecError::NoType)?;
     Kind::from_name(&tag.kind).ok_or_else(|| CodecError::UnknownType(tag.kind.chars().take(64).collect()))
+}
+
+impl Serialize for Body {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let json = String::from_utf8(encode(self)).expect("serde_json writes UTF-8");
+        RawValue::from_string(json).expect("an encoded body is valid JSON").serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Body {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let json = json.get().as_bytes();
+        peek_kind(json).and_then(|kind| decode(LOG_VERSION, kind, json)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
+        Kind::from_name(&name).ok_or_else(|| D::Error::custom(format!("{name:?} is not an entry kind")))
+    }
 }
 
 #[cfg(test)]

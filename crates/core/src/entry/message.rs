@@ -6,6 +6,7 @@ use crate::content::{BlobRef, Json, Part, is_false, present};
 
 /// The origin of a user message that was not sent directly to the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Origin {
     pub channel: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -15,6 +16,7 @@ pub struct Origin {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UserMessage {
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,6 +25,7 @@ pub struct UserMessage {
 
 /// Tokens of one model call, as the provider reported them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TokenUsage))]
 #[serde(default)]
 pub struct Usage {
     pub input: u64,
@@ -60,6 +63,7 @@ impl std::ops::AddAssign for Usage {
 
 /// Why the model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = StopReason))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     #[default]
@@ -72,6 +76,7 @@ pub enum Stop {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssistantMessage {
     pub parts: Vec<Part>,
     /// The model that actually answered, even after a failover.
@@ -87,6 +92,7 @@ pub struct AssistantMessage {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolResult {
     pub call_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,6 +111,7 @@ pub struct ToolResult {
 
 /// A text for the model from the engine or a hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SystemNote {
     pub text: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +120,7 @@ pub struct SystemNote {
 
 /// A message from an extension that is part of the context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomMessage {
     pub custom_type: String,
     pub parts: Vec<Part>,

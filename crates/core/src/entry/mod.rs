@@ -79,6 +79,14 @@ macro_rules! bodies {
             fn read_fields(kind: Kind, json: &[u8]) -> serde_json::Result<Body> {
                 match kind { $(Kind::$variant => serde_json::from_slice(json).map(Body::$variant),)* }
             }
+            /// The schema of each kind's fields. The schemas that they reference are added to `referenced`.
+            #[cfg(feature = "openapi")]
+            pub(crate) fn field_schemas(
+                referenced: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>,
+            ) -> Vec<(Kind, utoipa::openapi::RefOr<utoipa::openapi::Schema>)> {
+                $(<$variant as utoipa::ToSchema>::schemas(referenced);)*
+                vec![$((Kind::$variant, <$variant as utoipa::PartialSchema>::schema()),)*]
+            }
         }
 
         $(impl From<$variant> for Body {

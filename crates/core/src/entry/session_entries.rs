@@ -8,6 +8,7 @@ use crate::scope::{Principal, Role};
 
 /// Moves the leaf to `to`. Without `to`, the next entry becomes a new root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeafMoved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<EntryId>,
@@ -15,6 +16,7 @@ pub struct LeafMoved {
 
 /// Labels an entry. Without a text it removes the label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Label {
     pub target: EntryId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,6 +24,7 @@ pub struct Label {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionNamed {
     pub title: String,
 }
@@ -38,12 +41,14 @@ pub fn fit_title(title: &str) -> Option<String> {
 
 /// Metadata of an extension, or an imported record that has no equivalent here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomInfo {
     pub custom_type: String,
     pub data: Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactUse {
     /// Material supplied to the session.
@@ -53,6 +58,7 @@ pub enum ArtifactUse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactPut {
     pub name: String,
     pub usage: ArtifactUse,
@@ -61,6 +67,7 @@ pub struct ArtifactPut {
 
 /// Gives `member` a role, or removes the member if `role` is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberChanged {
     pub member: Principal,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +84,7 @@ impl MemberChanged {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
     /// The session has no messages yet.
@@ -106,6 +114,7 @@ impl SessionState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateChanged {
     pub state: SessionState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +122,7 @@ pub struct StateChanged {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Exported {
     pub format: String,
     pub entries: u32,
@@ -120,6 +130,7 @@ pub struct Exported {
 
 /// The referenced part of the other session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum GraftWhat {
     Artifact { name: String },
@@ -129,6 +140,7 @@ pub enum GraftWhat {
 
 /// References another session's deliverable as of entry `upto`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Graft {
     pub source: SessionId,
     pub upto: EntryId,

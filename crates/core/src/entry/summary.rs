@@ -8,6 +8,7 @@ use crate::id::EntryId;
 
 /// How a compaction was created. Trim and prune have no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompactionStrategy))]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     Truncate,
@@ -20,6 +21,7 @@ pub enum Strategy {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompactionTrigger))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     Manual,
@@ -31,6 +33,7 @@ pub enum Trigger {
 
 /// Structured details of a summary, stored next to its prose so that the next summary can include them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = SummaryDetails))]
 #[serde(default)]
 pub struct Details {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -66,6 +69,7 @@ impl Details {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Compaction {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -118,6 +122,7 @@ impl Compaction {
 
 /// The model calls that wrote a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WrittenBy {
     pub model: String,
     pub calls: u32,
@@ -131,12 +136,14 @@ pub struct WrittenBy {
 /// The text that a context shows instead of a tool result. It is stored, not computed when read, so that contexts do
 /// not change when the shortening algorithm changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Shortened {
     pub entry: EntryId,
     pub text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BranchSummary {
     pub summary: String,
     /// The leaf of the abandoned branch.

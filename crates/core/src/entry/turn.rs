@@ -7,6 +7,7 @@ use crate::content::{Json, Part, present};
 use crate::id::{EntryId, TurnId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct TurnStarted {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -14,6 +15,7 @@ pub struct TurnStarted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TurnOutcome))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Completed,
@@ -23,6 +25,7 @@ pub enum Outcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TurnEnded {
     pub outcome: Outcome,
     /// The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
@@ -38,6 +41,7 @@ pub struct TurnEnded {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActionKind {
     Answer,
@@ -47,6 +51,7 @@ pub enum ActionKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RoundAction))]
 pub struct Action {
     pub kind: ActionKind,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -54,6 +59,7 @@ pub struct Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
     Ok,
@@ -64,6 +70,7 @@ pub enum RoundStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoundResult {
     pub status: RoundStatus,
     #[serde(default)]
@@ -75,6 +82,7 @@ pub struct RoundResult {
 /// A round of the ledger. The engine writes each round twice with the same number: without a result before acting, and
 /// with the result afterwards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Round {
     pub number: u32,
     pub action: Action,
@@ -88,6 +96,7 @@ pub struct Round {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApprovalAsked {
     pub approval: String,
     pub question: String,
@@ -106,6 +115,7 @@ impl ApprovalAsked {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalAnswer {
     Approved,
@@ -113,6 +123,7 @@ pub enum ApprovalAnswer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApprovalAnswered {
     pub approval: String,
     pub answer: ApprovalAnswer,
@@ -122,6 +133,7 @@ pub struct ApprovalAnswered {
 
 /// When queued input is consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
     /// By the running turn, before its next model call.
@@ -132,6 +144,7 @@ pub enum Queue {
 
 /// Queued input. It is written to the log at once, and the process that runs the session consumes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputQueued {
     pub queue: Queue,
     pub parts: Vec<Part>,
@@ -139,12 +152,14 @@ pub struct InputQueued {
 
 /// Marks queued input as consumed. Written in the same batch as its user message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputTaken {
     pub input: EntryId,
 }
 
 /// A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelAsked {
     pub turn: TurnId,
 }

@@ -42,6 +42,7 @@ impl NewSession {
 
 /// The session and entry that a fork was created from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lineage {
     pub session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]

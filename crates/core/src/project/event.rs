@@ -9,9 +9,11 @@ use crate::flow::assignment::ASSIGNMENT_INFO;
 use crate::flow::event::RUN_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::pressure::PRESSURE_INFO;
+use crate::project::feed::FeedChange;
 use crate::scope::Principal;
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event<'a> {
     #[serde(rename = "type")]
     pub name: &'static str,
@@ -24,7 +26,11 @@ pub struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// The body, unchanged from the log.
+    #[cfg_attr(feature = "openapi", schema(value_type = Body))]
     pub entry: &'a RawValue,
+    /// The change of the feed, if the reader asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feed: Option<FeedChange>,
 }
 
 impl<'a> Event<'a> {
@@ -40,50 +46,61 @@ impl<'a> Event<'a> {
             by: &record.meta.by,
             turn: record.meta.turn,
             entry: serde_json::from_slice(&record.body).map_err(malformed)?,
+            feed: None,
         })
     }
 }
 
-fn event_name(record: &Record) -> Result<&'static str, CodecError> {
-    Ok(match record.meta.kind {
-        Kind::UserMessage | Kind::SystemNote | Kind::CustomMessage => "session:message",
-        Kind::AssistantMessage => "agent:message",
-        Kind::ToolResult => "agent:tool_result",
-        Kind::Compaction => match record.decode()? {
-            Body::Compaction(body) if matches!(body.strategy, Strategy::Trim) => "session:trimmed",
-            _ => "session:compacted",
-        },
-        Kind::BranchSummary | Kind::LeafMoved => "session:branched",
+/// The names of the events of this kind of entry. Usually there is one; otherwise the body determines which one it is.
+pub fn event_names(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::UserMessage | Kind::SystemNote | Kind::CustomMessage => &["session:message"],
+        Kind::AssistantMessage => &["agent:message"],
+        Kind::ToolResult => &["agent:tool_result"],
+        Kind::Compaction => &["session:compacted", "session:trimmed"],
+        Kind::BranchSummary | Kind::LeafMoved => &["session:branched"],
         Kind::ModelChanged | Kind::ThinkingChanged | Kind::SkillsChanged | Kind::ContextChanged => {
-            "session:settings_changed"
+            &["session:settings_changed"]
         }
-        Kind::Graft => "session:grafted",
-        Kind::Label => "session:labelled",
-        Kind::SessionNamed => "session:renamed",
-        Kind::CustomInfo => match record.decode()? {
-            Body::CustomInfo(body) if body.custom_type == PRESSURE_INFO => "session:pressure",
-            Body::CustomInfo(body) if body.custom_type == RUN_INFO => "flow:event",
-            Body::CustomInfo(body) if body.custom_type == ASSIGNMENT_INFO => "flow:entered",
-            _ => "session:info",
+        Kind::Graft => &["session:grafted"],
+        Kind::Label => &["session:labelled"],
+        Kind::SessionNamed => &["session:renamed"],
+        Kind::CustomInfo => &["session:info", "session:pressure", "flow:event", "flow:entered"],
+        Kind::TurnStarted => &["session:turn_started"],
+        Kind::TurnEnded => &["session:turn_completed", "session:cancelled"],
+        Kind::Round => &["cost:updated"],
+        Kind::ApprovalAsked => &["agent:approval_requested"],
+        Kind::ApprovalAnswered => &["agent:approval_answered"],
+        Kind::ArtifactPut => &["session:artifact"],
+        Kind::MemberChanged => &["session:shared"],
+        Kind::StateChanged => &["session:reopened", "session:closed", "session:archived"],
+        Kind::Exported => &["session:exported"],
+        Kind::InputQueued => &["session:queued"],
+        Kind::InputTaken => &["session:dequeued"],
+        Kind::CancelAsked => &["session:cancel_asked"],
+    }
+}
+
+fn event_name(record: &Record) -> Result<&'static str, CodecError> {
+    let names = event_names(record.meta.kind);
+    if let [name] = names {
+        return Ok(name);
+    }
+    let index = match record.decode()? {
+        Body::Compaction(body) => usize::from(body.strategy == Strategy::Trim),
+        Body::TurnEnded(body) => usize::from(body.outcome == Outcome::Cancelled),
+        Body::StateChanged(body) => match body.state {
+            SessionState::Created | SessionState::Active => 0,
+            SessionState::Closed => 1,
+            SessionState::Archived => 2,
         },
-        Kind::TurnStarted => "session:turn_started",
-        Kind::TurnEnded => match record.decode()? {
-            Body::TurnEnded(body) if body.outcome == Outcome::Cancelled => "session:cancelled",
-            _ => "session:turn_completed",
+        Body::CustomInfo(body) => match body.custom_type.as_str() {
+            PRESSURE_INFO => 1,
+            RUN_INFO => 2,
+            ASSIGNMENT_INFO => 3,
+            _ => 0,
         },
-        Kind::Round => "cost:updated",
-        Kind::ApprovalAsked => "agent:approval_requested",
-        Kind::ApprovalAnswered => "agent:approval_answered",
-        Kind::ArtifactPut => "session:artifact",
-        Kind::MemberChanged => "session:shared",
-        Kind::StateChanged => match record.decode()? {
-            Body::StateChanged(body) if body.state == SessionState::Archived => "session:archived",
-            Body::StateChanged(body) if body.state == SessionState::Closed => "session:closed",
-            _ => "session:reopened",
-        },
-        Kind::Exported => "session:exported",
-        Kind::InputQueued => "session:queued",
-        Kind::InputTaken => "session:dequeued",
-        Kind::CancelAsked => "session:cancel_asked",
-    })
+        _ => 0,
+    };
+    Ok(names[index])
 }

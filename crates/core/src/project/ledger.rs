@@ -1,11 +1,12 @@
 //! The ledger: one line per round, with its action, result and confidence.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::entry::{Action, Body, Entry, RoundResult};
 use crate::id::{Seq, TimestampMs, TurnId};
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LedgerLine {
     pub seq: Seq,
     pub at: TimestampMs,

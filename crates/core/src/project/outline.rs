@@ -1,6 +1,6 @@
 //! The entry tree for display: one node per entry with its children, in log order.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, Kind, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};
@@ -9,21 +9,23 @@ use crate::settings::Labels;
 /// Maximum length of a node's text, in characters.
 const NODE_TEXT_CHARS_MAX: usize = 120;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Node))]
 pub struct OutlineNode {
     pub seq: Seq,
     pub id: EntryId,
     pub parent: Option<Seq>,
-    pub kind: &'static str,
+    pub kind: Kind,
     pub at: TimestampMs,
     pub text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     pub children: Vec<Seq>,
     pub on_path: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Tree))]
 pub struct Outline {
     pub roots: Vec<Seq>,
     pub leaf: Option<Seq>,
@@ -58,7 +60,7 @@ impl Outline {
             seq: meta.seq,
             id: meta.id,
             parent: meta.parent,
-            kind: meta.kind.as_str(),
+            kind: meta.kind,
             at: meta.at,
             text: node_text(entry),
             label: None,

@@ -8,9 +8,10 @@ use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::flow::RunEvent;
 use sapwood_core::pressure::{Level, Pressure};
 use sapwood_core::project::artifacts::Artifacts;
-use sapwood_core::project::feed::{Feed, FeedItem, FeedType};
+use sapwood_core::project::feed::{Feed, FeedApprovalState, FeedItem, FeedToolStatus, FeedType};
 use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
+use sapwood_core::project::path_marks::PathMarks;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::project::usage::{Spend, USAGE_INFO, usage_note};
 use sapwood_core::settings::{Labels, Settings};
@@ -35,6 +36,60 @@ fn a_tool_item_is_replaced_by_its_outcome() {
     assert_eq!(feed_of(&log), expected);
     let running = MemLog::of("C1(x)");
     assert_eq!(feed_of(&running), [r#"tool:run:{"call":"x"}"#]);
+}
+
+#[test]
+fn an_approval_and_queued_input_change_in_place() {
+    let mut log = MemLog::of("[");
+    let asked = |approval: &str| ApprovalAsked {
+        approval: approval.to_owned(),
+        question: "May I?".to_owned(),
+        call_id: None,
+        details: None,
+    };
+    let (answer, reason) = (ApprovalAnswer::Denied, Some("no".to_owned()));
+    let queued = InputQueued { queue: Queue::Steer, parts: vec![Part::text("be brief")] };
+    log.push(asked("a")).unwrap();
+    log.push(asked("b")).unwrap();
+    log.push(ApprovalAnswered { approval: "a".to_owned(), answer, reason }).unwrap();
+    log.push(queued).unwrap();
+    let input = log.entries().last().unwrap().meta.id;
+    let open = Feed::fold(log.entries());
+    assert_eq!(open.open_turn, log.entries().next().unwrap().meta.turn);
+    assert!(!open.items.last().unwrap().is_state_change());
+    log.push(InputTaken { input }).unwrap();
+    log.write("]");
+    let feed = Feed::fold(log.entries());
+    let states: Vec<_> = feed.items.iter().filter_map(|item| item.approval.as_ref()).collect();
+    assert_eq!(
+        states.iter().map(|it| it.state).collect::<Vec<_>>(),
+        [FeedApprovalState::Denied, FeedApprovalState::Expired]
+    );
+    assert_eq!((states[0].reason.as_deref(), feed.open_turn), (Some("no"), None));
+    assert!(feed.items.iter().any(|item| item.queued.as_ref().is_some_and(|queued| queued.taken)));
+}
+
+#[test]
+fn a_tool_item_keeps_its_input_and_gets_its_status() {
+    let feed = Feed::fold(MemLog::of("C1(x,y) t2(y)!").entries());
+    let tools: Vec<_> = feed.items.iter().map(|item| item.tool.clone().unwrap()).collect();
+    assert_eq!(
+        tools.iter().map(|tool| tool.status).collect::<Vec<_>>(),
+        [FeedToolStatus::Running, FeedToolStatus::Failed]
+    );
+    assert_eq!(tools[1].input.as_ref().unwrap().get(), r#"{"call":"y"}"#);
+    assert_eq!((feed.items[1].seq, feed.items[1].entry_kind), (Seq(1), Kind::AssistantMessage));
+}
+
+#[test]
+fn entries_on_another_branch_are_off_the_path() {
+    let mut marks = PathMarks::default();
+    let log = MemLog::of("u1 a2 u3 L→1 u5 a6");
+    log.entries().for_each(|entry| marks.add(&entry.meta));
+    let outline = Outline::fold(log.entries(), log.head().leaf);
+    let expected: Vec<Seq> = outline.nodes.iter().filter(|node| !node.on_path).map(|node| node.seq).collect();
+    assert_eq!(marks.off_path(log.head().leaf), expected);
+    assert!(!expected.is_empty());
 }
 
 #[test]

@@ -12,12 +12,15 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use sapwood::core::Record;
 use sapwood::core::project::feed::{Feed, FeedItem};
+use sapwood::core::project::path_marks::PathMarks;
+use sapwood::core::tree::Head;
 use sapwood::{Seq, SessionId};
+use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::extract::AuditedPath;
+use crate::extract::{AuditedPath, Params};
 use crate::problem::{Problem, Result};
 use crate::state::State;
 use crate::wire;
@@ -35,15 +38,17 @@ pub fn routes() -> OpenApiRouter<State> {
 }
 
 /// Get the feed that an operator watches. An item replaces an earlier item with the same id.
-#[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections", params(("session" = String, Path)),
-    responses((status = 200, body = wire::Feed)))]
+#[utoipa::path(get, path = "/v1/sessions/{session}/feed", tag = "projections",
+    params(("session" = String, Path), wire::FeedAfter), responses((status = 200, body = wire::Feed)))]
 async fn get_feed(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
+    Params(query): Params<wire::FeedAfter>,
 ) -> Result<Response> {
-    let end = state.engine.directory().summary(&caller.scope, &session).await?.head.seq;
-    let mut document = FeedDocument::new(&state, caller, session, end);
+    let head = state.engine.directory().summary(&caller.scope, &session).await?.head;
+    let mut document = FeedDocument::new(&state, caller, session, head);
+    document.after = Seq(query.after.unwrap_or(0));
     // An error in the first chunk can still be sent as a problem response.
     let first = document.next().await?.unwrap_or_default();
     let body = match document.stage {
@@ -63,10 +68,11 @@ struct FeedDocument {
     checked_at: Instant,
     session: SessionId,
     after: Seq,
-    /// The end of the log when the request arrived.
-    end: Seq,
+    /// The end of the log and its leaf when the request arrived.
+    head: Head,
     records: VecDeque<Record>,
     feed: Feed,
+    marks: PathMarks,
     held_bytes: usize,
     stage: FeedStage,
     is_empty: bool,
@@ -81,16 +87,17 @@ enum FeedStage {
 }
 
 impl FeedDocument {
-    fn new(state: &State, caller: Caller, session: SessionId, end: Seq) -> Self {
+    fn new(state: &State, caller: Caller, session: SessionId, head: Head) -> Self {
         Self {
             state: state.clone(),
             caller,
             checked_at: Instant::now(),
             session,
             after: Seq::ZERO,
-            end,
+            head,
             records: VecDeque::new(),
             feed: Feed::default(),
+            marks: PathMarks::default(),
             held_bytes: 0,
             stage: FeedStage::Begin,
             is_empty: true,
@@ -115,7 +122,7 @@ impl FeedDocument {
 
     async fn next_record(&mut self) -> Result<Option<Record>> {
         if self.records.is_empty() {
-            let limit = PAGE_RECORDS.min(self.end.0.saturating_sub(self.after.0) as usize);
+            let limit = PAGE_RECORDS.min(self.head.seq.0.saturating_sub(self.after.0) as usize);
             if limit > 0 {
                 self.recheck().await?;
                 let store = self.state.engine.store();
@@ -140,6 +147,7 @@ impl FeedDocument {
         self.held_bytes += record.body.len();
         let entry = record.into_entry().map_err(|error| Problem::new("store.damaged", error.to_string()))?;
         self.feed.apply(&entry);
+        self.marks.add(&entry.meta);
         let settled = match self.held_bytes > HELD_BYTES_MAX {
             true => self.feed.take_items(),
             false => self.feed.take_settled(),
@@ -154,7 +162,10 @@ impl FeedDocument {
     fn finish(&mut self) {
         let rest = self.feed.take_items();
         self.write(&rest);
-        self.written.extend_from_slice(b"]}");
+        let off_path = json!(self.marks.off_path(self.head.leaf));
+        let (seq, open_turn) = (self.head.seq, json!(self.feed.open_turn));
+        let rest = format!(r#"],"seq":{seq},"open_turn":{open_turn},"off_path":{off_path}}}"#);
+        self.written.extend_from_slice(rest.as_bytes());
         self.stage = FeedStage::Over;
     }
 

@@ -14,6 +14,7 @@ mod login;
 mod members;
 mod memory;
 pub(crate) mod openai;
+mod openapi_events;
 mod openapi_fixups;
 mod projections;
 mod search;
@@ -36,14 +37,14 @@ use sapwood::SessionId;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
-use utoipa::{OpenApi as _, PartialSchema, ToSchema};
+use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, ResponseBuilder};
+use utoipa::{OpenApi as _, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::problem::Problem;
 use crate::state::State;
 use crate::wire;
-use crate::wire::openai::{OpenAiError, OpenAiFault};
+use crate::wire::openai::OpenAiError;
 
 /// Everything below this path requires authentication.
 pub const API: &str = "/v1";
@@ -97,6 +98,7 @@ pub fn router(state: &State) -> Router {
 /// Returns the OpenAPI document as served.
 pub fn document() -> Value {
     let mut document = serde_json::to_value(generated_document()).unwrap_or_default();
+    openapi_events::split_events(&mut document);
     openapi_fixups::apply_fixups(&mut document);
     document
 }
@@ -105,9 +107,10 @@ pub fn document() -> Value {
 fn generated_document() -> OpenApi {
     let (_, mut document) = api_routes().split_for_parts();
     let components = document.components.get_or_insert_default();
-    components.schemas.insert(wire::Problem::name().into_owned(), wire::Problem::schema());
-    components.schemas.insert(OpenAiError::name().into_owned(), OpenAiError::schema());
-    components.schemas.insert(OpenAiFault::name().into_owned(), OpenAiFault::schema());
+    add_schema::<wire::Problem>(components);
+    add_schema::<OpenAiError>(components);
+    add_schema::<sapwood::core::project::event::Event<'_>>(components);
+    add_schema::<sapwood::engine::Fragment>(components);
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme("key", bearer);
     for (path, item) in &mut document.paths.paths {
@@ -121,6 +124,13 @@ fn generated_document() -> OpenApi {
         }
     }
     document
+}
+
+/// Adds a schema that no route mentions, with the schemas that it references.
+fn add_schema<T: ToSchema>(components: &mut Components) {
+    let mut schemas = vec![(T::name().into_owned(), T::schema())];
+    T::schemas(&mut schemas);
+    components.schemas.extend(schemas);
 }
 
 /// The error response of every operation.

@@ -44,7 +44,10 @@ async fn follow_events(
         }
         None => query.after.unwrap_or(0),
     };
-    let source = SessionStream::open(&state, &caller, &session, Seq(after)).await?;
+    let mut source = SessionStream::open(&state, &caller, &session, Seq(after)).await?;
+    if let Some(start) = query.feed_after {
+        source = source.with_feed(Seq(start), Seq(after)).await?;
+    }
     Ok(stream(source, StreamExtent::Session).into_response())
 }
 

@@ -44,7 +44,7 @@ async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<J
             next_at: installed.next_at(SystemClock.now()).map(|at| at.0),
             waiting: log_state.waiting().count() as u64,
             running: log_state.running().count() as u64,
-            last: log_state.last.and_then(|last| serde_json::to_value(last).ok()),
+            last: log_state.last,
         });
     }
     Ok(Json(wire::TriggerList { items }))

@@ -154,6 +154,16 @@ pub struct ImportFile {
 pub struct EventsAfter {
     /// Only events after this seq. The `Last-Event-ID` header takes precedence.
     pub after: Option<u32>,
+    /// Adds to each durable event the `feed` change that it causes, in the feed of the entries after this seq.
+    pub feed_after: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct FeedAfter {
+    /// Only the feed of the entries after this seq.
+    pub after: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]

@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 
 use sapwood::SessionId;
+pub use sapwood::core::project::feed::FeedItem;
+pub use sapwood::core::project::ledger::LedgerLine;
+pub use sapwood::core::project::outline::{Outline as Tree, OutlineNode as Node};
+use sapwood::core::project::summary::Lineage;
+use sapwood::core::{BlobRef, Body, Part};
 use sapwood::engine::turn::Running;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,7 +63,7 @@ pub struct Session {
     #[serde(default)]
     pub members: BTreeMap<String, String>,
     #[serde(default)]
-    pub parent: Option<Value>,
+    pub parent: Option<Lineage>,
     /// Number of entries shared with the session it was forked from.
     pub inherited: u32,
     pub version: u32,
@@ -92,6 +97,7 @@ pub struct Entry {
     pub turn: Option<String>,
     pub kind: String,
     /// The body as stored in the log.
+    #[schema(value_type = Body)]
     pub body: Value,
 }
 
@@ -153,6 +159,7 @@ pub struct Context {
 pub struct Message {
     pub role: String,
     pub text: String,
+    #[schema(value_type = Vec<Part>)]
     pub parts: Vec<Value>,
     #[serde(default)]
     pub call_id: Option<String>,
@@ -169,55 +176,19 @@ pub struct Message {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Tree {
-    pub roots: Vec<u32>,
-    pub leaf: Option<u32>,
-    pub nodes: Vec<Node>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Node {
-    pub seq: u32,
-    pub id: String,
-    pub parent: Option<u32>,
-    pub kind: String,
-    pub at: i64,
-    pub text: String,
-    #[serde(default)]
-    pub label: Option<String>,
-    pub children: Vec<u32>,
-    pub on_path: bool,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Feed {
     pub items: Vec<FeedItem>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct FeedItem {
-    pub id: String,
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub label: String,
-    pub text: String,
+    /// The last entry of the feed. Pass it as `after` to follow the events after it.
+    pub seq: u32,
+    #[serde(default)]
+    pub open_turn: Option<String>,
+    /// The entries that are on another branch: not on the path to the leaf.
+    pub off_path: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Ledger {
     pub items: Vec<LedgerLine>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct LedgerLine {
-    pub seq: u32,
-    pub at: i64,
-    pub turn: Option<String>,
-    pub round: u32,
-    pub action: Value,
-    pub result: Option<Value>,
-    pub confidence: Option<f32>,
-    pub trace_id: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -473,21 +444,11 @@ pub struct Artifact {
     pub name: String,
     /// `artifact` or `input`.
     pub usage: String,
-    pub content: Blob,
+    pub content: BlobRef,
     /// How often this name was uploaded.
     pub version: u32,
     pub seq: u32,
     pub at: i64,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Blob {
-    /// The BLAKE3 hash of the bytes, which is also their `ETag`.
-    pub blob: String,
-    pub mime: String,
-    #[serde(default)]
-    pub name: Option<String>,
-    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -587,7 +548,7 @@ pub struct FlowResult {
     pub bytes: u64,
 }
 
-/// One event of a stream; `data` is a JSON string.
+/// One event of a stream; `data` is the JSON of an `Event`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct StreamEvent {
     pub data: String,

@@ -1,5 +1,6 @@
 //! Wire types of skills and triggers.
 
+use sapwood::core::trigger::LastFiring;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -36,8 +37,8 @@ pub struct Trigger {
     /// Number of firings that are still queued.
     pub waiting: u64,
     pub running: u64,
-    /// The last finished firing: `firing`, `at`, `outcome`, `session`.
-    pub last: Option<serde_json::Value>,
+    /// The last finished firing.
+    pub last: Option<LastFiring>,
 }
 
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::keys::{ApiKey, Grant};
@@ -205,13 +205,26 @@ fn check_documented(method: &str, path: &str, answer: &TestResponse) {
     if !essence.ends_with("json") {
         return;
     }
-    let whole = json!({ "components": DOCUMENT["components"], "allOf": [schema] });
-    let validator = jsonschema::validator_for(&whole).unwrap();
-    let faults: Vec<String> = validator
-        .iter_errors(&answer.json())
-        .map(|error| format!("{}: {error}", error.instance_path()))
-        .collect();
+    let faults = faults_of(&schema, &answer.json());
     assert!(faults.is_empty(), "{method} {template}: {faults:?} in {}", answer.json());
+}
+
+/// Checks a value against a schema of the document.
+pub fn check_schema(name: &str, value: &Value) {
+    let faults = faults_of(&json!({ "$ref": format!("#/components/schemas/{name}") }), value);
+    assert!(faults.is_empty(), "{name}: {faults:?} in {value}");
+}
+
+fn faults_of(schema: &Value, value: &Value) -> Vec<String> {
+    static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<jsonschema::Validator>>>> =
+        LazyLock::new(Mutex::default);
+    let compile = || {
+        let whole = json!({ "components": DOCUMENT["components"], "allOf": [schema] });
+        Arc::new(jsonschema::validator_for(&whole).unwrap())
+    };
+    let key = schema.to_string();
+    let validator = VALIDATORS.lock().unwrap().entry(key).or_insert_with(compile).clone();
+    validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
 fn find_path(path: &str) -> Option<(&'static String, &'static Value)> {

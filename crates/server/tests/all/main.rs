@@ -10,6 +10,7 @@ mod bounds;
 mod console;
 mod document;
 mod example;
+mod feed;
 mod flows;
 mod fuzz;
 mod harness;

@@ -25,7 +25,7 @@ enum ReferenceKind {
 type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
-const WITHOUT_REFERENCES: [&str; 20] = [
+const WITHOUT_REFERENCES: [&str; 21] = [
     "add_memory",
     "answer_approval",
     "compact_session",
@@ -34,6 +34,7 @@ const WITHOUT_REFERENCES: [&str; 20] = [
     "export_session",
     "fire_trigger",
     "follow_events",
+    "get_feed",
     "get_response",
     "list_entries",
     "list_flows",

@@ -197,6 +197,7 @@ async fn a_feed_is_streamed_while_it_is_read() {
     // The result is too far from its call to wait for it, so the item is repeated at the end with the same id.
     let found = whole[0].clone();
     (whole[0]["type"], whole[0]["text"]) = (json!("tool"), json!("{}"));
+    whole[0]["tool"]["status"] = json!("running");
     whole.as_array_mut().unwrap().push(found);
     assert_eq!(feed.json()["items"], whole);
     assert_eq!(server.get("bob", "/v1/sessions/s/feed").await.code(), "session.not_found");
