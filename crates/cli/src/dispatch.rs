@@ -74,7 +74,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Tenant(args) => apikey::tenant(app, args).await,
         Command::Serve(args) => Box::pin(serve::run(app, args)).await,
         Command::Export(args) => export::run(app, args).await,
-        Command::Import(args) => import::run(app, args).await,
+        Command::Import(args) => Box::pin(import::run(app, args)).await,
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
         Command::Skill(args) => skill::run(app, args).await,

@@ -3,9 +3,10 @@
 //! Files are read line by line, so memory use does not depend on their size. Damaged lines are reported with their
 //! numbers and the rest is imported. Repeating an import adds only new entries.
 
+mod database;
 mod discover;
 mod foreign;
-mod intake;
+mod own;
 mod source;
 mod zstd;
 
@@ -13,8 +14,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use sapwood::engine::import::{Mode, SiblingSessions};
-use sapwood::formats::import::{Format, Problem};
+use sapwood::engine::import::{
+    ImportOptions, ImportReport as SessionReport, Mode, ReportedProblem, SiblingSessions,
+};
+use sapwood::formats::import::Format;
 use serde::Serialize;
 
 use crate::app::App;
@@ -50,18 +53,8 @@ enum ImportFormatArg {
 
 impl ImportFormatArg {
     fn format(self) -> Option<Format> {
-        Some(match self {
-            ImportFormatArg::Auto => return None,
-            ImportFormatArg::Sapwood => Format::Sapwood,
-            ImportFormatArg::Operator => Format::Operator,
-            ImportFormatArg::Pi => Format::Pi,
-            ImportFormatArg::ClaudeCode => Format::ClaudeCode,
-            ImportFormatArg::Codex => Format::Codex,
-            ImportFormatArg::Opencode => Format::OpenCode,
-            ImportFormatArg::GeminiCli => Format::GeminiCli,
-            ImportFormatArg::RoleFiles => Format::RoleFiles,
-            ImportFormatArg::Messages => Format::Messages,
-        })
+        let value = self.to_possible_value()?;
+        Format::ALL.iter().copied().find(|format| format.as_str() == value.get_name())
     }
 }
 
@@ -103,11 +96,34 @@ struct ImportReport {
     taken: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct ReportedProblem {
-    line: Option<u64>,
-    code: std::borrow::Cow<'static, str>,
-    message: String,
+impl ImportReport {
+    /// Describes an imported session. A failure becomes a problem of the session, except for a store failure, which ends
+    /// the command.
+    fn new(
+        mut report: SessionReport,
+        source: &str,
+        format: Option<Format>,
+        mode: Mode,
+        if_empty: &str,
+    ) -> Result<Self> {
+        match report.failure.map(Failure::from) {
+            Some(failure) if failure.code.starts_with("store.") => return Err(failure),
+            failure => report.problems.extend(failure.map(to_problem)),
+        }
+        if !report.is_stored && report.problems.is_empty() {
+            report.problems.push(to_problem(Failure::new("import.empty", if_empty)));
+        }
+        Ok(Self {
+            session: report.session.map(|session| session.to_string()),
+            source: source.to_owned(),
+            format: format.map(Format::as_str),
+            added: report.added,
+            skipped: report.skipped,
+            problems: report.problems,
+            dry_run: mode == Mode::DryRun,
+            taken: report.is_stored,
+        })
+    }
 }
 
 pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
@@ -128,9 +144,10 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
         bar.suspend(|| print(app, &problem_report(directory, failure, mode)))?;
     }
     let siblings = (found.files.len() >= SHARED_LOOKUP_FILES_MIN).then(SiblingSessions::default);
+    let options = ImportOptions { siblings, ..ImportOptions::new(mode) };
     for path in found.files {
         taken += match source::Source::open(&path, bar.clone()) {
-            Ok(source) => import_file(app, source, args.from.format(), mode, siblings.as_ref(), &bar).await?,
+            Ok(source) => import_file(app, source, args.from.format(), options.clone(), &bar).await?,
             Err(failure) => {
                 bar.suspend(|| print(app, &problem_report(&path, failure, mode)))?;
                 0
@@ -148,19 +165,20 @@ async fn import_file(
     app: &mut App,
     source: source::Source,
     given: Option<Format>,
-    mode: Mode,
-    siblings: Option<&SiblingSessions>,
+    options: ImportOptions,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
-    match given.or_else(|| source.detect()).unwrap_or(Format::Sapwood) {
-        Format::Sapwood => intake::import_file(app, source, mode).await,
-        format => {
-            let target = foreign::ImportTarget { engine: &app.engine, scope: &app.scope, mode, siblings };
-            let reports = foreign::import_file(target, source, format).await?;
-            bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
-            Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
-        }
+    let format = given.or_else(|| source.detect()).unwrap_or(Format::Sapwood);
+    if format == Format::Sapwood {
+        return own::import_file(app, source, options).await;
     }
+    let target = foreign::ImportTarget { engine: &app.engine, scope: &app.scope, options };
+    let reports = match format {
+        Format::OpenCode => database::import(&target, &source.path).await?,
+        _ => vec![foreign::import_file(target, source, format).await?],
+    };
+    bar.suspend(|| reports.iter().try_for_each(|report| print(app, report)))?;
+    Ok(reports.iter().map(|report| u64::from(report.taken)).sum())
 }
 
 fn default_locations() -> Result<Vec<PathBuf>> {
@@ -175,23 +193,18 @@ fn nothing_found() -> Failure {
     Failure::new("import.nothing", message).with_hint("give the path of a file or directory")
 }
 
-fn to_reported(problem: &Problem) -> ReportedProblem {
-    ReportedProblem {
-        line: Some(problem.line),
-        code: problem.what.code().into(),
-        message: problem.what.to_string(),
-    }
+fn to_problem(failure: Failure) -> ReportedProblem {
+    ReportedProblem { line: None, code: failure.code, message: failure.message }
 }
 
 fn problem_report(path: &Path, failure: Failure, mode: Mode) -> ImportReport {
-    let problem = ReportedProblem { line: None, code: failure.code, message: failure.message };
     ImportReport {
         session: None,
         source: path.display().to_string(),
         format: None,
         added: 0,
         skipped: 0,
-        problems: vec![problem],
+        problems: vec![to_problem(failure)],
         dry_run: mode == Mode::DryRun,
         taken: false,
     }

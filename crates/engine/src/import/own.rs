@@ -1,212 +1,120 @@
-//! Import Sapwood's own files. The n-th entry of a file has seq n. Existing entries are compared with the file one
-//! by one, and the rest is appended. A log that differs from the file is left unchanged.
+//! Imports a file in Sapwood's format, which may contain several concatenated exports.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use sapwood_core::entry::Draft;
-use sapwood_core::port::store::Expect;
-use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq};
-use sapwood_formats::header::Header;
+use sapwood_core::{Draft, Scope};
 use sapwood_formats::import::sapwood::Importer;
 
-use super::{Import, Imports, Mode, PAGE_RECORDS};
-use crate::{Engine, Result};
+use super::options::ImportOptions;
+use super::own_intake::OwnIntake;
+use super::report::ImportReport;
+use crate::{Engine, EngineError};
 
-/// A Sapwood session that is being imported unchanged.
-pub struct OwnIntake {
+/// Maximum number of entries, and of input bytes, per batch.
+const BATCH_DRAFTS: usize = 512;
+const BATCH_BYTES: usize = 2 << 20;
+
+/// An import of a file in Sapwood's format.
+pub struct OwnImport {
     engine: Engine,
     scope: Scope,
-    mode: Mode,
-    target: Target,
-    /// Blobs whose entry has not been read yet, and their total size.
-    blobs: HashMap<BlobHash, Vec<u8>>,
-    blob_bytes: usize,
-    added: u64,
-    skipped: u64,
+    options: ImportOptions,
+    current: OwnSession,
+    /// Sessions that were read completely, and are not imported yet.
+    ended: VecDeque<OwnSession>,
+    /// Bytes read since entries were last stored.
+    input_bytes: usize,
 }
 
-enum Target {
-    /// The header has not been read yet.
-    Unknown,
-    /// Existing entries are compared first.
-    Comparing(LogComparison),
-    Import(Box<Import>),
-    Counted,
-    /// No more entries are written: the store's log differs from the file, or a write failed.
-    Refused {
-        differs_at: Option<Seq>,
-    },
+/// A session that is being imported.
+struct OwnSession {
+    importer: Importer,
+    drafts: Vec<Draft>,
+    intake: OwnIntake,
+    failure: Option<EngineError>,
 }
 
-/// The comparison of a file with a stored session.
-struct LogComparison {
-    header: Box<Header>,
-    /// Whether the session is stored.
-    exists: bool,
-    compared: Seq,
-    after: Seq,
-    page: VecDeque<EntryId>,
-}
-
-/// The result of an intake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OwnIntakeResult {
-    pub added: u64,
-    /// Entries that the store already had.
-    pub skipped: u64,
-    /// Whether the session is now stored, except for unreadable parts of its file.
-    pub is_stored: bool,
-    /// The first entry at which the store's log differs. Nothing was added in that case.
-    pub differs_at: Option<Seq>,
-}
-
-impl Imports<'_> {
-    pub fn begin_own_intake(self, scope: &Scope, mode: Mode) -> OwnIntake {
-        OwnIntake {
-            engine: self.engine.clone(),
-            scope: scope.clone(),
-            mode,
-            target: Target::Unknown,
-            blobs: HashMap::new(),
-            blob_bytes: 0,
-            added: 0,
-            skipped: 0,
-        }
-    }
-}
-
-impl OwnIntake {
-    /// Import the drafts read so far. After a failure, no more drafts are imported.
-    pub async fn take(&mut self, importer: &mut Importer, drafts: &mut Vec<Draft>) -> Result<()> {
-        for bytes in importer.take_blobs() {
-            self.buffer_blob(bytes);
-        }
-        if let (Target::Unknown, Some(header)) = (&self.target, importer.header()) {
-            self.open(header).await?;
-        }
-        for draft in drafts.drain(..) {
-            if let Err(error) = self.take_one(draft).await {
-                self.target = Target::Refused { differs_at: None };
-                return Err(error);
-            }
-        }
-        Ok(())
+impl OwnImport {
+    pub(super) fn begin(engine: &Engine, scope: &Scope, options: ImportOptions) -> Self {
+        let current = OwnSession::new(OwnIntake::new(engine, scope, &options));
+        let (engine, scope) = (engine.clone(), scope.clone());
+        Self { engine, scope, options, current, ended: VecDeque::new(), input_bytes: 0 }
     }
 
-    /// Bytes of buffered blobs whose entry has not been read yet.
+    /// Read a line, including its line break. Call [`OwnImport::next_report`] and [`OwnImport::store_if_full`] after a few
+    /// lines.
+    pub fn push_line(&mut self, line: &[u8], number: u64) {
+        self.input_bytes += line.len();
+        if self.current.push_line(line, number) {
+            let next = OwnSession::new(OwnIntake::new(&self.engine, &self.scope, &self.options));
+            self.ended.push_back(std::mem::replace(&mut self.current, next));
+            self.current.push_line(line, number);
+        }
+    }
+
+    /// Import the next session that was read completely, if any.
+    pub async fn next_report(&mut self) -> Option<ImportReport> {
+        Some(self.ended.pop_front()?.finish().await)
+    }
+
+    /// Store the entries read so far if they fill a batch. Returns whether none of them remain buffered.
+    pub async fn store_if_full(&mut self) -> bool {
+        let is_full = self.current.drafts.len() >= BATCH_DRAFTS || self.input_bytes >= BATCH_BYTES;
+        if is_full {
+            self.input_bytes = 0;
+            self.current.store().await;
+        }
+        is_full
+    }
+
+    /// Bytes of blobs that are incomplete, or whose entry has not been read yet.
     pub fn held_bytes(&self) -> usize {
-        self.blob_bytes
+        self.current.importer.held_bytes() + self.current.intake.held_bytes()
     }
 
-    pub async fn finish(mut self) -> Result<OwnIntakeResult> {
-        // Also create a session without entries.
-        if matches!(&self.target, Target::Comparing(comparison) if !comparison.exists) {
-            self.begin().await?;
-        }
-        let taken =
-            OwnIntakeResult { added: self.added, skipped: self.skipped, is_stored: true, differs_at: None };
-        Ok(match self.target {
-            Target::Import(import) => {
-                import.finish().await?;
-                taken
-            }
-            Target::Comparing(_) | Target::Counted => taken,
-            Target::Refused { differs_at } => {
-                OwnIntakeResult { added: 0, is_stored: false, differs_at, ..taken }
-            }
-            Target::Unknown => OwnIntakeResult::default(),
-        })
+    /// Whether the rest of the current session is not imported. Other sessions may follow it.
+    pub fn is_given_up(&self) -> bool {
+        self.current.failure.is_some()
     }
 
-    fn buffer_blob(&mut self, bytes: Vec<u8>) {
-        self.blob_bytes += bytes.len();
-        let replaced = self.blobs.insert(BlobHash::of(&bytes), bytes);
-        self.blob_bytes -= replaced.map_or(0, |bytes| bytes.len());
-    }
-
-    async fn open(&mut self, header: &Header) -> Result<()> {
-        let exists = self.engine.directory().exists(&self.scope, &header.id).await?;
-        let (header, page) = (Box::new(header.clone()), VecDeque::new());
-        let comparison = LogComparison { header, exists, compared: Seq::ZERO, after: Seq::ZERO, page };
-        self.target = Target::Comparing(comparison);
-        Ok(())
-    }
-
-    async fn take_one(&mut self, draft: Draft) -> Result<()> {
-        if let Target::Comparing(comparison) = &mut self.target {
-            match comparison.next_id(&self.engine, &self.scope).await? {
-                None => self.begin().await?,
-                found if found == draft.id => {
-                    self.skipped += 1;
-                    self.blobs_of(&draft);
-                    return Ok(());
-                }
-                Some(_) => self.target = Target::Refused { differs_at: Some(comparison.compared) },
-            }
-        }
-        let blobs = self.blobs_of(&draft);
-        match &mut self.target {
-            Target::Import(import) => {
-                // Blobs must be stored before the entries that reference them.
-                for bytes in blobs {
-                    self.engine.store.put_blob(&self.scope, bytes).await?;
-                }
-                self.added += 1;
-                import.push(draft).await
-            }
-            Target::Counted => {
-                self.added += 1;
-                Ok(())
-            }
-            Target::Unknown | Target::Comparing(_) | Target::Refused { .. } => Ok(()),
-        }
-    }
-
-    /// Start appending after all existing entries were compared. Fails with a conflict if the log has grown since.
-    async fn begin(&mut self) -> Result<()> {
-        let Target::Comparing(comparison) = &self.target else { return Ok(()) };
-        self.target = match self.mode {
-            Mode::Write => {
-                let (new, expect) = (comparison.header.new_session(), Expect::Head(comparison.compared));
-                Target::Import(Box::new(self.engine.imports().begin(&self.scope, new, expect).await?))
-            }
-            Mode::DryRun => {
-                if comparison.exists {
-                    self.engine
-                        .directory()
-                        .check_right(&self.scope, &comparison.header.id, Right::Own)
-                        .await?;
-                }
-                Target::Counted
-            }
-        };
-        Ok(())
-    }
-
-    /// The buffered blobs of this entry.
-    fn blobs_of(&mut self, draft: &Draft) -> Vec<Vec<u8>> {
-        if self.blobs.is_empty() {
-            return Vec::new();
-        }
-        let named = draft.body.blobs();
-        let blobs: Vec<Vec<u8>> = named.iter().filter_map(|blob| self.blobs.remove(blob)).collect();
-        self.blob_bytes -= blobs.iter().map(Vec::len).sum::<usize>();
-        blobs
+    /// Import the rest of the last session. Call it after the last report of [`OwnImport::next_report`].
+    pub async fn finish(self) -> ImportReport {
+        self.current.finish().await
     }
 }
 
-impl LogComparison {
-    /// The next entry of the stored session; `None` at its end.
-    async fn next_id(&mut self, engine: &Engine, scope: &Scope) -> Result<Option<EntryId>> {
-        if self.page.is_empty() && self.exists {
-            let page = engine.store.read_after(scope, &self.header.id, self.after, PAGE_RECORDS).await?;
-            self.after = page.last().map_or(self.after, |last| last.meta.seq);
-            self.page.extend(page.iter().map(|record| record.meta.id));
+impl OwnSession {
+    fn new(intake: OwnIntake) -> Self {
+        Self { importer: Importer::default(), drafts: Vec::new(), intake, failure: None }
+    }
+
+    /// Read a line. Returns whether it is the header of another session.
+    fn push_line(&mut self, line: &[u8], number: u64) -> bool {
+        self.importer.push_line(line, number, &mut self.drafts);
+        let is_end = self.importer.take_end(number);
+        if self.importer.header().is_none() && !self.importer.problems().is_empty() {
+            // These entries have no valid header. Skip them: another session may follow.
+            self.importer.skip_rest();
         }
-        let next = self.page.pop_front();
-        if next.is_some() {
-            self.compared = self.compared.next();
+        is_end
+    }
+
+    async fn store(&mut self) {
+        if self.failure.is_some() {
+            self.drafts.clear();
+            self.importer.take_blobs();
+            return;
         }
-        Ok(next)
+        self.failure = self.intake.take(&mut self.importer, &mut self.drafts).await.err();
+    }
+
+    async fn finish(mut self) -> ImportReport {
+        self.store().await;
+        let taken = match self.failure {
+            Some(failure) => Err(failure),
+            None => self.intake.finish().await,
+        };
+        let session = self.importer.header().map(|header| header.id.clone());
+        ImportReport::new(session, taken, self.importer.problems())
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 
 use sapwood_core::Json;
 use sapwood_core::content::{Part, Reasoning};
+use sapwood_core::entry::ToolResult;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -26,6 +27,16 @@ pub(super) fn part_bytes(part: &Part) -> usize {
             Part::ToolCall(call) => call.input.get().len() + call.name.len() + call.call_id.len(),
             Part::Media(media) => 256 + usize::try_from(media.bytes).unwrap_or(usize::MAX / 2),
         }
+}
+
+/// Return a result of a tool that was not interrupted.
+pub(super) fn tool_result(
+    call_id: String,
+    tool: Option<String>,
+    parts: Vec<Part>,
+    is_error: bool,
+) -> ToolResult {
+    ToolResult { call_id, tool, parts, is_error, duration_ms: None, interrupted: false, full: None }
 }
 
 /// The content of a message: a string, a block, or several blocks.

@@ -21,6 +21,7 @@ use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::blocks::tool_result;
 use super::document::{Records, has_lines, read_document, read_lines};
 use super::steps::{
     Author, PathKind, RecordKey, StepAction, StepBatch, StepParent, model_name, plausible_usage,
@@ -150,6 +151,7 @@ struct PendingMessage {
     bytes: usize,
 }
 
+#[derive(Default)]
 pub struct Importer {
     name: String,
     pending: VecDeque<PendingMessage>,
@@ -195,19 +197,7 @@ impl Reader for Importer {
 
 impl Importer {
     pub fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            pending: VecDeque::new(),
-            pending_bytes: 0,
-            first: 0,
-            positions: HashMap::new(),
-            ends: VecDeque::new(),
-            under: StepParent::Root,
-            flushed_parents: HashMap::new(),
-            emitted_leaf: StepParent::Root,
-            rewinds: 0,
-            loose: 0,
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     fn take_line(&mut self, line: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
@@ -480,15 +470,8 @@ fn result(call: GeminiCall<'_>, batch: &mut StepBatch) -> Option<ToolResult> {
         }
     }
     let is_error = matches!(call.status.as_ref(), "error" | "cancelled");
-    Some(ToolResult {
-        call_id: call.id,
-        tool: Some(call.name),
-        parts,
-        is_error,
-        duration_ms: None,
-        interrupted: call.status == "cancelled",
-        full: None,
-    })
+    let interrupted = call.status == "cancelled";
+    Some(ToolResult { interrupted, ..tool_result(call.id, Some(call.name), parts, is_error) })
 }
 
 /// Return a tool's response as text. If the response is an object that only wraps a string, return the string.

@@ -6,15 +6,14 @@ use std::borrow::Cow;
 
 use sapwood_core::content::{Part, Reasoning};
 use sapwood_core::entry::{
-    AssistantMessage, ContextChanged, ModelChanged, Stop, SystemNote, ToolResult, Usage, UserMessage,
-    fit_title,
+    AssistantMessage, ContextChanged, ModelChanged, Stop, SystemNote, Usage, UserMessage, fit_title,
 };
 use sapwood_core::{BlobHash, Body};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::blocks::{Block, Content};
+use super::blocks::{Block, Content, tool_result};
 use super::document::{Records, has_lines, read_document, read_lines};
 use super::steps::{Author, RecordKey, StepBatch, StepParent, plausible_usage};
 use super::text::{arguments_json, input_json};
@@ -190,18 +189,11 @@ impl Importer {
         let bodies: Vec<Body> = match message.role.as_ref() {
             "user" => user_bodies(message.content.into_blocks(), batch),
             "assistant" => vec![assistant(message, batch).into()],
-            "tool" | "function" => vec![
-                ToolResult {
-                    call_id: message.tool_call_id.unwrap_or_default(),
-                    tool: message.name,
-                    parts: message.content.into_parts(batch),
-                    is_error: message.is_error.unwrap_or(false),
-                    duration_ms: None,
-                    interrupted: false,
-                    full: None,
-                }
-                .into(),
-            ],
+            "tool" | "function" => {
+                let (call_id, parts) =
+                    (message.tool_call_id.unwrap_or_default(), message.content.into_parts(batch));
+                vec![tool_result(call_id, message.name, parts, message.is_error.unwrap_or(false)).into()]
+            }
             "system" | "developer" => {
                 let parts = message.content.into_parts(batch);
                 let text = batch.text_only(&parts);
@@ -242,16 +234,7 @@ pub(super) fn user_bodies(blocks: Vec<Block<'_>>, batch: &mut StepBatch) -> Vec<
             let (call_id, is_error) =
                 (block.tool_use_id.unwrap_or_default(), block.is_error.unwrap_or(false));
             let parts = block.content.into_parts(batch);
-            let result = ToolResult {
-                call_id,
-                tool: None,
-                parts,
-                is_error,
-                duration_ms: None,
-                interrupted: false,
-                full: None,
-            };
-            bodies.push(result.into());
+            bodies.push(tool_result(call_id, None, parts, is_error).into());
         } else {
             user_parts.extend(block.into_part(batch));
         }

@@ -1,9 +1,9 @@
 //! Session imports, one module per format. An importer reads lines, reports the lines it cannot use, and
 //! continues with the rest.
 //!
-//! Sapwood's own files ([`sapwood`]) become drafts directly. Foreign files need two passes. A [`Reader`] converts
-//! lines to a [`steps::StepBatch`], which describes the records and their relations. Then a
-//! [`reconcile::Reconciler`] converts the steps to drafts that extend the session in the store.
+//! Sapwood's own files ([`sapwood`]) become drafts directly. For foreign files, a [`Reader`] converts
+//! lines to a [`steps::StepBatch`], which describes the records and their relations. A [`reconcile::Reconciler`]
+//! converts each step to drafts that extend the session in the store.
 
 mod blocks;
 pub mod claude_code;
@@ -13,6 +13,8 @@ mod document;
 mod entry_table;
 pub mod gemini_cli;
 mod keys;
+mod late_usage;
+mod log_index;
 pub mod messages;
 pub mod opencode;
 pub mod pi;
@@ -20,6 +22,7 @@ pub mod reconcile;
 mod revisions;
 pub mod role_files;
 pub mod sapwood;
+mod step_batch;
 pub mod steps;
 pub mod text;
 
@@ -132,18 +135,15 @@ impl ProblemKind {
             ProblemKind::Torn => "import.torn",
             ProblemKind::TooLong => "import.too_long",
             ProblemKind::UnknownType { .. } => "import.unknown_type",
-            ProblemKind::Duplicate { .. } => "import.duplicate",
+            ProblemKind::Duplicate { .. } | ProblemKind::DuplicateRecord => "import.duplicate",
             ProblemKind::WrongOrder { .. } => "import.wrong_order",
             ProblemKind::Gap { .. } => "import.gap",
-            ProblemKind::MissingParent { .. } => "import.missing_parent",
+            ProblemKind::MissingParent { .. } | ProblemKind::ParentNotFound => "import.missing_parent",
             ProblemKind::Reattached => "import.rehung",
             ProblemKind::NotAtLeaf => "import.beside_leaf",
-            ProblemKind::UnknownTarget { .. } => "import.unknown_target",
+            ProblemKind::UnknownTarget { .. } | ProblemKind::UnknownSource { .. } => "import.unknown_target",
             ProblemKind::KeptOffPath { .. } => "import.kept_off_path",
             ProblemKind::GivenUp => "import.given_up",
-            ProblemKind::ParentNotFound => "import.missing_parent",
-            ProblemKind::DuplicateRecord => "import.duplicate",
-            ProblemKind::UnknownSource { .. } => "import.unknown_target",
             ProblemKind::Repaired { .. } => "import.mended",
             ProblemKind::PartSkipped { .. } => "import.left_out",
             ProblemKind::StoreFork => "import.store_fork",
@@ -229,8 +229,13 @@ pub trait Reader {
     fn push_document(&mut self, bytes: &[u8], batch: &mut StepBatch) {
         self.push_line(bytes, 1, batch);
     }
+    /// Read a line of a file that this file continues. Records from `end_ordinal` on are skipped. Only Codex has such
+    /// files.
+    fn push_inherited(&mut self, line: &[u8], number: u64, _end_ordinal: u64, batch: &mut StepBatch) {
+        self.push_line(line, number, batch);
+    }
     /// Emit the records that are still buffered at the end of the file.
-    fn finish(&mut self, _harvest: &mut StepBatch) {}
+    fn finish(&mut self, _batch: &mut StepBatch) {}
 }
 
 /// Return the reader for a format. `name` names the source, for formats without a session id.

@@ -15,14 +15,13 @@ use std::borrow::Cow;
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
     AssistantMessage, BranchSummary, Compaction, ContextChanged, CustomInfo, CustomMessage, Details,
-    ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, ToolResult, Trigger, Usage, UserMessage,
-    fit_title,
+    ModelChanged, SessionNamed, Stop, Strategy, ThinkingChanged, Trigger, Usage, UserMessage, fit_title,
 };
 use sapwood_core::{BlobHash, Body, EntryId, Json, TimestampMs};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::blocks::Content;
+use super::blocks::{Content, tool_result};
 use super::steps::{
     Author, PathKind, RecordKey, StepAction, StepBatch, StepParent, lineage, model_name, plausible_usage,
 };
@@ -378,16 +377,12 @@ impl Importer {
         let body: Body = match message.role.as_ref() {
             "user" => UserMessage { parts: message.content.into_parts(batch), origin: None }.into(),
             "assistant" => self.assistant(message, batch).into(),
-            "toolResult" | "tool_result" | "tool" => ToolResult {
-                call_id: message.tool_call_id.unwrap_or_default(),
-                tool: message.tool_name.filter(|tool| !tool.is_empty()),
-                parts: message.content.into_parts(batch),
-                is_error: message.is_error.unwrap_or(false),
-                duration_ms: None,
-                interrupted: false,
-                full: None,
+            "toolResult" | "tool_result" | "tool" => {
+                let tool = message.tool_name.filter(|tool| !tool.is_empty());
+                let (call_id, parts) =
+                    (message.tool_call_id.unwrap_or_default(), message.content.into_parts(batch));
+                tool_result(call_id, tool, parts, message.is_error.unwrap_or(false)).into()
             }
-            .into(),
             "bashExecution" | "bash_execution" if message.exclude_from_context != Some(true) => {
                 CustomMessage {
                     custom_type: "bashExecution".to_owned(),

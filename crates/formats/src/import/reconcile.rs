@@ -8,35 +8,24 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sapwood_core::entry::{ContextChanged, Label, LeafMoved, SessionNamed, Stance, Usage, WrittenBy, codec};
+use sapwood_core::entry::{ContextChanged, Label, LeafMoved, SessionNamed, Stance, Usage, codec};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
-use super::entry_table::{ENTRIES_MAX, EntryTable, RowIndex};
-use super::keys::{ALIASES_MAX, KeyLookup, KeyTable, TreePosition};
+use super::entry_table::RowIndex;
+use super::keys::{KeyLookup, TreePosition};
+use super::late_usage::{take_usage, uncounted_usage, usage_key};
+use super::log_index::LogIndex;
 use super::revisions::{Comparison, LoggedVersion, Versions};
 use super::steps::{
     Author, EarlierEntries, ImportStep, PathKind, RecordKey, RecordRef, StepAction, StepParent,
-    plausible_usage, usage_since,
 };
 use super::{PROBLEMS_MAX, Problem, ProblemKind};
 
-/// Maximum total number of entries visited when walking up paths. Only a malicious file needs more.
-const WALK_STEPS_MAX: u64 = 1 << 30;
 /// A body with at most this much text fits into an entry. A larger body is encoded to measure it.
 const SAFE_CONTENT_BYTES: usize = BODY_BYTES_MAX / 4;
-/// The latest time that an id can encode, minus a margin for increments.
-const ID_MS_MAX: i64 = (1 << 48) - (1 << 32);
-/// The part number of the key for late usage of a response.
-const USAGE_PART: usize = usize::MAX;
-
-/// Return the key for usage that became known after its response was imported.
-pub(super) fn usage_key(response: RecordKey) -> RecordKey {
-    response.part(USAGE_PART)
-}
-
 /// An entry to add to the tree.
 struct NewEntry {
     key: RecordKey,
@@ -55,16 +44,15 @@ struct ExtendedResponse {
     position: TreePosition,
 }
 
+#[derive(Default)]
 pub struct Reconciler {
     agent: Option<Principal>,
-    rows: EntryTable,
-    keys: KeyTable,
+    log: LogIndex,
     versions: Versions,
     /// For each entry that the log had before this run: whether the source contains its record.
     in_source: Vec<bool>,
     /// Records whose usage another session counts.
     counted_elsewhere: HashSet<RecordKey, foldhash::fast::RandomState>,
-    last: Option<EntryId>,
     /// The leaf of the log.
     leaf: TreePosition,
     /// The leaf of the source.
@@ -86,7 +74,6 @@ pub struct Reconciler {
     /// instructions.
     instructions_after: HashMap<RowIndex, RowIndex>,
     at: TimestampMs,
-    walked: u64,
     moves: u64,
     given_up: bool,
     /// Number of problems in steps, not counting read errors.
@@ -98,47 +85,20 @@ pub struct Reconciler {
 impl Reconciler {
     /// Create a reconciler. `agent` is the principal for messages of the source's agent.
     pub fn new(agent: Option<Principal>) -> Self {
-        Self {
-            agent,
-            rows: EntryTable::default(),
-            keys: KeyTable::default(),
-            versions: Versions::default(),
-            in_source: Vec::new(),
-            counted_elsewhere: HashSet::default(),
-            last: None,
-            leaf: None,
-            source_leaf: None,
-            initial_leaf: None,
-            rewound: None,
-            extended: None,
-            is_leaf_imported: false,
-            syncs_leaf: false,
-            title: None,
-            system: None,
-            instructions_after: HashMap::new(),
-            at: TimestampMs::default(),
-            walked: 0,
-            moves: 0,
-            given_up: false,
-            reported: 0,
-            added: 0,
-            skipped: 0,
-        }
+        Self { agent, ..Self::default() }
     }
 
     /// Register an entry of the log, in seq order. `parent` is its parent's seq; seqs begin with 1.
     pub fn register(&mut self, id: EntryId, parent: Option<u32>, stance: Stance) {
-        let parent =
-            parent.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
-        self.push_row(id, parent, stance);
+        self.log.push(id, self.log.position_of_seq(parent), stance);
         self.in_source.push(false);
     }
 
     /// Register the body of the last registered entry. Needed for sources that rewrite messages.
     pub fn register_body(&mut self, body: &Body) {
-        let Some(row) = self.rows.len().checked_sub(1).map(|row| row as RowIndex) else { return };
+        let Some(row) = self.log.rows.len().checked_sub(1).map(|row| row as RowIndex) else { return };
         self.versions.register(row, body);
-        let is_of_source = self.is_of_source(row);
+        let is_of_source = self.log.is_of_source(row);
         match body {
             Body::SessionNamed(named) if is_of_source => self.title = Some(named.title.clone()),
             Body::LeafMoved(_) => self.is_leaf_imported = is_of_source,
@@ -146,7 +106,7 @@ impl Reconciler {
                 self.is_leaf_imported = true;
                 self.register_system(row, changed);
             }
-            _ if self.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
+            _ if self.log.rows.stance(row) == Stance::InTree => self.is_leaf_imported = is_of_source,
             _ => {}
         }
     }
@@ -154,7 +114,7 @@ impl Reconciler {
     fn register_system(&mut self, row: RowIndex, changed: &ContextChanged) {
         let Some(system) = &changed.system else { return };
         self.system = Some((row, system.clone()));
-        if let Some(before) = self.rows.parent(row) {
+        if let Some(before) = self.log.rows.parent(row) {
             self.instructions_after.insert(before, row);
         }
     }
@@ -180,13 +140,8 @@ impl Reconciler {
 
     /// Set the leaf of the log, after all entries were registered.
     pub fn register_leaf(&mut self, seq: Option<u32>) {
-        self.leaf = seq.and_then(|seq| seq.checked_sub(1)).filter(|row| (*row as usize) < self.rows.len());
+        self.leaf = self.log.position_of_seq(seq);
         self.initial_leaf = Some(self.leaf);
-    }
-
-    /// Whether the log has an entry for this record.
-    pub fn has(&self, key: RecordKey) -> bool {
-        matches!(self.keys.find(key, &self.rows), Some(KeyLookup::Entry(_)))
     }
 
     /// Append the drafts of a step to `drafts`.
@@ -194,8 +149,7 @@ impl Reconciler {
         if self.given_up {
             return;
         }
-        let is_full = self.rows.len() >= ENTRIES_MAX || self.keys.aliases() >= ALIASES_MAX;
-        if is_full || self.has_too_many_problems(step.line, problems) {
+        if self.log.is_full() || self.has_too_many_problems(step.line, problems) {
             self.given_up = true;
             problems.push(Problem { line: step.line, what: ProblemKind::GivenUp });
             return;
@@ -220,7 +174,7 @@ impl Reconciler {
             StepAction::Alias { under, path } => {
                 let position = self.resolve_parent(under, &mut report);
                 // A record without an entry maps to the position of its parent.
-                self.keys.put_alias(step.key, position, &self.rows);
+                self.log.put_alias(step.key, position);
                 self.set_source_leaf(path, position);
             }
             StepAction::Rewind(under) => {
@@ -231,7 +185,7 @@ impl Reconciler {
             StepAction::Title(title) => self.take_title(step.key, title, drafts),
             StepAction::System(system) => self.take_system(step.key, system, &mut report, drafts),
             StepAction::Opening(body) => {
-                let is_late = self.rows.len() > 0 && !self.has(step.key);
+                let is_late = self.log.rows.len() > 0 && !self.log.has(step.key);
                 let new_entry = NewEntry {
                     key: step.key,
                     body,
@@ -242,7 +196,7 @@ impl Reconciler {
                 let position =
                     if is_late { None } else { self.take_entry(new_entry, None, &mut report, drafts) };
                 if is_late {
-                    self.keys.put_alias(step.key, None, &self.rows);
+                    self.log.put_alias(step.key, None);
                 }
                 self.set_source_leaf(PathKind::Main, position);
             }
@@ -251,7 +205,7 @@ impl Reconciler {
                     self.push_draft(step.key, body, Stance::OutsideTree, None, drafts);
                 }
             }
-            StepAction::Label { target, text } => match self.entry(target) {
+            StepAction::Label { target, text } => match self.log.entry(target) {
                 None => report(ProblemKind::UnknownSource { kind: Kind::Label }),
                 Some(target) => {
                     if self.is_new(step.key, &mut report) {
@@ -278,7 +232,7 @@ impl Reconciler {
                 let position = self.resolve_parent(under, &mut report);
                 let row = self.take_version(new_entry, position, &mut report, drafts);
                 // Children of the message are attached to its latest version.
-                self.keys.put_alias(step.key, row, &self.rows);
+                self.log.put_alias(step.key, row);
                 self.set_source_leaf(path, row);
             }
         }
@@ -286,11 +240,11 @@ impl Reconciler {
 
     /// Move the leaf to the source's leaf. If the user continued the session, restore the user's leaf instead.
     pub fn finish(&mut self, drafts: &mut Vec<Draft>) {
-        let rewound = self.rewound.filter(|key| !self.has(*key));
+        let rewound = self.rewound.filter(|key| !self.log.has(*key));
         if self.added == 0 && rewound.is_none() && !self.is_leaf_moved() {
             return;
         }
-        let was_continued = |position: &TreePosition| position.is_some_and(|row| !self.is_of_source(row));
+        let was_continued = |position: &TreePosition| position.is_some_and(|row| !self.log.is_of_source(row));
         match (self.initial_leaf.filter(was_continued), rewound) {
             (Some(own), _) => self.move_leaf(own, drafts),
             (None, Some(_)) if self.added == 0 && self.leaf == self.source_leaf => {}
@@ -303,7 +257,7 @@ impl Reconciler {
     /// log's leaf, without a rewind, is an older copy.
     fn is_leaf_moved(&mut self) -> bool {
         let may_move = self.syncs_leaf && self.is_leaf_imported && self.leaf != self.source_leaf;
-        may_move && (self.rewound.is_some() || !self.is_on_path(self.source_leaf, self.leaf))
+        may_move && (self.rewound.is_some() || !self.log.is_on_path(self.source_leaf, self.leaf))
     }
 
     /// Add a title, even if it was used before.
@@ -312,7 +266,7 @@ impl Reconciler {
             self.skipped += 1;
             return;
         }
-        let fresh = self.fresh_key(key);
+        let fresh = self.log.fresh_key(key);
         self.title = Some(title.clone());
         self.push_draft(fresh, SessionNamed { title }.into(), Stance::OutsideTree, None, drafts);
     }
@@ -327,11 +281,11 @@ impl Reconciler {
     ) {
         self.source_leaf = self.skip_instructions(self.source_leaf);
         let same = self.system.as_ref().filter(|(_, current)| *current == system).map(|(row, _)| *row);
-        if same.is_some_and(|row| self.is_on_path(Some(row), self.source_leaf)) {
+        if same.is_some_and(|row| self.log.is_on_path(Some(row), self.source_leaf)) {
             return;
         }
         let body = ContextChanged { system: Some(system), ..ContextChanged::default() }.into();
-        let (key, earlier) = (self.fresh_key(key), EarlierEntries::default());
+        let (key, earlier) = (self.log.fresh_key(key), EarlierEntries::default());
         let new_entry = NewEntry { key, body, by: Author::Agent, refs: Vec::new(), earlier };
         let row = self.append_entry(new_entry, self.source_leaf, report, drafts);
         self.set_source_leaf(PathKind::Main, row);
@@ -346,12 +300,6 @@ impl Reconciler {
         Some(position)
     }
 
-    /// Return a key that the log does not have, for a value that was replaced and is set again.
-    fn fresh_key(&self, key: RecordKey) -> RecordKey {
-        let mut keys = (0..).map(|number| key.part(number));
-        keys.find(|key| !self.has(*key)).unwrap_or(key)
-    }
-
     /// Add an entry to the tree, unless the log has it. Returns its position.
     fn take_entry(
         &mut self,
@@ -361,13 +309,18 @@ impl Reconciler {
         drafts: &mut Vec<Draft>,
     ) -> TreePosition {
         let source_key = new_entry.key;
-        let shorter =
-            new_entry.earlier.shorter.iter().rev().find(|(key, _)| self.has(*key)).map(|(_, usage)| *usage);
+        let shorter = new_entry
+            .earlier
+            .shorter
+            .iter()
+            .rev()
+            .find(|(key, _)| self.log.has(*key))
+            .map(|(_, usage)| *usage);
         let answered = self.extended.take().filter(|own| new_entry.earlier.answers == Some(own.response));
         if let Some(extended) = &answered {
             new_entry.key = RecordKey::after(extended.response, &source_key.bits());
         }
-        let same = new_entry.earlier.same.filter(|same| self.has(*same) && !self.has(new_entry.key));
+        let same = new_entry.earlier.same.filter(|same| self.log.has(*same) && !self.log.has(new_entry.key));
         let key = new_entry.key;
         let position = match self.find_existing(same.unwrap_or(key), report) {
             Some(known) if same.is_some() => self.take_late(new_entry, known, drafts),
@@ -388,9 +341,9 @@ impl Reconciler {
         known: TreePosition,
         drafts: &mut Vec<Draft>,
     ) -> TreePosition {
-        self.keys.put_alias(new_entry.key, known, &self.rows);
+        self.log.put_alias(new_entry.key, known);
         let note = usage_key(new_entry.key);
-        let is_counted = new_entry.earlier.counted.iter().chain([&note]).any(|key| self.has(*key));
+        let is_counted = new_entry.earlier.counted.iter().chain([&note]).any(|key| self.log.has(*key));
         if let Some(by) = take_usage(&mut new_entry.body).filter(|_| !is_counted) {
             self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
         }
@@ -409,7 +362,7 @@ impl Reconciler {
     ) -> TreePosition {
         let note = usage_key(new_entry.key);
         let mut counted = new_entry.earlier.counted.iter();
-        if counted.any(|key| self.has(*key))
+        if counted.any(|key| self.log.has(*key))
             || [new_entry.key, note].iter().any(|key| self.counted_elsewhere.contains(key))
         {
             take_usage(&mut new_entry.body);
@@ -433,10 +386,6 @@ impl Reconciler {
         shorter.find(|(key, _)| self.counted_elsewhere.contains(key)).map(|(_, usage)| *usage)
     }
 
-    fn is_of_source(&self, row: RowIndex) -> bool {
-        RecordKey::of_id(self.rows.id(row)).is_of_source()
-    }
-
     fn append_entry(
         &mut self,
         new_entry: NewEntry,
@@ -447,16 +396,18 @@ impl Reconciler {
         let NewEntry { key, mut body, by, refs, .. } = new_entry;
         if content_bytes(&body) > SAFE_CONTENT_BYTES && codec::encode(&body).len() > BODY_BYTES_MAX {
             report(ProblemKind::TooLong);
-            self.keys.put_alias(key, position, &self.rows);
+            self.log.put_alias(key, position);
             return position;
         }
-        let target = refs.into_iter().find(|target| self.resolves(*target));
+        let target = refs.into_iter().find(|target| self.log.resolves(*target));
         match &mut body {
             Body::Compaction(compaction) => {
-                let kept = target.and_then(|target| self.first_kept(target, position));
-                compaction.first_kept = kept.map(|row| self.rows.id(row));
+                let kept = target.and_then(|target| self.log.first_kept(target, position));
+                compaction.first_kept = kept.map(|row| self.log.rows.id(row));
             }
-            Body::BranchSummary(summary) => summary.from = target.and_then(|target| self.entry(target.key())),
+            Body::BranchSummary(summary) => {
+                summary.from = target.and_then(|target| self.log.entry(target.key()))
+            }
             _ => {}
         }
         self.move_leaf(position, drafts);
@@ -483,8 +434,8 @@ impl Reconciler {
         drafts: &mut Vec<Draft>,
     ) -> TreePosition {
         let message = new_entry.key;
-        let (keys, rows) = (&self.keys, &self.rows);
-        let entry = |key| match keys.find(key, rows) {
+        let log = &self.log;
+        let entry = |key| match log.find(key) {
             Some(KeyLookup::Entry(row)) => Some(row),
             Some(KeyLookup::Alias(_)) | None => None,
         };
@@ -492,7 +443,7 @@ impl Reconciler {
             let row = entry(message.part(number))?;
             Some(LoggedVersion {
                 row,
-                parent: rows.parent(row),
+                parent: log.rows.parent(row),
                 usage_row: entry(usage_key(message.part(number))),
             })
         };
@@ -545,7 +496,7 @@ impl Reconciler {
         report: &mut impl FnMut(ProblemKind),
     ) -> Option<TreePosition> {
         // Ignore an alias: another record referred to this record before it was read.
-        let Some(KeyLookup::Entry(row)) = self.keys.find(key, &self.rows) else { return None };
+        let Some(KeyLookup::Entry(row)) = self.log.find(key) else { return None };
         match self.in_source.get_mut(row as usize) {
             Some(is_in_source) if !*is_in_source => {
                 *is_in_source = true;
@@ -553,17 +504,7 @@ impl Reconciler {
             }
             _ => report(ProblemKind::DuplicateRecord),
         }
-        Some(self.position_of(KeyLookup::Entry(row)))
-    }
-
-    fn position_of(&self, lookup: KeyLookup) -> TreePosition {
-        match lookup {
-            KeyLookup::Alias(position) => position,
-            KeyLookup::Entry(row) => match self.rows.stance(row) {
-                Stance::InTree => Some(row),
-                Stance::OutsideTree => self.rows.parent(row),
-            },
-        }
+        Some(self.log.position_of(KeyLookup::Entry(row)))
     }
 
     /// Return the position of a step's parent. An unknown parent is reported.
@@ -576,65 +517,16 @@ impl Reconciler {
             {
                 self.extended.as_ref().and_then(|extended| extended.position)
             }
-            StepParent::RecordKey(key) => match self.keys.find(key, &self.rows) {
-                Some(lookup) => self.skip_instructions(self.position_of(lookup)),
+            StepParent::RecordKey(key) => match self.log.find(key) {
+                Some(lookup) => self.skip_instructions(self.log.position_of(lookup)),
                 None => {
                     report(ProblemKind::ParentNotFound);
                     let position = self.source_leaf;
-                    self.keys.put_alias(key, position, &self.rows);
+                    self.log.put_alias(key, position);
                     position
                 }
             },
         }
-    }
-
-    fn row(&self, key: RecordKey) -> TreePosition {
-        self.position_of(self.keys.find(key, &self.rows)?)
-    }
-
-    fn entry(&self, key: RecordKey) -> Option<EntryId> {
-        self.row(key).map(|row| self.rows.id(row))
-    }
-
-    fn resolves(&self, target: RecordRef) -> bool {
-        match target {
-            RecordRef::Entry(key) => self.row(key).is_some(),
-            RecordRef::Record(key) => self.keys.find(key, &self.rows).is_some(),
-        }
-    }
-
-    /// Return the first entry kept by a compaction after `from`, if that entry is on the path. A record without an
-    /// entry maps to its parent, which is not kept.
-    fn first_kept(&mut self, target: RecordRef, from: TreePosition) -> TreePosition {
-        match (target, self.keys.find(target.key(), &self.rows)?) {
-            (RecordRef::Record(_), KeyLookup::Alias(position)) => self.child_on_path(position, from),
-            (_, lookup) => self.position_of(lookup).filter(|row| self.is_on_path(Some(*row), from)),
-        }
-    }
-
-    /// Return the entry after a position on the path down to `from`, or the first entry of the path for
-    /// `None`.
-    fn child_on_path(&mut self, position: TreePosition, from: TreePosition) -> TreePosition {
-        let mut child = from?;
-        while self.rows.parent(child) != position {
-            self.walked += 1;
-            child = self.rows.parent(child).filter(|_| self.walked <= WALK_STEPS_MAX)?;
-        }
-        Some(child)
-    }
-
-    /// Whether a position is `from` or an ancestor of it. Parents have smaller indexes than their children.
-    fn is_on_path(&mut self, wanted: TreePosition, from: TreePosition) -> bool {
-        let Some(wanted) = wanted else { return true };
-        let mut at = from;
-        while let Some(row) = at.filter(|row| *row > wanted) {
-            self.walked += 1;
-            if self.walked > WALK_STEPS_MAX {
-                return false;
-            }
-            at = self.rows.parent(row);
-        }
-        at == Some(wanted)
     }
 
     fn move_leaf(&mut self, to: TreePosition, drafts: &mut Vec<Draft>) {
@@ -642,13 +534,13 @@ impl Reconciler {
             return;
         }
         self.moves += 1;
-        let target = to.map(|row| self.rows.id(row));
-        let seed = format!("leaf_moved {} {target:?} {:?}", self.moves, self.last);
+        let target = to.map(|row| self.log.rows.id(row));
+        let seed = format!("leaf_moved {} {target:?} {:?}", self.moves, self.log.rows.last_id());
         self.move_leaf_as(RecordKey::of(&seed), to, drafts);
     }
 
     fn move_leaf_as(&mut self, key: RecordKey, to: TreePosition, drafts: &mut Vec<Draft>) {
-        let target = to.map(|row| self.rows.id(row));
+        let target = to.map(|row| self.log.rows.id(row));
         self.push_draft(key, LeafMoved { to: target }.into(), Stance::OutsideTree, None, drafts);
         self.leaf = to;
     }
@@ -661,57 +553,11 @@ impl Reconciler {
         by: Option<Principal>,
         drafts: &mut Vec<Draft>,
     ) -> RowIndex {
-        let id = self.next_id(key);
+        let id = self.log.next_id(key, self.at);
         self.added += 1;
         drafts.push(Draft { id: Some(id), at: self.at, by, turn: None, body });
-        self.push_row(id, self.leaf, stance)
+        self.log.push(id, self.leaf, stance)
     }
-
-    fn push_row(&mut self, id: EntryId, parent: TreePosition, stance: Stance) -> RowIndex {
-        self.rows.push(id, parent, stance);
-        let row = self.rows.len() as RowIndex - 1;
-        // Ids minted by the store do not identify records and are never looked up.
-        if RecordKey::of_id(id).is_of_source() {
-            self.keys.put_entry(row, &self.rows);
-        }
-        self.last = Some(id);
-        row
-    }
-
-    /// Build the next id. If time does not advance, the id's time is one millisecond after the previous id. The entry's
-    /// time does not change.
-    fn next_id(&self, key: RecordKey) -> EntryId {
-        let at = TimestampMs(self.at.0.clamp(0, ID_MS_MAX));
-        let fresh = key.id_at(at);
-        match self.last {
-            Some(last) if fresh <= last => key.id_at(TimestampMs(millis(last) + 1)),
-            _ => fresh,
-        }
-    }
-}
-
-/// Remove the usage from a body and return it.
-fn take_usage(body: &mut Body) -> Option<WrittenBy> {
-    match body {
-        Body::AssistantMessage(answer) => {
-            let (usage, cost_nano_usd) = (answer.usage.take(), answer.cost_nano_usd.take());
-            let model = answer.model.clone().unwrap_or_else(|| "unknown".to_owned());
-            usage.map(|usage| WrittenBy { model, calls: 1, usage, cost_nano_usd })
-        }
-        Body::Compaction(compaction) => compaction.written_by.take(),
-        _ => None,
-    }
-}
-
-/// Return the usage that was not counted yet.
-fn uncounted_usage(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
-    let Some(before) = counted else { return Some(by) };
-    let usage = plausible_usage(usage_since(by.usage, before))?;
-    Some(WrittenBy { calls: 0, usage, cost_nano_usd: None, ..by })
-}
-
-fn millis(id: EntryId) -> i64 {
-    id.as_bytes()[..6].iter().fold(0, |millis, byte| (millis << 8) | i64::from(*byte))
 }
 
 fn content_bytes(body: &Body) -> usize {

@@ -4,13 +4,13 @@
 
 use sapwood_core::content::Part;
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, CustomInfo, Stop, Strategy, ToolResult, Trigger,
-    UserMessage,
+    AssistantMessage, Compaction, ContextChanged, CustomInfo, Stop, Strategy, Trigger, UserMessage,
 };
 use sapwood_core::{Body, Json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::blocks::tool_result;
 use super::document::{Records, read_document};
 use super::steps::{Author, PathKind, RecordKey, StepAction, StepBatch, StepParent};
 use super::text::{Time, input_json, keep_json};
@@ -274,16 +274,11 @@ fn body_of(message: RoleMessage<'_>) -> Result<(Body, Author), ProblemKind> {
             ))
         }
         "tool_result" => {
-            let result = ToolResult {
-                call_id: message.call_id.unwrap_or_default(),
-                tool: message.tool_name.filter(|tool| !tool.is_empty()),
-                parts: text(message.content).into_iter().collect(),
-                is_error: message.is_error.unwrap_or(false),
-                duration_ms: None,
-                interrupted: false,
-                full: None,
-            };
-            Ok((result.into(), Author::Agent))
+            let (call_id, is_error) =
+                (message.call_id.unwrap_or_default(), message.is_error.unwrap_or(false));
+            let tool = message.tool_name.filter(|tool| !tool.is_empty());
+            let parts = text(message.content).into_iter().collect();
+            Ok((tool_result(call_id, tool, parts, is_error).into(), Author::Agent))
         }
         role => {
             let role: String = role.chars().take(40).collect();

@@ -96,11 +96,6 @@ impl Importer {
         self.header.as_ref()
     }
 
-    /// Return the header for modification, for callers that do not trust all its fields.
-    pub fn header_mut(&mut self) -> Option<&mut Header> {
-        self.header.as_mut()
-    }
-
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

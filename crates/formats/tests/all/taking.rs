@@ -53,12 +53,14 @@ pub fn import_with(format: Format, mut log: MemLog, read: impl FnOnce(&mut StepB
     let mut drafts: Vec<Draft> = Vec::new();
     let mut problems = std::mem::take(&mut batch.problems);
     for step in batch.steps.drain(..) {
+        let provided: Vec<BlobHash> = step.blobs.iter().map(|(_, bytes)| BlobHash::of(bytes)).collect();
+        let before = drafts.len();
         reconciler.take(step, &mut drafts, &mut problems);
+        let mut named = drafts[before..].iter().flat_map(|draft| draft.body.blobs());
+        let missing = named.find(|blob| !provided.contains(blob));
+        assert_eq!(missing, None, "a draft refers to a blob that its step does not have");
     }
     reconciler.finish(&mut drafts);
-    let provided: Vec<BlobHash> = batch.blobs.iter().map(|bytes| BlobHash::of(bytes)).collect();
-    let missing = drafts.iter().flat_map(|draft| draft.body.blobs()).find(|blob| !provided.contains(blob));
-    assert_eq!(missing, None, "a draft refers to a blob that no step has");
     let mut rest = &drafts[..];
     let mut size = 1;
     while !rest.is_empty() {

@@ -143,3 +143,30 @@ impl Tokens {
         }
     }
 }
+
+/// Events that are repeated in response items or are only for display.
+pub(super) const REPEATED_EVENTS: &[&str] = &[
+    "user_message",
+    "agent_message",
+    "agent_reasoning",
+    "agent_reasoning_raw_content",
+    "agent_reasoning_section_break",
+    "context_compacted",
+    "task_started",
+    "task_complete",
+    "turn_started",
+    "turn_complete",
+    "item_started",
+    "item_completed",
+    "exec_command_begin",
+    "exec_command_end",
+    "exec_command_output_delta",
+    "patch_apply_begin",
+    "patch_apply_end",
+    "mcp_tool_call_begin",
+    "mcp_tool_call_end",
+    "web_search_begin",
+    "web_search_end",
+    "turn_diff",
+    "raw_response_item",
+];

@@ -13,7 +13,7 @@
 //!   dropped part stays in the log as a branch. Messages before the first turn of the thread are kept. Settings belong
 //!   to Codex, not to the thread, so dropped settings are added again.
 //! - A fork contains only its own records and references its base. The caller passes the base's lines first, through
-//!   [`Importer::push_inherited`]. Their usage is counted in the base. If a base is missing, responses are identified
+//!   [`Reader::push_inherited`]. Their usage is counted in the base. If a base is missing, responses are identified
 //!   by the fork's own earlier responses and the number of bases found, so that they are not counted again when
 //!   another base is found.
 //! - Older forks begin with copies of their source's records, starting with its `session_meta`. The copies are written
@@ -21,9 +21,10 @@
 //!
 //! Memory: one response, the user texts that an old compaction repeats, and a few bytes per turn.
 
+mod bases;
+mod content;
 mod line;
-
-use std::collections::VecDeque;
+mod user_texts;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
@@ -34,27 +35,22 @@ use sapwood_core::project::usage::usage_note;
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde_json::value::RawValue;
 
-use crate::import::blocks::{Content, part_bytes};
-use crate::import::reconcile::usage_key;
+use crate::import::blocks::{part_bytes, tool_result};
 use crate::import::steps::{
     Author, EarlierEntries, PathKind, RecordKey, StepAction, StepBatch, StepParent, lineage, model_name,
     plausible_usage,
 };
 use crate::import::text::{arguments_json, input_json};
 use crate::import::{Format, ProblemKind, Reader, keep_record, read_json_line};
+use bases::Bases;
+use content::{is_context, outline, output_parts};
 pub use line::HistoryBase;
 use line::{
-    CodexEvent, CodexItem, CodexLine, CodexOutput, Compacted, Instructions, SessionMeta, TokenInfo, Tokens,
-    TurnContext,
+    CodexEvent, CodexItem, CodexLine, Compacted, Instructions, REPEATED_EVENTS, SessionMeta, TokenInfo,
+    Tokens, TurnContext,
 };
+use user_texts::UserTexts;
 
-/// Maximum size of the user texts that an old compaction repeats. Codex itself stops at 20,000 tokens.
-const REPEATED_BYTES_MAX: usize = 80_000;
-/// Maximum total size of repeated texts in a file. A limit is needed because a short line can cause a large
-/// repetition.
-const REPEATED_IN_ALL_BYTES_MAX: usize = 64 << 20;
-/// Approximate size of a repeated message in addition to its text.
-const MESSAGE_BYTES: usize = 200;
 /// Maximum size of a response and the results buffered with it.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of results that wait for the usage of their response.
@@ -65,8 +61,6 @@ const TURNS_MAX: usize = 1 << 20;
 const COPY_PAUSE_MS: i64 = 1_000;
 /// The key part of a response whose usage is not known yet.
 const WITHOUT_USAGE_PART: usize = 1;
-/// The offset of the key part for imports in which only some bases were found. The number of bases is added.
-const PARTIAL_BASES_PART: usize = 1;
 
 /// A response of the model, and the results that were read before its usage.
 #[derive(Default)]
@@ -117,24 +111,31 @@ pub struct Importer {
     prelude: Option<(StepParent, u32)>,
     settings: u32,
     under: Option<StepParent>,
-    user_texts: VecDeque<String>,
-    user_text_bytes: usize,
-    repeated_bytes: usize,
-    base: Option<HistoryBase>,
+    user_texts: UserTexts,
+    bases: Bases,
     /// Whether the file's counts continue those of another rollout.
     is_fork: bool,
     /// When the latest record copied by an older fork was written; `None` outside the copied records.
     copied_at: Option<TimestampMs>,
     inherits: bool,
-    /// The number of bases found.
-    found: usize,
-    /// Whether the oldest base found has a missing base itself.
-    lacks_base: bool,
 }
 
 impl Reader for Importer {
     fn push_line(&mut self, line: &[u8], number: u64, batch: &mut StepBatch) {
         read_json_line(line, number, batch, |line, batch| self.take_line(line, batch));
+    }
+
+    /// The ordinal of a line without one is its zero-based line number.
+    fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, batch: &mut StepBatch) {
+        self.bases.found += usize::from(number == 1);
+        let ordinal =
+            serde_json::from_slice::<CodexLine<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
+        if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
+            return;
+        }
+        self.inherits = true;
+        self.push_line(line, number, batch);
+        self.inherits = false;
     }
 
     fn finish(&mut self, batch: &mut StepBatch) {
@@ -153,30 +154,11 @@ impl Importer {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Return the rollout that this one continues, after the first line was read.
-    pub fn base(&self) -> Option<&HistoryBase> {
-        self.base.as_ref()
-    }
-
     /// Parse the first line of a rollout and return its base, if any.
     pub fn base_of(first_line: &[u8]) -> Option<HistoryBase> {
         let line: CodexLine<'_> = serde_json::from_slice(first_line).ok()?;
         let meta: SessionMeta = serde_json::from_str(line.payload?.get()).ok()?;
         meta.history_base.filter(|_| line.kind == "session_meta")
-    }
-
-    /// Read a line of a base. Records from `end_ordinal` on are skipped. The ordinal of a line without one is its
-    /// zero-based line number.
-    pub fn push_inherited(&mut self, line: &[u8], number: u64, end_ordinal: u64, batch: &mut StepBatch) {
-        self.found += usize::from(number == 1);
-        let ordinal =
-            serde_json::from_slice::<CodexLine<'_>>(line.trim_ascii()).ok().and_then(|line| line.ordinal);
-        if ordinal.unwrap_or(number.saturating_sub(1)) >= end_ordinal {
-            return;
-        }
-        self.inherits = true;
-        self.push_line(line, number, batch);
-        self.inherits = false;
     }
 
     fn take_line(&mut self, line: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
@@ -219,8 +201,7 @@ impl Importer {
             }
             kind => {
                 batch.at = at;
-                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
-                keep_record(Format::Codex, if kind.is_empty() { "record" } else { kind }, key, line, batch);
+                keep(if kind.is_empty() { "record" } else { kind }, line, batch);
             }
         }
         Ok(())
@@ -238,11 +219,11 @@ impl Importer {
                 .filter(|parent| *parent != id)
                 .map(|id| lineage(Format::Codex, &id));
             self.is_fork = session.parent.is_some();
-            self.base = meta.history_base;
+            self.bases.base = meta.history_base;
         } else if self.is_fork && !self.inherits {
             self.copied_at = batch.at;
-        } else if self.inherits && self.found == 1 && batch.line == 1 {
-            self.lacks_base = meta.history_base.is_some();
+        } else if self.inherits && self.bases.found == 1 && batch.line == 1 {
+            self.bases.lacks_base = meta.history_base.is_some();
         }
         self.provider = meta.model_provider.or(self.provider.take());
         let system = meta.base_instructions.map(|instructions| match instructions {
@@ -312,8 +293,7 @@ impl Importer {
                 self.add_result(item.call_id.or(item.id).unwrap_or_default(), item.output, batch);
             }
             kind => {
-                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
-                keep_record(Format::Codex, kind, key, line, batch);
+                keep(kind, line, batch);
             }
         }
     }
@@ -353,7 +333,7 @@ impl Importer {
             let context = CustomMessage { custom_type, parts, display: false, details: None };
             return self.add_prelude(context.into(), batch);
         }
-        self.remember(text);
+        self.user_texts.push(text);
         self.add_turn(UserMessage { parts, origin: None }, true, batch);
     }
 
@@ -373,27 +353,9 @@ impl Importer {
         self.add(message.into(), Author::Caller, batch);
     }
 
-    /// Remember the latest user texts, up to the amount that a compaction without a history repeats.
-    fn remember(&mut self, text: String) {
-        self.user_text_bytes += text.len();
-        self.user_texts.push_back(text);
-        while self.user_text_bytes > REPEATED_BYTES_MAX {
-            let Some(oldest) = self.user_texts.pop_front() else { break };
-            self.user_text_bytes -= oldest.len();
-        }
-    }
-
     fn add_result(&mut self, call_id: String, output: Option<&RawValue>, batch: &mut StepBatch) {
         let (parts, is_error) = output_parts(output, batch);
-        let result = ToolResult {
-            call_id,
-            tool: None,
-            parts,
-            is_error,
-            duration_ms: None,
-            interrupted: false,
-            full: None,
-        };
+        let result = tool_result(call_id, None, parts, is_error);
         let Some(open) = &mut self.open else { return self.add(result.into(), Author::Agent, batch) };
         open.bytes += result.parts.iter().map(part_bytes).sum::<usize>();
         open.results.push((batch.at, batch.line, result));
@@ -411,33 +373,9 @@ impl Importer {
                 let count = usize::try_from(event.num_turns.unwrap_or(0)).unwrap_or(usize::MAX);
                 self.roll_back(count, batch);
             }
-            // These events are repeated in response items or are only for display.
-            "user_message"
-            | "agent_message"
-            | "agent_reasoning"
-            | "agent_reasoning_raw_content"
-            | "agent_reasoning_section_break"
-            | "context_compacted"
-            | "task_started"
-            | "task_complete"
-            | "turn_started"
-            | "turn_complete"
-            | "item_started"
-            | "item_completed"
-            | "exec_command_begin"
-            | "exec_command_end"
-            | "exec_command_output_delta"
-            | "patch_apply_begin"
-            | "patch_apply_end"
-            | "mcp_tool_call_begin"
-            | "mcp_tool_call_end"
-            | "web_search_begin"
-            | "web_search_end"
-            | "turn_diff"
-            | "raw_response_item" => {}
+            kind if REPEATED_EVENTS.contains(&kind) => {}
             kind => {
-                let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
-                keep_record(Format::Codex, if kind.is_empty() { "event" } else { kind }, key, line, batch);
+                keep(if kind.is_empty() { "event" } else { kind }, line, batch);
             }
         }
     }
@@ -495,10 +433,7 @@ impl Importer {
         let kept = self.turns.len().saturating_sub(count);
         let dropped = self.turns.split_off(kept);
         let Some(first) = dropped.first() else { return };
-        for _ in dropped.iter().filter(|turn| turn.has_text) {
-            let Some(text) = self.user_texts.pop_back() else { break };
-            self.user_text_bytes -= text.len();
-        }
+        self.user_texts.drop_last(dropped.iter().filter(|turn| turn.has_text).count());
         let key = self.next_key(b"rolled back");
         batch.step(key, StepAction::Rewind(first.before));
         (self.under, self.prelude) = (Some(first.before), None);
@@ -529,7 +464,6 @@ impl Importer {
         match compacted.replacement_history {
             Some(items) => {
                 self.user_texts.clear();
-                self.user_text_bytes = 0;
                 for raw in items {
                     match serde_json::from_str::<CodexItem<'_>>(raw.get()) {
                         Ok(item) => self.take_item(item, raw.get().as_bytes(), batch),
@@ -538,17 +472,13 @@ impl Importer {
                 }
             }
             None => {
-                self.user_texts.retain(|text| !text.is_empty());
-                self.repeated_bytes += self.user_text_bytes + self.user_texts.len() * MESSAGE_BYTES;
-                let is_too_much = self.repeated_bytes > REPEATED_IN_ALL_BYTES_MAX;
-                let user_texts: Vec<String> =
-                    self.user_texts.iter().filter(|_| !is_too_much).cloned().collect();
-                let repeated_count = user_texts.len();
-                if is_too_much {
+                let user_texts = self.user_texts.repeat().unwrap_or_else(|| {
                     let why =
                         "the repeated user messages, because the total size limit was reached".to_owned();
                     batch.report(ProblemKind::PartSkipped { why });
-                }
+                    Vec::new()
+                });
+                let repeated_count = user_texts.len();
                 let message = Some(compacted.message).filter(|text| !text.is_empty());
                 for (number, text) in user_texts.into_iter().chain(message).enumerate() {
                     // The message also starts a turn, but the next compaction does not repeat it.
@@ -566,7 +496,7 @@ impl Importer {
         let chained = self.next_key(&outline(&body));
         let (mut key, mut counted) = (chained, Vec::new());
         if let Some(own) = own {
-            (key, counted) = self.keys_with_bases(chained, RecordKey::after(own, b"compaction"));
+            (key, counted) = self.bases.keys(chained, RecordKey::after(own, b"compaction"));
             // Keys under which an earlier import may have counted this usage.
             counted.extend([own, chained]);
         }
@@ -582,13 +512,9 @@ impl Importer {
         let (at, line) = (batch.at, batch.line);
         (batch.at, batch.line) = (open.at, open.line);
         let called = open.parts.iter().any(|part| part.as_tool_call().is_some());
-        let message = AssistantMessage {
-            parts: open.parts,
-            model: self.model.as_ref().map(|_| self.model_name()),
-            usage: open.usage,
-            cost_nano_usd: None,
-            stop: if called { Stop::ToolUse } else { Stop::Stop },
-        };
+        let (parts, model) = (open.parts, self.model.as_ref().map(|_| self.model_name()));
+        let stop = if called { Stop::ToolUse } else { Stop::Stop };
+        let message = AssistantMessage { parts, model, usage: open.usage, cost_nano_usd: None, stop };
         self.add_response(message, open.is_inherited, batch);
         for (at, line, result) in open.results {
             (batch.at, batch.line) = (at, line);
@@ -607,7 +533,7 @@ impl Importer {
         if !is_inherited {
             let own = RecordKey::after(self.last_own.unwrap_or_else(|| RecordKey::of("codex own")), &content);
             self.last_own = Some(own);
-            (with_usage, counted) = self.keys_with_bases(with_usage, own);
+            (with_usage, counted) = self.bases.keys(with_usage, own);
         }
         let without_usage = with_usage.part(WITHOUT_USAGE_PART);
         let (key, other) = if has_usage { (with_usage, without_usage) } else { (without_usage, with_usage) };
@@ -615,19 +541,6 @@ impl Importer {
         let (by, path) = (Author::Agent, PathKind::Main);
         batch.step(key, StepAction::Add { body, under, by, path, refs: Vec::new(), earlier });
         (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
-    }
-
-    /// Return the key of an entry with usage, and the keys under which an import with fewer bases may have counted the
-    /// usage. `chained` changes when another base is found, but `own` does not.
-    fn keys_with_bases(&self, chained: RecordKey, own: RecordKey) -> (RecordKey, Vec<RecordKey>) {
-        if self.base.is_none() {
-            return (chained, Vec::new());
-        }
-        let key_with = |found: usize| if found == 0 { own } else { own.part(PARTIAL_BASES_PART + found) };
-        let counted =
-            (0..self.found).flat_map(|found| [key_with(found), usage_key(key_with(found))]).collect();
-        let is_whole = self.found > 0 && !self.lacks_base;
-        (if is_whole { chained } else { key_with(self.found) }, counted)
     }
 
     fn add(&mut self, body: Body, by: Author, batch: &mut StepBatch) {
@@ -652,59 +565,8 @@ impl Importer {
     }
 }
 
-/// Return the content that identifies a body at its position. Rollouts are append-only, so the beginning and the length
-/// of each part are sufficient.
-fn outline(body: &Body) -> Vec<u8> {
-    const OUTLINE_BYTES: usize = 1_024;
-    let mut bytes = body.kind().as_str().as_bytes().to_vec();
-    let mut push = |text: &[u8]| {
-        bytes.extend_from_slice(&text[..text.len().min(OUTLINE_BYTES)]);
-        bytes.extend_from_slice(&text.len().to_le_bytes());
-    };
-    for part in body.parts() {
-        match part {
-            Part::Text(text) => push(text.text.as_bytes()),
-            Part::Reasoning(reasoning) => push(reasoning.text.as_bytes()),
-            Part::ToolCall(call) => {
-                push(call.call_id.as_bytes());
-                push(call.input.get().as_bytes());
-            }
-            Part::Media(media) => push(media.blob.as_bytes()),
-        }
-    }
-    if body.parts().is_empty() {
-        push(body.text().as_bytes());
-    }
-    bytes
-}
-
-/// Whether Codex itself inserted this text as a user message.
-fn is_context(text: &str) -> bool {
-    const OPENINGS: &[&str] = &[
-        "<environment_context>",
-        "<user_instructions>",
-        "# AGENTS.md instructions",
-        "<INSTRUCTIONS>",
-        "<turn_aborted>",
-        "<user_shell_command>",
-        "<skill>",
-        "<subagent_notification>",
-    ];
-    OPENINGS.iter().any(|opening| text.trim_start().starts_with(opening))
-}
-
-/// Read a tool's output: text, blocks, or an object that contains either.
-fn output_parts(output: Option<&RawValue>, batch: &mut StepBatch) -> (Vec<Part>, bool) {
-    let Some(raw) = output else { return (Vec::new(), false) };
-    if raw.get().starts_with('{')
-        && let Ok(output) = serde_json::from_str::<CodexOutput<'_>>(raw.get())
-    {
-        let mut parts = output.content_items.into_parts(batch);
-        if parts.is_empty() {
-            parts = output.content.into_parts(batch);
-        }
-        return (parts, output.success == Some(false));
-    }
-    let content = serde_json::from_str::<Content<'_>>(raw.get()).unwrap_or_default();
-    (content.into_parts(batch), false)
+/// Store a record without an equivalent outside the tree.
+fn keep(kind: &str, line: &[u8], batch: &mut StepBatch) {
+    let key = RecordKey::of(&format!("{} {}", batch.line, BlobHash::of(line)));
+    keep_record(Format::Codex, kind, key, line, batch);
 }

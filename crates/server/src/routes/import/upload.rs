@@ -20,8 +20,6 @@ pub struct Upload<'a> {
     head: BytesMut,
     quota: QuotaGuard<'a>,
     received_bytes: usize,
-    /// Bytes received since the previous [`Upload::release_stored`].
-    unreleased_bytes: usize,
     /// Why the upload was interrupted, if it was. Reported after the received bytes are consumed.
     failure: Option<Problem>,
 }
@@ -30,7 +28,7 @@ impl<'a> Upload<'a> {
     pub async fn open(state: &'a State, caller: &Caller, request: Request) -> Result<Self> {
         let incoming = IncomingBody::of(request, "a file", state.settings.upload_bytes_max).await?;
         let (head, quota) = (BytesMut::new(), state.upload_quota.guard(&caller.scope));
-        Ok(Self { state, incoming, head, quota, received_bytes: 0, unreleased_bytes: 0, failure: None })
+        Ok(Self { state, incoming, head, quota, received_bytes: 0, failure: None })
     }
 
     /// Reads enough bytes to detect the format.
@@ -88,13 +86,8 @@ impl<'a> Upload<'a> {
         Ok(Some(self.head.split().freeze()))
     }
 
-    pub fn unreleased_bytes(&self) -> usize {
-        self.unreleased_bytes
-    }
-
     /// Releases the quota for stored bytes. `held_bytes` and the bytes batched for the next append still count.
     pub fn release_stored(&mut self, held_bytes: usize) {
-        self.unreleased_bytes = 0;
         let batched_bytes = self.received_bytes.min(WRITTEN_BYTES);
         self.quota.shrink_to(self.head.len() + held_bytes + batched_bytes);
     }
@@ -124,7 +117,6 @@ impl<'a> Upload<'a> {
     fn buffer(&mut self, bytes: &[u8]) -> Result<()> {
         self.quota.grow(bytes.len())?;
         self.received_bytes += bytes.len();
-        self.unreleased_bytes += bytes.len();
         self.head.extend_from_slice(bytes);
         Ok(())
     }

@@ -17,7 +17,8 @@
 //!
 //! Memory: one response, and about 12 bytes per record and per response.
 
-use std::borrow::Cow;
+mod record;
+
 use std::collections::{HashSet, VecDeque};
 
 use sapwood_core::content::joined_text;
@@ -26,23 +27,20 @@ use sapwood_core::entry::{
     Trigger, Usage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
-use serde::Deserialize;
 
+use self::record::{ClaudeMessage, ClaudeRecord, ClaudeUsage, CompactMetadata, PreservedSegment};
 use super::blocks::{Block, Content, part_bytes};
 use super::messages::user_bodies;
 use super::steps::{
     Author, EarlierEntries, PathKind, RecordKey, RecordRef, StepAction, StepBatch, StepParent, lineage,
     model_name, plausible_usage, usage_since,
 };
-use super::text::Time;
 use super::{Format, ProblemKind, Reader, keep_record, read_json_line};
 
 /// Maximum number of records buffered while a response may continue.
 const PENDING_MAX: usize = 4_096;
 /// Maximum size of a response and the records buffered with it.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
-/// Maximum length of an id in memory. A longer id is replaced by its hash.
-const ID_BYTES_MAX: usize = 256;
 /// The provider in model names.
 const PROVIDER: &str = "anthropic";
 /// Number of responses whose usage is remembered, in case one continues after other records.
@@ -50,133 +48,6 @@ const COUNTED_MAX: usize = 64;
 /// The key part that maps a record to its response. The record's plain key maps to the last result of the
 /// response.
 const FIRST_PART: usize = 2;
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct ClaudeRecord<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    uuid: Option<String>,
-    parent_uuid: Option<String>,
-    logical_parent_uuid: Option<String>,
-    timestamp: Option<Time>,
-    session_id: Option<String>,
-    cwd: Option<String>,
-    agent_id: Option<String>,
-    is_sidechain: Option<bool>,
-    is_meta: Option<bool>,
-    is_compact_summary: Option<bool>,
-    is_api_error_message: Option<bool>,
-    subtype: Option<String>,
-    compact_metadata: Option<CompactMetadata>,
-    custom_title: Option<String>,
-    forked_from: Option<ForkedFrom>,
-    #[serde(borrow)]
-    attachment: Option<Attachment<'a>>,
-    #[serde(borrow)]
-    message: Option<ClaudeMessage<'a>>,
-}
-
-impl ClaudeRecord<'_> {
-    fn shorten_ids(&mut self) {
-        let message = self.message.as_mut().and_then(|message| message.id.as_mut());
-        let ids = [&mut self.uuid, &mut self.parent_uuid, &mut self.logical_parent_uuid];
-        if let Some(metadata) = &mut self.compact_metadata {
-            metadata.preserved_segment = Some(metadata.take_segment());
-        }
-        let kept = self.compact_metadata.as_mut().and_then(|metadata| metadata.preserved_segment.as_mut());
-        let kept = kept.into_iter().flat_map(PreservedSegment::uuids);
-        let ids = ids.into_iter().chain(kept).flatten().chain(message);
-        let long = ids.filter(|id| id.len() > ID_BYTES_MAX);
-        for id in long {
-            *id = BlobHash::of(id.as_bytes()).to_string();
-        }
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct CompactMetadata {
-    trigger: Option<String>,
-    pre_tokens: Option<u64>,
-    post_tokens: Option<u64>,
-    preserved_segment: Option<PreservedSegment>,
-    preserved_messages: Option<PreservedMessages>,
-}
-
-impl CompactMetadata {
-    /// Take the kept segment from either key.
-    fn take_segment(&mut self) -> PreservedSegment {
-        let listed = self.preserved_messages.take().map(PreservedSegment::from);
-        self.preserved_segment.take().or(listed).unwrap_or_default()
-    }
-}
-
-/// The segment that a compaction keeps: its first and last record, and the record before it.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct PreservedSegment {
-    head_uuid: Option<String>,
-    anchor_uuid: Option<String>,
-    tail_uuid: Option<String>,
-}
-
-impl PreservedSegment {
-    fn uuids(&mut self) -> [&mut Option<String>; 3] {
-        [&mut self.head_uuid, &mut self.anchor_uuid, &mut self.tail_uuid]
-    }
-}
-
-/// The kept segment as a list of records.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct PreservedMessages {
-    anchor_uuid: Option<String>,
-    uuids: Vec<String>,
-}
-
-impl From<PreservedMessages> for PreservedSegment {
-    fn from(mut kept: PreservedMessages) -> Self {
-        let tail_uuid = kept.uuids.pop();
-        let head_uuid = kept.uuids.into_iter().next().or_else(|| tail_uuid.clone());
-        Self { head_uuid, anchor_uuid: kept.anchor_uuid, tail_uuid }
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct ForkedFrom {
-    session_id: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Attachment<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    prompt: Content<'a>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ClaudeMessage<'a> {
-    id: Option<String>,
-    model: Option<String>,
-    #[serde(borrow)]
-    content: Content<'a>,
-    stop_reason: Option<String>,
-    usage: Option<ClaudeUsage>,
-}
-
-#[derive(Deserialize, Default, Clone, Copy)]
-#[serde(default)]
-struct ClaudeUsage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
-}
 
 /// A response of the model that may still continue.
 struct OpenResponse {
@@ -203,6 +74,7 @@ struct PendingRecord {
     line: u64,
 }
 
+#[derive(Default)]
 pub struct Importer {
     name: String,
     main: Option<OpenResponse>,
@@ -249,18 +121,7 @@ impl Importer {
     /// Create an importer. `name` is the file name without its extension; newer versions name a file after
     /// its session.
     pub fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            main: None,
-            side: None,
-            counted: HashSet::default(),
-            recent_usage: VecDeque::new(),
-            seen: HashSet::default(),
-            main_boundary: None,
-            side_boundary: None,
-            is_subagent: false,
-            loose: 0,
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     fn open(&mut self, record: &ClaudeRecord<'_>, batch: &mut StepBatch) {
@@ -365,13 +226,8 @@ impl Importer {
         });
         if !continues {
             self.close(path, batch);
-            let empty = AssistantMessage {
-                parts: Vec::new(),
-                model: None,
-                usage: None,
-                cost_nano_usd: None,
-                stop: Stop::Stop,
-            };
+            let (parts, stop) = (Vec::new(), Stop::Stop);
+            let empty = AssistantMessage { parts, model: None, usage: None, cost_nano_usd: None, stop };
             *self.response(path) = Some(OpenResponse {
                 message_id,
                 first: uuid.clone(),
@@ -394,7 +250,7 @@ impl Importer {
         let model = message.model.filter(|model| model != "<synthetic>");
         let model = model.map(|model| model_name(Some(PROVIDER), &model));
         open.message.model = model.or(open.message.model.take());
-        open.message.usage = message.usage.and_then(usage_of).or(open.message.usage);
+        open.message.usage = message.usage.and_then(ClaudeUsage::usage).or(open.message.usage);
         open.reported_usage.push(open.message.usage);
         open.message.stop =
             if failed { Stop::Error } else { stop_of(message.stop_reason.as_deref(), &open.message) };
@@ -644,17 +500,6 @@ fn add_pending(pending: PendingRecord, under: StepParent, path: PathKind, batch:
 
 fn by_of(body: &Body) -> Author {
     if matches!(body, Body::UserMessage(_)) { Author::Caller } else { Author::Agent }
-}
-
-fn usage_of(counts: ClaudeUsage) -> Option<Usage> {
-    let usage = Usage {
-        input: counts.input_tokens.unwrap_or(0),
-        output: counts.output_tokens.unwrap_or(0),
-        cache_read: counts.cache_read_input_tokens.unwrap_or(0),
-        cache_write: counts.cache_creation_input_tokens.unwrap_or(0),
-        reasoning: 0,
-    };
-    plausible_usage(usage)
 }
 
 fn stop_of(reason: Option<&str>, message: &AssistantMessage) -> Stop {
