@@ -30,8 +30,11 @@ pub(crate) const TRIES_MAX: u32 = 64;
 pub struct OpenOptions {
     /// Generated if `None`.
     pub id: Option<SessionId>,
+    /// The title.
     pub title: Option<String>,
+    /// The id of the session's agent, for display.
     pub agent: Option<String>,
+    /// The working directory.
     pub cwd: Option<String>,
 }
 
@@ -48,8 +51,10 @@ pub struct InjectOptions {
 /// The point at which a fork diverges from its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForkAt {
+    /// At the source's leaf.
     #[default]
     Leaf,
+    /// At this entry.
     Entry(Seq),
     /// After this many messages of the path.
     KeepFirst(u32),

@@ -7,16 +7,22 @@ use crate::content::{BlobRef, Json, Part, is_false, present};
 /// The origin of a user message that was not sent directly to the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
+    /// The channel's name, such as the name of a chat system.
     pub channel: String,
+    /// The message that this one answers, in the channel's own terms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
+    /// Files that came with the message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<BlobRef>,
 }
 
+/// A message from a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserMessage {
+    /// The content.
     pub parts: Vec<Part>,
+    /// Where the message came from, if it came through a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
@@ -25,12 +31,17 @@ pub struct UserMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
+    /// Input tokens, without cache reads and writes.
     pub input: u64,
+    /// Output tokens, including reasoning.
     pub output: u64,
+    /// Input tokens read from the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_read: u64,
+    /// Input tokens written to the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_write: u64,
+    /// Output tokens used for reasoning.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning: u64,
 }
@@ -62,40 +73,57 @@ impl std::ops::AddAssign for Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
+    /// The answer is complete.
     #[default]
     Stop,
+    /// The answer reached the token limit.
     Length,
+    /// The model calls tools.
     ToolUse,
+    /// The provider filtered the answer.
     ContentFilter,
+    /// The call failed.
     Error,
+    /// The call was cancelled.
     Aborted,
 }
 
+/// An answer of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssistantMessage {
+    /// The content.
     pub parts: Vec<Part>,
     /// The model that actually answered, even after a failover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The tokens that the call used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Billionths of a US dollar; absent if the model's price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
+    /// Why the model stopped.
     #[serde(default)]
     pub stop: Stop,
 }
 
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
+    /// The id of the call.
     pub call_id: String,
+    /// The name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// The content.
     pub parts: Vec<Part>,
+    /// Whether the tool failed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
+    /// How long the tool ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// Whether the call was interrupted, so that its effect is unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interrupted: bool,
     /// The whole output, if `parts` contains only its head and tail.
@@ -106,7 +134,9 @@ pub struct ToolResult {
 /// A text for the model from the engine or a hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemNote {
+    /// The text.
     pub text: String,
+    /// Why the engine added the note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -114,10 +144,14 @@ pub struct SystemNote {
 /// A message from an extension that is part of the context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustomMessage {
+    /// The program's name for this kind of message.
     pub custom_type: String,
+    /// The content that the model receives.
     pub parts: Vec<Part>,
+    /// Whether the message is shown to people.
     #[serde(default, skip_serializing_if = "is_false")]
     pub display: bool,
+    /// Further data for the program.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }

@@ -18,6 +18,7 @@ use crate::scope::{Principal, Right, Scope};
 use crate::settings::Settings;
 use crate::tree::{Head, PlaceError};
 
+/// The result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// Maximum number of drafts in one append. Callers split larger batches.
@@ -45,60 +46,88 @@ pub fn bytes_of_page(page: &[Record]) -> usize {
     page.iter().map(|record| record.body.len()).sum()
 }
 
+/// A failed store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// The session does not exist, or the caller may not see it.
     #[error("there is no session {session}")]
     NoSession { session: SessionId },
+    /// The session has no such entry.
     #[error("session {session} has no entry {entry}")]
     NoEntry { session: SessionId, entry: String },
+    /// The blob does not exist, or the caller may not read it.
     #[error("there is no blob {blob}")]
     NoBlob { blob: BlobHash },
+    /// The API key does not exist, or belongs to another principal.
     #[error("there is no key {key}")]
     NoKey { key: String },
+    /// The memory does not exist, or the caller may not see it.
     #[error("there is no memory {memory}")]
     NoMemory { memory: MemoryId },
+    /// The memory has another version than expected.
     #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
     MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
+    /// The caller may not change the memory.
     #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
     MemoryDenied { memory: MemoryId, principal: Principal },
+    /// A session with this id exists.
     #[error("session {session} already exists")]
     Exists { session: SessionId },
+    /// The log does not end where the caller expected.
     #[error("the session has changed: the caller expected head {expected}, but it is at {actual}")]
     Conflict { expected: Seq, actual: Seq },
+    /// The idempotency key was used for another request.
     #[error("the idempotency key {key:?} was used for another request")]
     KeyReused { key: String },
+    /// Another process has taken over the lease.
     #[error("fence {given} is stale: the session's lease is now at fence {current}")]
     StaleFence { given: u64, current: u64 },
+    /// Another process holds the lease.
     #[error("the session is locked: {holder} holds its lease for another {remaining_ms} ms")]
     Leased { holder: String, remaining_ms: i64 },
+    /// The caller's role does not allow the operation.
     #[error("{principal} may not do this with session {session}: only {} may", needed.required_role())]
     Denied { session: SessionId, principal: Principal, needed: Right },
+    /// The session is archived.
     #[error("session {session} is archived and accepts no more entries")]
     Archived { session: SessionId },
+    /// An entry cannot be attached to the tree.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// A value exceeds its limit.
     #[error("{what} is over the limit of {limit}")]
     TooLarge { what: &'static str, limit: usize },
+    /// A value is not valid.
     #[error("{what} is not valid: {why}")]
     Invalid { what: &'static str, why: String },
+    /// Stored data is damaged.
     #[error("{place}: {what}")]
     Damaged { place: String, what: String },
+    /// A newer version of Sapwood wrote the data.
     #[error("{place} was written by a newer Sapwood (format {found}; this version supports up to {known})")]
     TooNew { place: String, found: u32, known: u32 },
+    /// The store is encrypted, and the key is missing or wrong.
     #[error("{place} is encrypted: {why}")]
     Locked { place: String, why: String },
+    /// The store cannot be written.
     #[error("{place} cannot be written: {why}")]
     ReadOnly { place: String, why: String },
+    /// No disk space is left.
     #[error("no disk space is left for {place}")]
     DiskFull { place: String },
+    /// Other processes kept the store busy for too long.
     #[error("{place} was busy for {waited_ms} ms")]
     Busy { place: String, waited_ms: u64 },
+    /// The database cannot be reached.
     #[error("{place} cannot be reached: {why}")]
     Unreachable { place: String, why: String },
+    /// The server's certificate is not trusted.
     #[error("{place} is not trusted: {why}")]
     Untrusted { place: String, why: String },
+    /// The operating system reported an error.
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
+    /// The database reported an error.
     #[error("{place}: {what}")]
     Backend { place: String, what: String },
 }
@@ -141,13 +170,17 @@ impl StoreError {
 /// A session to create. The caller becomes its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
+    /// The session's id.
     pub id: SessionId,
     /// When the session began. For an imported session this is the time at its origin.
     pub at: TimestampMs,
     /// When the session is created in this store, for the audit.
     pub now: TimestampMs,
+    /// The title.
     pub title: Option<String>,
+    /// The id of the session's agent.
     pub agent: Option<String>,
+    /// The working directory.
     pub cwd: Option<String>,
     /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
     pub parent: Option<Lineage>,
@@ -158,6 +191,7 @@ pub struct NewSession {
 }
 
 impl NewSession {
+    /// A session without a title, an agent or a directory, created by a caller.
     pub fn new(id: SessionId, at: TimestampMs) -> Self {
         Self {
             id,
@@ -173,8 +207,10 @@ impl NewSession {
     }
 }
 
+/// Whether a session was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
+    /// The session is new.
     New,
     /// The session already existed and was left unchanged.
     Existed,
@@ -183,10 +219,12 @@ pub enum Created {
 /// A session that starts with a path of another session, by reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
+    /// The session to fork.
     pub source: SessionId,
     /// The entry to fork at; defaults to the source's leaf. With seq zero, or a source without a leaf, the fork is
     /// empty.
     pub at: Option<Seq>,
+    /// The new session.
     pub new: NewSession,
     /// Entries to append to the new fork. The store drops labels of entries that the fork does not share.
     pub drafts: Vec<Draft>,
@@ -204,7 +242,9 @@ pub enum Expect {
 /// Entries to append in one transaction: all of them or none (I4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Append {
+    /// The session to append to.
     pub session: SessionId,
+    /// Where the log must end.
     pub expect: Expect,
     /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
     /// entries outside the tree, because the lease guards the leaf.
@@ -214,6 +254,7 @@ pub struct Append {
     /// The request's hash, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
     /// key always returns the first result.
     pub request: Option<String>,
+    /// The entries, in order.
     pub drafts: Vec<Draft>,
     /// An audit line to write in the same transaction.
     pub audit: Option<AuditNote>,
@@ -224,6 +265,7 @@ pub struct Append {
 }
 
 impl Append {
+    /// An append without conditions.
     pub fn new(session: SessionId, now: TimestampMs, drafts: Vec<Draft>) -> Self {
         Self {
             session,
@@ -252,6 +294,7 @@ pub fn hash_request(bodies: &[Body]) -> String {
 /// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
+    /// The end of the log after the append.
     pub head: Head,
     /// Seq and id of each entry, in the order of the drafts.
     pub entries: Vec<(Seq, EntryId)>,
@@ -272,7 +315,9 @@ pub enum Until {
 /// the entries are decoded, because callers fold them. A store can decode entries while it reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSlice {
+    /// The end of the log.
     pub head: Head,
+    /// The entries, oldest first.
     pub entries: Vec<Entry>,
     /// Entries up to this seq belong to the session that this session was forked from.
     pub inherited: u32,
@@ -281,30 +326,39 @@ pub struct PathSlice {
     /// Outcomes of turns started in this session whose `turn_started` follows the parent of the first entry. The slice
     /// contains all their entries on this path.
     pub ended_turns: Vec<(TurnId, Outcome)>,
+    /// The turn that is running, interrupted or waiting.
     pub open_turn: Option<TurnId>,
 }
 
 /// One page of a list, with the cursor of the next page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
+    /// The rows of the page.
     pub items: Vec<T>,
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
 /// Whether a list starts with the newest or the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListOrder {
+    /// The newest first.
     #[default]
     NewestFirst,
+    /// The oldest first.
     OldestFirst,
 }
 
 /// The filter of a session list. [`crate::project::session_filter::SessionFilter`] defines its meaning for every store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
+    /// Only sessions with this working directory.
     pub cwd: Option<String>,
+    /// Only sessions in this state.
     pub state: Option<SessionState>,
+    /// Only sessions of this agent.
     pub agent: Option<String>,
+    /// Only sessions of this owner.
     pub owner: Option<Principal>,
     /// Updated at this time or later.
     pub since: Option<TimestampMs>,
@@ -312,40 +366,55 @@ pub struct ListFilter {
     pub until: Option<TimestampMs>,
     /// Only sessions whose displayed title or id contains each of these words.
     pub title: Option<String>,
+    /// Which session comes first.
     pub order: ListOrder,
     /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
+    /// Maximum number of sessions in the page.
     pub limit: usize,
     /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
+/// A full-text search.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchQuery {
     /// Words that must all occur. "Quoted words" must occur together; a trailing * matches the rest of a word.
     pub text: String,
+    /// Only in this session.
     pub session: Option<SessionId>,
+    /// Maximum number of hits in the page.
     pub limit: usize,
+    /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
 /// One search hit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hit {
+    /// The session.
     pub session: SessionId,
+    /// The session's title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The position of the entry.
     pub seq: Seq,
+    /// The entry's id.
     pub id: EntryId,
+    /// The entry's kind.
     pub kind: &'static str,
+    /// When the entry was written.
     pub at: TimestampMs,
+    /// The text around the hit.
     pub snippet: String,
 }
 
 /// The exclusive right to write to a session until the lease expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
+    /// The session.
     pub session: SessionId,
+    /// The process that holds the lease.
     pub holder: String,
     /// Increases each time another holder acquires the lease. Appends with a smaller fence are refused.
     pub fence: u64,
@@ -356,28 +425,47 @@ pub struct Lease {
 /// An action for the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditNote {
+    /// What was done.
     pub action: AuditAction,
+    /// The session that it was done to.
     pub session: Option<SessionId>,
+    /// Further information.
     pub detail: Option<String>,
 }
 
+/// What the audit records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditAction {
+    /// A session was created.
     Create,
+    /// A session was opened.
     Open,
+    /// A session was read.
     Read,
+    /// A session was changed.
     Edit,
+    /// A session was forked.
     Fork,
+    /// A member was added, changed or removed.
     Share,
+    /// A session was archived.
     Archive,
+    /// An archived session was reopened.
     Reopen,
+    /// A session was closed.
     Close,
+    /// A session was erased.
     Erase,
+    /// A session was exported.
     Export,
+    /// A session was imported.
     Import,
+    /// An API key was created or revoked.
     KeyChange,
+    /// A tenant was created.
     TenantChange,
+    /// A memory was created, changed or deleted.
     MemoryChange,
 }
 
@@ -387,14 +475,21 @@ const AUDIT_LINE_BYTES: usize = 512;
 /// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditLine {
+    /// The number of the line, from 1.
     pub number: u64,
+    /// When it was done.
     pub at: TimestampMs,
+    /// The principal that did it.
     pub by: Principal,
+    /// What was done.
     pub action: AuditAction,
+    /// The session that it was done to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// Further information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The hash of this line and the previous hash.
     pub hash: String,
 }
 
@@ -414,6 +509,7 @@ impl AuditLine {
         line
     }
 
+    /// The hash that the line should have after the line with the hash `previous`.
     pub fn expected_hash(&self, previous: &str) -> String {
         let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
         let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);
@@ -427,13 +523,18 @@ impl AuditLine {
 pub struct Finding {
     /// The violated invariant, such as `I1`, or another kind of problem, such as `cache`.
     pub rule: &'static str,
+    /// Where the problem is.
     pub place: String,
+    /// What is wrong.
     pub what: String,
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
+/// Whether a check repairs what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
+    /// Only report.
     No,
     /// Rebuild derived data. The log itself is never changed.
     Yes,
@@ -442,8 +543,11 @@ pub enum Repair {
 /// Operations on whole sessions.
 #[async_trait]
 pub trait Sessions: Send + Sync {
+    /// Create a session. An existing session is left unchanged.
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
+    /// Create a session that shares the path of another one.
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
+    /// The session's summary row.
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
     /// Read one page, newest first unless the filter sets another order. A store scans a limited number of sessions per
     /// call: a page of a filtered list can be short or empty and still have a `next`.
@@ -478,6 +582,7 @@ pub trait Sessions: Send + Sync {
 /// The entries of one session.
 #[async_trait]
 pub trait Log: Send + Sync {
+    /// Append entries in one transaction. Returns after they are durable.
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
     /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before
     /// the previous one has returned, and expect the head that the previous append will produce.
@@ -518,6 +623,7 @@ pub trait Log: Send + Sync {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>>;
+    /// Read one entry.
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
     /// Find at most two entries whose id has the prefix: enough to decide whether the prefix is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
@@ -536,6 +642,7 @@ pub trait Leases: Send + Sync {
         holder: &str,
         ttl_ms: i64,
     ) -> Result<Lease>;
+    /// Release a lease before it expires.
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
 
@@ -550,14 +657,19 @@ pub trait Authorities: Send + Sync {
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()>;
 }
 
+/// Full-text search.
 #[async_trait]
 pub trait Search: Send + Sync {
+    /// Search the sessions that the caller can see, newest first.
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
 }
 
+/// The audit: who did what, in chained lines.
 #[async_trait]
 pub trait Audit: Send + Sync {
+    /// Write a line.
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()>;
+    /// Read lines after the number `after`, oldest first: of one session, or all lines for an operator.
     async fn read_audit(
         &self,
         scope: &Scope,
@@ -596,6 +708,7 @@ pub trait Upkeep: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// All operations of a store. Every type that implements the port's traits is a store.
 pub trait Store:
     Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep
 {

@@ -25,8 +25,10 @@ use crate::{Engine, Result};
 /// Whether to learn from sessions when they are closed or archived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtEnd {
+    /// Extract memories.
     #[default]
     Learn,
+    /// Do nothing.
     Leave,
 }
 
@@ -37,6 +39,7 @@ pub struct MemoryConfig {
     pub model: Option<String>,
     /// Finds memories by meaning. If `None`, only memories with matching words are found.
     pub embedder: Option<Arc<dyn Embedder>>,
+    /// What to do when a session is closed or archived.
     pub at_end: AtEnd,
 }
 

@@ -32,8 +32,11 @@ use crate::{Engine, EngineError, Result};
 /// Options for starting a session with an agent.
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
+    /// The session's id, title and directory.
     pub open: OpenOptions,
+    /// The agent.
     pub agent: Agent,
+    /// Restrictions of the agent's rights.
     pub narrowing: Narrowing,
     /// Plain text for the model, never secrets: values that look like a key are refused.
     pub variables: BTreeMap<String, String>,
@@ -42,6 +45,7 @@ pub struct StartOptions {
 /// What to do with input that is sent while a turn runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfRunning {
+    /// Fail with [`TurnRunning`](crate::EngineError::TurnRunning).
     #[default]
     Refuse,
     /// Queue the input durably; it becomes the next turn.
@@ -58,9 +62,12 @@ pub enum OnWait {
     Leave,
 }
 
+/// Options for sending input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendOptions {
+    /// What to do while a turn runs.
     pub if_running: IfRunning,
+    /// What the turn does while it waits for an answer.
     pub on_wait: OnWait,
 }
 
@@ -96,15 +103,20 @@ impl Opening {
 
 /// The result of sending input.
 pub enum Sent {
+    /// A turn has started.
     Started(Running),
+    /// The input was queued with this entry.
     Queued(EntryId),
 }
 
 /// A question that is waiting for an answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct PendingApproval {
+    /// The id of the approval, for the answer.
     pub approval: String,
+    /// The session.
     pub session: SessionId,
+    /// The question.
     pub question: String,
     /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,
@@ -116,9 +128,11 @@ pub struct PendingApproval {
 /// The result of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnReport {
+    /// The turn.
     pub turn: TurnId,
     /// `None` if the turn is waiting for an answer.
     pub ended: Option<TurnEnded>,
+    /// The pending approvals.
     pub waiting: Vec<PendingApproval>,
     /// The latest text from the model.
     pub text: String,
@@ -129,7 +143,9 @@ pub struct TurnReport {
 /// A running turn.
 #[derive(Debug)]
 pub struct Running {
+    /// The session.
     pub session: SessionId,
+    /// The turn.
     pub turn: TurnId,
     /// A notice for the caller, set if an imported session continues with another agent.
     pub notice: Option<String>,
