@@ -1,5 +1,6 @@
 //! The ports: all interfaces to external systems. Core defines them; stores, effects and the engine implement them.
 
+pub mod audit;
 pub mod blob;
 pub mod clock;
 pub mod embedder;

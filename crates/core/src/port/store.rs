@@ -5,11 +5,12 @@
 //! form of this contract.
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::authority::{Authority, Source};
 use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
 use crate::id::{BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
+pub use crate::port::audit::{Audit, AuditAction, AuditLine, AuditNote};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
@@ -32,7 +33,6 @@ pub const PAGE_ROWS_MAX: usize = 10_000;
 /// Approximate number of body bytes in a page of a log. The page ends with the record that reaches this size, so a page
 /// holds at most this many bytes plus one record.
 pub const PAGE_BYTES: usize = 256 << 10;
-
 /// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
 
@@ -422,102 +422,6 @@ pub struct Lease {
     pub ttl_ms: i64,
 }
 
-/// An action for the audit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditNote {
-    /// What was done.
-    pub action: AuditAction,
-    /// The session that it was done to.
-    pub session: Option<SessionId>,
-    /// Further information.
-    pub detail: Option<String>,
-}
-
-/// What the audit records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuditAction {
-    /// A session was created.
-    Create,
-    /// A session was opened.
-    Open,
-    /// A session was read.
-    Read,
-    /// A session was changed.
-    Edit,
-    /// A session was forked.
-    Fork,
-    /// A member was added, changed or removed.
-    Share,
-    /// A session was archived.
-    Archive,
-    /// An archived session was reopened.
-    Reopen,
-    /// A session was closed.
-    Close,
-    /// A session was erased.
-    Erase,
-    /// A session was exported.
-    Export,
-    /// A session was imported.
-    Import,
-    /// An API key was created or revoked.
-    KeyChange,
-    /// A tenant was created.
-    TenantChange,
-    /// A memory was created, changed or deleted.
-    MemoryChange,
-}
-
-/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes an audit line.
-const AUDIT_LINE_BYTES: usize = 512;
-
-/// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditLine {
-    /// The number of the line, from 1.
-    pub number: u64,
-    /// When it was done.
-    pub at: TimestampMs,
-    /// The principal that did it.
-    pub by: Principal,
-    /// What was done.
-    pub action: AuditAction,
-    /// The session that it was done to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionId>,
-    /// Further information.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
-    /// The hash of this line and the previous hash.
-    pub hash: String,
-}
-
-impl AuditLine {
-    /// Build the line that follows the line with the hash `previous`.
-    pub fn chained(number: u64, at: TimestampMs, by: Principal, note: AuditNote, previous: &str) -> Self {
-        let mut line = Self {
-            number,
-            at,
-            by,
-            action: note.action,
-            session: note.session,
-            detail: note.detail,
-            hash: String::new(),
-        };
-        line.hash = line.expected_hash(previous);
-        line
-    }
-
-    /// The hash that the line should have after the line with the hash `previous`.
-    pub fn expected_hash(&self, previous: &str) -> String {
-        let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
-        let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);
-        serde_json::to_writer(&mut text, &fields).expect("strings and numbers always serialize");
-        blake3::hash(&text).to_hex().as_str().to_owned()
-    }
-}
-
 /// A problem that `doctor` found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -662,30 +566,6 @@ pub trait Authorities: Send + Sync {
 pub trait Search: Send + Sync {
     /// Search the sessions that the caller can see, newest first.
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
-}
-
-/// The audit: who did what, in chained lines.
-#[async_trait]
-pub trait Audit: Send + Sync {
-    /// Write a line.
-    async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()>;
-    /// Read lines after the number `after`, oldest first: of one session, or all lines for an operator.
-    async fn read_audit(
-        &self,
-        scope: &Scope,
-        session: Option<&SessionId>,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<AuditLine>>;
-    /// Lines about a session, newest first. Reading stops at the first line older than `since`. The audit is read from
-    /// its end.
-    async fn read_audit_since(
-        &self,
-        scope: &Scope,
-        session: &SessionId,
-        since: TimestampMs,
-        limit: usize,
-    ) -> Result<Vec<AuditLine>>;
 }
 
 /// Maintenance of the store itself.
